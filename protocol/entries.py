@@ -1,0 +1,328 @@
+"""The one home of an entry's bytes: how a payload is sealed, verified and opened again.
+
+A *sealed entry* is what travels, what every replica stores and what never changes (PROTOCOL W2, I3):
+
+=======  =====  ======================================================================================
+offset   bytes  field (integers big-endian, unsigned, but for the last)
+=======  =====  ======================================================================================
+0        1      format, 1
+1        1      digest: 1 CRC32C, 2 HMAC-SHA256
+2        2      flags, 0 (room for no-op entries of unbounded ledgers)
+4        4      payload length in bytes
+8        8      ledger id
+16       8      entry id
+24       8      last add confirmed of the writer when it sealed, plus one; 0 when it had none
+32       8      cumulative length: payload bytes of the ledger up to and including this entry
+40       4      term, 0 (room for unbounded ledgers)
+44       32     HMAC-SHA256 over bytes 0 to 43 and the payload; only with digest 2
+44|76    n      payload
+end - 4  4      CRC32C over everything before it, *little*-endian
+=======  =====  ======================================================================================
+
+The checksum stands last and little-endian because then the CRC32C over a whole intact entry is the constant
+:data:`RESIDUE`: a batch is verified by mapping one C function over it, without slicing. Every entry carries it, whatever
+its digest, so that bookies and their scrubbers can verify without a password; a reader of an HMAC ledger checks the MAC
+as well, which nobody without the password can forge.
+
+An *explicit LAC* (PROTOCOL W2) is sealed in the same format: flag :data:`FLAG_EXPLICIT_LAC`, no payload, the entry id that
+of the last add confirmed.
+"""
+
+import enum
+import hashlib
+import hmac
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import google_crc32c
+
+from octavo.protocol.errors import DigestMismatchError, EntryTooLargeError, ProtocolError
+from octavo.protocol.ids import ID_MAX, EntryId, LedgerId
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+
+if google_crc32c.implementation != "c":
+    raise ImportError(
+        "google-crc32c runs in its pure Python form, hundreds of times slower; install a wheel built for this platform"
+    )
+
+FORMAT = 1
+HEADER = struct.Struct(">BBHIQQQQI")
+CHECKSUM = struct.Struct("<I")
+MAC_BYTES = 32
+RESIDUE = 0x48674BC7
+"""CRC32C of any bytes followed by their own little-endian CRC32C."""
+
+FLAG_EXPLICIT_LAC = 1
+
+OVERHEAD_BYTES_MAX = HEADER.size + MAC_BYTES + CHECKSUM.size
+SEALED_BYTES_MIN = HEADER.size + CHECKSUM.size
+SEALED_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX + OVERHEAD_BYTES_MAX
+
+_crc32c: Callable[[bytes], int] = google_crc32c.value
+
+
+class Digest(enum.Enum):
+    """What protects an entry: a checksum against accidents, or a MAC keyed from the password against forgery too."""
+
+    CRC32C = "crc32c"
+    HMAC_SHA256 = "hmac-sha256"
+
+
+_DIGEST_CODES = {Digest.CRC32C: 1, Digest.HMAC_SHA256: 2}
+_OVERHEAD_BYTES = {1: SEALED_BYTES_MIN, 2: OVERHEAD_BYTES_MAX}
+"""Digest code -> bytes of a sealed entry that are not payload."""
+
+
+class Header(NamedTuple):
+    """The fields of a sealed entry's header, as they stand in the bytes."""
+
+    format: int
+    digest_code: int
+    flags: int
+    payload_bytes: int
+    ledger_id: LedgerId
+    entry_id: EntryId
+    last_add_confirmed_plus_one: int
+    length: int
+    term: int
+
+    @property
+    def last_add_confirmed(self) -> EntryId | None:
+        """The writer's LAC when it sealed; None before its first acknowledged add."""
+        return EntryId(self.last_add_confirmed_plus_one - 1) if self.last_add_confirmed_plus_one else None
+
+
+class Entry(NamedTuple):
+    """One entry as a reader gets it. ``length`` counts the ledger's payload bytes up to and including this entry."""
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    payload: bytes
+    last_add_confirmed: EntryId | None
+    length: int
+
+
+class LedgerSecrets(NamedTuple):
+    """What a password gives for one ledger: the key shown to bookies, and the key of the MAC, which no bookie ever sees."""
+
+    ledger_key: bytes
+    mac_key: bytes
+
+
+def derive_secrets(password: bytes, ledger_id: LedgerId) -> LedgerSecrets:
+    """The secrets of one ledger. Both differ from ledger to ledger, so a bookie of one learns nothing about another.
+
+    Derivation is a single HMAC: cheap enough for thousands of ledgers a second; choose passwords that cannot be guessed.
+    """
+    suffix = ledger_id.to_bytes(8, "big")
+    return LedgerSecrets(
+        hmac.digest(password, b"octavo ledger key 1 " + suffix, "sha256"),
+        hmac.digest(password, b"octavo mac key 1 " + suffix, "sha256"),
+    )
+
+
+def make_verifier(secrets: LedgerSecrets, digest: Digest, salt: bytes) -> bytes:
+    """What the metadata keep to check a password and digest type (PROTOCOL F0): a salted hash, from which neither can be had."""
+    return hashlib.sha256(salt + digest.value.encode() + secrets.ledger_key).digest()
+
+
+def verifier_matches(verifier: bytes, secrets: LedgerSecrets, digest: Digest, salt: bytes) -> bool:
+    """Whether password and digest type are those the ledger was created with. Takes the same time either way."""
+    return hmac.compare_digest(verifier, make_verifier(secrets, digest, salt))
+
+
+class Sealer:
+    """Seals the entries of one ledger. Holds the keys, not the ledger's state: what goes into a header is passed in."""
+
+    __slots__ = ("_digest_code", "_ledger_id", "_mac_key")
+
+    def __init__(self, ledger_id: LedgerId, digest: Digest, secrets: LedgerSecrets) -> None:
+        self._ledger_id = ledger_id
+        self._digest_code = _DIGEST_CODES[digest]
+        self._mac_key = secrets.mac_key if digest is Digest.HMAC_SHA256 else None
+
+    def seal(
+        self,
+        first_entry_id: EntryId,
+        payloads: Iterable[bytes],
+        *,
+        last_add_confirmed: EntryId | None,
+        length: int,
+    ) -> list[bytes]:
+        """Seal ``payloads`` as consecutive entries. ``length`` is the cumulative length *before* the first of them.
+
+        Raises :class:`EntryTooLargeError` when a payload is over the limit; then none is sealed.
+        """
+        sealed: list[bytes] = []
+        append = sealed.append
+        pack_header, pack_checksum, crc32c = HEADER.pack, CHECKSUM.pack, _crc32c
+        digest_code, ledger_id, mac_key = self._digest_code, self._ledger_id, self._mac_key
+        lac_plus_one = 0 if last_add_confirmed is None else last_add_confirmed + 1
+        entry_id: int = first_entry_id
+        for payload in payloads:
+            size = len(payload)
+            if size > ENTRY_PAYLOAD_BYTES_MAX:
+                raise EntryTooLargeError(f"a payload of {size} bytes is over the limit of {ENTRY_PAYLOAD_BYTES_MAX}")
+            length += size
+            header = pack_header(FORMAT, digest_code, 0, size, ledger_id, entry_id, lac_plus_one, length, 0)
+            if mac_key is None:
+                body = header + payload
+            else:
+                body = header + hmac.digest(mac_key, header + payload, "sha256") + payload
+            append(body + pack_checksum(crc32c(body)))
+            entry_id += 1
+        return sealed
+
+    def seal_explicit_lac(self, last_add_confirmed: EntryId, *, length: int) -> bytes:
+        """The sealed form of "everything up to ``last_add_confirmed`` is acknowledged"; ``length`` is the length there."""
+        header = HEADER.pack(
+            FORMAT, self._digest_code, FLAG_EXPLICIT_LAC, 0, self._ledger_id, last_add_confirmed, last_add_confirmed + 1, length, 0
+        )  # fmt: skip
+        body = header if self._mac_key is None else header + hmac.digest(self._mac_key, header, "sha256")
+        return body + CHECKSUM.pack(_crc32c(body))
+
+
+class Opener:
+    """Verifies and opens sealed entries of one ledger. The reader's side of :class:`Sealer`."""
+
+    __slots__ = ("_digest_code", "_ledger_id", "_mac_key")
+
+    def __init__(self, ledger_id: LedgerId, digest: Digest, secrets: LedgerSecrets) -> None:
+        self._ledger_id = ledger_id
+        self._digest_code = _DIGEST_CODES[digest]
+        self._mac_key = secrets.mac_key if digest is Digest.HMAC_SHA256 else None
+
+    def open(self, sealed: bytes) -> Entry:
+        """The entry in ``sealed``. Raises :class:`DigestMismatchError` when its bytes or its ledger are not what was sealed."""
+        header = self._verified_header(sealed)
+        if header.flags:
+            raise DigestMismatchError(f"ledger {self._ledger_id}: not an ordinary entry (flags {header.flags})")
+        return Entry(
+            header.ledger_id,
+            header.entry_id,
+            sealed[len(sealed) - CHECKSUM.size - header.payload_bytes : -CHECKSUM.size],
+            header.last_add_confirmed,
+            header.length,
+        )
+
+    def open_last_add_confirmed(self, sealed: bytes) -> tuple[EntryId | None, int | None]:
+        """The LAC that an entry or explicit LAC vouches for, and the length there if it is known (explicit LACs only).
+
+        Raises :class:`DigestMismatchError`.
+        """
+        header = self._verified_header(sealed)
+        return header.last_add_confirmed, header.length if header.flags & FLAG_EXPLICIT_LAC else None
+
+    def _verified_header(self, sealed: bytes) -> Header:
+        if len(sealed) < SEALED_BYTES_MIN or _crc32c(sealed) != RESIDUE:
+            raise DigestMismatchError(f"ledger {self._ledger_id}: an entry's checksum does not match its bytes")
+        header = Header._make(HEADER.unpack_from(sealed))
+        if (
+            header.format != FORMAT
+            or header.ledger_id != self._ledger_id
+            or header.digest_code != self._digest_code
+            or len(sealed) != header.payload_bytes + _OVERHEAD_BYTES[header.digest_code]
+        ):
+            raise DigestMismatchError(
+                f"ledger {self._ledger_id}: the entry is of ledger {header.ledger_id}, format {header.format}, "
+                f"digest {header.digest_code}"
+            )
+        if self._mac_key is not None:
+            payload = sealed[HEADER.size + MAC_BYTES : -CHECKSUM.size]
+            mac = hmac.digest(self._mac_key, sealed[: HEADER.size] + payload, "sha256")
+            if not hmac.compare_digest(mac, sealed[HEADER.size : HEADER.size + MAC_BYTES]):
+                raise DigestMismatchError(
+                    f"ledger {self._ledger_id} entry {header.entry_id}: the MAC does not match (another password, or forged)"
+                )
+        return header
+
+
+class SealedBatch(NamedTuple):
+    """What a bookie needs to know of a batch of sealed entries it has verified. Ids strictly increase."""
+
+    entry_ids: Sequence[int]
+    last_add_confirmed_plus_one: int
+    """The highest in the batch."""
+
+
+_BATCH_HEADER = struct.Struct(">BBHIQQQ")
+
+
+def verify_batch(ledger_id: LedgerId, entries: Sequence[bytes]) -> SealedBatch:
+    """Check everything that can be checked without a password: checksums, lengths, ledger, ids strictly increasing.
+
+    This is a bookie's gate: what passes is an entry that any reader can tell apart from damage. Runs at C speed per
+    entry. Raises :class:`ProtocolError` for what no honest writer sends, :class:`DigestMismatchError` for damaged bytes.
+    """
+    if not entries:
+        raise ProtocolError("a batch without entries")
+    sizes = list(map(len, entries))
+    if min(sizes) < SEALED_BYTES_MIN:
+        raise ProtocolError(f"a sealed entry of {min(sizes)} bytes is shorter than its header")
+    if max(sizes) > SEALED_BYTES_MAX:
+        raise EntryTooLargeError(f"a sealed entry of {max(sizes)} bytes is over the limit of {SEALED_BYTES_MAX}")
+    if set(map(_crc32c, entries)) != {RESIDUE}:
+        raise DigestMismatchError(f"ledger {ledger_id}: an entry arrived damaged; send it again")
+    formats, digests, flags, payload_bytes, ledger_ids, entry_ids, lacs = zip(
+        *map(_BATCH_HEADER.unpack_from, entries), strict=True
+    )
+    if set(formats) != {FORMAT} or set(flags) != {0} or set(ledger_ids) != {ledger_id}:
+        raise ProtocolError(f"ledger {ledger_id}: a batch with entries of another ledger or format")
+    overhead = _OVERHEAD_BYTES.get(digests[0])
+    if overhead is None or len(set(digests)) != 1:
+        raise ProtocolError(f"ledger {ledger_id}: entries with unknown or mixed digests")
+    # Sizes agree if, entry by entry, sealed bytes minus payload bytes is the overhead.
+    if set(map(int.__sub__, sizes, payload_bytes)) != {overhead}:
+        raise ProtocolError(f"ledger {ledger_id}: an entry's payload length does not match its bytes")
+    first, last = entry_ids[0], entry_ids[-1]
+    ids: Sequence[int] = entry_ids
+    if last - first == len(entry_ids) - 1 and entry_ids == tuple(range(first, last + 1)):
+        ids = range(first, last + 1)
+    elif any(map(int.__ge__, entry_ids, entry_ids[1:])):
+        raise ProtocolError(f"ledger {ledger_id}: entry ids of a batch must increase")
+    if last > ID_MAX:
+        raise ProtocolError(f"ledger {ledger_id}: entry id {last} is over {ID_MAX}")
+    return SealedBatch(ids, max(lacs))
+
+
+def verify_explicit_lac(ledger_id: LedgerId, sealed: bytes) -> EntryId:
+    """The LAC in a sealed explicit LAC, checked as :func:`verify_batch` does. Raises as it does."""
+    if not SEALED_BYTES_MIN <= len(sealed) <= OVERHEAD_BYTES_MAX:
+        raise ProtocolError("a sealed explicit LAC has the wrong size")
+    if _crc32c(sealed) != RESIDUE:
+        raise DigestMismatchError(f"ledger {ledger_id}: an explicit LAC arrived damaged; send it again")
+    header = Header._make(HEADER.unpack_from(sealed))
+    if (
+        header.format != FORMAT
+        or header.ledger_id != ledger_id
+        or header.flags != FLAG_EXPLICIT_LAC
+        or header.payload_bytes != 0
+        or _OVERHEAD_BYTES.get(header.digest_code) != len(sealed)
+        or header.last_add_confirmed != header.entry_id
+    ):
+        raise ProtocolError(f"ledger {ledger_id}: not a sealed explicit LAC of this ledger")
+    return header.entry_id
+
+
+def is_intact(sealed: bytes) -> bool:
+    """Whether the bytes are those that were sealed, as far as can be told without a password (scrubbing, PROTOCOL W11)."""
+    return len(sealed) >= SEALED_BYTES_MIN and _crc32c(sealed) == RESIDUE
+
+
+def header_of(sealed: bytes) -> Header:
+    """The header of a sealed entry, unverified. Raises :class:`ProtocolError` when it is too short to have one."""
+    if len(sealed) < SEALED_BYTES_MIN:
+        raise ProtocolError(f"{len(sealed)} bytes are too few for a sealed entry")
+    return Header._make(HEADER.unpack_from(sealed))
+
+
+def sealed_bytes(header: Header) -> int:
+    """Size in bytes of the whole sealed entry that starts with ``header``: a run of entries can be walked with it.
+
+    Raises :class:`ProtocolError` for a format or digest that does not exist.
+    """
+    overhead = _OVERHEAD_BYTES.get(header.digest_code)
+    if header.format != FORMAT or overhead is None:
+        raise ProtocolError(f"no entry begins here (format {header.format}, digest {header.digest_code})")
+    return header.payload_bytes + overhead

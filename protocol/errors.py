@@ -1,0 +1,235 @@
+"""Every error Octavo raises, and the table that carries refusals over the wire.
+
+All derive from :class:`OctavoError`. Two attributes tell a caller what to do next:
+
+* ``retryable``: the same call may succeed later, unchanged. A property of the class.
+* ``may_have_happened``: the effect may exist although the call failed ("in doubt"). A default on the class, set per
+  instance where it is known better (PROTOCOL W6): an add refused before it was sent did not happen.
+
+:data:`ERROR_CODES` is the one table of wire code and class. Codes are for ever: a retired one is never given again.
+"""
+
+from typing import ClassVar
+
+
+class OctavoError(Exception):
+    """Base of all errors of this package."""
+
+    retryable: ClassVar[bool] = False
+    may_have_happened_default: ClassVar[bool] = False
+
+    def __init__(self, message: str = "", *, may_have_happened: bool | None = None) -> None:
+        super().__init__(message)
+        self.may_have_happened = (
+            type(self).may_have_happened_default if may_have_happened is None else may_have_happened
+        )
+
+    @property
+    def message(self) -> str:
+        """The text, without the class name."""
+        return str(self.args[0]) if self.args else ""
+
+
+# --- the caller asked for something that cannot be ---------------------------------------------------------------
+
+
+class InvalidArgumentError(OctavoError, ValueError):
+    """An argument is out of its range: E < Qw, Qa < 1, a negative id, first > last, ..."""
+
+
+class EntryTooLargeError(InvalidArgumentError):
+    """A payload is over ``limits.ENTRY_PAYLOAD_BYTES_MAX``. Nothing was sent."""
+
+
+class WouldBlock(OctavoError):  # noqa: N818 - the public name is fixed
+    """The writer's window is full; nothing was queued. Wait for an earlier add and try again."""
+
+    retryable = True
+
+
+class ClientClosedError(OctavoError):
+    """The client, writer or reader used has been closed."""
+
+
+class UnauthorizedError(OctavoError):
+    """Wrong password or digest type for this ledger. Nothing was changed."""
+
+
+# --- ledgers -------------------------------------------------------------------------------------------------------
+
+
+class NoSuchLedgerError(OctavoError):
+    """The ledger does not exist, or has been deleted."""
+
+
+class LedgerExistsError(OctavoError):
+    """A ledger of this id exists already."""
+
+
+class LedgerClosedError(OctavoError):
+    """The ledger is closed; it takes no more entries."""
+
+
+class LedgerFencedError(OctavoError):
+    """Somebody recovers or has recovered this ledger: its writer may add no more. Adds that were in flight are in doubt."""
+
+    may_have_happened_default = True
+
+
+class LedgerRecoveryError(OctavoError):
+    """The ledger could not be recovered; the message names the bookies that block. It may be tried again."""
+
+    retryable = True
+
+
+class NoSuchEntryError(OctavoError):
+    """The id lies above the readable end of the ledger. Never raised for an entry that ought to be there."""
+
+
+class DuplicateEntryError(OctavoError):
+    """A bookie holds other bytes at this id (PROTOCOL W11). Two writers, or damage: never overwritten."""
+
+
+class DigestMismatchError(OctavoError):
+    """An entry's bytes do not match its digest: damaged on disk or on the way, or sealed under another password."""
+
+
+# --- the cluster ---------------------------------------------------------------------------------------------------
+
+
+class NotEnoughBookiesError(OctavoError):
+    """Fewer usable bookies than the ensemble needs."""
+
+    retryable = True
+
+
+class QuorumLostError(OctavoError):
+    """An add or a read could not reach its quorum; the message names each bookie and its answer."""
+
+    retryable = True
+    may_have_happened_default = True
+
+
+class OctavoTimeoutError(OctavoError, TimeoutError):
+    """No answer by the deadline. What was asked may have happened."""
+
+    retryable = True
+    may_have_happened_default = True
+
+
+class MetadataUnavailableError(OctavoError):
+    """The metadata store does not answer. A change that was asked for may have happened."""
+
+    retryable = True
+    may_have_happened_default = True
+
+
+class MetadataConflictError(OctavoError):
+    """Somebody else changed the metadata in between, in a way that cannot be merged with this change."""
+
+
+class MetadataError(OctavoError):
+    """What stands in the metadata store cannot be understood: damaged, or of a newer version."""
+
+
+# --- one bookie ------------------------------------------------------------------------------------------------------
+
+
+class BookieUnavailableError(OctavoError):
+    """No connection to the bookie, or the connection broke before it answered."""
+
+    retryable = True
+    may_have_happened_default = True
+
+
+class BookieReadOnlyError(OctavoError):
+    """The bookie takes no ordinary adds now (its disks are nearly full, or it is told so)."""
+
+    retryable = True
+
+
+class BookieInDoubtError(OctavoError):
+    """The bookie may have lost data of this ledger and refuses ordinary adds to it (PROTOCOL B4). Another bookie must take its place."""
+
+
+class BookieOverloadedError(OctavoError):
+    """The bookie has more requests than it will hold. Nothing was done."""
+
+    retryable = True
+
+
+class BookieStorageError(OctavoError):
+    """The bookie could not read or write its disk. The answer is unknown, never a negative (PROTOCOL R2)."""
+
+    may_have_happened_default = True
+
+
+class BookieShuttingDownError(OctavoError):
+    """The bookie is stopping and takes no new requests."""
+
+    retryable = True
+
+
+class ProtocolError(OctavoError):
+    """Bytes that break the protocol: malformed, oversize, or against its order. The connection is closed."""
+
+
+class UnsupportedVersionError(ProtocolError):
+    """The two sides share no protocol version."""
+
+
+class WrongClusterError(ProtocolError):
+    """The two sides belong to different clusters, or another bookie answers at this address."""
+
+
+class UnsupportedOperationError(OctavoError):
+    """The bookie does not know this operation or flag."""
+
+
+class InternalError(OctavoError):
+    """A broken internal invariant: a defect of Octavo. The answer is unknown."""
+
+    may_have_happened_default = True
+
+
+ERROR_CODES: dict[int, type[OctavoError]] = {
+    1: ProtocolError,
+    2: UnsupportedVersionError,
+    3: WrongClusterError,
+    4: UnsupportedOperationError,
+    5: InvalidArgumentError,
+    6: EntryTooLargeError,
+    7: UnauthorizedError,
+    8: LedgerFencedError,
+    9: DuplicateEntryError,
+    10: DigestMismatchError,
+    11: NoSuchLedgerError,
+    12: BookieReadOnlyError,
+    13: BookieInDoubtError,
+    14: BookieOverloadedError,
+    15: BookieStorageError,
+    16: BookieShuttingDownError,
+    17: InternalError,
+}
+"""Wire code -> class, for every refusal a bookie can send. 0 means success and has no class."""
+
+CODE_OK = 0
+
+_CODE_BY_CLASS = {error_class: code for code, error_class in ERROR_CODES.items()}
+
+
+def code_of(error: OctavoError) -> int:
+    """The wire code of ``error``: its own class's, or that of the nearest base in the table; ``InternalError`` otherwise."""
+    for error_class in type(error).__mro__:
+        code = _CODE_BY_CLASS.get(error_class)
+        if code is not None:
+            return code
+    return _CODE_BY_CLASS[InternalError]
+
+
+def error_from_wire(code: int, message: str, *, may_have_happened: bool) -> OctavoError:
+    """The exception for a refusal that arrived. A code we do not know (a newer bookie) is an :class:`InternalError` naming it."""
+    error_class = ERROR_CODES.get(code)
+    if error_class is None:
+        return InternalError(f"unknown error code {code}: {message}", may_have_happened=may_have_happened)
+    return error_class(message, may_have_happened=may_have_happened)

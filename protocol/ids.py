@@ -1,0 +1,22 @@
+"""Identifiers of things in a cluster, and the largest value each may take.
+
+Ids are plain integers and strings under their own type names, so that a ledger id is never handed over as an entry id.
+``None`` stands for "no entry yet" wherever an entry id may be missing.
+"""
+
+from typing import NewType
+
+LedgerId = NewType("LedgerId", int)
+"""A ledger, 0 to :data:`ID_MAX`; never used twice in one cluster."""
+
+EntryId = NewType("EntryId", int)
+"""A position in a ledger: 0, 1, 2, ... up to :data:`ID_MAX`."""
+
+BookieId = NewType("BookieId", str)
+"""A bookie: made once, kept in its data directory, unchanged when host or port change."""
+
+ID_MAX = 2**63 - 1
+"""Largest ledger or entry id: SQLite integers and Spark's ``long`` are signed 64-bit."""
+
+TERM_MAX = 2**32 - 1
+"""Largest term an entry can carry (unbounded ledgers, PROTOCOL U1); terms count take-overs of one ledger."""
