@@ -153,7 +153,7 @@ class _Lane:
             future, function, arguments = job
             try:
                 result, error = function(*arguments), None
-            except BaseException as raised:  # noqa: BLE001 - handed to the awaiting task, whatever it is
+            except BaseException as raised:
                 result, error = None, raised
             # A closed loop has nobody waiting any more.
             with contextlib.suppress(RuntimeError):
@@ -204,7 +204,9 @@ def _read_all(descriptor: int, offset: int, size: int) -> bytes:
 class RealFile:
     """A file of the operating system. Writes and syncs run in order in one lane; reads run in a pool beside them."""
 
-    def __init__(self, path: Path, descriptor: int, lane: _Lane, readers: ThreadPoolExecutor, *, owns_lane: bool) -> None:
+    def __init__(
+        self, path: Path, descriptor: int, lane: _Lane, readers: ThreadPoolExecutor, *, owns_lane: bool
+    ) -> None:
         self._path = path
         self._descriptor = descriptor
         self._lane = lane

@@ -36,7 +36,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import google_crc32c
-
 from octavo.protocol.errors import DigestMismatchError, EntryTooLargeError, ProtocolError
 from octavo.protocol.ids import ID_MAX, EntryId, LedgerId
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX

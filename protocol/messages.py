@@ -1,0 +1,537 @@
+"""Every message of the wire as a typed value, with its one encoding.
+
+A frame's array is ``[request id, op, ...fields]`` for requests, ``[request id, op, 0, ...fields]`` for replies and
+``[request id, op, code, text, may_have_happened]`` for refusals, ``code`` from :data:`octavo.protocol.errors.ERROR_CODES`.
+Request ids are the requester's to choose; replies come in any order. Request id 0 is the connection itself: the hello each
+side sends first, and the one error frame before a connection is closed for a broken protocol.
+
+Each class below lists its fields in wire order; :data:`REQUESTS` and :data:`REPLIES` are the op table. Decoding checks the
+type and range of every field and raises :class:`ProtocolError`, naming message and field, for anything else: what passes
+can be used without further checks. Absent ids are ``None``; ids of runs are ``[first, last]``, both inclusive.
+
+Requests carry a ``term``, 0 until unbounded ledgers use it (PROTOCOL U1).
+"""
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self, cast
+
+from octavo.protocol.errors import CODE_OK, OctavoError, ProtocolError, code_of, error_from_wire
+from octavo.protocol.frames import pack_body
+from octavo.protocol.ids import ID_MAX, TERM_MAX
+from octavo.protocol.limits import (
+    E_MAX,
+    ENTRIES_PER_FRAME_MAX,
+    ERROR_MESSAGE_CHARACTERS_MAX,
+    FRAME_BYTES_MAX,
+    LONG_POLL_SECONDS_MAX,
+)
+
+PROTOCOL_VERSION = 1
+MAGIC = "octavo"
+CONNECTION_REQUEST_ID = 0
+REQUEST_ID_MAX = 2**63 - 1
+KEY_BYTES_MAX = 64
+
+
+class Op(enum.IntEnum):
+    """What a frame is about. Numbers are for ever."""
+
+    HELLO = 0
+    ADD = 1
+    READ = 2
+    READ_LAC = 3
+    WRITE_LAC = 4
+    FORCE = 5
+    LIST_ENTRIES = 6
+    INFO = 7
+    PING = 8
+    ERROR = 127
+
+
+class AddFlag(enum.IntFlag):
+    """Flags of ADD."""
+
+    NONE = 0
+    RECOVERY = 1
+    """Written by a recoverer or re-replicator: accepted on a fenced ledger (PROTOCOL F5, B6)."""
+    DEFERRED_SYNC = 2
+    """May be acknowledged before it is durable; FORCE makes it so (PROTOCOL W10)."""
+
+
+class ReadFlag(enum.IntFlag):
+    """Flags of READ and READ_LAC."""
+
+    NONE = 0
+    FENCE = 1
+    """Fence the ledger before answering (PROTOCOL F2, F4). Needs the ledger key."""
+
+
+# --- checks of single fields: value -> value as used, or a ValueError saying what is wrong -------------------------------
+
+_Check = Callable[[Any], Any]
+
+
+def _integer(low: int, high: int) -> _Check:
+    def check(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"not an integer from {low} to {high}")
+        return value
+
+    return check
+
+
+def _optional(inner: _Check) -> _Check:
+    return lambda value: None if value is None else inner(value)
+
+
+def _text(characters_max: int) -> _Check:
+    def check(value: Any) -> str:
+        if type(value) is not str or len(value) > characters_max:
+            raise ValueError(f"not a text of at most {characters_max} characters")
+        return value
+
+    return check
+
+
+def _binary(bytes_max: int) -> _Check:
+    def check(value: Any) -> bytes:
+        if type(value) is not bytes or len(value) > bytes_max:
+            raise ValueError(f"not at most {bytes_max} bytes")
+        return value
+
+    return check
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("not true or false")
+    return value
+
+
+def _flags(flag_class: type[enum.IntFlag]) -> _Check:
+    known = sum(flag_class)
+
+    def check(value: Any) -> enum.IntFlag:
+        if type(value) is not int or value & ~known or value < 0:
+            raise ValueError("unknown flags")
+        return flag_class(value)
+
+    return check
+
+
+def _entries(value: Any) -> list[bytes]:
+    if type(value) is not list or not set(map(type, value)) <= {bytes}:
+        raise ValueError("not a list of sealed entries")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if type(value) is not list or not set(map(type, value)) <= {str}:
+        raise ValueError("not a list of texts")
+    return tuple(value)
+
+
+def _residues(value: Any) -> tuple[int, ...]:
+    if (
+        type(value) is not list
+        or not value
+        or set(map(type, value)) != {int}
+        or min(value) < 0
+        or max(value) >= E_MAX
+        or sorted(set(value)) != value
+    ):
+        raise ValueError(f"not an ascending list of residues below {E_MAX}")
+    return tuple(value)
+
+
+def _runs(value: Any) -> tuple[tuple[int, int], ...]:
+    """Runs of ids, ``[[first, last], ...]``, ascending and apart."""
+    if type(value) is not list:
+        raise ValueError("not a list of runs")
+    below = -1
+    runs = []
+    for run in value:
+        if type(run) is not list or len(run) != 2 or set(map(type, run)) != {int}:
+            raise ValueError("a run is [first, last]")
+        first, last = run
+        if not below < first <= last <= ID_MAX:
+            raise ValueError("runs must ascend")
+        runs.append((first, last))
+        below = last
+    return tuple(runs)
+
+
+def _facts(value: Any) -> dict[str, str | int | float | bool]:
+    if type(value) is not dict or not all(
+        type(name) is str and type(fact) in {str, int, float, bool} for name, fact in value.items()
+    ):
+        raise ValueError("not a map of names to facts")
+    return value
+
+
+_ID = _integer(0, ID_MAX)
+_COUNT = _integer(0, 2**63 - 1)
+_TERM = _integer(0, TERM_MAX)
+_KEY = _binary(KEY_BYTES_MAX)
+_SEALED = _optional(_binary(FRAME_BYTES_MAX))
+
+
+# --- messages -------------------------------------------------------------------------------------------------------------
+
+
+class Message:
+    """A message: a frozen dataclass whose fields, in order, are the wire's, each with its check in :data:`_CHECKS`."""
+
+    __slots__ = ()
+    op: ClassVar[Op]
+    checks: ClassVar[tuple[_Check, ...]]
+    names: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def from_fields(cls, values: Sequence[Any]) -> Self:
+        """Decode the fields. Raises :class:`ProtocolError`."""
+        checks = cls.checks
+        if len(values) != len(checks):
+            raise ProtocolError(f"{cls.__name__}: {len(values)} fields instead of {len(checks)}")
+        checked = []
+        for index, (check, value) in enumerate(zip(checks, values, strict=True)):
+            try:
+                checked.append(check(value))
+            except ValueError as error:
+                raise ProtocolError(f"{cls.__name__}.{cls.names[index]}: {error}") from None
+        return cls(*checked)
+
+    def to_fields(self) -> tuple[Any, ...]:
+        """The fields as msgpack takes them."""
+        return tuple(getattr(self, name) for name in type(self).names)
+
+
+class Request(Message):
+    """What a client asks of a bookie."""
+
+    __slots__ = ()
+
+    def encode(self, request_id: int) -> bytes:
+        """The frame's body."""
+        return pack_body((request_id, int(self.op), *self.to_fields()))
+
+
+class Reply(Message):
+    """What a bookie answers on success."""
+
+    __slots__ = ()
+
+    def encode(self, request_id: int) -> bytes:
+        """The frame's body."""
+        return pack_body((request_id, int(self.op), CODE_OK, *self.to_fields()))
+
+
+def _message[M: Message](op: Op, *checks: _Check) -> Callable[[type[M]], type[M]]:
+    def decorate(plain: type[M]) -> type[M]:
+        message_class = dataclass(frozen=True, slots=True)(plain)
+        message_class.op = op
+        message_class.names = tuple(field.name for field in fields(cast(Any, message_class)))
+        message_class.checks = checks
+        if len(checks) != len(message_class.names):
+            raise TypeError(f"{plain.__name__} needs one check per field")
+        return message_class
+
+    return decorate
+
+
+@_message(
+    Op.HELLO,
+    _text(16),
+    _integer(1, 2**16),
+    _integer(1, 2**16),
+    _text(64),
+    _text(128),
+    _text(128),
+    _text(64),
+    _texts,
+)
+class Hello(Request):
+    """The first frame each way. The connecting side speaks first.
+
+    ``versions`` are the lowest and highest protocol version spoken; the highest common one is used. ``bookie_id`` is the
+    bookie wanted (from a client; empty for any) or answering (from a bookie): an address may have passed to another.
+    ``boot_id`` names one life of the sender's process. ``cluster_id`` is empty when a client does not know it.
+    """
+
+    magic: str
+    version_lowest: int
+    version_highest: int
+    software: str
+    cluster_id: str
+    bookie_id: str
+    boot_id: str
+    capabilities: tuple[str, ...]
+
+
+@_message(Op.ADD, _ID, _KEY, _flags(AddFlag), _TERM, _entries)
+class Add(Request):
+    """Store sealed entries of one ledger, ids ascending; all of them or none. Needs the ledger key."""
+
+    ledger_id: int
+    ledger_key: bytes
+    flags: AddFlag
+    term: int
+    entries: list[bytes]
+
+
+@_message(Op.ADD)
+class Added(Reply):
+    """Every entry of the request is on this bookie's disk."""
+
+
+@_message(
+    Op.READ, _ID, _KEY, _flags(ReadFlag), _TERM, _ID, _ID, _integer(1, E_MAX), _residues,
+    _integer(1, ENTRIES_PER_FRAME_MAX), _integer(0, FRAME_BYTES_MAX),
+)  # fmt: skip
+class Read(Request):
+    """Entries of ``first..last`` whose ``id % modulus`` is among ``residues`` (``1, (0,)`` for all of them).
+
+    The answer stops at either limit, but holds one entry at least if it finds one. ``ledger_key`` is empty unless
+    the request fences.
+    """
+
+    ledger_id: int
+    ledger_key: bytes
+    flags: ReadFlag
+    term: int
+    first: int
+    last: int
+    modulus: int
+    residues: tuple[int, ...]
+    entries_max: int
+    bytes_max: int
+
+
+@_message(Op.READ, _ID, _entries, _runs, _optional(_ID))
+class ReadAnswer(Reply):
+    """What the bookie has of the ids asked for, from the request's ``first`` up to ``last_covered``.
+
+    Of those ids: each is found (in ``entries``), *unknown* (in a run of ``unknown``: damaged, unreadable, or the bookie is
+    in doubt), or else absent. Ids above ``last_covered`` are unanswered (PROTOCOL R2). ``last_add_confirmed`` is the LAC the
+    bookie knows: a hint.
+    """
+
+    last_covered: int
+    entries: list[bytes]
+    unknown: tuple[tuple[int, int], ...]
+    last_add_confirmed: int | None
+
+
+@_message(
+    Op.READ_LAC, _ID, _KEY, _flags(ReadFlag), _TERM, _optional(_ID), _integer(0, int(LONG_POLL_SECONDS_MAX * 1000)),
+    _integer(0, ENTRIES_PER_FRAME_MAX), _integer(0, FRAME_BYTES_MAX),
+)  # fmt: skip
+class ReadLac(Request):
+    """The last add confirmed that the bookie knows.
+
+    With ``wait_milliseconds`` above 0 the bookie answers once it knows a LAC above ``above``, the ledger is fenced, or the
+    time is over. ``entries_max`` above 0 brings along entries from ``above + 1`` on, up to the LAC found.
+    """
+
+    ledger_id: int
+    ledger_key: bytes
+    flags: ReadFlag
+    term: int
+    above: int | None
+    wait_milliseconds: int
+    entries_max: int
+    bytes_max: int
+
+
+@_message(Op.READ_LAC, _boolean, _boolean, _boolean, _SEALED, _SEALED, _entries)
+class LacAnswer(Reply):
+    """``explicit`` and ``entry`` are the sealed explicit LAC and the sealed entry with the highest LAC that the bookie has:
+    the asker verifies them and takes the higher. ``known``: the bookie has heard of the ledger. ``in_doubt``: this LAC is
+    only a hint (PROTOCOL B4)."""
+
+    known: bool
+    fenced: bool
+    in_doubt: bool
+    explicit: bytes | None
+    entry: bytes | None
+    entries: list[bytes]
+
+
+@_message(Op.WRITE_LAC, _ID, _KEY, _TERM, _binary(KEY_BYTES_MAX * 2))
+class WriteLac(Request):
+    """Take an explicit LAC, sealed by the writer. Applied at once, not waited for on disk (PROTOCOL W2). Needs the key."""
+
+    ledger_id: int
+    ledger_key: bytes
+    term: int
+    sealed: bytes
+
+
+@_message(Op.WRITE_LAC)
+class LacWritten(Reply):
+    """The LAC has been applied."""
+
+
+@_message(Op.FORCE, _ID, _KEY, _TERM, _runs)
+class Force(Request):
+    """Make deferred adds of these ids durable (PROTOCOL W10). Needs the key."""
+
+    ledger_id: int
+    ledger_key: bytes
+    term: int
+    ids: tuple[tuple[int, int], ...]
+
+
+@_message(Op.FORCE)
+class Forced(Reply):
+    """Every id named is held and durable."""
+
+
+@_message(Op.LIST_ENTRIES, _ID, _ID, _ID)
+class ListEntries(Request):
+    """Which ids of ``first..last`` the bookie holds."""
+
+    ledger_id: int
+    first: int
+    last: int
+
+
+@_message(Op.LIST_ENTRIES, _ID, _runs)
+class EntryList(Reply):
+    """Runs of the ids held, from the request's ``first`` up to ``last_covered``; ask again above it."""
+
+    last_covered: int
+    held: tuple[tuple[int, int], ...]
+
+
+@_message(Op.INFO)
+class Info(Request):
+    """Capacity, load and version of the bookie."""
+
+
+@_message(Op.INFO, _facts)
+class InfoAnswer(Reply):
+    """Named facts; docs/wire-protocol.md lists them. A reader ignores names it does not know."""
+
+    facts: Mapping[str, str | int | float | bool]
+
+
+@_message(Op.PING)
+class Ping(Request):
+    """Are you there?"""
+
+
+@_message(Op.PING)
+class Pong(Reply):
+    """I am."""
+
+
+REQUESTS: dict[int, type[Request]] = {
+    int(request.op): request for request in (Add, Read, ReadLac, WriteLac, Force, ListEntries, Info, Ping)
+}
+"""Op -> request, but for the hello, which is not a request among others."""
+
+REPLIES: dict[int, type[Reply]] = {
+    int(reply.op): reply for reply in (Added, ReadAnswer, LacAnswer, LacWritten, Forced, EntryList, InfoAnswer, Pong)
+}
+"""Op -> reply."""
+
+_ERROR_TEXT = _text(ERROR_MESSAGE_CHARACTERS_MAX)
+
+
+def encode_error(request_id: int, op: Op, error: OctavoError) -> bytes:
+    """The body of a refusal of one request; with :data:`CONNECTION_REQUEST_ID` and ``Op.ERROR``, of the connection."""
+    return pack_body(
+        (
+            request_id,
+            int(op),
+            code_of(error),
+            error.message[:ERROR_MESSAGE_CHARACTERS_MAX],
+            error.may_have_happened,
+        )
+    )
+
+
+def decode_request(values: Sequence[Any]) -> tuple[int, Request]:
+    """Request id and request of a frame that arrived at a bookie.
+
+    Raises :class:`ProtocolError`. An operation that does not exist here is :class:`UnknownOperationError`: the frame is
+    well-formed, so the connection goes on.
+    """
+    if len(values) < 2:
+        raise ProtocolError("a request is [id, op, ...]")
+    request_id, op = values[0], values[1]
+    if type(request_id) is not int or not CONNECTION_REQUEST_ID < request_id <= REQUEST_ID_MAX:
+        raise ProtocolError(f"a request id is an integer from 1 to {REQUEST_ID_MAX}")
+    if type(op) is not int or not 0 <= op < 128:
+        raise ProtocolError("an operation is an integer from 0 to 127")
+    request_class = REQUESTS.get(op)
+    if request_class is None:
+        raise UnknownOperationError(request_id, op)
+    request = request_class.from_fields(values[2:])
+    if isinstance(request, Read | ListEntries) and request.first > request.last:
+        raise ProtocolError(f"{type(request).__name__}: first {request.first} is above last {request.last}")
+    return request_id, request
+
+
+def decode_reply(values: Sequence[Any]) -> tuple[int, Reply | OctavoError]:
+    """Request id and outcome of a frame that arrived at a client. Raises :class:`ProtocolError`.
+
+    A refusal is returned, not raised: it belongs to the request. The connection's own error frame has request id 0.
+    """
+    if len(values) < 3:
+        raise ProtocolError("a reply is [id, op, code, ...]")
+    request_id, op, code = values[0], values[1], values[2]
+    if type(request_id) is not int or not CONNECTION_REQUEST_ID <= request_id <= REQUEST_ID_MAX:
+        raise ProtocolError(f"a request id is an integer from 0 to {REQUEST_ID_MAX}")
+    if type(op) is not int or type(code) is not int or code < 0:
+        raise ProtocolError("operation and code are integers")
+    if code != CODE_OK:
+        if len(values) != 5:
+            raise ProtocolError("a refusal is [id, op, code, text, may have happened]")
+        try:
+            return request_id, error_from_wire(code, _ERROR_TEXT(values[3]), may_have_happened=_boolean(values[4]))
+        except ValueError as error:
+            if isinstance(error, OctavoError):
+                raise
+            raise ProtocolError(f"refusal: {error}") from None
+    reply_class = REPLIES.get(op)
+    if reply_class is None or request_id == CONNECTION_REQUEST_ID:
+        raise ProtocolError(f"no reply has operation {op} here")
+    return request_id, reply_class.from_fields(values[3:])
+
+
+class UnknownOperationError(ProtocolError):
+    """A request of an operation that does not exist here; refused by itself, the connection goes on."""
+
+    def __init__(self, request_id: int, op: int) -> None:
+        super().__init__(f"operation {op} is not known here")
+        self.request_id = request_id
+        self.op_number = op
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The body of a hello frame."""
+    return hello.encode(CONNECTION_REQUEST_ID)
+
+
+def decode_hello(values: Sequence[Any]) -> Hello | OctavoError:
+    """The peer's first frame: its hello, or the error with which it refuses ours. Raises :class:`ProtocolError`."""
+    if len(values) >= 2 and values[0] == CONNECTION_REQUEST_ID and values[1] == Op.ERROR:
+        return cast(OctavoError, decode_reply(values)[1])
+    if len(values) < 2 or values[0] != CONNECTION_REQUEST_ID or values[1] != Op.HELLO:
+        raise ProtocolError("the first frame must be a hello")
+    hello = Hello.from_fields(values[2:])
+    if hello.magic != MAGIC:
+        raise ProtocolError("the first frame must be a hello of this protocol")
+    if hello.version_lowest > hello.version_highest:
+        raise ProtocolError("Hello.version_lowest: above version_highest")
+    return hello
+
+
+def common_version(ours: Hello, theirs: Hello) -> int | None:
+    """The protocol version two sides use: the highest both speak; None when there is none."""
+    version = min(ours.version_highest, theirs.version_highest)
+    return version if version >= max(ours.version_lowest, theirs.version_lowest) else None
