@@ -1,0 +1,402 @@
+"""A file system in memory that lies until it is synced, for tests of everything a bookie writes.
+
+:class:`MemoryFileSystem` honours the promises of ``octavo.bookie.filesystem`` and no more:
+
+* Each file has a *volatile* content, which reads see, and a *durable* one. A sync makes durable what had been written when
+  it was called. A crash keeps, drops or tears every page that is not durable, each by itself, drawn from a seed.
+* Each directory has volatile and durable names. Unsynced creations, renames and removals survive as a prefix of their
+  order, drawn from the seed; often none does.
+* A failed sync leaves the pages clean and their durable content to chance, as kernels do.
+
+A crash is either asked for (:meth:`crash`) or planned (``crash_at=n``: during the n-th changing operation, counted
+from 1). From then on no operation of the object ever returns, so no code runs "after the power cut"; :attr:`crashed`
+tells the test, which cancels its tasks and goes on with :meth:`after_crash`, a new object holding what survived.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from octavo.bookie.filesystem import DiskSpace
+
+PAGE_BYTES = 512
+"""Smallest piece that survives or is lost by itself: a disk sector, smaller than a page to make more tears."""
+
+
+class Inode:
+    """One file's bytes, whatever its name."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.volatile = bytearray(content)
+        self.durable = bytearray(content)
+        self.dirty: dict[int, int] = {}
+        """Page -> serial number of its last change that no sync has covered."""
+        self.size_dirty = False
+        self._serial = 0
+
+    def write(self, offset: int, data: bytes) -> None:
+        end = offset + len(data)
+        if end > len(self.volatile):
+            self.resize(end)
+        self.volatile[offset:end] = data
+        self._touch(offset, end)
+
+    def resize(self, size: int) -> None:
+        old = len(self.volatile)
+        if size < old:
+            del self.volatile[size:]
+            self._touch(size, size + 1)
+            self.dirty = {page: serial for page, serial in self.dirty.items() if page * PAGE_BYTES < max(size, 1)}
+        else:
+            self.volatile.extend(bytes(size - old))
+            self._touch(old, size)
+        self.size_dirty = True
+
+    def _touch(self, start: int, stop: int) -> None:
+        self._serial += 1
+        for page in range(start // PAGE_BYTES, (stop + PAGE_BYTES - 1) // PAGE_BYTES):
+            self.dirty[page] = self._serial
+
+    def begin_sync(self) -> Callable[[], None]:
+        """What to call when the sync ends: makes durable what is in the file now, not what is written meanwhile."""
+        covered = dict(self.dirty)
+        image = bytes(self.volatile)
+
+        def finish() -> None:
+            _set_size(self.durable, len(image))
+            for page, serial in covered.items():
+                _copy_page(self.durable, image, page)
+                if self.dirty.get(page) == serial:
+                    del self.dirty[page]
+            if len(self.volatile) == len(image):
+                self.size_dirty = False
+
+        return finish
+
+    def fail_sync(self, chance: random.Random) -> None:
+        """A sync failed: some pages are on disk, some are not, and all are clean."""
+        self.durable = bytearray(self._lottery(chance))
+        self.dirty.clear()
+        self.size_dirty = False
+
+    def after_crash(self, chance: random.Random) -> bytes:
+        return self._lottery(chance)
+
+    def _lottery(self, chance: random.Random) -> bytes:
+        if not self.dirty and not self.size_dirty:
+            return bytes(self.durable)
+        mood = chance.random()  # whole outcomes are as interesting as mixed ones
+        if mood < 0.2:
+            return bytes(self.durable)
+        if mood < 0.35:
+            return bytes(self.volatile)
+        kept = bytearray(self.durable)
+        if chance.random() < 0.5:
+            _set_size(kept, len(self.volatile))
+        for page in self.dirty:
+            fate = chance.random()
+            if fate < 0.4:
+                _grow_to(kept, self.volatile, page)
+                _copy_page(kept, self.volatile, page)
+            elif fate < 0.5:  # torn inside the page
+                _grow_to(kept, self.volatile, page)
+                _copy_page(kept, self.volatile, page, chance.randrange(PAGE_BYTES))
+        return bytes(kept)
+
+
+def _set_size(content: bytearray, size: int) -> None:
+    if size < len(content):
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))
+
+
+def _grow_to(target: bytearray, source: bytes | bytearray, page: int) -> None:
+    size = min((page + 1) * PAGE_BYTES, len(source))
+    if size > len(target):
+        _set_size(target, size)
+
+
+def _copy_page(target: bytearray, source: bytes | bytearray, page: int, size: int = PAGE_BYTES) -> None:
+    start = page * PAGE_BYTES
+    stop = min(start + size, len(source), len(target))
+    if stop > start:
+        target[start:stop] = source[start:stop]
+
+
+class MemoryFile:
+    """An open file of a :class:`MemoryFileSystem`."""
+
+    def __init__(self, filesystem: "MemoryFileSystem", path: Path, inode: Inode) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        self._inode = inode
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<MemoryFile {self._path}>"
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OSError(f"{self._path} is closed")
+
+    async def size(self) -> int:
+        self._check_open()
+        await self._filesystem.step("size", self._path)
+        return len(self._inode.volatile)
+
+    async def read(self, offset: int, size: int) -> bytes:
+        self._check_open()
+        await self._filesystem.step("read", self._path)
+        return bytes(self._inode.volatile[offset : offset + size])
+
+    async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
+        self._check_open()
+        await self._filesystem.change("write", self._path, lambda: self._inode.write(offset, b"".join(buffers)))
+
+    async def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> None:
+        await self.write(offset, buffers)
+        await self.sync()
+
+    async def sync(self) -> None:
+        self._check_open()
+        await self._filesystem.sync_inode(self._path, self._inode)
+
+    async def allocate(self, size: int) -> None:
+        self._check_open()
+        if size > len(self._inode.volatile):
+            await self._filesystem.change("allocate", self._path, lambda: self._inode.resize(size))
+
+    async def truncate(self, size: int) -> None:
+        self._check_open()
+        await self._filesystem.change("truncate", self._path, lambda: self._inode.resize(size))
+
+    async def close(self) -> None:
+        self._closed = True
+
+
+Fault = Callable[[str, Path], BaseException | None]
+"""Called before every operation with its name (``read``, ``write``, ``sync``, ``allocate``, ``truncate``, ``create``,
+``rename``, ``remove``, ``sync_directory``, ...) and path; the exception it returns is what the operation fails with."""
+
+
+class MemoryFileSystem:
+    """See the module. ``operations`` counts the changing operations begun; ``history`` names them, in order."""
+
+    def __init__(self, *, crash_at: int | None = None, seed: int = 0) -> None:
+        self.crash_at = crash_at
+        self.operations = 0
+        self.history: list[tuple[str, Path]] = []
+        self.crashed = asyncio.Event()
+        self.fault: Fault | None = None
+        self._chance = random.Random(seed)
+        self._names: dict[Path, Inode] = {}
+        self._durable_names: dict[Path, Inode] = {}
+        self._pending: dict[Path, list[Callable[[dict[Path, Inode]], None]]] = {}
+        """Directory -> its unsynced changes, in order."""
+        self._directories: set[Path] = {Path("/")}
+        self._locked: set[Path] = set()
+
+    # --- for tests -------------------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """Cut the power now: no operation returns any more."""
+        self.crashed.set()
+
+    def after_crash(self, seed: int) -> "MemoryFileSystem":
+        """A new file system with what survived. Legal at any time; the old object is dead afterwards."""
+        self.crashed.set()
+        chance = random.Random(seed)
+        survivor = MemoryFileSystem(seed=seed)
+        names = dict(self._durable_names)
+        for changes in self._pending.values():
+            for change in changes[: chance.choice([0, 0, len(changes), chance.randint(0, len(changes))])]:
+                change(names)
+        contents = {id(inode): inode.after_crash(chance) for inode in names.values()}
+        survivor._names = {path: Inode(contents[id(inode)]) for path, inode in names.items()}
+        survivor._durable_names = dict(survivor._names)
+        survivor._directories = set(self._directories)
+        return survivor
+
+    def content(self, path: Path) -> bytes:
+        """A file's bytes as reads see them."""
+        return bytes(self._names[path].volatile)
+
+    def set_content(self, path: Path, content: bytes) -> None:
+        """Surgery: give a file these bytes, durably, creating it if it is missing."""
+        inode = self._names.setdefault(path, Inode())
+        self._durable_names.setdefault(path, inode)
+        inode.volatile[:] = content
+        inode.durable[:] = content
+        inode.dirty.clear()
+        self._directories.update(path.parents)
+
+    def damage(self, path: Path, offset: int, mask: int = 0x01) -> None:
+        """Surgery: flip bits of one byte, on disk and as reads see it."""
+        inode = self._names[path]
+        inode.volatile[offset] ^= mask
+        if offset < len(inode.durable):
+            inode.durable[offset] ^= mask
+
+    def files(self, directory: Path | None = None) -> list[Path]:
+        """Every file there is, sorted, or those of one directory."""
+        return sorted(path for path in self._names if directory is None or path.parent == directory)
+
+    # --- how operations run ------------------------------------------------------------------------------------------
+
+    async def _hang(self) -> NoReturn:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("a crashed file system answered")
+
+    async def step(self, name: str, path: Path) -> None:
+        """One operation begins: other tasks run first, as they do while a thread works."""
+        await asyncio.sleep(0)
+        if self.crashed.is_set():
+            await self._hang()
+        if self.fault is not None and (error := self.fault(name, path)) is not None:
+            raise error
+
+    async def change(self, name: str, path: Path, act: Callable[[], None]) -> None:
+        """One changing operation. At a planned crash it has acted, unsynced, and does not return."""
+        await self.step(name, path)
+        planned = self._count(name, path)
+        act()
+        if planned:
+            self.crash()
+            await self._hang()
+
+    def _count(self, name: str, path: Path) -> bool:
+        self.operations += 1
+        self.history.append((name, path))
+        return self.operations == self.crash_at
+
+    async def sync_inode(self, path: Path, inode: Inode) -> None:
+        finish = inode.begin_sync()
+        try:
+            await self.step("sync", path)
+        except OSError:
+            inode.fail_sync(self._chance)
+            raise
+        if self._count("sync", path):
+            self.crash()
+            await self._hang()
+        finish()
+
+    def _rename_entry(self, directory: Path, change: Callable[[dict[Path, Inode]], None]) -> None:
+        change(self._names)
+        self._pending.setdefault(directory, []).append(change)
+
+    def _check_directory(self, path: Path) -> None:
+        if path not in self._directories:
+            raise FileNotFoundError(f"no directory {path}")
+
+    # --- the interface of FileSystem -------------------------------------------------------------------------------
+
+    async def open(self, path: Path, *, create: bool = False, dedicated_thread: bool = False) -> MemoryFile:
+        self._check_directory(path.parent)
+        if create:
+            if path in self._names:
+                raise FileExistsError(f"{path} exists")
+            inode = Inode()
+
+            def add(names: dict[Path, Inode]) -> None:
+                names[path] = inode
+
+            await self.change("create", path, lambda: self._rename_entry(path.parent, add))
+        else:
+            await self.step("open", path)
+            if path not in self._names:
+                raise FileNotFoundError(f"no file {path}")
+        return MemoryFile(self, path, self._names[path])
+
+    async def list_directory(self, path: Path) -> list[str]:
+        await self.step("list_directory", path)
+        self._check_directory(path)
+        return sorted(
+            child.name for child in (*self._names, *self._directories) if child.parent == path and child != path
+        )
+
+    async def exists(self, path: Path) -> bool:
+        await self.step("exists", path)
+        return path in self._names or path in self._directories
+
+    async def make_directory(self, path: Path) -> None:
+        await self.step("make_directory", path)
+        self._directories.update((path, *path.parents))
+
+    async def rename(self, source: Path, target: Path) -> None:
+        if source not in self._names:
+            raise FileNotFoundError(f"no file {source}")
+
+        def move(names: dict[Path, Inode]) -> None:
+            if source in names:
+                names[target] = names.pop(source)
+
+        await self.change("rename", target, lambda: self._rename_entry(target.parent, move))
+
+    async def remove(self, path: Path) -> None:
+        if path not in self._names:
+            raise FileNotFoundError(f"no file {path}")
+
+        def drop(names: dict[Path, Inode]) -> None:
+            names.pop(path, None)
+
+        await self.change("remove", path, lambda: self._rename_entry(path.parent, drop))
+
+    async def sync_directory(self, path: Path) -> None:
+        self._check_directory(path)
+        covered = len(self._pending.get(path, []))
+        await self.step("sync_directory", path)
+        if self._count("sync_directory", path):
+            self.crash()
+            await self._hang()
+        changes = self._pending.get(path, [])
+        for change in changes[:covered]:
+            change(self._durable_names)
+        del changes[:covered]
+
+    async def lock(self, path: Path) -> Callable[[], None]:
+        await self.step("lock", path)
+        self._check_directory(path.parent)
+        if path in self._locked:
+            raise BlockingIOError(f"{path} is locked")
+        self._locked.add(path)
+        return lambda: self._locked.discard(path)
+
+    async def disk_space(self, path: Path) -> DiskSpace:
+        await self.step("disk_space", path)
+        return DiskSpace(2**40, 2**40)
+
+    async def close(self) -> None:
+        return None
+
+
+async def run_until_crash(filesystem: MemoryFileSystem, workload: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    """Run ``workload`` until it ends or the power is cut, then end every task it left behind. True after a crash.
+
+    An exception of the workload is raised here.
+    """
+    before = asyncio.all_tasks()
+    task = asyncio.ensure_future(workload())
+    crash = asyncio.ensure_future(filesystem.crashed.wait())
+    await asyncio.wait({task, crash}, return_when=asyncio.FIRST_COMPLETED)
+    crashed = filesystem.crashed.is_set()
+    if crashed:
+        # Until every task has met a hanging operation and been cancelled out of it.
+        while remaining := asyncio.all_tasks() - before - {crash}:
+            for other in remaining:
+                other.cancel()
+            await asyncio.wait(remaining, timeout=0.01)
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            task.result()
+    crash.cancel()
+    if not crashed:
+        task.result()
+    return crashed
