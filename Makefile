@@ -1,0 +1,47 @@
+# Every target sets up what it needs in .venv first (PYTHON=... names the interpreter). See `make help`.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Nothing of the caller's may stand before the installed tree.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
+
+.PHONY: help setup demo up test check bench format clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r target does; do \
+		printf '  make %-8s %s\n' "$$target" "$$does"; done
+
+setup: ## make .venv and install Octavo with its tools
+	@scripts/setup_venv.sh
+
+demo: setup ## a three-bookie cluster, a real log, a killed bookie, every byte read back
+	@$(VENV)/python scripts/demo.py
+
+up: setup ## a cluster on this machine, in the foreground
+	@$(VENV)/octavo up
+
+test: setup ## all tests; a skipped test is a failure
+	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest
+
+check: setup ## formatting, lint, types, tidy rules
+	@echo "== formatting and lint"
+	@$(VENV)/ruff format --check .
+	@$(VENV)/ruff check .
+	@echo "== types"
+	@$(VENV)/python scripts/check_types.py
+	@echo "== tidy rules"
+	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest -q tests/house
+
+bench: setup ## the benchmark suite
+	@$(VENV)/python scripts/bench.py
+
+format: setup ## format the code and mend what lint can mend
+	@$(VENV)/ruff check --fix --quiet . || true
+	@$(VENV)/ruff format .
+
+clean: ## remove what the other targets made, .venv included
+	@rm -rf .venv .check build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
