@@ -17,6 +17,10 @@ REQUESTS_PER_CONNECTION_MAX = 1024
 """Most requests of one connection that a bookie holds unanswered. It stops reading from the socket at this number, and
 a client queues locally instead of sending more."""
 
+LONG_POLLS_PER_CONNECTION_MAX = 8192
+"""Most long-poll READ_LACs that one connection may have waiting. They wait for somebody else, so they are counted apart:
+a client that tails a thousand ledgers goes on adding over the same connection."""
+
 LONG_POLL_SECONDS_MAX = 60.0
 """Longest time a bookie holds a long-poll READ_LAC: below usual idle timeouts of middleboxes."""
 

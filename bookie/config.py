@@ -1,0 +1,184 @@
+"""Settings of a bookie, from a TOML file, the environment and flags, each stronger than the one before.
+
+One table, the fields of :class:`BookieConfig`, says what there is. A setting ``data_dir`` is the TOML key ``data_dir``,
+the variable ``OCTAVO_BOOKIE_DATA_DIR`` and the flag ``--data-dir``; three that other commands share have one without
+``BOOKIE``: ``OCTAVO_METADATA``, ``OCTAVO_LOG_LEVEL``, ``OCTAVO_LOG_FORMAT``. An unknown key or a bad value is an
+:class:`InvalidArgumentError` that names the key and where it stood.
+"""
+
+# ruff: noqa: RUF009 - `_setting` is dataclasses.field with the parser in its metadata
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from octavo.protocol.errors import InvalidArgumentError
+
+ENVIRONMENT_PREFIX = "OCTAVO_BOOKIE_"
+_SHARED_VARIABLES = {
+    "metadata": "OCTAVO_METADATA",
+    "log_level": "OCTAVO_LOG_LEVEL",
+    "log_format": "OCTAVO_LOG_FORMAT",
+}
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("console", "json")
+
+_MEBIBYTE = 1024 * 1024
+
+_Parse = Callable[[Any], Any]
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, str | Path) or str(value) == "":
+        raise ValueError("must be a path")
+    return Path(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or value == "":
+        raise ValueError("must be a text that is not empty")
+    return value
+
+
+def _choice(*choices: str) -> _Parse:
+    def parse(value: Any) -> str:
+        if not isinstance(value, str) or value.lower() not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return value.lower()
+
+    return parse
+
+
+def _integer(low: int, high: int) -> _Parse:
+    def parse(value: Any) -> int:
+        try:
+            number = int(value) if isinstance(value, str) else value
+        except ValueError:
+            number = None
+        if type(number) is not int or not low <= number <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}")
+        return number
+
+    return parse
+
+
+def _seconds(low: float, high: float) -> _Parse:
+    def parse(value: Any) -> float:
+        try:
+            number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+        except ValueError:
+            number = None
+        if number is None or not low <= number <= high:
+            raise ValueError(f"must be a number of seconds from {low:g} to {high:g}")
+        return number
+
+    return parse
+
+
+def _address(value: Any) -> str:
+    host, separator, port = str(value).rpartition(":")
+    if not isinstance(value, str) or not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError("must be HOST:PORT")
+    return value
+
+
+def _setting(parse: _Parse, default: Any = MISSING) -> Any:
+    if default is MISSING:
+        return field(metadata={"parse": parse})
+    return field(default=default, metadata={"parse": parse})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieConfig:
+    """What a bookie needs to know to run."""
+
+    data_dir: Path = _setting(_path)
+    """Entry logs, index, state and identity; also the journal unless ``journal_dir`` says otherwise."""
+    journal_dir: Path | None = _setting(_path, None)
+    """The journal's directory, best on a disk of its own. None: ``data_dir/journal``."""
+    host: str = _setting(_text, "127.0.0.1")
+    """Interface to listen on."""
+    port: int = _setting(_integer(0, 65535), 3181)
+    """Port to listen on; 0 lets the system choose one."""
+    advertise: str | None = _setting(_address, None)
+    """``HOST:PORT`` that clients are told. None: host and port as listened on."""
+    metadata: str = _setting(_text, "sqlite:///octavo-data/metadata.db")
+    """URI of the cluster's metadata store."""
+    log_level: str = _setting(_choice(*LOG_LEVELS), "info")
+    log_format: str = _setting(_choice(*LOG_FORMATS), "console")
+    cache_bytes: int = _setting(_integer(64 * 1024, 16 * 1024 * _MEBIBYTE), 64 * _MEBIBYTE)
+    """Write cache before it is flushed to an entry log; up to two of this size exist at a time."""
+    journal_segment_bytes: int = _setting(_integer(16 * 1024, 4096 * _MEBIBYTE), 64 * _MEBIBYTE)
+    """Size of one preallocated journal file."""
+    checkpoint_journal_bytes: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 512 * _MEBIBYTE)
+    """Journal written since the last checkpoint that starts the next: bounds what a restart replays."""
+    checkpoint_seconds: float = _setting(_seconds(0.01, 86400), 60.0)
+    """Longest time that entries wait for a checkpoint."""
+    entry_log_bytes: int = _setting(_integer(64 * 1024, 64 * 1024 * _MEBIBYTE), 1024 * _MEBIBYTE)
+    """Size at which an entry log is finished and the next begun."""
+    lease_seconds: float = _setting(_seconds(1, 600), 10.0)
+    """How long the metadata store takes this bookie for alive after its last sign of life."""
+    start_timeout_seconds: float = _setting(_seconds(0, 86400), 30.0)
+    """How long a starting bookie waits for a metadata store that does not answer."""
+    drain_timeout_seconds: float = _setting(_seconds(0, 3600), 10.0)
+    """How long a stopping bookie waits for the requests it has begun."""
+
+    @property
+    def journal_directory(self) -> Path:
+        """Where the journal is."""
+        return self.journal_dir if self.journal_dir is not None else self.data_dir / "journal"
+
+
+_PARSERS: dict[str, _Parse] = {setting.name: setting.metadata["parse"] for setting in fields(BookieConfig)}
+
+
+def load_config(config_file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object]) -> BookieConfig:
+    """The settings in force. ``flags`` holds those given on the command line; None means not given.
+
+    Raises :class:`InvalidArgumentError` naming the key and its source.
+    """
+    settings: dict[str, Any] = {}
+    if config_file is not None:
+        for key, value in _read_toml(config_file).items():
+            settings[key] = _parse(key, value, f"{config_file}: {key}", known_from=str(config_file))
+    for key in _PARSERS:
+        variable = _SHARED_VARIABLES.get(key, ENVIRONMENT_PREFIX + key.upper())
+        if variable in environment:
+            settings[key] = _parse(key, environment[variable], f"environment: {variable}")
+    known_variables = {ENVIRONMENT_PREFIX + key.upper() for key in _PARSERS if key not in _SHARED_VARIABLES}
+    for variable in environment:
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known_variables:
+            raise InvalidArgumentError(f"environment: {variable} is no setting of a bookie; {_names(known_variables)}")
+    for key, value in flags.items():
+        if value is not None:
+            settings[key] = _parse(key, value, f"--{key.replace('_', '-')}", known_from="flags")
+    if "data_dir" not in settings:
+        raise InvalidArgumentError(
+            f"data_dir is not set: give --data-dir DIR, {ENVIRONMENT_PREFIX}DATA_DIR or data_dir in the config file"
+        )
+    return BookieConfig(**settings)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgumentError(f"config file {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"config file {path}: not valid TOML: {error}") from error
+
+
+def _parse(key: str, value: object, source: str, *, known_from: str = "") -> Any:
+    parse = _PARSERS.get(key)
+    if parse is None:
+        raise InvalidArgumentError(f"{known_from}: {key!r} is no setting of a bookie; {_names(_PARSERS)}")
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{source} {error}, not {value!r}") from None
+
+
+def _names(known: Mapping[str, _Parse] | set[str]) -> str:
+    return f"there are {', '.join(sorted(known))}"
