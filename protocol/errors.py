@@ -128,6 +128,10 @@ class MetadataConflictError(OctavoError):
     """Somebody else changed the metadata in between, in a way that cannot be merged with this change."""
 
 
+class LeaseLostError(OctavoError):
+    """A registration or lock in the metadata store is held no more. Register or lock again."""
+
+
 class MetadataError(OctavoError):
     """What stands in the metadata store cannot be understood: damaged, or of a newer version."""
 

@@ -1,0 +1,347 @@
+"""What the cluster agrees on about one ledger, and how it may change. Pure.
+
+A ledger is OPEN while its one writer adds, IN_RECOVERY once somebody else has set out to find its end, CLOSED for good:
+
+===========  =================  =====================================  ==============================
+from         ``in_recovery()``  ``with_ensemble_change()``             ``closed()``
+===========  =================  =====================================  ==============================
+OPEN         IN_RECOVERY        OPEN (the writer, PROTOCOL W3)         CLOSED (the writer, W9)
+IN_RECOVERY  unchanged (F1)     IN_RECOVERY (the recoverer's, F5)      CLOSED (the recoverer, F6)
+CLOSED       LedgerClosedError  LedgerClosedError                      LedgerClosedError
+===========  =================  =====================================  ==============================
+
+Values are immutable; a transition gives a new one. Who may make which transition after somebody else changed the
+metadata in between is decided in :mod:`octavo.metadata.changes`. Every instance satisfies PROTOCOL I6: the constructor
+refuses anything else, so damage and defects are stopped wherever a value is made.
+"""
+
+import enum
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Self
+
+from octavo.metadata.encoding import (
+    FieldReader,
+    decode_object,
+    encode_bytes,
+    encode_instant,
+    encode_object,
+)
+from octavo.protocol.entries import Digest
+from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
+from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
+from octavo.protocol.limits import E_MAX
+
+FORMAT = 1
+"""Format number of encoded ledger metadata. Raised only for changes that an older reader must not ignore."""
+
+CUSTOM_METADATA_BYTES_MAX = 64 * 1024
+"""Most bytes of custom metadata, keys and values together: ZooKeeper takes at most 1 MiB a node, and fragments need room."""
+
+WRITER_TOKEN_CHARACTERS_MAX = 64
+"""Longest token of a writer: room for a UUID in any spelling."""
+
+_BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+
+
+class LedgerState(enum.Enum):
+    """Where a ledger is in its life. Only CLOSED has an end that everybody agrees on (PROTOCOL I2)."""
+
+    OPEN = "open"
+    IN_RECOVERY = "in-recovery"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A run of entries that shares one ensemble. It goes up to the next fragment's first entry, or to the ledger's end.
+
+    ``length_before`` is the ledger's cumulative payload bytes before ``first_entry_id``, so that an empty last fragment
+    needs no bookie to tell the length (PROTOCOL F6).
+    """
+
+    first_entry_id: EntryId
+    bookies: tuple[BookieId, ...]
+    length_before: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerMetadata:
+    """One version of a ledger's metadata. Raises :class:`InvalidArgumentError` for what can be no ledger."""
+
+    ledger_id: LedgerId
+    state: LedgerState = LedgerState.OPEN
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    fragments: tuple[Fragment, ...]
+    """In order of their first ids, at least one, the first from entry 0."""
+    last_entry_id: EntryId | None = None
+    """None until closed, and for a ledger closed empty; the state tells."""
+    length: int = 0
+    """Payload bytes of the whole ledger; 0 until closed."""
+    digest: Digest
+    custom_metadata: Mapping[str, bytes] = field(default_factory=dict, hash=False)
+    created_at: datetime
+    """Aware. Informational: nothing is decided by it."""
+    verifier: bytes
+    """:func:`octavo.protocol.entries.make_verifier` of password and digest with :attr:`salt` (PROTOCOL F0)."""
+    salt: bytes
+    term: int = 0
+    """Take-overs so far (PROTOCOL U1); 0 for an ordinary ledger."""
+    writer_token: str = ""
+    """Token of the handle that made the latest change, creation included (PROTOCOL M1): tells one's own write whose
+    answer was lost from somebody else's."""
+    format_version: int = FORMAT
+
+    def __post_init__(self) -> None:
+        # A private copy behind a read-only view: the caller's dict may change, this value may not.
+        object.__setattr__(self, "custom_metadata", MappingProxyType(dict(self.custom_metadata)))
+        self.check_invariants()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return decode_ledger, (self.ledger_id, encode_ledger(self))
+
+    def check_invariants(self) -> None:
+        """Raise :class:`InvalidArgumentError`, naming the ledger, unless this can be a ledger (PROTOCOL I6 and the end's rules)."""
+        self._check_scalars()
+        self._check_fragments()
+        self._check_end()
+
+    # --- lookups -------------------------------------------------------------------------------------------------
+
+    @property
+    def last_fragment(self) -> Fragment:
+        """The fragment that a writer adds to, and that recovery asks."""
+        return self.fragments[-1]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the end is settled."""
+        return self.state is LedgerState.CLOSED
+
+    def fragment_of(self, entry_id: EntryId) -> Fragment:
+        """The fragment whose ensemble holds ``entry_id``, written or not. Raises :class:`InvalidArgumentError` below 0."""
+        if entry_id < 0:
+            raise InvalidArgumentError(f"ledger {self.ledger_id}: entry id {entry_id} is negative")
+        return self.fragments[bisect_right(self.fragments, entry_id, key=_first_entry_id) - 1]
+
+    def fragment_last_entry_id(self, fragment: Fragment) -> EntryId | None:
+        """Last id that belongs to ``fragment`` (inclusive); None while nobody knows.
+
+        An empty last fragment of a closed ledger ends at its first id - 1.
+        """
+        index = bisect_right(self.fragments, fragment.first_entry_id, key=_first_entry_id)
+        if index < len(self.fragments):
+            return EntryId(self.fragments[index].first_entry_id - 1)
+        if not self.is_closed:
+            return None
+        return EntryId(_end_of(self.last_entry_id))
+
+    # --- transitions ---------------------------------------------------------------------------------------------
+
+    def closed(self, last_entry_id: EntryId | None, length: int) -> Self:
+        """Closed with this end: the last entry (None: empty) and the payload bytes up to it.
+
+        Raises :class:`LedgerClosedError` when closed already, :class:`InvalidArgumentError` for an end below the last
+        fragment.
+        """
+        self._check_not_closed()
+        return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
+
+    def in_recovery(self) -> Self:
+        """Marked as being recovered; itself when it is already (PROTOCOL F1). Raises :class:`LedgerClosedError`."""
+        self._check_not_closed()
+        if self.state is LedgerState.IN_RECOVERY:
+            return self
+        return replace(self, state=LedgerState.IN_RECOVERY)
+
+    def with_ensemble_change(self, first_entry_id: EntryId, ensemble: tuple[BookieId, ...], length_before: int) -> Self:
+        """A new last fragment; it replaces the present one when both start at the same id (PROTOCOL W3).
+
+        Raises :class:`LedgerClosedError`, and :class:`InvalidArgumentError` when the fragment would start before the
+        present last one or its ensemble is not E distinct bookies.
+        """
+        self._check_not_closed()
+        kept = self.fragments
+        if kept[-1].first_entry_id == first_entry_id:
+            kept = kept[:-1]
+        return replace(self, fragments=(*kept, Fragment(first_entry_id, tuple(ensemble), length_before)))
+
+    def written_by(self, writer_token: str) -> Self:
+        """The same with the token of the handle about to write it."""
+        return replace(self, writer_token=writer_token)
+
+    # --- checks --------------------------------------------------------------------------------------------------
+
+    def _check_not_closed(self) -> None:
+        if self.is_closed:
+            raise LedgerClosedError(f"ledger {self.ledger_id} is closed; its metadata do not change any more")
+
+    def _check_scalars(self) -> None:
+        self._require(0 <= self.ledger_id <= ID_MAX, f"a ledger id lies between 0 and {ID_MAX}")
+        sizes = (self.ensemble_size, self.write_quorum, self.ack_quorum)
+        problem = quorum_problem(*sizes)
+        self._require(problem is None, problem or "")
+        self._require(0 <= self.term <= TERM_MAX, f"a term lies between 0 and {TERM_MAX}")
+        self._require(self.format_version == FORMAT, f"format {self.format_version} is not {FORMAT}")
+        self._require(self.created_at.tzinfo is not None, "created_at needs a time zone")
+        self._require(
+            len(self.writer_token) <= WRITER_TOKEN_CHARACTERS_MAX,
+            f"a writer's token has at most {WRITER_TOKEN_CHARACTERS_MAX} characters",
+        )
+        custom_bytes = sum(
+            len(key.encode("utf-8", "surrogatepass")) + len(value) for key, value in self.custom_metadata.items()
+        )
+        self._require(
+            custom_bytes <= CUSTOM_METADATA_BYTES_MAX,
+            f"custom metadata of {custom_bytes} bytes are over the limit of {CUSTOM_METADATA_BYTES_MAX}",
+        )
+
+    def _check_fragments(self) -> None:
+        self._require(
+            bool(self.fragments) and self.fragments[0].first_entry_id == 0 and self.fragments[0].length_before == 0,
+            "the first fragment starts at entry 0",
+        )
+        previous: Fragment | None = None
+        for fragment in self.fragments:
+            first = fragment.first_entry_id
+            self._require(0 <= first <= ID_MAX, f"a fragment starts at entry {first}")
+            self._require(
+                len(fragment.bookies) == self.ensemble_size and len(set(fragment.bookies)) == self.ensemble_size,
+                f"the ensemble from entry {first} must be {self.ensemble_size} distinct bookies, "
+                f"not {list(fragment.bookies)}",
+            )
+            for bookie_id in fragment.bookies:
+                self._require(is_bookie_id(bookie_id), f"{bookie_id!r} is not a bookie id")
+            if previous is not None:
+                self._require(
+                    first > previous.first_entry_id and fragment.length_before >= previous.length_before,
+                    f"the fragment from entry {first} does not lie after the one from {previous.first_entry_id}",
+                )
+            previous = fragment
+
+    def _check_end(self) -> None:
+        if not self.is_closed:
+            self._require(
+                self.last_entry_id is None and self.length == 0, "only a closed ledger has an end and a length"
+            )
+            return
+        end = _end_of(self.last_entry_id)
+        last = self.last_fragment
+        self._require(self.last_entry_id is None or 0 <= end <= ID_MAX, f"entry {end} cannot be the last")
+        self._require(
+            end >= last.first_entry_id - 1, f"its end, entry {end}, lies before its last fragment {last.first_entry_id}"
+        )
+        self._require(
+            self.length >= last.length_before if end >= last.first_entry_id else self.length == last.length_before,
+            f"its length {self.length} does not fit the length {last.length_before} before its last fragment",
+        )
+
+    def _require(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise InvalidArgumentError(f"ledger {self.ledger_id}: {otherwise}")
+
+
+def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> str | None:
+    """What is wrong with these sizes, in words for the caller; None when E_MAX >= E >= Qw >= Qa >= 1."""
+    if ack_quorum < 1:
+        return f"the ack quorum is {ack_quorum}; it must be at least 1"
+    if write_quorum < ack_quorum:
+        return f"the write quorum {write_quorum} is smaller than the ack quorum {ack_quorum}"
+    if ensemble_size < write_quorum:
+        return f"the ensemble size {ensemble_size} is smaller than the write quorum {write_quorum}"
+    if ensemble_size > E_MAX:
+        return f"the ensemble size {ensemble_size} is over the limit of {E_MAX}"
+    return None
+
+
+def is_bookie_id(text: str) -> bool:
+    """Whether ``text`` can be a bookie's id: 1 to 128 letters, digits and ``._:-`` (it becomes part of keys and paths)."""
+    return _BOOKIE_ID.fullmatch(text) is not None
+
+
+def encode_ledger(metadata: LedgerMetadata) -> bytes:
+    """The stored form (:mod:`octavo.metadata.encoding`). The same metadata give the same bytes."""
+    return encode_object(
+        {
+            "ledger_id": metadata.ledger_id,
+            "state": metadata.state.value,
+            "ensemble_size": metadata.ensemble_size,
+            "write_quorum": metadata.write_quorum,
+            "ack_quorum": metadata.ack_quorum,
+            "fragments": [
+                {
+                    "first_entry_id": fragment.first_entry_id,
+                    "length_before": fragment.length_before,
+                    "bookies": list(fragment.bookies),
+                }
+                for fragment in metadata.fragments
+            ],
+            "last_entry_id": metadata.last_entry_id,
+            "length": metadata.length,
+            "digest": metadata.digest.value,
+            "custom_metadata": {key: encode_bytes(value) for key, value in metadata.custom_metadata.items()},
+            "created_at": encode_instant(metadata.created_at),
+            "verifier": encode_bytes(metadata.verifier),
+            "salt": encode_bytes(metadata.salt),
+            "term": metadata.term,
+            "writer_token": metadata.writer_token,
+        },
+        format_number=metadata.format_version,
+    )
+
+
+def decode_ledger(ledger_id: LedgerId, value: bytes) -> LedgerMetadata:
+    """The metadata in ``value``, which is stored under ``ledger_id``.
+
+    Raises :class:`MetadataError`, naming the ledger, when it is damaged, of another ledger, or of a newer format.
+    """
+    what = f"ledger {ledger_id}"
+    reader = FieldReader(decode_object(value, what=what, format_max=FORMAT), what)
+    if reader.get("ledger_id", int) != ledger_id:
+        raise reader.damaged(f"they are those of ledger {reader.get('ledger_id', int)}")
+    custom = reader.get("custom_metadata", dict)
+    last_entry_id = reader.optional("last_entry_id", int)
+    try:
+        return LedgerMetadata(
+            ledger_id=ledger_id,
+            state=LedgerState(reader.get("state", str)),
+            ensemble_size=reader.get("ensemble_size", int),
+            write_quorum=reader.get("write_quorum", int),
+            ack_quorum=reader.get("ack_quorum", int),
+            fragments=tuple(_decode_fragment(entry, what) for entry in reader.get("fragments", list)),
+            last_entry_id=None if last_entry_id is None else EntryId(last_entry_id),
+            length=reader.get("length", int),
+            digest=Digest(reader.get("digest", str)),
+            custom_metadata={key: reader.decode_bytes(text, "custom_metadata") for key, text in custom.items()},
+            created_at=reader.instant("created_at"),
+            verifier=reader.bytes_of("verifier"),
+            salt=reader.bytes_of("salt"),
+            term=reader.get("term", int),
+            writer_token=reader.get("writer_token", str),
+        )
+    except ValueError as error:
+        raise reader.damaged(str(error)) from error
+
+
+def _decode_fragment(fields: object, what: str) -> Fragment:
+    reader = FieldReader(fields if isinstance(fields, dict) else {}, what)
+    bookies = reader.get("bookies", list)
+    return Fragment(
+        EntryId(reader.get("first_entry_id", int)),
+        tuple(BookieId(str(bookie_id)) for bookie_id in bookies),
+        reader.get("length_before", int),
+    )
+
+
+def _first_entry_id(fragment: Fragment) -> int:
+    return fragment.first_entry_id
+
+
+def _end_of(last_entry_id: EntryId | None) -> int:
+    return -1 if last_entry_id is None else last_entry_id

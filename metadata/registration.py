@@ -1,0 +1,152 @@
+"""What a bookie tells the cluster about itself: its registration (while it lives) and its cookie (for good). Pure."""
+
+import enum
+from dataclasses import dataclass
+
+from octavo.metadata.encoding import FieldReader, decode_object, encode_bytes, encode_object
+from octavo.metadata.model import is_bookie_id
+from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.ids import BookieId
+
+FORMAT = 1
+"""Format number of encoded registrations and cookies."""
+
+
+class BookieState(enum.Enum):
+    """What a bookie takes at the moment. UNAVAILABLE is never registered: it is what the absence of a registration means,
+    and a hint only, no proof of death (PROTOCOL M2)."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieRegistration:
+    """A live bookie as it announces itself. Raises :class:`InvalidArgumentError` for impossible values."""
+
+    bookie_id: BookieId
+    address: str
+    """As advertised: ``host:port``, IPv6 hosts in brackets."""
+    state: BookieState
+    version: str
+    """Software version."""
+    boot_id: str
+    """Incarnation of the bookie's process, the one its hello carries."""
+
+    def __post_init__(self) -> None:
+        _check_identity(self.bookie_id, self.address)
+        if self.state is BookieState.UNAVAILABLE:
+            raise InvalidArgumentError(f"bookie {self.bookie_id}: nobody registers as unavailable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cookie:
+    """The cluster's memory of a bookie, for as long as the bookie may hold data. Raised by compare-and-set at every start
+    (PROTOCOL B4): a lower generation on the bookie's disk is a restored copy."""
+
+    bookie_id: BookieId
+    generation: int
+    address: str
+    """As last advertised."""
+    body: bytes = b""
+    """What else the bookie keeps of itself (its directories), in its own encoding."""
+
+    def __post_init__(self) -> None:
+        _check_identity(self.bookie_id, self.address)
+        if self.generation < 0:
+            raise InvalidArgumentError(f"bookie {self.bookie_id}: a generation is not negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownBookie:
+    """A bookie that the cluster knows, alive or not."""
+
+    bookie_id: BookieId
+    address: str
+    """As registered, else as last advertised."""
+    state: BookieState
+    registration: BookieRegistration | None
+    """None when unavailable."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[v6]:port``. Raises :class:`InvalidArgumentError`."""
+    host, separator, port_text = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""  # an IPv6 address without brackets: where its port begins cannot be told
+    if not separator or not host or not (port_text.isascii() and port_text.isdecimal()) or int(port_text) > 65535:
+        raise InvalidArgumentError(f"{address!r} is not an address of the form host:port")
+    return host, int(port_text)
+
+
+def encode_registration(registration: BookieRegistration) -> bytes:
+    """The stored form (:mod:`octavo.metadata.encoding`)."""
+    return encode_object(
+        {
+            "bookie_id": registration.bookie_id,
+            "address": registration.address,
+            "state": registration.state.value,
+            "version": registration.version,
+            "boot_id": registration.boot_id,
+        },
+        format_number=FORMAT,
+    )
+
+
+def decode_registration(bookie_id: BookieId, value: bytes) -> BookieRegistration:
+    """The registration stored under ``bookie_id``. Raises :class:`MetadataError`."""
+    reader = _reader(bookie_id, value)
+    try:
+        return BookieRegistration(
+            bookie_id=bookie_id,
+            address=reader.get("address", str),
+            state=BookieState(reader.get("state", str)),
+            version=reader.get("version", str),
+            boot_id=reader.get("boot_id", str),
+        )
+    except ValueError as error:
+        raise reader.damaged(str(error)) from error
+
+
+def encode_cookie(cookie: Cookie) -> bytes:
+    """The stored form (:mod:`octavo.metadata.encoding`)."""
+    return encode_object(
+        {
+            "bookie_id": cookie.bookie_id,
+            "generation": cookie.generation,
+            "address": cookie.address,
+            "body": encode_bytes(cookie.body),
+        },
+        format_number=FORMAT,
+    )
+
+
+def decode_cookie(bookie_id: BookieId, value: bytes) -> Cookie:
+    """The cookie stored under ``bookie_id``. Raises :class:`MetadataError`."""
+    reader = _reader(bookie_id, value)
+    try:
+        return Cookie(
+            bookie_id=bookie_id,
+            generation=reader.get("generation", int),
+            address=reader.get("address", str),
+            body=reader.bytes_of("body"),
+        )
+    except ValueError as error:
+        raise reader.damaged(str(error)) from error
+
+
+def _reader(bookie_id: BookieId, value: bytes) -> FieldReader:
+    what = f"bookie {bookie_id}"
+    reader = FieldReader(decode_object(value, what=what, format_max=FORMAT), what)
+    if reader.get("bookie_id", str) != bookie_id:
+        raise reader.damaged(f"they are those of bookie {reader.get('bookie_id', str)}")
+    return reader
+
+
+def _check_identity(bookie_id: str, address: str) -> None:
+    if not is_bookie_id(bookie_id):
+        raise InvalidArgumentError(f"{bookie_id!r} is not a bookie id: 1 to 128 letters, digits and ._:-")
+    split_address(address)
