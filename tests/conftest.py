@@ -1,0 +1,57 @@
+"""What holds for every test: hypothesis settings, and that nothing is skipped where nothing may be.
+
+With ``OCTAVO_NO_SKIPS=1`` (``make test``, ``make check``) a test that is skipped or expected to fail has failed: set-up
+installs everything the tests need, so a skip there means that a promise went unchecked. ``OCTAVO_LONG=1`` runs the
+property tests with many fresh examples instead of a few fixed ones.
+"""
+
+import os
+from collections.abc import Generator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+NO_SKIPS = os.environ.get("OCTAVO_NO_SKIPS") == "1"
+
+# No deadlines: machines that run tests share their processors. Fixed examples: a run must not fail by chance.
+settings.register_profile(
+    "quick", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("long", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("long" if os.environ.get("OCTAVO_LONG") == "1" else "quick")
+
+
+def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why the test, or the module that holds it, did not run to a verdict."""
+    if isinstance(report, pytest.TestReport) and hasattr(report, "wasxfail"):
+        return f"expected to fail: {report.wasxfail or 'no reason given'}"
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return str(report.longrepr)
+
+
+def forbid_skip(report: pytest.TestReport | pytest.CollectReport, node_id: str) -> None:
+    """Turn the report of a skip or an expected failure into that of a failure which names its reason."""
+    if not (NO_SKIPS and report.outcome == "skipped"):
+        return
+    reason = skip_reason(report)
+    if isinstance(report, pytest.TestReport) and hasattr(report, "wasxfail"):
+        del report.wasxfail
+    report.outcome = "failed"
+    report.longrepr = f"{node_id}: skipped tests are failures under OCTAVO_NO_SKIPS=1 ({reason})"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    forbid_skip(report, item.nodeid)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    forbid_skip(report, collector.nodeid)
+    return report
