@@ -33,7 +33,8 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from itertools import repeat
+from typing import NamedTuple, cast
 
 import google_crc32c
 from octavo.protocol.errors import DigestMismatchError, EntryTooLargeError, ProtocolError
@@ -112,17 +113,22 @@ class LedgerSecrets(NamedTuple):
 def derive_secrets(password: bytes, ledger_id: LedgerId) -> LedgerSecrets:
     """The secrets of one ledger. Both differ from ledger to ledger, so a bookie of one learns nothing about another.
 
-    Derivation is a single HMAC: cheap enough for thousands of ledgers a second; choose passwords that cannot be guessed.
+    Derivation is two HMACs: cheap enough for thousands of ledgers a second; choose passwords that cannot be guessed.
     """
+    # HMAC pads its key with zeros: used as it is, a password would be worth the same with a zero byte behind it.
+    root = hashlib.sha256(password).digest()
     suffix = ledger_id.to_bytes(8, "big")
     return LedgerSecrets(
-        hmac.digest(password, b"octavo ledger key 1 " + suffix, "sha256"),
-        hmac.digest(password, b"octavo mac key 1 " + suffix, "sha256"),
+        hmac.digest(root, b"octavo ledger key 1 " + suffix, "sha256"),
+        hmac.digest(root, b"octavo mac key 1 " + suffix, "sha256"),
     )
 
 
 def make_verifier(secrets: LedgerSecrets, digest: Digest, salt: bytes) -> bytes:
-    """What the metadata keep to check a password and digest type (PROTOCOL F0): a salted hash, from which neither can be had."""
+    """What the metadata keep to check a password and digest type (PROTOCOL F0): a salted hash, from which no key can be had.
+
+    ``salt`` is random and of one size for all ledgers, 16 bytes or more.
+    """
     return hashlib.sha256(salt + digest.value.encode() + secrets.ledger_key).digest()
 
 
@@ -182,6 +188,10 @@ class Sealer:
         return body + CHECKSUM.pack(_crc32c(body))
 
 
+_PAYLOAD_SLICE = slice(HEADER.size, -CHECKSUM.size)
+"""Where the payload stands in an entry without a MAC."""
+
+
 class Opener:
     """Verifies and opens sealed entries of one ledger. The reader's side of :class:`Sealer`."""
 
@@ -204,6 +214,40 @@ class Opener:
             header.last_add_confirmed,
             header.length,
         )
+
+    def open_batch(self, batch: Sequence[bytes]) -> list[Entry]:
+        """The entries of ``batch``, in its order; runs at C speed per entry but for MACs.
+
+        Raises :class:`DigestMismatchError` when one of them is not what was sealed; :meth:`open` tells which.
+        """
+        if not batch:
+            return []
+        if self._mac_key is not None:
+            return list(map(self.open, batch))
+        sizes = list(map(len, batch))
+        if min(sizes) < SEALED_BYTES_MIN or set(map(_crc32c, batch)) != {RESIDUE}:
+            raise DigestMismatchError(f"ledger {self._ledger_id}: an entry's checksum does not match its bytes")
+        formats, digests, flags, payload_bytes, ledger_ids, entry_ids, lacs, lengths, _ = zip(
+            *map(HEADER.unpack_from, batch), strict=True
+        )
+        if (
+            set(formats) != {FORMAT}
+            or set(digests) != {self._digest_code}
+            or set(flags) != {0}
+            or set(ledger_ids) != {self._ledger_id}
+            or set(map(int.__sub__, sizes, payload_bytes)) != {SEALED_BYTES_MIN}
+        ):
+            raise DigestMismatchError(f"ledger {self._ledger_id}: an entry is of another ledger, format or digest")
+        # By the constructor of tuple: the strict zip makes the fields complete, and _make costs twice as much.
+        fields = zip(
+            ledger_ids,
+            entry_ids,
+            [sealed[_PAYLOAD_SLICE] for sealed in batch],
+            [lac - 1 if lac else None for lac in lacs],
+            lengths,
+            strict=True,
+        )
+        return list(map(cast("Callable[..., Entry]", tuple.__new__), repeat(Entry), fields))
 
     def open_last_add_confirmed(self, sealed: bytes) -> tuple[EntryId | None, int | None]:
         """The LAC that an entry or explicit LAC vouches for, and the length there if it is known (explicit LACs only).
@@ -282,7 +326,11 @@ def verify_batch(ledger_id: LedgerId, entries: Sequence[bytes]) -> SealedBatch:
         raise ProtocolError(f"ledger {ledger_id}: entry ids of a batch must increase")
     if last > ID_MAX:
         raise ProtocolError(f"ledger {ledger_id}: entry id {last} is over {ID_MAX}")
-    return SealedBatch(ids, max(lacs))
+    lac_plus_one = max(lacs)
+    # A writer acknowledges in order, so an entry's LAC is below its own id. Ids increase, so mostly the first one tells.
+    if lac_plus_one > first and any(map(int.__gt__, lacs, entry_ids)):
+        raise ProtocolError(f"ledger {ledger_id}: an entry whose last add confirmed is not below its own id")
+    return SealedBatch(ids, lac_plus_one)
 
 
 def verify_explicit_lac(ledger_id: LedgerId, sealed: bytes) -> EntryId:
@@ -299,6 +347,7 @@ def verify_explicit_lac(ledger_id: LedgerId, sealed: bytes) -> EntryId:
         or header.payload_bytes != 0
         or _OVERHEAD_BYTES.get(header.digest_code) != len(sealed)
         or header.last_add_confirmed != header.entry_id
+        or header.entry_id > ID_MAX
     ):
         raise ProtocolError(f"ledger {ledger_id}: not a sealed explicit LAC of this ledger")
     return header.entry_id
