@@ -2,15 +2,15 @@
 
 What the storage code may rely on, and a simulated file system must honour:
 
-* Nothing written is durable before ``sync`` (or the sync of ``write_and_sync``) has returned; until then a crash may lose,
-  keep or tear it, page by page and in any order. ``sync`` covers everything written to that file before it was called.
+* Nothing written is durable before ``sync`` (or the sync of ``write_and_sync``) has returned; until then a crash may
+  lose, keep or tear it, page by page and in any order. ``sync`` covers everything written to that file before it.
 * A file created, renamed or removed is durable only once ``sync_directory`` of its directory has returned.
 * A failed ``sync`` says nothing about what is on disk, and repeating it proves nothing: kernels drop the dirty pages.
   The caller must stop the bookie (PROTOCOL B1).
 * Every failure is an ``OSError``.
 
-Operations on one file may overlap; each is atomic only as far as the above says. Blocking happens in threads that belong
-to the seam, so no operation here ever holds up the event loop.
+Operations on one file may overlap; each is atomic only as far as the above says. Blocking happens in threads that
+belong to the seam, so no operation here ever holds up the event loop.
 """
 
 import asyncio
@@ -228,15 +228,15 @@ class RealFile:
     async def read(self, offset: int, size: int) -> bytes:
         if self._closing:
             raise OSError(f"{self._path} is closed")
-        self._reads_running += 1
+        loop = asyncio.get_running_loop()
         try:
-            running = asyncio.get_running_loop().run_in_executor(
-                self._readers, _read_all, self._descriptor, offset, size
-            )
-            running.add_done_callback(self._read_finished)
-            return await asyncio.shield(running)
+            running = loop.run_in_executor(self._readers, _read_all, self._descriptor, offset, size)
         except RuntimeError as error:
             raise OSError(f"{self._path}: the file system seam is closed") from error
+        self._reads_running += 1
+        running.add_done_callback(self._read_finished)
+        # The descriptor must stay open until the thread is done, though its waiter may be cancelled.
+        return await asyncio.shield(running)
 
     def _read_finished(self, running: asyncio.Future[bytes]) -> None:
         self._reads_running -= 1

@@ -10,7 +10,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 def configure_logging(level: str, log_format: str, *, stream: TextIO | None = None) -> None:
-    """Set up structlog for this process. ``level`` is a key of :data:`LEVELS`; ``log_format`` is ``console`` or ``json``."""
+    """Set up structlog for this process: a ``level`` of :data:`LEVELS`, a ``log_format`` of ``console`` or ``json``."""
     stream = stream or sys.stderr
     processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
