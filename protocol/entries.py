@@ -20,12 +20,12 @@ end - 4  4      CRC32C over everything before it, *little*-endian
 =======  =====  ======================================================================================
 
 The checksum stands last and little-endian because then the CRC32C over a whole intact entry is the constant
-:data:`RESIDUE`: a batch is verified by mapping one C function over it, without slicing. Every entry carries it, whatever
-its digest, so that bookies and their scrubbers can verify without a password; a reader of an HMAC ledger checks the MAC
-as well, which nobody without the password can forge.
+:data:`RESIDUE`: a batch is verified by mapping one C function over it, without slicing. Every entry carries it,
+whatever its digest, so that bookies and their scrubbers can verify without a password; a reader of an HMAC ledger
+checks the MAC as well, which nobody without the password can forge.
 
-An *explicit LAC* (PROTOCOL W2) is sealed in the same format: flag :data:`FLAG_EXPLICIT_LAC`, no payload, the entry id that
-of the last add confirmed.
+An *explicit LAC* (PROTOCOL W2) is sealed in the same format: flag :data:`FLAG_EXPLICIT_LAC`, no payload, the entry id
+that of the last add confirmed.
 """
 
 import enum
@@ -104,7 +104,8 @@ class Entry(NamedTuple):
 
 
 class LedgerSecrets(NamedTuple):
-    """What a password gives for one ledger: the key shown to bookies, and the key of the MAC, which no bookie ever sees."""
+    """What a password gives for one ledger: the key shown to bookies, and the key of the MAC, which no bookie ever
+    sees."""
 
     ledger_key: bytes
     mac_key: bytes
@@ -125,7 +126,8 @@ def derive_secrets(password: bytes, ledger_id: LedgerId) -> LedgerSecrets:
 
 
 def make_verifier(secrets: LedgerSecrets, digest: Digest, salt: bytes) -> bytes:
-    """What the metadata keep to check a password and digest type (PROTOCOL F0): a salted hash, from which no key can be had.
+    """What the metadata keep to check a password and digest type (PROTOCOL F0): a salted hash, from which no key can
+    be had.
 
     ``salt`` is random and of one size for all ledgers, 16 bytes or more.
     """
@@ -180,10 +182,10 @@ class Sealer:
         return sealed
 
     def seal_explicit_lac(self, last_add_confirmed: EntryId, *, length: int) -> bytes:
-        """The sealed form of "everything up to ``last_add_confirmed`` is acknowledged"; ``length`` is the length there."""
-        header = HEADER.pack(
-            FORMAT, self._digest_code, FLAG_EXPLICIT_LAC, 0, self._ledger_id, last_add_confirmed, last_add_confirmed + 1, length, 0
-        )  # fmt: skip
+        """The sealed form of "everything up to ``last_add_confirmed`` is acknowledged"; ``length`` is the length
+        there."""
+        lac, flags = last_add_confirmed, FLAG_EXPLICIT_LAC
+        header = HEADER.pack(FORMAT, self._digest_code, flags, 0, self._ledger_id, lac, lac + 1, length, 0)
         body = header if self._mac_key is None else header + hmac.digest(self._mac_key, header, "sha256")
         return body + CHECKSUM.pack(_crc32c(body))
 
@@ -203,7 +205,8 @@ class Opener:
         self._mac_key = secrets.mac_key if digest is Digest.HMAC_SHA256 else None
 
     def open(self, sealed: bytes) -> Entry:
-        """The entry in ``sealed``. Raises :class:`DigestMismatchError` when its bytes or its ledger are not what was sealed."""
+        """The entry in ``sealed``. Raises :class:`DigestMismatchError` when its bytes or its ledger are not what was
+        sealed."""
         header = self._verified_header(sealed)
         if header.flags:
             raise DigestMismatchError(f"ledger {self._ledger_id}: not an ordinary entry (flags {header.flags})")
@@ -276,7 +279,8 @@ class Opener:
             mac = hmac.digest(self._mac_key, sealed[: HEADER.size] + payload, "sha256")
             if not hmac.compare_digest(mac, sealed[HEADER.size : HEADER.size + MAC_BYTES]):
                 raise DigestMismatchError(
-                    f"ledger {self._ledger_id} entry {header.entry_id}: the MAC does not match (another password, or forged)"
+                    f"ledger {self._ledger_id} entry {header.entry_id}: the MAC does not match "
+                    "(another password, or forged)"
                 )
         return header
 
@@ -296,7 +300,8 @@ def verify_batch(ledger_id: LedgerId, entries: Sequence[bytes]) -> SealedBatch:
     """Check everything that can be checked without a password: checksums, lengths, ledger, ids strictly increasing.
 
     This is a bookie's gate: what passes is an entry that any reader can tell apart from damage. Runs at C speed per
-    entry. Raises :class:`ProtocolError` for what no honest writer sends, :class:`DigestMismatchError` for damaged bytes.
+    entry. Raises :class:`ProtocolError` for what no honest writer sends, :class:`DigestMismatchError` for damaged
+    bytes.
     """
     if not entries:
         raise ProtocolError("a batch without entries")
@@ -327,7 +332,8 @@ def verify_batch(ledger_id: LedgerId, entries: Sequence[bytes]) -> SealedBatch:
     if last > ID_MAX:
         raise ProtocolError(f"ledger {ledger_id}: entry id {last} is over {ID_MAX}")
     lac_plus_one = max(lacs)
-    # A writer acknowledges in order, so an entry's LAC is below its own id. Ids increase, so mostly the first one tells.
+    # A writer acknowledges in order, so an entry's LAC is below its own id. Ids increase, so mostly the first
+    # one tells.
     if lac_plus_one > first and any(map(int.__gt__, lacs, entry_ids)):
         raise ProtocolError(f"ledger {ledger_id}: an entry whose last add confirmed is not below its own id")
     return SealedBatch(ids, lac_plus_one)
@@ -354,7 +360,8 @@ def verify_explicit_lac(ledger_id: LedgerId, sealed: bytes) -> EntryId:
 
 
 def is_intact(sealed: bytes) -> bool:
-    """Whether the bytes are those that were sealed, as far as can be told without a password (scrubbing, PROTOCOL W11)."""
+    """Whether the bytes are those that were sealed, as far as can be told without a password (scrubbing, PROTOCOL
+    W11)."""
     return len(sealed) >= SEALED_BYTES_MIN and _crc32c(sealed) == RESIDUE
 
 

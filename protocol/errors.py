@@ -71,7 +71,8 @@ class LedgerClosedError(OctavoError):
 
 
 class LedgerFencedError(OctavoError):
-    """Somebody recovers or has recovered this ledger: its writer may add no more. Adds that were in flight are in doubt."""
+    """Somebody recovers or has recovered this ledger: its writer may add no more. Adds that were in flight are in
+    doubt."""
 
     may_have_happened_default = True
 
@@ -153,7 +154,8 @@ class BookieReadOnlyError(OctavoError):
 
 
 class BookieInDoubtError(OctavoError):
-    """The bookie may have lost data of this ledger and refuses ordinary adds to it (PROTOCOL B4). Another bookie must take its place."""
+    """The bookie may have lost data of this ledger and refuses ordinary adds to it (PROTOCOL B4). Another bookie must
+    take its place."""
 
 
 class BookieOverloadedError(OctavoError):
@@ -187,7 +189,7 @@ class WrongClusterError(ProtocolError):
 
 
 class UnsupportedOperationError(OctavoError):
-    """The bookie does not know this operation or flag."""
+    """The bookie does not know this operation. The connection goes on."""
 
 
 class InternalError(OctavoError):
@@ -223,7 +225,8 @@ _CODE_BY_CLASS = {error_class: code for code, error_class in ERROR_CODES.items()
 
 
 def code_of(error: OctavoError) -> int:
-    """The wire code of ``error``: its own class's, or that of the nearest base in the table; ``InternalError`` otherwise."""
+    """The wire code of ``error``: its own class's, or that of the nearest base in the table; ``InternalError``
+    otherwise."""
     for error_class in type(error).__mro__:
         code = _CODE_BY_CLASS.get(error_class)
         if code is not None:
@@ -232,7 +235,8 @@ def code_of(error: OctavoError) -> int:
 
 
 def error_from_wire(code: int, message: str, *, may_have_happened: bool) -> OctavoError:
-    """The exception for a refusal that arrived. A code we do not know (a newer bookie) is an :class:`InternalError` naming it."""
+    """The exception for a refusal that arrived. A code we do not know (a newer bookie) is an :class:`InternalError`
+    naming it."""
     error_class = ERROR_CODES.get(code)
     if error_class is None:
         return InternalError(f"unknown error code {code}: {message}", may_have_happened=may_have_happened)

@@ -1,7 +1,7 @@
 """Frames: a 4-byte big-endian length, then that many bytes holding one msgpack array.
 
-Pure: bytes in, msgpack arrays out, whatever way the bytes were cut. The only failure is :class:`ProtocolError`; after one
-the stream cannot be resynchronised, and a decoder stays failed.
+Pure: bytes in, msgpack arrays out, whatever way the bytes were cut. The only failure is :class:`ProtocolError`; after
+one the stream cannot be resynchronised, and a decoder stays failed.
 """
 
 import struct
@@ -14,13 +14,23 @@ from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX
 
 LENGTH = struct.Struct(">I")
 
-_ARRAY_ITEMS_MAX = ENTRIES_PER_FRAME_MAX
+_LISTS = (list, tuple)
+
 _MAP_ITEMS_MAX = 256
-"""Bounds what a hostile header makes the parser reserve; the only map is INFO's."""
+"""Most facts in a map; the only map is INFO's."""
+
+_ITEMS_MAX = 6 * ENTRIES_PER_FRAME_MAX
+"""Most items in all lists and maps of one frame, the lists themselves counted: a READ answer with the most entries and
+the most runs of unknown ids has just under five for each. Without it a frame of nothing but empty lists would take 64
+times its own size in memory."""
 
 
 def pack_body(values: tuple[Any, ...]) -> bytes:
-    """The body of a frame. Raises :class:`ProtocolError` when it is over the frame limit: the sender's own mistake."""
+    """The body of a frame. Raises :class:`ProtocolError` when it is over a limit of the wire: the sender's own
+    mistake."""
+    for value in values:
+        if isinstance(value, _LISTS) and len(value) > ENTRIES_PER_FRAME_MAX:
+            raise ProtocolError(f"a list of {len(value)} items is over the limit of {ENTRIES_PER_FRAME_MAX}; split it")
     body: bytes = msgpack.packb(values)
     if len(body) > FRAME_BYTES_MAX:
         raise ProtocolError(f"a frame of {len(body)} bytes is over the limit of {FRAME_BYTES_MAX}")
@@ -28,20 +38,31 @@ def pack_body(values: tuple[Any, ...]) -> bytes:
 
 
 def pack_frame(values: tuple[Any, ...]) -> bytes:
-    """A whole frame, length included."""
+    """A whole frame, length included. Raises as :func:`pack_body` does."""
     body = pack_body(values)
     return LENGTH.pack(len(body)) + body
 
 
-def unpack_body(body: bytes | memoryview) -> list[Any]:
+def unpack_body(body: bytes | bytearray | memoryview) -> list[Any]:
     """The array in a frame's body. Raises :class:`ProtocolError` for anything else."""
+    items_left = _ITEMS_MAX
+
+    def count[Container: (list[Any], dict[Any, Any])](container: Container) -> Container:
+        nonlocal items_left
+        items_left -= len(container) + 1
+        if items_left < 0:
+            raise ValueError("too many items")
+        return container
+
     try:
         values = msgpack.unpackb(
             body,
             strict_map_key=True,
-            max_array_len=_ARRAY_ITEMS_MAX,
+            max_array_len=ENTRIES_PER_FRAME_MAX,
             max_map_len=_MAP_ITEMS_MAX,
             max_ext_len=0,
+            list_hook=count,
+            object_hook=count,
         )
     except Exception as error:  # the parser's errors share no base class; none may take a peer down
         raise ProtocolError(f"malformed frame: {type(error).__name__}") from error
@@ -51,52 +72,51 @@ def unpack_body(body: bytes | memoryview) -> list[Any]:
 
 
 class FrameDecoder:
-    """Cuts a stream of bytes into frame bodies. Each byte is copied at most once."""
+    """Cuts a stream of bytes into frame bodies, whatever way it was cut when it arrived.
 
-    __slots__ = ("_buffered", "_chunks", "_failure", "_needed")
+    Bytes of an unfinished frame are kept in one buffer that grows as they come: a peer makes us hold what it has sent,
+    not what it announces, and small pieces cost no more than large ones.
+    """
+
+    __slots__ = ("_buffer", "_failure", "_needed")
 
     def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-        self._buffered = 0
+        self._buffer = bytearray()
         self._needed = LENGTH.size
-        self._failure: ProtocolError | None = None
+        self._failure: str | None = None
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of an unfinished frame held here; at most one frame's."""
-        return self._buffered
+        """Bytes of an unfinished frame held here: always fewer than the largest frame with its length."""
+        return len(self._buffer)
 
-    def feed(self, data: bytes) -> Iterator[memoryview | bytes]:
-        """The bodies that ``data`` completes, in order; consume them before feeding again.
+    def feed(self, data: bytes) -> Iterator[memoryview]:
+        """The bodies that ``data`` completes, in order; consume them all before feeding again.
 
-        Raises :class:`ProtocolError` at the first frame whose length is over the limit or zero, after the bodies before
-        it, and on every call from then on.
+        Raises :class:`ProtocolError` at the first frame whose length is zero or over the limit, after the bodies
+        before it, and on every call from then on.
         """
         if self._failure is not None:
-            raise self._failure
-        if self._chunks:
-            self._chunks.append(data)
-            self._buffered += len(data)
-            if self._buffered < self._needed:
+            raise ProtocolError(self._failure)
+        arrived: bytes | bytearray = data
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._needed:
                 return
-            data = b"".join(self._chunks)
-            self._chunks.clear()
-            self._buffered = 0
-        view = memoryview(data)
-        at, end = 0, len(data)
+            # A fresh buffer, as the bodies given out are views into this one.
+            arrived, self._buffer = self._buffer, bytearray()
+        view = memoryview(arrived)
+        start, stop = 0, len(arrived)
         self._needed = LENGTH.size
-        while end - at >= LENGTH.size:
-            (size,) = LENGTH.unpack_from(data, at)
+        while stop - start >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(arrived, start)
             if not 0 < size <= FRAME_BYTES_MAX:
-                self._failure = ProtocolError(
-                    f"a frame of {size} bytes is outside the limits of 1 to {FRAME_BYTES_MAX}"
-                )
-                raise self._failure
-            if end - at < LENGTH.size + size:
+                self._failure = f"a frame of {size} bytes is outside the limits of 1 to {FRAME_BYTES_MAX}"
+                raise ProtocolError(self._failure)
+            body_start = start + LENGTH.size
+            if stop < body_start + size:
                 self._needed = LENGTH.size + size
                 break
-            yield view[at + LENGTH.size : at + LENGTH.size + size]
-            at += LENGTH.size + size
-        if at < end:
-            self._chunks.append(data[at:])
-            self._buffered = end - at
+            yield view[body_start : body_start + size]
+            start = body_start + size
+        self._buffer += view[start:]

@@ -1,10 +1,12 @@
 """Every limit of the wire, each with the reason for its value. Both sides enforce them."""
 
 ENTRY_PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
-"""Largest payload of one entry. Bigger entries would let one add hold up a whole group commit; applications split them."""
+"""Largest payload of one entry. Bigger entries would let one add hold up a whole group commit; applications split
+them."""
 
 FRAME_BYTES_MAX = 8 * 1024 * 1024
-"""Largest frame body. Room for the largest entry with its header and for a full batch; bounds what a peer can make us hold."""
+"""Largest frame body. Room for the largest entry with its header and for a full batch; bounds what a peer can make us
+hold."""
 
 FRAME_PAYLOAD_BYTES_TARGET = 512 * 1024
 """Sealed bytes after which a sender starts the next ADD or READ frame. Keeps one frame's work well under a millisecond,
@@ -18,8 +20,8 @@ REQUESTS_PER_CONNECTION_MAX = 1024
 a client queues locally instead of sending more."""
 
 LONG_POLLS_PER_CONNECTION_MAX = 8192
-"""Most long-poll READ_LACs that one connection may have waiting. They wait for somebody else, so they are counted apart:
-a client that tails a thousand ledgers goes on adding over the same connection."""
+"""Most long-poll READ_LACs that one connection may have waiting. They wait for somebody else, so they are counted
+apart: a client that tails a thousand ledgers goes on adding over the same connection."""
 
 LONG_POLL_SECONDS_MAX = 60.0
 """Longest time a bookie holds a long-poll READ_LAC: below usual idle timeouts of middleboxes."""

@@ -1,23 +1,34 @@
 """Every message of the wire as a typed value, with its one encoding.
 
 A frame's array is ``[request id, op, ...fields]`` for requests, ``[request id, op, 0, ...fields]`` for replies and
-``[request id, op, code, text, may_have_happened]`` for refusals, ``code`` from :data:`octavo.protocol.errors.ERROR_CODES`.
-Request ids are the requester's to choose; replies come in any order. Request id 0 is the connection itself: the hello each
-side sends first, and the one error frame before a connection is closed for a broken protocol.
+``[request id, op, code, text, may_have_happened]`` for refusals, ``code`` from
+:data:`octavo.protocol.errors.ERROR_CODES`. Request ids are the requester's to choose; replies come in any order.
+Request id 0 is the connection itself: the hello each side sends first, and the one error frame before a connection is
+closed for a broken protocol.
 
-Each class below lists its fields in wire order; :data:`REQUESTS` and :data:`REPLIES` are the op table. Decoding checks the
-type and range of every field and raises :class:`ProtocolError`, naming message and field, for anything else: what passes
-can be used without further checks. Absent ids are ``None``; ids of runs are ``[first, last]``, both inclusive.
+Each class below lists its fields in wire order; :data:`REQUESTS` and :data:`REPLIES` are the op table. Decoding checks
+the type and range of every field and raises :class:`ProtocolError`, naming message and field, for anything else: what
+passes can be used without further checks. Absent ids are ``None``; ids of runs are ``[first, last]``, both inclusive.
 
 Requests carry a ``term``, 0 until unbounded ledgers use it (PROTOCOL U1).
 """
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from typing import Any, ClassVar, Self, cast
 
-from octavo.protocol.errors import CODE_OK, OctavoError, ProtocolError, code_of, error_from_wire
+from octavo.protocol import fields
+from octavo.protocol.entries import OVERHEAD_BYTES_MAX
+from octavo.protocol.errors import (
+    CODE_OK,
+    OctavoError,
+    ProtocolError,
+    UnsupportedOperationError,
+    code_of,
+    error_from_wire,
+)
 from octavo.protocol.frames import pack_body
 from octavo.protocol.ids import ID_MAX, TERM_MAX
 from octavo.protocol.limits import (
@@ -68,125 +79,21 @@ class ReadFlag(enum.IntFlag):
     """Fence the ledger before answering (PROTOCOL F2, F4). Needs the ledger key."""
 
 
-# --- checks of single fields: value -> value as used, or a ValueError saying what is wrong -------------------------------
-
-_Check = Callable[[Any], Any]
-
-
-def _integer(low: int, high: int) -> _Check:
-    def check(value: Any) -> int:
-        if type(value) is not int or not low <= value <= high:
-            raise ValueError(f"not an integer from {low} to {high}")
-        return value
-
-    return check
+_ID = fields.integer(0, ID_MAX)
+_TERM = fields.integer(0, TERM_MAX)
+_KEY = fields.binary(KEY_BYTES_MAX)
+_SEALED = fields.optional(fields.binary(FRAME_BYTES_MAX))
 
 
-def _optional(inner: _Check) -> _Check:
-    return lambda value: None if value is None else inner(value)
-
-
-def _text(characters_max: int) -> _Check:
-    def check(value: Any) -> str:
-        if type(value) is not str or len(value) > characters_max:
-            raise ValueError(f"not a text of at most {characters_max} characters")
-        return value
-
-    return check
-
-
-def _binary(bytes_max: int) -> _Check:
-    def check(value: Any) -> bytes:
-        if type(value) is not bytes or len(value) > bytes_max:
-            raise ValueError(f"not at most {bytes_max} bytes")
-        return value
-
-    return check
-
-
-def _boolean(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError("not true or false")
-    return value
-
-
-def _flags(flag_class: type[enum.IntFlag]) -> _Check:
-    known = sum(flag_class)
-
-    def check(value: Any) -> enum.IntFlag:
-        if type(value) is not int or value & ~known or value < 0:
-            raise ValueError("unknown flags")
-        return flag_class(value)
-
-    return check
-
-
-def _entries(value: Any) -> list[bytes]:
-    if type(value) is not list or not set(map(type, value)) <= {bytes}:
-        raise ValueError("not a list of sealed entries")
-    return value
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if type(value) is not list or not set(map(type, value)) <= {str}:
-        raise ValueError("not a list of texts")
-    return tuple(value)
-
-
-def _residues(value: Any) -> tuple[int, ...]:
-    if (
-        type(value) is not list
-        or not value
-        or set(map(type, value)) != {int}
-        or min(value) < 0
-        or max(value) >= E_MAX
-        or sorted(set(value)) != value
-    ):
-        raise ValueError(f"not an ascending list of residues below {E_MAX}")
-    return tuple(value)
-
-
-def _runs(value: Any) -> tuple[tuple[int, int], ...]:
-    """Runs of ids, ``[[first, last], ...]``, ascending and apart."""
-    if type(value) is not list:
-        raise ValueError("not a list of runs")
-    below = -1
-    runs = []
-    for run in value:
-        if type(run) is not list or len(run) != 2 or set(map(type, run)) != {int}:
-            raise ValueError("a run is [first, last]")
-        first, last = run
-        if not below < first <= last <= ID_MAX:
-            raise ValueError("runs must ascend")
-        runs.append((first, last))
-        below = last
-    return tuple(runs)
-
-
-def _facts(value: Any) -> dict[str, str | int | float | bool]:
-    if type(value) is not dict or not all(
-        type(name) is str and type(fact) in {str, int, float, bool} for name, fact in value.items()
-    ):
-        raise ValueError("not a map of names to facts")
-    return value
-
-
-_ID = _integer(0, ID_MAX)
-_COUNT = _integer(0, 2**63 - 1)
-_TERM = _integer(0, TERM_MAX)
-_KEY = _binary(KEY_BYTES_MAX)
-_SEALED = _optional(_binary(FRAME_BYTES_MAX))
-
-
-# --- messages -------------------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------------------------
 
 
 class Message:
-    """A message: a frozen dataclass whose fields, in order, are the wire's, each with its check in :data:`_CHECKS`."""
+    """A message: a frozen dataclass whose fields, in order, are the wire's, each with its check in ``checks``."""
 
     __slots__ = ()
     op: ClassVar[Op]
-    checks: ClassVar[tuple[_Check, ...]]
+    checks: ClassVar[tuple[fields.Check, ...]]
     names: ClassVar[tuple[str, ...]]
 
     @classmethod
@@ -228,11 +135,11 @@ class Reply(Message):
         return pack_body((request_id, int(self.op), CODE_OK, *self.to_fields()))
 
 
-def _message[M: Message](op: Op, *checks: _Check) -> Callable[[type[M]], type[M]]:
+def _message[M: Message](op: Op, *checks: fields.Check) -> Callable[[type[M]], type[M]]:
     def decorate(plain: type[M]) -> type[M]:
         message_class = dataclass(frozen=True, slots=True)(plain)
         message_class.op = op
-        message_class.names = tuple(field.name for field in fields(cast(Any, message_class)))
+        message_class.names = tuple(field.name for field in dataclass_fields(cast(Any, message_class)))
         message_class.checks = checks
         if len(checks) != len(message_class.names):
             raise TypeError(f"{plain.__name__} needs one check per field")
@@ -243,21 +150,22 @@ def _message[M: Message](op: Op, *checks: _Check) -> Callable[[type[M]], type[M]
 
 @_message(
     Op.HELLO,
-    _text(16),
-    _integer(1, 2**16),
-    _integer(1, 2**16),
-    _text(64),
-    _text(128),
-    _text(128),
-    _text(64),
-    _texts,
+    fields.text(16),
+    fields.integer(1, 2**16),
+    fields.integer(1, 2**16),
+    fields.text(64),
+    fields.text(128),
+    fields.text(128),
+    fields.text(64),
+    fields.texts(64, 64),
 )
 class Hello(Request):
     """The first frame each way. The connecting side speaks first.
 
-    ``versions`` are the lowest and highest protocol version spoken; the highest common one is used. ``bookie_id`` is the
-    bookie wanted (from a client; empty for any) or answering (from a bookie): an address may have passed to another.
-    ``boot_id`` names one life of the sender's process. ``cluster_id`` is empty when a client does not know it.
+    ``versions`` are the lowest and highest protocol version spoken; the highest common one is used. ``bookie_id`` is
+    the bookie wanted (from a client; empty for any) or answering (from a bookie): an address may have passed to
+    another. ``boot_id`` names one life of the sender's process. ``cluster_id`` is empty when a client does not know
+    it.
     """
 
     magic: str
@@ -270,7 +178,7 @@ class Hello(Request):
     capabilities: tuple[str, ...]
 
 
-@_message(Op.ADD, _ID, _KEY, _flags(AddFlag), _TERM, _entries)
+@_message(Op.ADD, _ID, _KEY, fields.flags(AddFlag), _TERM, fields.sealed_entries)
 class Add(Request):
     """Store sealed entries of one ledger, ids ascending; all of them or none. Needs the ledger key."""
 
@@ -287,8 +195,8 @@ class Added(Reply):
 
 
 @_message(
-    Op.READ, _ID, _KEY, _flags(ReadFlag), _TERM, _ID, _ID, _integer(1, E_MAX), _residues,
-    _integer(1, ENTRIES_PER_FRAME_MAX), _integer(0, FRAME_BYTES_MAX),
+    Op.READ, _ID, _KEY, fields.flags(ReadFlag), _TERM, _ID, _ID, fields.integer(1, E_MAX), fields.residues,
+    fields.integer(1, ENTRIES_PER_FRAME_MAX), fields.integer(0, FRAME_BYTES_MAX),
 )  # fmt: skip
 class Read(Request):
     """Entries of ``first..last`` whose ``id % modulus`` is among ``residues`` (``1, (0,)`` for all of them).
@@ -309,13 +217,13 @@ class Read(Request):
     bytes_max: int
 
 
-@_message(Op.READ, _ID, _entries, _runs, _optional(_ID))
+@_message(Op.READ, _ID, fields.sealed_entries, fields.runs, fields.optional(_ID))
 class ReadAnswer(Reply):
     """What the bookie has of the ids asked for, from the request's ``first`` up to ``last_covered``.
 
-    Of those ids: each is found (in ``entries``), *unknown* (in a run of ``unknown``: damaged, unreadable, or the bookie is
-    in doubt), or else absent. Ids above ``last_covered`` are unanswered (PROTOCOL R2). ``last_add_confirmed`` is the LAC the
-    bookie knows: a hint.
+    Of those ids: each is found (in ``entries``), *unknown* (in a run of ``unknown``: damaged, unreadable, or the
+    bookie is in doubt), or else absent. Ids above ``last_covered`` are unanswered (PROTOCOL R2).
+    ``last_add_confirmed`` is the LAC the bookie knows: a hint.
     """
 
     last_covered: int
@@ -325,14 +233,14 @@ class ReadAnswer(Reply):
 
 
 @_message(
-    Op.READ_LAC, _ID, _KEY, _flags(ReadFlag), _TERM, _optional(_ID), _integer(0, int(LONG_POLL_SECONDS_MAX * 1000)),
-    _integer(0, ENTRIES_PER_FRAME_MAX), _integer(0, FRAME_BYTES_MAX),
+    Op.READ_LAC, _ID, _KEY, fields.flags(ReadFlag), _TERM, fields.optional(_ID),
+    fields.integer(0, int(LONG_POLL_SECONDS_MAX * 1000)), fields.integer(0, ENTRIES_PER_FRAME_MAX), fields.integer(0, FRAME_BYTES_MAX),
 )  # fmt: skip
 class ReadLac(Request):
     """The last add confirmed that the bookie knows.
 
-    With ``wait_milliseconds`` above 0 the bookie answers once it knows a LAC above ``above``, the ledger is fenced, or the
-    time is over. ``entries_max`` above 0 brings along entries from ``above + 1`` on, up to the LAC found.
+    With ``wait_milliseconds`` above 0 the bookie answers once it knows a LAC above ``above``, the ledger is fenced, or
+    the time is over. ``entries_max`` above 0 brings along entries from ``above + 1`` on, up to the LAC found.
     """
 
     ledger_id: int
@@ -345,11 +253,11 @@ class ReadLac(Request):
     bytes_max: int
 
 
-@_message(Op.READ_LAC, _boolean, _boolean, _boolean, _SEALED, _SEALED, _entries)
+@_message(Op.READ_LAC, fields.boolean, fields.boolean, fields.boolean, _SEALED, _SEALED, fields.sealed_entries)
 class LacAnswer(Reply):
-    """``explicit`` and ``entry`` are the sealed explicit LAC and the sealed entry with the highest LAC that the bookie has:
-    the asker verifies them and takes the higher. ``known``: the bookie has heard of the ledger. ``in_doubt``: this LAC is
-    only a hint (PROTOCOL B4)."""
+    """``explicit`` and ``entry`` are the sealed explicit LAC and the sealed entry with the highest LAC that the bookie
+    has: the asker verifies them and takes the higher. ``known``: the bookie has heard of the ledger. ``in_doubt``:
+    this LAC is only a hint (PROTOCOL B4)."""
 
     known: bool
     fenced: bool
@@ -359,9 +267,10 @@ class LacAnswer(Reply):
     entries: list[bytes]
 
 
-@_message(Op.WRITE_LAC, _ID, _KEY, _TERM, _binary(KEY_BYTES_MAX * 2))
+@_message(Op.WRITE_LAC, _ID, _KEY, _TERM, fields.binary(OVERHEAD_BYTES_MAX))
 class WriteLac(Request):
-    """Take an explicit LAC, sealed by the writer. Applied at once, not waited for on disk (PROTOCOL W2). Needs the key."""
+    """Take an explicit LAC, sealed by the writer. Applied at once, not waited for on disk (PROTOCOL W2). Needs the
+    key."""
 
     ledger_id: int
     ledger_key: bytes
@@ -374,7 +283,7 @@ class LacWritten(Reply):
     """The LAC has been applied."""
 
 
-@_message(Op.FORCE, _ID, _KEY, _TERM, _runs)
+@_message(Op.FORCE, _ID, _KEY, _TERM, fields.runs)
 class Force(Request):
     """Make deferred adds of these ids durable (PROTOCOL W10). Needs the key."""
 
@@ -398,7 +307,7 @@ class ListEntries(Request):
     last: int
 
 
-@_message(Op.LIST_ENTRIES, _ID, _runs)
+@_message(Op.LIST_ENTRIES, _ID, fields.runs)
 class EntryList(Reply):
     """Runs of the ids held, from the request's ``first`` up to ``last_covered``; ask again above it."""
 
@@ -411,7 +320,7 @@ class Info(Request):
     """Capacity, load and version of the bookie."""
 
 
-@_message(Op.INFO, _facts)
+@_message(Op.INFO, fields.facts)
 class InfoAnswer(Reply):
     """Named facts; docs/wire-protocol.md lists them. A reader ignores names it does not know."""
 
@@ -438,20 +347,17 @@ REPLIES: dict[int, type[Reply]] = {
 }
 """Op -> reply."""
 
-_ERROR_TEXT = _text(ERROR_MESSAGE_CHARACTERS_MAX)
+_ERROR_TEXT = fields.text(ERROR_MESSAGE_CHARACTERS_MAX)
 
 
 def encode_error(request_id: int, op: Op, error: OctavoError) -> bytes:
-    """The body of a refusal of one request; with :data:`CONNECTION_REQUEST_ID` and ``Op.ERROR``, of the connection."""
-    return pack_body(
-        (
-            request_id,
-            int(op),
-            code_of(error),
-            error.message[:ERROR_MESSAGE_CHARACTERS_MAX],
-            error.may_have_happened,
-        )
-    )
+    """The body of a refusal of one request; with :data:`CONNECTION_REQUEST_ID` and ``Op.ERROR``, of the connection.
+
+    Whatever the error's text holds, this succeeds: what cannot be UTF-8 (a path with stray bytes) is escaped, what is
+    too long is cut.
+    """
+    text = error.message.encode(errors="backslashreplace").decode()[:ERROR_MESSAGE_CHARACTERS_MAX]
+    return pack_body((request_id, int(op), code_of(error), text, error.may_have_happened))
 
 
 def decode_request(values: Sequence[Any]) -> tuple[int, Request]:
@@ -473,6 +379,8 @@ def decode_request(values: Sequence[Any]) -> tuple[int, Request]:
     request = request_class.from_fields(values[2:])
     if isinstance(request, Read | ListEntries) and request.first > request.last:
         raise ProtocolError(f"{type(request).__name__}: first {request.first} is above last {request.last}")
+    if isinstance(request, Read) and request.residues[-1] >= request.modulus:
+        raise ProtocolError(f"Read.residues: {request.residues[-1]} is no residue modulo {request.modulus}")
     return request_id, request
 
 
@@ -492,10 +400,10 @@ def decode_reply(values: Sequence[Any]) -> tuple[int, Reply | OctavoError]:
         if len(values) != 5:
             raise ProtocolError("a refusal is [id, op, code, text, may have happened]")
         try:
-            return request_id, error_from_wire(code, _ERROR_TEXT(values[3]), may_have_happened=_boolean(values[4]))
+            return request_id, error_from_wire(
+                code, _ERROR_TEXT(values[3]), may_have_happened=fields.boolean(values[4])
+            )
         except ValueError as error:
-            if isinstance(error, OctavoError):
-                raise
             raise ProtocolError(f"refusal: {error}") from None
     reply_class = REPLIES.get(op)
     if reply_class is None or request_id == CONNECTION_REQUEST_ID:
@@ -503,8 +411,12 @@ def decode_reply(values: Sequence[Any]) -> tuple[int, Reply | OctavoError]:
     return request_id, reply_class.from_fields(values[3:])
 
 
-class UnknownOperationError(ProtocolError):
-    """A request of an operation that does not exist here; refused by itself, the connection goes on."""
+class UnknownOperationError(UnsupportedOperationError, ProtocolError):
+    """A request of an operation that does not exist here: refused by itself as an unsupported operation, the
+    connection goes on.
+
+    A :class:`ProtocolError` too, as all that decoding raises.
+    """
 
     def __init__(self, request_id: int, op: int) -> None:
         super().__init__(f"operation {op} is not known here")
@@ -519,9 +431,12 @@ def encode_hello(hello: Hello) -> bytes:
 
 def decode_hello(values: Sequence[Any]) -> Hello | OctavoError:
     """The peer's first frame: its hello, or the error with which it refuses ours. Raises :class:`ProtocolError`."""
-    if len(values) >= 2 and values[0] == CONNECTION_REQUEST_ID and values[1] == Op.ERROR:
+    # Not a comparison of tuples: False and 0.0 are no request ids.
+    if [type(value) for value in values[:2]] != [int, int] or values[0] != CONNECTION_REQUEST_ID:
+        raise ProtocolError("the first frame must be a hello")
+    if values[1] == Op.ERROR:
         return cast(OctavoError, decode_reply(values)[1])
-    if len(values) < 2 or values[0] != CONNECTION_REQUEST_ID or values[1] != Op.HELLO:
+    if values[1] != Op.HELLO:
         raise ProtocolError("the first frame must be a hello")
     hello = Hello.from_fields(values[2:])
     if hello.magic != MAGIC:

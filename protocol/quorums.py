@@ -1,4 +1,5 @@
-"""Quorum arithmetic: which bookies hold an entry, when it is acknowledged, when answers cover every possible ack quorum.
+"""Quorum arithmetic: which bookies hold an entry, when it is acknowledged, when answers cover every possible ack
+quorum.
 
 Bookies of an ensemble are named by their position, 0 to E - 1; sets of positions are bit masks (bit ``p`` for position
 ``p``), cheap to copy, compare and hash. All of it follows from three numbers:
@@ -66,7 +67,8 @@ class Quorums:
         return (1 << self.ensemble_size) - 1
 
     def is_acknowledged(self, entry_id: int, confirmed_mask: int) -> bool:
-        """Whether ``entry_id``, confirmed by the positions of the mask, is on Qa bookies of its write set (PROTOCOL W1)."""
+        """Whether ``entry_id``, confirmed by the positions of the mask, is on Qa bookies of its write set (PROTOCOL
+        W1)."""
         return (confirmed_mask & self.write_mask(entry_id)).bit_count() >= self.ack_quorum
 
     def first_unacknowledged(self, first: int, last: int, confirmed_mask: int) -> int:
