@@ -1,0 +1,97 @@
+"""Bytes to lines and back, in chunks.
+
+A file is a run of lines, each ended by ``\\n``, the last perhaps not. Only ``\\n`` ends a line; ``\\r``, NUL and all other
+bytes are payload. ``b"".join(line + b"\\n" ...)`` of what :class:`LineSplitter` gives is the file, but for the end of a last
+line that had none, which :attr:`LineSplitter.final_newline` tells.
+"""
+
+from octavo.protocol.errors import EntryTooLargeError
+
+
+class LineSplitter:
+    """Cuts chunks of bytes into lines. Holds at most one incomplete line, never longer than ``line_bytes_max``."""
+
+    def __init__(self, line_bytes_max: int) -> None:
+        self._line_bytes_max = line_bytes_max
+        self._pieces: list[bytes] = []
+        self._piece_bytes = 0
+        self._lines = 0
+        self.final_newline = True
+        """Whether what was fed so far ended with a newline; true for nothing at all. Final after :meth:`finish`."""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that ``chunk`` completes, without their ``\\n``. Raises :class:`EntryTooLargeError` naming the line."""
+        lines = chunk.split(b"\n")
+        rest = lines.pop()
+        if lines:
+            if self._pieces:
+                self._pieces.append(lines[0])
+                lines[0] = b"".join(self._pieces)
+                self._pieces.clear()
+                self._piece_bytes = 0
+            if max(map(len, lines)) > self._line_bytes_max:
+                number = next(i for i, line in enumerate(lines, self._lines + 1) if len(line) > self._line_bytes_max)
+                raise self._too_long(number)
+            self._lines += len(lines)
+        if rest:
+            self._pieces.append(rest)
+            self._piece_bytes += len(rest)
+            if self._piece_bytes > self._line_bytes_max:
+                raise self._too_long(self._lines + 1)
+        if chunk:
+            self.final_newline = not rest
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """The last line, if it had no newline: a list of one or none."""
+        if not self._pieces:
+            return []
+        last = b"".join(self._pieces)
+        self._pieces.clear()
+        self._piece_bytes = 0
+        self._lines += 1
+        return [last]
+
+    def _too_long(self, number: int) -> EntryTooLargeError:
+        return EntryTooLargeError(
+            f"line {number} is longer than the {self._line_bytes_max} bytes that one entry can hold;"
+            " use --whole-file to store the file in chunks"
+        )
+
+
+class ChunkSplitter:
+    """Cuts chunks of bytes into entries of exactly ``entry_bytes`` each, the last perhaps shorter. The face of :class:`LineSplitter`."""
+
+    def __init__(self, entry_bytes: int) -> None:
+        self._entry_bytes = entry_bytes
+        self._pieces: list[bytes] = []
+        self._piece_bytes = 0
+        self.final_newline = True
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The entries that ``chunk`` completes."""
+        self._pieces.append(chunk)
+        self._piece_bytes += len(chunk)
+        if self._piece_bytes < self._entry_bytes:
+            return []
+        data = b"".join(self._pieces)
+        whole = len(data) - len(data) % self._entry_bytes
+        rest = data[whole:]
+        self._pieces = [rest] if rest else []
+        self._piece_bytes = len(rest)
+        return [data[start : start + self._entry_bytes] for start in range(0, whole, self._entry_bytes)]
+
+    def finish(self) -> list[bytes]:
+        """The last, shorter entry: a list of one or none."""
+        rest = b"".join(self._pieces)
+        self._pieces.clear()
+        self._piece_bytes = 0
+        return [rest] if rest else []
+
+
+def join_lines(payloads: list[bytes], *, ends_without_newline: bool = False) -> bytes:
+    """The payloads as lines, each followed by ``\\n``; the last one not when ``ends_without_newline``."""
+    if not payloads:
+        return b""
+    text = b"\n".join(payloads)
+    return text if ends_without_newline else text + b"\n"

@@ -1,0 +1,81 @@
+"""Results on standard output, progress on standard error. Rich only where a person looks."""
+
+import base64
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+
+def print_json(value: object) -> None:
+    """One JSON value on a line of its own, flushed: programs may be waiting for it."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_line(text: str) -> None:
+    """One line of text, flushed."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+    """A table: with lines and colours on a terminal, aligned plain columns elsewhere (never cut off or wrapped)."""
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        from rich.console import Console  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        table = Table(*headers, title=title, header_style="bold")
+        for row in cells:
+            table.add_row(*map(Text, row))
+        Console().print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    for row in [list(headers), *cells]:
+        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def bytes_as_json(value: bytes) -> str | dict[str, str]:
+    """UTF-8 text as a string; other bytes as ``{"base64": ...}``."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def custom_metadata_as_json(custom_metadata: Mapping[str, bytes]) -> dict[str, str | dict[str, str]]:
+    """The keys in order, the values as :func:`bytes_as_json` gives them."""
+    return {key: bytes_as_json(custom_metadata[key]) for key in sorted(custom_metadata)}
+
+
+class Progress(Protocol):
+    """Something that is told how far the work is."""
+
+    def __call__(self, done: float, note: str = "") -> None: ...
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, total: float | None, *, as_bytes: bool = False) -> Iterator[Progress]:
+    """A progress bar on standard error if that is a terminal; otherwise nothing. ``total`` None: the end is not known."""
+    if not sys.stderr.isatty():
+        yield _silent
+        return
+    from rich import progress  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
+    columns: list[Any] = [progress.TextColumn("{task.description}"), progress.BarColumn()]
+    if as_bytes:
+        columns += [progress.DownloadColumn(), progress.TransferSpeedColumn()]
+    else:
+        columns += [progress.TimeElapsedColumn()]
+    columns.append(progress.TextColumn("{task.fields[note]}"))
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total, note="")
+        yield lambda done, note="": bar.update(task, completed=done, note=note)
+
+
+def _silent(done: float, note: str = "") -> None:
+    pass
