@@ -1,1 +1,1 @@
-
+"""The `octavo` command."""

@@ -1,1 +1,1 @@
-
+"""Ledgers as an application sees them: connect, write, read, follow."""

@@ -79,8 +79,8 @@ def test_the_run_fails_and_its_closing_line_says_so(strict_run: Run) -> None:
     assert "skipped" not in strict_run.closing_line
     assert "xfailed" not in strict_run.closing_line
     assert "1 passed" in strict_run.closing_line
-    assert "4 failed" in strict_run.closing_line
-    assert "2 errors" in strict_run.closing_line
+    assert "2 failed" in strict_run.closing_line
+    assert "4 errors" in strict_run.closing_line
 
 
 def test_without_the_setting_a_skip_is_only_a_skip(tmp_path: Path) -> None:

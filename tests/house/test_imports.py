@@ -1,0 +1,249 @@
+"""Who may import whom: one direction between packages, no bare folder names, nothing impure in the pure core."""
+
+import ast
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from support.tree import (
+    ROOT,
+    Import,
+    imports_in_file,
+    imports_of,
+    library_folders,
+    library_modules,
+    python_files,
+    syntax_tree,
+)
+
+MAY_IMPORT = {
+    "protocol": frozenset[str](),
+    "metadata": frozenset({"protocol"}),
+    "bookie": frozenset({"protocol", "metadata"}),
+    "client": frozenset({"protocol", "metadata"}),
+    "pipeline": frozenset({"octavo", "protocol", "metadata", "client"}),
+    "octavo": frozenset({"protocol", "metadata", "client"}),
+    "cli": frozenset({"octavo", "protocol", "metadata", "bookie", "client", "pipeline"}),
+}
+"""Each folder and the other folders its modules may import from (the direction of dependencies in the design)."""
+
+FOR_EVERYONE = "octavo._version"
+"""The one module of the face that any package may read: it imports nothing."""
+
+PURE_MODULES = frozenset(
+    {
+        "octavo._version",
+    }
+)
+"""Modules without effects of their own, besides all of protocol/. Add a module here when it is a pure machine."""
+
+IMPURE = frozenset(
+    {
+        "aiofiles",
+        "aiozk",
+        "asyncio",
+        "concurrent",
+        "fcntl",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "queue",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "sqlite3",
+        "ssl",
+        "structlog",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "time",
+        "typer",
+        "uuid",
+        "uvloop",
+    }
+)
+"""What a pure module must not import: clocks, chance, threads, disks, networks, logs."""
+
+IMPURE_CALLS = frozenset(
+    {
+        "open",
+        "input",
+        "print",
+        "datetime.now",
+        "datetime.utcnow",
+        "datetime.today",
+        "date.today",
+        "datetime.datetime.now",
+    }
+)
+"""Effects that need no import of their own."""
+
+BARE_NAMES = frozenset(MAY_IMPORT) - {"octavo"}
+"""Folder names that Python finds from the root of the tree, where they make second copies of every class."""
+
+
+def folder_of(module: str) -> str:
+    """The folder that holds a module of ours: ``octavo.bookie.journal`` is in bookie, ``octavo.connect`` in octavo."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in BARE_NAMES else "octavo"
+
+
+def is_ours(module: str) -> bool:
+    return module.split(".", maxsplit=1)[0] == "octavo"
+
+
+def owning_module(imported: str) -> str:
+    """The module an import reads: the imported name itself, or what it is a member of."""
+    modules = library_modules()
+    while imported not in modules and "." in imported:
+        imported = imported.rpartition(".")[0]
+    return imported
+
+
+def wrong_directions(importer: str, imports: list[Import]) -> list[str]:
+    """The imports of a library module that point against the direction of dependencies."""
+    folder = folder_of(importer)
+    allowed = MAY_IMPORT[folder] | {folder}
+    return [
+        f"{importer}:{line} imports {module}"
+        for module, line in imports
+        if is_ours(module) and folder_of(module) not in allowed and not f"{module}.".startswith(f"{FOR_EVERYONE}.")
+    ]
+
+
+def bare_imports(imports: list[Import]) -> list[str]:
+    """The imports that name one of our folders without ``octavo.`` before it."""
+    return [f"line {line} imports {module}" for module, line in imports if module.split(".")[0] in BARE_NAMES]
+
+
+def pure_modules() -> set[str]:
+    return PURE_MODULES | {name for name in library_modules() if folder_of(name) == "protocol"}
+
+
+def impurities(importer: str, imports: list[Import], tree: ast.Module) -> list[str]:
+    """What makes a module impure: an import with effects, one of an impure module of ours, a call with effects."""
+    found = [f"{importer}:{line} imports {module}" for module, line in imports if module.split(".")[0] in IMPURE]
+    found += [
+        f"{importer}:{line} imports {module}, which is not pure"
+        for module, line in imports
+        if is_ours(module) and owning_module(module) not in pure_modules()
+    ]
+    found += [
+        f"{importer}:{node.lineno} calls {ast.unparse(node.func)}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in IMPURE_CALLS
+    ]
+    return found
+
+
+def imports_of_source(source: str, importer: str = "octavo.bookie.sample") -> list[Import]:
+    return imports_of(ast.parse(source), importer)
+
+
+def test_every_folder_of_the_library_has_its_place_in_the_direction() -> None:
+    assert library_folders() <= set(MAY_IMPORT)
+
+
+def test_dependencies_point_one_way() -> None:
+    assert [
+        wrong for name, path in library_modules().items() for wrong in wrong_directions(name, imports_in_file(path))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from octavo.client import connection",
+        "import octavo.client.writer",
+        "def late():\n    from octavo import client",
+        "from ..client import writer",
+        "from octavo import connect",
+        "import importlib\nimportlib.import_module('octavo.cli.main')",
+    ],
+)
+def test_a_bookie_that_imports_the_client_or_the_face_is_noticed(source: str) -> None:
+    assert wrong_directions("octavo.bookie.sample", imports_of_source(source)) != []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from octavo.protocol import ids",
+        "from octavo.metadata.model import LedgerMetadata",
+        "from . import journal",
+        "from .journal import Journal",
+        "from octavo._version import __version__",
+        "import asyncio",
+    ],
+)
+def test_a_bookie_may_import_what_lies_below_it(source: str) -> None:
+    assert wrong_directions("octavo.bookie.sample", imports_of_source(source)) == []
+
+
+def test_nobody_imports_our_folders_by_their_bare_names() -> None:
+    assert {path: bare for path in python_files() if (bare := bare_imports(imports_in_file(path)))} == {}
+
+
+@pytest.mark.parametrize(
+    "source", ["import protocol", "from client import writer", "import cli.main as m", "__import__('metadata')"]
+)
+def test_a_bare_name_is_noticed(source: str) -> None:
+    assert bare_imports(imports_of_source(source)) != []
+
+
+def test_no_folder_of_the_tests_hides_the_package() -> None:
+    # tests/ is on the import path of pytest: a folder tests/octavo would be found before an editable install is.
+    assert not (ROOT / "tests" / "octavo").exists()
+
+
+def test_every_module_listed_as_pure_exists() -> None:
+    assert set(library_modules()) >= PURE_MODULES
+
+
+def test_pure_modules_are_pure() -> None:
+    modules = library_modules()
+    assert [
+        impurity
+        for name in sorted(pure_modules())
+        for impurity in impurities(name, imports_in_file(modules[name]), syntax_tree(modules[name]))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "from os import path",
+        "import concurrent.futures",
+        "def late():\n    import random",
+        "from octavo.bookie.filesystem import File",
+        "from datetime import datetime\nnow = datetime.now()",
+        "data = open('x').read()",
+    ],
+)
+def test_an_effect_in_a_pure_module_is_noticed(source: str) -> None:
+    tree = ast.parse(source)
+    assert impurities("octavo.protocol.sample", imports_of(tree, "octavo.protocol.sample"), tree) != []
+
+
+def test_the_library_imports_only_what_the_distribution_declares() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    runtime = project["dependencies"] + [line for extra in extras if extra != "dev" for line in extras[extra]]
+    declared = {line.split(">")[0].split("[")[0].strip().lower() for line in runtime}
+    providers = packages_distributions()
+
+    def undeclared(path: Path) -> list[str]:
+        tops = {module.split(".")[0] for module, _ in imports_in_file(path)}
+        foreign = tops - {"octavo"} - sys.stdlib_module_names
+        return sorted(top for top in foreign if not declared & {d.lower() for d in providers.get(top, [top])})
+
+    assert {path: names for path in library_modules().values() if (names := undeclared(path))} == {}

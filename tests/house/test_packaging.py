@@ -1,0 +1,64 @@
+"""The folder mapping (docs/decisions/001): what is in the tree is in the wheel, and imports from it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.tree import ROOT, library_folders, library_modules, package_folders, python_files
+
+NOT_IN_THE_WHEEL = {"docs", "scripts", "tests"}
+"""Top-level folders with Python in them that are not part of the distribution."""
+
+
+def wheel_path(name: str, path: Path) -> str:
+    """Where the wheel must hold the module ``name``, whose file in the tree is ``path``."""
+    folder = name.replace(".", "/")
+    return f"{folder}/__init__.py" if path.name == "__init__.py" else f"{folder}.py"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds what an installation of the wheel would hold."""
+    target = tmp_path_factory.mktemp("wheel") / "site"
+    subprocess.run([sys.executable, "scripts/build_wheel.py", "--unpack", str(target)], cwd=ROOT, check=True)
+    return target
+
+
+def test_the_wheel_holds_every_module_of_the_tree_and_no_other(installed: Path) -> None:
+    expected = {wheel_path(name, path) for name, path in library_modules().items()}
+    assert {str(path.relative_to(installed)) for path in installed.rglob("*.py")} == expected
+
+
+def test_the_wheel_says_that_it_is_typed_and_carries_its_licence(installed: Path) -> None:
+    assert (installed / "octavo" / "py.typed").exists()
+    (licence,) = installed.glob("octavo-*.dist-info/licenses/LICENSE")
+    assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_every_module_imports_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+    names = sorted(library_modules())
+    program = (
+        "import importlib, sys\n"
+        f"sys.path.insert(0, {str(installed)!r})\n"
+        f"modules = [importlib.import_module(name) for name in {names!r}]\n"
+        f"strangers = [m.__name__ for m in modules if not m.__file__.startswith({str(installed)!r})]\n"
+        "assert not strangers, strangers\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_every_folder_with_code_is_mapped() -> None:
+    folders = {path.parts[0] for path in python_files() if len(path.parts) > 1}
+    assert folders - NOT_IN_THE_WHEEL == library_folders()
+
+
+def test_every_package_is_mapped_to_its_own_folder() -> None:
+    packages = {path.parent: name for name, path in library_modules().items() if path.name == "__init__.py"}
+    assert {name: str(folder) for folder, name in packages.items()} == package_folders()
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    folders = {path.parent for path in library_modules().values()}
+    assert [folder for folder in folders if not (ROOT / folder / "__init__.py").exists()] == []

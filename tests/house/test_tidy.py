@@ -1,0 +1,98 @@
+"""Rules that hold for every file of the project."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from support.tree import ROOT, library_modules, python_files, syntax_tree, tree_files
+
+LINES_MAX = 600
+"""A file that one cannot read in one sitting has more than one subject."""
+
+THIS_FILE = Path(__file__).resolve().relative_to(ROOT)
+"""The rules are spelt out here, so that this one file would break them."""
+
+FORBIDDEN = {
+    "a path of some machine": r"(?<![\w.])/(work|root)/|(?<!\w)/home/\w+/",
+    "a folder beside the project": r"\.\./shared\b",
+    "the host of a package registry": r"\bindex-url\b|\bextra-index\b|artifactory|pythonhosted|\bnexus\b",
+    "a word about how the project was written": r"(?i)\b(claude|anthropic|chatgpt|openai|copilot|session transcript)\b",
+    "work left undone": r"\b(TODO|FIXME|XXX|HACK)\b",
+    "history, which belongs in the changelog": r"(?i)\bfor now\b|\bno longer needed\b|\bused to be\b",
+    "a merge left half done": r"^(<{7}|>{7}) ",
+}
+
+
+def text_of(path: Path) -> str | None:
+    """The text of a file given relative to the root, or None where it holds bytes that are no text."""
+    try:
+        return (ROOT / path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def breaches(text: str) -> list[str]:
+    """Every line that says something that no file may say."""
+    return [
+        f"line {number}: {what}: {line.strip()[:80]}"
+        for number, line in enumerate(text.splitlines(), start=1)
+        for what, pattern in FORBIDDEN.items()
+        if re.search(pattern, line)
+    ]
+
+
+def test_no_file_says_what_does_not_belong_there() -> None:
+    ours = [path for path in tree_files() if path != THIS_FILE and "sample" not in path.parts]
+    assert {path: found for path in ours if (found := breaches(text_of(path) or ""))} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "see /work/main/bookie",
+        "cd /root/octavo",
+        "cp ../shared/DESIGN.md .",
+        "pip install --index-url https://example.org",
+        "# TODO: sync",
+        "# a lock is enough for now",
+    ],
+)
+def test_what_does_not_belong_is_noticed(line: str) -> None:
+    assert breaches(line) != []
+
+
+@pytest.mark.parametrize("line", ["/var/lib/octavo/journal", "docs/work/plan", "a ZooKeeper session", "index.urls"])
+def test_ordinary_words_are_let_through(line: str) -> None:
+    assert breaches(line) == []
+
+
+def test_every_file_can_be_read_in_one_sitting() -> None:
+    lengths = {path: len((text_of(path) or "").splitlines()) for path in python_files()}
+    assert {path: length for path, length in lengths.items() if length > LINES_MAX} == {}
+
+
+def test_every_module_of_the_library_says_what_it_is() -> None:
+    assert [path for path in library_modules().values() if not ast.get_docstring(syntax_tree(path))] == []
+
+
+def test_the_library_does_not_print() -> None:
+    def prints(path: Path) -> list[int]:
+        calls = [node for node in ast.walk(syntax_tree(path)) if isinstance(node, ast.Call)]
+        return [call.lineno for call in calls if ast.unparse(call.func) == "print"]
+
+    assert {path: lines for path in library_modules().values() if (lines := prints(path))} == {}
+
+
+def test_asserts_stay_on() -> None:
+    # Python drops them under -O and PYTHONOPTIMIZE; the invariants of the library are asserts.
+    optimise = re.compile(r"python[0-9.]*\s+(-\w*O|-\S+\s+-O)|PYTHONOPTIMIZE\s*[=:]")
+    assert [path for path in tree_files() if path != THIS_FILE and optimise.search(text_of(path) or "")] == []
+
+
+def test_text_files_end_with_one_line_end() -> None:
+    def untidy(path: Path) -> bool:
+        text = text_of(path) if path.suffix in {".py", ".md", ".toml", ".sh", ".yml", ".yaml"} else None
+        return bool(text) and (not text.endswith("\n") or text.endswith("\n\n") or "\r" in text)
+
+    assert [path for path in tree_files() if untidy(path)] == []
