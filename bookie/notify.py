@@ -1,0 +1,23 @@
+"""Readiness for a supervisor: systemd's notification protocol, one datagram to a socket named in the environment."""
+
+import socket
+from collections.abc import Mapping
+
+
+def notify_supervisor(state: str, environment: Mapping[str, str]) -> bool:
+    """Send ``state`` (``READY=1``, ``STOPPING=1``, ``STATUS=...``) to the supervisor; whether there was one to tell.
+
+    A supervisor that does not listen is no reason to fail: its time-out will say so.
+    """
+    address = environment.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return False
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.connect(address)
+            channel.sendall(state.encode())
+    except OSError:
+        return False
+    return True

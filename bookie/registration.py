@@ -1,0 +1,71 @@
+"""Keeps a bookie registered: announces it, announces it again whenever its lease was lost, and takes it off at the end.
+
+A metadata store that does not answer never ends a bookie (DESIGN 9 d): it goes on serving, and registers again once the
+store is back.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+
+import structlog
+
+from octavo.metadata import BookieLease, BookieRegistration, LeaseLostError, MetadataStore
+from octavo.protocol.errors import ClientClosedError, OctavoError
+
+log = structlog.get_logger("octavo.bookie")
+
+RETRY_SECONDS_FIRST = 0.2
+RETRY_SECONDS_MAX = 5.0
+"""Back-off between attempts to register, doubled each time, with jitter so that a cluster does not come back in step."""
+
+
+class Registrar:
+    """The supervisor of one bookie's registration. ``current`` gives the registration to announce at any moment."""
+
+    def __init__(self, store: MetadataStore, current: Callable[[], BookieRegistration], rng: random.Random) -> None:
+        self._store = store
+        self._current = current
+        self._rng = rng
+        self._lease: BookieLease | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Register. Raises what the first attempt raises; from then on the registration is kept up in the background."""
+        self._lease = await self._store.register_bookie(self._current())
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def announce(self) -> None:
+        """Tell the cluster of a change of state. What cannot be told now is told when the bookie registers again."""
+        if self._lease is None:
+            return
+        with contextlib.suppress(LeaseLostError):
+            await self._lease.update(self._current())
+
+    async def stop(self) -> None:
+        """Take the bookie off the list of the living. A store that does not answer lets the lease run out instead."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._lease is not None:
+            with contextlib.suppress(OctavoError):
+                await self._lease.release()
+
+    async def _keep(self) -> None:
+        while True:
+            assert self._lease is not None
+            await self._lease.wait_lost()
+            log.warning("registration lost", remedy="registering again")
+            delay = RETRY_SECONDS_FIRST
+            while True:
+                try:
+                    self._lease = await self._store.register_bookie(self._current())
+                    break
+                except ClientClosedError:
+                    return
+                except OctavoError as error:
+                    log.warning("cannot register", error=type(error).__name__, reason=error.message)
+                await asyncio.sleep(delay * self._rng.uniform(0.5, 1.0))
+                delay = min(delay * 2, RETRY_SECONDS_MAX)
+            log.info("registered again")
