@@ -1,0 +1,158 @@
+"""One bookie, put together from its parts: what starts in which order, and how it stops.
+
+Start: the data directory is locked, identity is checked against the metadata (PROTOCOL B4), the storage replays and
+makes durable what it found (B1), the port opens, the bookie registers. Stop goes the other way round. Whatever fails on
+the way up undoes what was done before it. Files, metadata and randomness are arguments: a simulator runs this class.
+"""
+
+import asyncio
+import contextlib
+import errno
+import random
+from pathlib import Path
+
+import structlog
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.errors import BookieStartError
+from octavo.bookie.filesystem import FileSystem
+from octavo.bookie.identity import establish_identity
+from octavo.bookie.registration import Registrar
+from octavo.bookie.server import BookieServer, Identity
+from octavo.bookie.storage import Storage, StorageSettings
+from octavo.metadata import BookieRegistration, BookieState, MetadataStore
+from octavo.protocol.ids import BookieId
+
+log = structlog.get_logger("octavo.bookie")
+
+
+class Bookie:
+    """A running bookie. Made by :meth:`start`."""
+
+    def __init__(self, config: BookieConfig, stack: contextlib.AsyncExitStack) -> None:
+        self._config = config
+        self._stack = stack
+        self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.bookie_id = BookieId("")
+        self.address = ""
+
+    @classmethod
+    async def start(
+        cls,
+        config: BookieConfig,
+        *,
+        filesystem: FileSystem,
+        store: MetadataStore,
+        rng: random.Random,
+        software: str,
+    ) -> "Bookie":
+        """Start a bookie, ready to serve when this returns.
+
+        Raises :class:`BookieStartError` for what another attempt may cure, :class:`DataWrongError` for what a person
+        must put right, other :class:`OctavoError` as the metadata store raises them.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            bookie = cls(config, stack)
+            await bookie._start(filesystem, store, rng, software)
+            bookie._stack = stack.pop_all()
+            return bookie
+
+    async def _start(self, filesystem: FileSystem, store: MetadataStore, rng: random.Random, software: str) -> None:
+        config, stack = self._config, self._stack
+        for directory in (config.data_dir, config.journal_directory):
+            await _lock_directory(filesystem, directory, stack)
+        boot_id = f"{rng.getrandbits(64):016x}"
+        cluster_id = await store.cluster_id()
+        expected_address = self._advertised(config.port)
+        self.bookie_id = await establish_identity(
+            filesystem, store, rng, [config.data_dir, config.journal_directory], cluster_id, expected_address
+        )
+        structlog.contextvars.bind_contextvars(bookie=self.bookie_id)
+        try:
+            storage = await Storage.open(
+                filesystem,
+                directory=config.data_dir,
+                journal_directory=config.journal_directory,
+                settings=_storage_settings(config),
+                on_fatal=self._break,
+            )
+        except OSError as error:
+            raise _translated(error, config.data_dir) from error
+        stack.push_async_callback(self._close_storage, storage)
+        server = BookieServer(storage, Identity(self.bookie_id, cluster_id, boot_id, software))
+        try:
+            port = await server.start(config.host, config.port)
+        except OSError as error:
+            raise _listen_error(error, config) from error
+        stack.push_async_callback(server.stop, drain_timeout_seconds=config.drain_timeout_seconds)
+        self.address = self._advertised(port)
+        registration = BookieRegistration(
+            bookie_id=self.bookie_id,
+            address=self.address,
+            state=BookieState.WRITABLE,
+            version=software,
+            boot_id=boot_id,
+        )
+        registrar = Registrar(store, lambda: registration, rng)
+        stack.push_async_callback(registrar.stop)
+        await registrar.start()
+        log.info("bookie is ready", address=self.address, data_dir=str(config.data_dir))
+
+    async def broken(self) -> BaseException:
+        """Wait until the bookie has broken a promise that it cannot keep any more (a failed sync); the reason.
+
+        It must be ended at once, without :meth:`stop`: nothing it holds unsynced may be acknowledged (PROTOCOL B1).
+        """
+        return await asyncio.shield(self._broken)
+
+    async def stop(self) -> None:
+        """Leave the list of the living, answer what was begun, checkpoint, close."""
+        await self._stack.aclose()
+
+    def _advertised(self, port: int) -> str:
+        config = self._config
+        if config.advertise is not None:
+            return config.advertise
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        return f"{host}:{port}"
+
+    def _break(self, reason: BaseException) -> None:
+        if not self._broken.done():
+            self._broken.set_result(reason)
+
+    async def _close_storage(self, storage: Storage) -> None:
+        # After a broken promise there is nothing left to write that could be trusted.
+        if not self._broken.done():
+            await storage.close()
+
+
+async def _lock_directory(filesystem: FileSystem, directory: Path, stack: contextlib.AsyncExitStack) -> None:
+    try:
+        await filesystem.make_directory(directory)
+        unlock = await filesystem.lock(directory / "lock")
+    except BlockingIOError as error:
+        raise BookieStartError(f"{directory} is in use by another bookie process; stop it first") from error
+    except OSError as error:
+        raise _translated(error, directory) from error
+    stack.callback(unlock)
+
+
+def _storage_settings(config: BookieConfig) -> StorageSettings:
+    return StorageSettings(
+        cache_bytes_max=config.cache_bytes,
+        journal_segment_bytes=config.journal_segment_bytes,
+        checkpoint_journal_bytes=config.checkpoint_journal_bytes,
+        checkpoint_seconds=config.checkpoint_seconds,
+        entry_log_bytes=config.entry_log_bytes,
+    )
+
+
+def _translated(error: OSError, path: Path) -> BookieStartError:
+    where = error.filename or path
+    return BookieStartError(f"{where}: {error.strerror or error}")
+
+
+def _listen_error(error: OSError, config: BookieConfig) -> BookieStartError:
+    where = f"{config.host}:{config.port}"
+    if error.errno == errno.EADDRINUSE:
+        return BookieStartError(f"port {config.port} of {config.host} is in use; choose another with --port")
+    return BookieStartError(f"cannot listen on {where}: {error.strerror or error}")

@@ -1,0 +1,118 @@
+"""One bookie as a process: signals, supervisor, exit status.
+
+Exit statuses: 0 after SIGTERM or SIGINT, 1 for what another attempt may cure, :data:`EXIT_DATA_WRONG` when its data or
+its identity are wrong: starting again cannot help, and supervisors are told not to try.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+
+import structlog
+import uvloop
+from octavo.bookie.bookie import Bookie
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.errors import DataWrongError
+from octavo.bookie.filesystem import RealFileSystem
+from octavo.bookie.logs import configure_logging
+from octavo.bookie.notify import notify_supervisor
+from octavo.metadata import MetadataStore, open_metadata_store
+from octavo.protocol.errors import MetadataUnavailableError, OctavoError
+
+from octavo._version import __version__
+
+log = structlog.get_logger("octavo.bookie")
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_DATA_WRONG = 78
+"""EX_CONFIG of sysexits.h: something on disk must be put right by a person first."""
+
+METADATA_RETRY_SECONDS = 0.5
+"""Pause between attempts to reach a metadata store that does not answer while a bookie starts."""
+
+THREAD_SWITCH_SECONDS = 0.0005
+"""How long the loop may keep the interpreter from the journal's thread when its sync is over; Python's default is ten
+times the sync itself."""
+
+
+def run(config: BookieConfig) -> int:
+    """Run a bookie until it is told to stop; the exit status."""
+    configure_logging(config.log_level, config.log_format)
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
+    try:
+        return uvloop.run(_main(config, random.Random(os.urandom(16))))
+    except DataWrongError as error:
+        _say_why("bookie refuses to start", error, config)
+        return EXIT_DATA_WRONG
+    except OctavoError as error:
+        _say_why("bookie cannot start", error, config)
+        return EXIT_FAILURE
+
+
+def _say_why(event: str, error: OctavoError, config: BookieConfig) -> None:
+    log.error(event, reason=error.message, data_dir=str(config.data_dir))
+
+
+async def _main(config: BookieConfig, rng: random.Random) -> int:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    filesystem = RealFileSystem()
+    store = await _open_metadata(config)
+    try:
+        starting = asyncio.ensure_future(
+            Bookie.start(config, filesystem=filesystem, store=store, rng=rng, software=__version__)
+        )
+        await _first_of(starting, stopped.wait())
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return EXIT_OK
+        bookie = starting.result()
+        notify_supervisor("READY=1", os.environ)
+        await _first_of(bookie.broken(), stopped.wait())
+        if not stopped.is_set():
+            reason = await bookie.broken()
+            log.error("bookie stops at once", reason=str(reason), error=type(reason).__name__)
+            sys.stderr.flush()
+            # No clean-up: it would write, and nothing written now can be trusted.
+            os._exit(EXIT_FAILURE)
+        notify_supervisor("STOPPING=1", os.environ)
+        log.info("bookie is stopping")
+        await bookie.stop()
+        log.info("bookie has stopped")
+    finally:
+        with contextlib.suppress(OctavoError):
+            await store.close()
+        await filesystem.close()
+    return EXIT_OK
+
+
+async def _open_metadata(config: BookieConfig) -> MetadataStore:
+    """The metadata store, waited for while it does not answer."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + config.start_timeout_seconds
+    while True:
+        try:
+            return await open_metadata_store(config.metadata, create=True, lease_seconds=config.lease_seconds)
+        except MetadataUnavailableError as error:
+            if loop.time() >= deadline:
+                raise
+            log.warning("waiting for the metadata store", uri=config.metadata, reason=error.message)
+            await asyncio.sleep(METADATA_RETRY_SECONDS)
+
+
+async def _first_of(*awaitables: object) -> None:
+    """Wait for the first; those that are coroutines of ours are cancelled, futures are left alone."""
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]  # type: ignore[call-overload]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, awaitable in zip(tasks, awaitables, strict=True):
+            if task is not awaitable:
+                task.cancel()
