@@ -17,12 +17,18 @@ usable() { # can this interpreter run Octavo and make virtual environments?
     "$1" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1 </dev/null
 }
 
+pyenv_versions() { # pyenv's interpreters of the versions that match, newest first; none where there is no pyenv
+    local interpreter
+    for interpreter in "${PYENV_ROOT:-$HOME/.pyenv}"/versions/$1/bin/python; do
+        if [ -x "$interpreter" ]; then echo "$interpreter"; fi
+    done | sort -rV
+}
+
 candidates() { # best first, one a line
-    local versions=${PYENV_ROOT:-$HOME/.pyenv}/versions
-    printf '%s\n' "python$preferred"
-    find "$versions" -maxdepth 1 -name "$preferred*" 2>/dev/null | sort -rV | sed 's|$|/bin/python|'
+    echo "python$preferred"
+    pyenv_versions "$preferred*"
     printf '%s\n' python3.13 python3.12 python3.14 python3 python
-    find "$versions" -maxdepth 1 -name '3.1[2-9]*' 2>/dev/null | sort -rV | sed 's|$|/bin/python|'
+    pyenv_versions '3.1[2-9]*'
 }
 
 find_python() {

@@ -1,0 +1,110 @@
+"""What the make targets and the set-up promise, as far as it can be seen without building anything."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.tree import ROOT
+
+TARGETS = ("demo", "up", "test", "check", "bench")
+
+SETUP_INPUTS = (".python-version", "pyproject.toml", "scripts/setup_venv.sh")
+
+
+def plan_of(target: str) -> str:
+    """The commands that make would run."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(
+        ["make", "--dry-run", target], cwd=ROOT, env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def run_setup(tree: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "scripts/setup_venv.sh", *arguments],
+        cwd=tree,
+        env={"PATH": os.environ["PATH"], "HOME": str(tree), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def fresh_tree(tmp_path: Path) -> Path:
+    """A tree with what set-up reads and nothing else."""
+    (tmp_path / "scripts").mkdir()
+    for name in SETUP_INPUTS:
+        shutil.copy2(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_sets_up_first(target: str) -> None:
+    assert plan_of(target).splitlines()[0] == "scripts/setup_venv.sh"
+
+
+def test_tests_run_without_skips() -> None:
+    assert "OCTAVO_NO_SKIPS=1 .venv/bin/pytest\n" in plan_of("test")
+
+
+def test_check_looks_at_format_lint_types_and_tidy_rules() -> None:
+    plan = plan_of("check")
+    for command in ("ruff format --check", "ruff check", "scripts/check_types.py", "pytest -q tests/house"):
+        assert command in plan
+
+
+def test_types_are_checked_in_the_unpacked_wheel() -> None:
+    # Run from the root of the tree, mypy would take octavo/ for the whole package and look at three files.
+    program = (ROOT / "scripts" / "check_types.py").read_text()
+    assert "unpack_wheel(SITE)" in program
+    assert "cwd=SITE" in program
+
+
+def test_setup_refuses_an_interpreter_that_cannot_be_used_and_makes_nothing(fresh_tree: Path) -> None:
+    run = run_setup(fresh_tree, PYTHON="/nowhere/python3.12")
+    assert run.returncode == 1
+    assert "PYTHON=/nowhere/python3.12 is not a Python 3.12 or newer" in run.stderr
+    assert not (fresh_tree / ".venv").exists()
+
+
+def test_setup_without_any_python_says_what_to_install(fresh_tree: Path) -> None:
+    tools = fresh_tree / "tools"
+    tools.mkdir()
+    for tool in ("bash", "cat", "cksum", "dirname", "flock", "mkdir", "sort", "tr"):
+        if found := shutil.which(tool):
+            (tools / tool).symlink_to(found)
+    run = run_setup(fresh_tree, PATH=str(tools))
+    assert run.returncode == 1
+    assert "no Python 3.12 or newer" in run.stderr
+    assert "apt install python3.12 python3.12-venv" in run.stderr
+    assert not (fresh_tree / ".venv").exists()
+
+
+def test_setup_passes_over_a_python_that_is_too_old(fresh_tree: Path) -> None:
+    tools = fresh_tree / "tools"
+    tools.mkdir()
+    for name in ("python3.13", "python3.12", "python3.14", "python3"):
+        (tools / name).write_text("#!/bin/sh\nexit 1\n")
+        (tools / name).chmod(0o755)
+    (tools / "python").symlink_to(sys.executable)
+    run = run_setup(fresh_tree, "--find-python", PATH=os.pathsep.join([str(tools), os.environ["PATH"]]))
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "python"
+
+
+def test_setup_prefers_the_version_of_the_project_among_those_of_pyenv(fresh_tree: Path) -> None:
+    for version in ("3.12.9", "3.13.2", "3.13.10", "3.14.1"):
+        folder = fresh_tree / ".pyenv" / "versions" / version / "bin"
+        folder.mkdir(parents=True)
+        (folder / "python").symlink_to(sys.executable)
+    (fresh_tree / ".python-version").write_text("3.13\n")
+    tools = fresh_tree / "tools"
+    tools.mkdir()
+    (tools / "python3.13").write_text("#!/bin/sh\nexit 1\n")
+    (tools / "python3.13").chmod(0o755)
+    run = run_setup(fresh_tree, "--find-python", PATH=os.pathsep.join([str(tools), os.environ["PATH"]]))
+    assert run.stdout.strip().endswith(".pyenv/versions/3.13.10/bin/python")
