@@ -1,7 +1,21 @@
 """What a cluster agrees on: ledgers, bookies, cookies, documents, locks; and the stores that keep it."""
 
+from octavo.metadata.changes import (
+    BeginRecovery,
+    ChangeEnsemble,
+    CloseLedger,
+    FinishRecovery,
+    MetadataChange,
+)
+from octavo.metadata.connect import open_metadata_store
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
-from octavo.metadata.registration import BookieRegistration, BookieState, Cookie, KnownBookie
+from octavo.metadata.registration import (
+    BookieRegistration,
+    BookieState,
+    Cookie,
+    KnownBookie,
+    split_address,
+)
 from octavo.metadata.store import (
     BookieLease,
     Lease,
@@ -11,20 +25,29 @@ from octavo.metadata.store import (
     Versioned,
     Watch,
 )
+from octavo.metadata.update import update_ledger
 
 __all__ = [
+    "BeginRecovery",
     "BookieLease",
     "BookieRegistration",
     "BookieState",
+    "ChangeEnsemble",
+    "CloseLedger",
     "Cookie",
+    "FinishRecovery",
     "Fragment",
     "KnownBookie",
     "Lease",
     "LedgerMetadata",
     "LedgerState",
     "LockHolder",
+    "MetadataChange",
     "MetadataStore",
     "Version",
     "Versioned",
     "Watch",
+    "open_metadata_store",
+    "split_address",
+    "update_ledger",
 ]

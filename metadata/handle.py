@@ -1,0 +1,325 @@
+"""A :class:`MetadataStore` on any driver's records: encoding, errors, watches and leases, the same for all drivers."""
+
+import random
+import re
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from octavo.metadata.leases import HeldLease, LeaseKeeper
+from octavo.metadata.model import LedgerMetadata, decode_ledger, encode_ledger
+from octavo.metadata.records import LIST_PAGE_RECORDS, Kind, RecordStore, ledger_key
+from octavo.metadata.registration import (
+    BookieRegistration,
+    BookieState,
+    Cookie,
+    KnownBookie,
+    decode_cookie,
+    decode_registration,
+    encode_cookie,
+    encode_registration,
+)
+from octavo.metadata.store import (
+    DOCUMENT_BYTES_MAX,
+    LockHolder,
+    MetadataStore,
+    Version,
+    Versioned,
+)
+from octavo.metadata.watch import HubWatch, WatchHub
+from octavo.protocol.errors import (
+    ClientClosedError,
+    InvalidArgumentError,
+    LedgerExistsError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+)
+from octavo.protocol.ids import ID_MAX, BookieId, LedgerId
+
+_NAME: Final = re.compile(r"(?!.{513})[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._/-]{0,512}")
+_HOLDER_CHARACTERS_MAX: Final = 512
+
+
+class RecordMetadataStore(MetadataStore):
+    """See :class:`MetadataStore`. ``clock`` gives seconds for leases; ``rng`` makes the names of sessions."""
+
+    def __init__(
+        self, records: RecordStore, *, lease_seconds: float, clock: Callable[[], float], rng: random.Random
+    ) -> None:
+        if lease_seconds <= 0:
+            raise InvalidArgumentError(f"a lease of {lease_seconds} seconds is none")
+        self._records = records
+        self._closed = False
+        self._hub = WatchHub(records.watching)
+        self._keeper = LeaseKeeper(records, lease_seconds, clock, lambda: f"{rng.getrandbits(128):032x}")
+        records.start(self._on_change)
+
+    def __repr__(self) -> str:
+        return f"<MetadataStore {self.uri}{' closed' if self._closed else ''}>"
+
+    @property
+    def uri(self) -> str:
+        return self._records.uri
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._hub.close()
+        await self._keeper.close()
+        await self._records.close()
+
+    async def renew_leases(self) -> None:
+        """Renew now, not when the next renewal is due, and tell the holders of what has been lost."""
+        self._open()
+        await self._keeper.renew()
+
+    async def cluster_id(self) -> str:
+        return await self._open().cluster_id()
+
+    # --- ledgers ---------------------------------------------------------------------------------------------------
+
+    async def allocate_ledger_id(self) -> LedgerId:
+        return await self._open().allocate_ledger_id()
+
+    async def create_ledger(self, metadata: LedgerMetadata) -> Version:
+        ledger_id = metadata.ledger_id
+        if not await self._open().is_allocated(ledger_id):
+            raise InvalidArgumentError(f"ledger id {ledger_id} was never allocated in this cluster")
+        version = await self._open().create(Kind.LEDGER, ledger_key(ledger_id), encode_ledger(metadata))
+        if version is None:
+            raise LedgerExistsError(f"ledger {ledger_id} exists already")
+        return version
+
+    async def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        found = await self._load_ledger(ledger_id, None)
+        if found is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        return found
+
+    async def compare_and_set_ledger(self, metadata: LedgerMetadata, expected: Version) -> Version:
+        key = ledger_key(metadata.ledger_id)
+        version = await self._open().compare_and_set(Kind.LEDGER, key, encode_ledger(metadata), expected)
+        if version is None:
+            raise await self._ledger_conflict(metadata.ledger_id)
+        return version
+
+    async def delete_ledger(self, ledger_id: LedgerId, expected: Version | None = None) -> None:
+        if not await self._open().delete(Kind.LEDGER, ledger_key(ledger_id), expected):
+            raise await self._ledger_conflict(ledger_id)
+
+    async def list_ledgers(self) -> AsyncIterator[LedgerId]:
+        async for key in self._keys(Kind.LEDGER, ""):
+            yield LedgerId(int(key))
+
+    def watch_ledger(self, ledger_id: LedgerId) -> HubWatch[Versioned[LedgerMetadata] | None]:
+        self._open()
+
+        async def load(previous: Versioned[LedgerMetadata] | None) -> Versioned[LedgerMetadata] | None:
+            return await self._load_ledger(ledger_id, previous)
+
+        return self._hub.watch((Kind.LEDGER, ledger_key(ledger_id)), load)
+
+    async def _load_ledger(
+        self, ledger_id: LedgerId, previous: Versioned[LedgerMetadata] | None
+    ) -> Versioned[LedgerMetadata] | None:
+        record = await self._open().read(Kind.LEDGER, ledger_key(ledger_id)) if 0 <= ledger_id <= ID_MAX else None
+        if record is None:
+            return None
+        if previous is not None and previous.version == record.version:
+            return previous
+        return Versioned(decode_ledger(ledger_id, record.value), record.version)
+
+    async def _ledger_conflict(self, ledger_id: LedgerId) -> NoSuchLedgerError | MetadataConflictError:
+        if await self._open().read(Kind.LEDGER, ledger_key(ledger_id)) is None:
+            return NoSuchLedgerError(f"ledger {ledger_id} does not exist, or has been deleted")
+        return MetadataConflictError(f"ledger {ledger_id}: its metadata were changed by somebody else")
+
+    # --- bookies ---------------------------------------------------------------------------------------------------
+
+    async def register_bookie(self, registration: BookieRegistration) -> HeldLease:
+        self._open()
+        bookie_id = registration.bookie_id
+        lease = await self._keeper.acquire(Kind.BOOKIE, bookie_id, encode_registration(registration), take_over=True)
+        if lease is None:  # taken over only to be refused: the session ended between two calls
+            raise MetadataUnavailableError(f"bookie {bookie_id}: its registration did not last; register again")
+        return lease
+
+    async def list_bookies(self) -> Mapping[BookieId, BookieRegistration]:
+        bookies: dict[BookieId, BookieRegistration] = {}
+        for record in await self._open().read_all(Kind.BOOKIE):
+            bookie_id = BookieId(record.key)
+            bookies[bookie_id] = decode_registration(bookie_id, record.value)
+        return MappingProxyType(bookies)
+
+    def watch_bookies(self) -> HubWatch[Mapping[BookieId, BookieRegistration]]:
+        self._open()
+
+        async def load(
+            _previous: Mapping[BookieId, BookieRegistration] | None,
+        ) -> Mapping[BookieId, BookieRegistration]:
+            return await self.list_bookies()
+
+        return self._hub.watch((Kind.BOOKIE, None), load)
+
+    async def list_known_bookies(self) -> list[KnownBookie]:
+        # Cookies first: a bookie that registers in between is then found alive, not missing.
+        addresses = {cookie.value.bookie_id: cookie.value.address for cookie in await self.list_cookies()}
+        live = await self.list_bookies()
+        known = []
+        for bookie_id in sorted({*addresses, *live}):
+            registration = live.get(bookie_id)
+            known.append(
+                KnownBookie(
+                    bookie_id=bookie_id,
+                    address=addresses[bookie_id] if registration is None else registration.address,
+                    state=BookieState.UNAVAILABLE if registration is None else registration.state,
+                    registration=registration,
+                )
+            )
+        return known
+
+    async def create_cookie(self, cookie: Cookie) -> Version:
+        version = await self._open().create(Kind.COOKIE, cookie.bookie_id, encode_cookie(cookie))
+        if version is None:
+            raise MetadataConflictError(f"bookie {cookie.bookie_id} has a cookie already")
+        return version
+
+    async def read_cookie(self, bookie_id: BookieId) -> Versioned[Cookie] | None:
+        record = await self._open().read(Kind.COOKIE, bookie_id)
+        return None if record is None else Versioned(decode_cookie(bookie_id, record.value), record.version)
+
+    async def compare_and_set_cookie(self, cookie: Cookie, expected: Version) -> Version:
+        version = await self._open().compare_and_set(Kind.COOKIE, cookie.bookie_id, encode_cookie(cookie), expected)
+        if version is None:
+            raise MetadataConflictError(
+                f"bookie {cookie.bookie_id}: its cookie was changed by somebody else or is gone"
+            )
+        return version
+
+    async def delete_cookie(self, bookie_id: BookieId, expected: Version) -> None:
+        if not await self._open().delete(Kind.COOKIE, bookie_id, expected):
+            raise MetadataConflictError(f"bookie {bookie_id}: its cookie was changed by somebody else or is gone")
+
+    async def list_cookies(self) -> list[Versioned[Cookie]]:
+        return [
+            Versioned(decode_cookie(BookieId(record.key), record.value), record.version)
+            for record in await self._open().read_all(Kind.COOKIE)
+        ]
+
+    # --- named documents -------------------------------------------------------------------------------------------
+
+    async def create_document(self, name: str, value: bytes) -> Version:
+        _check_document(name, value)
+        version = await self._open().create(Kind.DOCUMENT, name, value)
+        if version is None:
+            raise MetadataConflictError(f"document {name} exists already")
+        return version
+
+    async def read_document(self, name: str) -> Versioned[bytes] | None:
+        _check_name(name)
+        record = await self._open().read(Kind.DOCUMENT, name)
+        return None if record is None else Versioned(record.value, record.version)
+
+    async def compare_and_set_document(self, name: str, value: bytes, expected: Version) -> Version:
+        _check_document(name, value)
+        version = await self._open().compare_and_set(Kind.DOCUMENT, name, value, expected)
+        if version is None:
+            raise MetadataConflictError(f"document {name} was changed by somebody else or is gone")
+        return version
+
+    async def delete_document(self, name: str, expected: Version | None = None) -> None:
+        _check_name(name)
+        if not await self._open().delete(Kind.DOCUMENT, name, expected) and expected is not None:
+            raise MetadataConflictError(f"document {name} was changed by somebody else or is gone")
+
+    async def list_documents(self, prefix: str = "") -> AsyncIterator[str]:
+        if _PREFIX.fullmatch(prefix) is None:
+            raise InvalidArgumentError(f"{prefix!r} cannot begin the name of a document")
+        async for key in self._keys(Kind.DOCUMENT, prefix):
+            yield key
+
+    def watch_document(self, name: str) -> HubWatch[Versioned[bytes] | None]:
+        _check_name(name)
+        self._open()
+
+        async def load(_previous: Versioned[bytes] | None) -> Versioned[bytes] | None:
+            return await self.read_document(name)
+
+        return self._hub.watch((Kind.DOCUMENT, name), load)
+
+    # --- locks and election ----------------------------------------------------------------------------------------
+
+    async def try_lock(self, name: str, holder: str) -> HeldLease | None:
+        _check_name(name)
+        if len(holder) > _HOLDER_CHARACTERS_MAX:
+            raise InvalidArgumentError(f"the holder of a lock is named in at most {_HOLDER_CHARACTERS_MAX} characters")
+        self._open()
+        return await self._keeper.acquire(Kind.LOCK, name, holder.encode(), take_over=False)
+
+    async def lock(self, name: str, holder: str) -> HeldLease:
+        async with self.watch_lock(name) as watch:
+            async for present in watch:
+                if present is None:
+                    lease = await self.try_lock(name, holder)
+                    if lease is not None:
+                        return lease
+        raise AssertionError("a watch does not end by itself")
+
+    async def read_lock(self, name: str) -> LockHolder | None:
+        _check_name(name)
+        record = await self._open().read(Kind.LOCK, name)
+        return None if record is None else LockHolder(record.value.decode(), record.version)
+
+    def watch_lock(self, name: str) -> HubWatch[LockHolder | None]:
+        _check_name(name)
+        self._open()
+
+        async def load(_previous: LockHolder | None) -> LockHolder | None:
+            return await self.read_lock(name)
+
+        return self._hub.watch((Kind.LOCK, name), load)
+
+    # --- shared ----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> RecordStore:
+        if self._closed:
+            raise ClientClosedError("the metadata store has been closed")
+        return self._records
+
+    async def _keys(self, kind: Kind, prefix: str) -> AsyncIterator[str]:
+        after = ""
+        while True:
+            keys = await self._open().list_keys(kind, prefix=prefix, after=after, limit=LIST_PAGE_RECORDS)
+            for key in keys:
+                yield key
+            if len(keys) < LIST_PAGE_RECORDS:
+                return
+            after = keys[-1]
+
+    def _on_change(self, kind: Kind | None, key: str | None) -> None:
+        if kind is not None and key is not None:
+            self._hub.changed_one((kind, key))
+            self._hub.changed_one((kind, None))
+        else:
+            self._hub.changed(lambda watched: kind is None or _kind_of(watched) is kind)
+
+
+def _kind_of(key: Hashable) -> Hashable:
+    assert isinstance(key, tuple)
+    return key[0]
+
+
+def _check_name(name: str) -> None:
+    if _NAME.fullmatch(name) is None:
+        raise InvalidArgumentError(
+            f"{name!r} is not a name: words of letters, digits and ._- joined by /, at most 512 characters"
+        )
+
+
+def _check_document(name: str, value: bytes) -> None:
+    _check_name(name)
+    if len(value) > DOCUMENT_BYTES_MAX:
+        raise InvalidArgumentError(f"document {name}: {len(value)} bytes are over the limit of {DOCUMENT_BYTES_MAX}")

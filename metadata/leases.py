@@ -1,0 +1,222 @@
+"""Registrations and locks as the process that holds them sees them: one session, renewed while the event loop runs.
+
+A lease is lost when its holder gives it up, somebody takes it over, the store says that the session has ended, or the
+lease time has passed since the last renewal that succeeded began. The last is judged by the holder's own clock: others may
+have seen the lease end although the store does not answer us.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from octavo.metadata.records import Kind, RecordStore
+from octavo.metadata.registration import BookieRegistration, encode_registration
+from octavo.protocol.errors import (
+    ClientClosedError,
+    InvalidArgumentError,
+    LeaseLostError,
+    MetadataUnavailableError,
+    OctavoError,
+)
+
+RENEWALS_PER_LEASE: Final = 3
+"""Two renewals in a row may fail or come late before a lease is lost."""
+
+
+class HeldLease:
+    """A :class:`octavo.metadata.store.Lease`."""
+
+    def __init__(self, keeper: "LeaseKeeper", kind: Kind, key: str, session: str, fencing_number: int) -> None:
+        self._keeper = keeper
+        self._kind = kind
+        self._key = key
+        self.session = session
+        self._fencing_number = fencing_number
+        self._ended = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<lease on {self._kind.value} {self._key}, {'lost' if self.lost else 'held'}>"
+
+    @property
+    def thing(self) -> tuple[Kind, str]:
+        """What is held."""
+        return self._kind, self._key
+
+    @property
+    def fencing_number(self) -> int:
+        return self._fencing_number
+
+    @property
+    def lost(self) -> bool:
+        return self._ended.is_set() or self._keeper.out_of_time(self.session)
+
+    async def wait_lost(self) -> None:
+        await self._ended.wait()
+
+    async def release(self) -> None:
+        if not self._ended.is_set():
+            self.end()
+            await self._keeper.give_up(self)
+
+    async def update(self, registration: BookieRegistration) -> None:
+        """Of a bookie's lease: announce a change."""
+        if registration.bookie_id != self._key:
+            raise InvalidArgumentError(
+                f"this is the registration of bookie {self._key}, not of {registration.bookie_id}"
+            )
+        if not self.lost and await self._keeper.announce(self, encode_registration(registration)):
+            return
+        self.end()
+        raise LeaseLostError(f"bookie {self._key}: its registration is lost; register again")
+
+    def end(self) -> None:
+        """It is held no more."""
+        self._ended.set()
+
+
+class LeaseKeeper:
+    """The session of one handle, and all leases in it. ``clock`` gives seconds that never go back nor stop in a suspend;
+    ``new_token`` gives a session's name."""
+
+    def __init__(
+        self,
+        records: RecordStore,
+        lease_seconds: float,
+        clock: Callable[[], float],
+        new_token: Callable[[], str],
+    ) -> None:
+        self._records = records
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._new_token = new_token
+        self._closed = False
+        self._session: str | None = None
+        self._renewed_at = 0.0
+        """When the latest renewal that succeeded was begun."""
+        self._beginning = asyncio.Lock()
+        self._leases: dict[tuple[Kind, str], HeldLease] = {}
+        self._renewing: asyncio.Task[None] | None = None
+        self._cleaning: set[asyncio.Task[None]] = set()
+
+    def out_of_time(self, session: str) -> bool:
+        """Whether the session has ended for all we know."""
+        return session != self._session or self._clock() >= self._renewed_at + self._lease_seconds
+
+    async def acquire(self, kind: Kind, key: str, value: bytes, *, take_over: bool) -> HeldLease | None:
+        """Make a record in our session; None when somebody holds it. A cancelled call leaves nothing behind."""
+        making = asyncio.create_task(self._make(kind, key, value, take_over))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            cleaning = asyncio.create_task(_release_when_made(making))
+            self._cleaning.add(cleaning)
+            cleaning.add_done_callback(self._cleaning.discard)
+            raise
+
+    async def give_up(self, lease: HeldLease) -> None:
+        """Delete the record of a lease, unless it is somebody else's by now."""
+        if self._leases.get(lease.thing) is lease:
+            del self._leases[lease.thing]
+            await self._records.delete_in_session(*lease.thing, lease.session)
+
+    async def announce(self, lease: HeldLease, value: bytes) -> bool:
+        """Change the record of a lease; False when it is lost."""
+        return await self._records.set_in_session(*lease.thing, value, lease.session) is not None
+
+    async def renew(self) -> None:
+        """Renew now; leases found lost are told so. Does not raise when the store does not answer."""
+        session, began_at = self._session, self._clock()
+        if session is None:
+            return
+        # A lease made while the renewal is under way may be missing in its answer; only these must be in it.
+        made_before = list(self._leases.values())
+        try:
+            async with asyncio.timeout(self._lease_seconds / RENEWALS_PER_LEASE):
+                held = await self._records.renew_session(session, self._lease_seconds)
+        except (OctavoError, TimeoutError):
+            if self._session == session and self.out_of_time(session):
+                self._lose(session)
+            return
+        if session != self._session:
+            return
+        if held is None:
+            self._lose(session)
+            return
+        self._renewed_at = began_at
+        for lease in made_before:
+            if lease.thing not in held and self._leases.get(lease.thing) is lease:
+                del self._leases[lease.thing]
+                lease.end()
+
+    async def close(self) -> None:
+        """Give up everything. Does not raise when the store does not answer: the session then ends by itself."""
+        self._closed = True
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        await asyncio.gather(*self._cleaning, return_exceptions=True)
+        session = self._session
+        if session is None:
+            return
+        self._lose(session)
+        with contextlib.suppress(MetadataUnavailableError):
+            await self._records.end_session(session)
+
+    async def _make(self, kind: Kind, key: str, value: bytes, take_over: bool) -> HeldLease | None:
+        while True:
+            session = await self._live_session()
+            version = await self._records.create_in_session(kind, key, value, session, take_over=take_over)
+            if version is not None:
+                break
+            # Somebody holds it, or our session has ended without our knowing: a renewal tells which.
+            await self.renew()
+            if session == self._session:
+                return None
+        lease = HeldLease(self, kind, key, session, version)
+        previous = self._leases.get(lease.thing)
+        if previous is not None:
+            previous.end()
+        self._leases[lease.thing] = lease
+        return lease
+
+    async def _live_session(self) -> str:
+        async with self._beginning:
+            if self._closed:
+                raise ClientClosedError("the metadata store has been closed")
+            if self._session is not None and self.out_of_time(self._session):
+                self._lose(self._session)
+            if self._session is None:
+                session, began_at = self._new_token(), self._clock()
+                await self._records.begin_session(session, self._lease_seconds)
+                self._session, self._renewed_at = session, began_at
+                if self._renewing is None:
+                    self._renewing = asyncio.create_task(self._keep_renewing(), name="renew leases")
+            return self._session
+
+    def _lose(self, session: str) -> None:
+        assert session == self._session
+        self._session = None
+        leases = list(self._leases.values())
+        self._leases.clear()
+        for lease in leases:
+            lease.end()
+
+    async def _keep_renewing(self) -> None:
+        interval = self._lease_seconds / RENEWALS_PER_LEASE
+        while True:
+            delay = interval
+            if self._session is not None:
+                # After renewals that failed: be there when the time is out, to tell the holders.
+                remaining = self._renewed_at + self._lease_seconds - self._clock()
+                delay = min(interval, max(remaining, interval / 10))
+            await asyncio.sleep(delay)
+            await self.renew()
+
+
+async def _release_when_made(making: "asyncio.Task[HeldLease | None]") -> None:
+    # Who asked has gone: an error has nobody to go to, and a lease that could not be released ends with the session.
+    with contextlib.suppress(OctavoError):
+        lease = await making
+        if lease is not None:
+            await lease.release()

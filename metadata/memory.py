@@ -1,0 +1,300 @@
+"""``memory://[name]``: metadata that live in this process, for tests and simulation.
+
+A :class:`MemoryServer` stands for the ensemble of servers that a real driver talks to; any number of handles share one. It
+is deterministic: time is the event loop's (or ``clock``), names come from ``rng``, and every operation lets the event
+loop turn once before it takes effect, as any real store does.
+"""
+
+import asyncio
+import random
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakValueDictionary
+
+from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.records import Kind, Listener, Record, RecordStore
+from octavo.metadata.store import LEASE_SECONDS_DEFAULT, Version
+from octavo.protocol.errors import MetadataUnavailableError
+from octavo.protocol.ids import ID_MAX, LedgerId
+
+
+class _Stored:
+    """A record as stored. Immutable: a change stores another."""
+
+    __slots__ = ("session", "value", "version")
+
+    def __init__(self, value: bytes, version: Version, session: str | None) -> None:
+        self.value = value
+        self.version = version
+        self.session = session
+
+
+class MemoryServer:
+    """The state behind all handles of one ``memory://`` store. Its methods are synchronous and take effect at once.
+
+    ``clock`` gives seconds (the running loop's time by default; with a clock of one's own, call :meth:`end_late_sessions`
+    after moving it). ``rng`` makes the cluster's id.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        clock: Callable[[], float] | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.name = name
+        self.cluster_id = f"{(rng or random.SystemRandom()).getrandbits(128):032x}"
+        self._clock = clock
+        self._records: dict[Kind, dict[str, _Stored]] = {kind: {} for kind in Kind}
+        self._keys: dict[Kind, list[str]] = {kind: [] for kind in Kind}
+        self._versions = 0
+        self._next_ledger_id = 0
+        self._sessions: dict[str, float] = {}
+        """When each ends, unless it is renewed."""
+        self._listeners: dict[int, Listener] = {}
+        self._listeners_added = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def check_invariants(self) -> None:
+        """Keys are in order, and every record of a session belongs to one that has not ended."""
+        for kind, records in self._records.items():
+            assert self._keys[kind] == sorted(records), f"keys of {kind} out of step"
+            for key, stored in records.items():
+                assert stored.session is None or stored.session in self._sessions, f"{key} outlives its session"
+                assert 0 < stored.version <= self._versions, f"{key} has a version from the future"
+
+    def now(self) -> float:
+        """The time that leases are counted by, in seconds."""
+        return asyncio.get_running_loop().time() if self._clock is None else self._clock()
+
+    def add_listener(self, listener: Listener) -> int:
+        """Report every change to ``listener``; gives the number by which to remove it."""
+        self._listeners_added += 1
+        self._listeners[self._listeners_added] = listener
+        return self._listeners_added
+
+    def remove_listener(self, number: int) -> None:
+        """Report no more."""
+        del self._listeners[number]
+
+    def allocate_ledger_id(self) -> LedgerId:
+        if self._next_ledger_id > ID_MAX:
+            raise MetadataUnavailableError("all ledger ids have been used", may_have_happened=False)
+        self._next_ledger_id += 1
+        return LedgerId(self._next_ledger_id - 1)
+
+    def is_allocated(self, ledger_id: LedgerId) -> bool:
+        return ledger_id < self._next_ledger_id
+
+    def create(self, kind: Kind, key: str, value: bytes, session: str | None, *, take_over: bool) -> Version | None:
+        self.end_late_sessions()
+        if session is not None and session not in self._sessions:
+            return None
+        if key in self._records[kind]:
+            if not take_over:
+                return None
+        else:
+            insort(self._keys[kind], key)
+        return self._store(kind, key, value, session)
+
+    def read(self, kind: Kind, key: str) -> Record | None:
+        self.end_late_sessions()
+        stored = self._records[kind].get(key)
+        return None if stored is None else Record(key, stored.value, stored.version)
+
+    def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
+        stored = self._records[kind].get(key)
+        if stored is None or stored.version != expected:
+            return None
+        return self._store(kind, key, value, stored.session)
+
+    def set_in_session(self, kind: Kind, key: str, value: bytes, session: str) -> Version | None:
+        stored = self._records[kind].get(key)
+        if stored is None or stored.session != session or not self._is_live(session):
+            return None
+        return self._store(kind, key, value, session)
+
+    def delete(self, kind: Kind, key: str, *, expected: Version | None, session: str | None) -> bool:
+        stored = self._records[kind].get(key)
+        if stored is None or stored.session != session or (expected is not None and stored.version != expected):
+            return False
+        self._forget(kind, key)
+        return True
+
+    def list_keys(self, kind: Kind, *, prefix: str, after: str, limit: int) -> list[str]:
+        keys = self._keys[kind]
+        start = max(bisect_right(keys, after), bisect_left(keys, prefix))
+        page = []
+        for key in keys[start : start + limit]:
+            if not key.startswith(prefix):
+                break
+            page.append(key)
+        return page
+
+    def read_all(self, kind: Kind) -> list[Record]:
+        self.end_late_sessions()
+        records = self._records[kind]
+        return [Record(key, records[key].value, records[key].version) for key in self._keys[kind]]
+
+    def begin_session(self, session: str, lease_seconds: float) -> None:
+        self._sessions[session] = self.now() + lease_seconds
+        self._set_timer()
+
+    def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
+        if not self._is_live(session):
+            return None
+        self._sessions[session] = self.now() + lease_seconds
+        self._set_timer()
+        return {
+            (kind, key)
+            for kind in (Kind.BOOKIE, Kind.LOCK)
+            for key, stored in self._records[kind].items()
+            if stored.session == session
+        }
+
+    def end_session(self, session: str) -> None:
+        """End it now: the holder closed, or a simulation lets it expire."""
+        if self._sessions.pop(session, None) is None:
+            return
+        for kind in (Kind.BOOKIE, Kind.LOCK):
+            for key in [key for key, stored in self._records[kind].items() if stored.session == session]:
+                self._forget(kind, key)
+        self._set_timer()
+
+    def end_late_sessions(self) -> None:
+        """End the sessions that were not renewed in time."""
+        for session in list(self._sessions):
+            self._is_live(session)
+
+    def _is_live(self, session: str) -> bool:
+        ends_at = self._sessions.get(session)
+        if ends_at is None:
+            return False
+        if self.now() >= ends_at:
+            self.end_session(session)
+            return False
+        return True
+
+    def _set_timer(self) -> None:
+        if self._clock is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sessions:
+            self._timer = asyncio.get_running_loop().call_at(min(self._sessions.values()), self.end_late_sessions)
+
+    def _store(self, kind: Kind, key: str, value: bytes, session: str | None) -> Version:
+        self._versions += 1
+        version = Version(self._versions)
+        self._records[kind][key] = _Stored(value, version, session)
+        self._report(kind, key)
+        return version
+
+    def _forget(self, kind: Kind, key: str) -> None:
+        del self._records[kind][key]
+        keys = self._keys[kind]
+        del keys[bisect_right(keys, key) - 1]
+        self._report(kind, key)
+
+    def _report(self, kind: Kind, key: str) -> None:
+        for listener in list(self._listeners.values()):
+            listener(kind, key)
+
+
+class MemoryRecordStore(RecordStore):
+    """One handle's way to a :class:`MemoryServer`."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
+        self._listener: int | None = None
+
+    @property
+    def uri(self) -> str:
+        return f"memory://{self._server.name}"
+
+    def start(self, listener: Listener) -> None:
+        self._listener = self._server.add_listener(listener)
+
+    def watching(self, active: bool) -> None:
+        """The server always reports."""
+
+    async def close(self) -> None:
+        assert self._listener is not None
+        self._server.remove_listener(self._listener)
+
+    async def cluster_id(self) -> str:
+        return (await self._reach()).cluster_id
+
+    async def allocate_ledger_id(self) -> LedgerId:
+        return (await self._reach()).allocate_ledger_id()
+
+    async def is_allocated(self, ledger_id: LedgerId) -> bool:
+        return (await self._reach()).is_allocated(ledger_id)
+
+    async def create(self, kind: Kind, key: str, value: bytes) -> Version | None:
+        return (await self._reach()).create(kind, key, value, None, take_over=False)
+
+    async def create_in_session(
+        self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
+    ) -> Version | None:
+        return (await self._reach()).create(kind, key, value, session, take_over=take_over)
+
+    async def read(self, kind: Kind, key: str) -> Record | None:
+        return (await self._reach()).read(kind, key)
+
+    async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
+        return (await self._reach()).compare_and_set(kind, key, value, expected)
+
+    async def set_in_session(self, kind: Kind, key: str, value: bytes, session: str) -> Version | None:
+        return (await self._reach()).set_in_session(kind, key, value, session)
+
+    async def delete(self, kind: Kind, key: str, expected: Version | None) -> bool:
+        return (await self._reach()).delete(kind, key, expected=expected, session=None)
+
+    async def delete_in_session(self, kind: Kind, key: str, session: str) -> bool:
+        return (await self._reach()).delete(kind, key, expected=None, session=session)
+
+    async def list_keys(self, kind: Kind, *, prefix: str, after: str, limit: int) -> list[str]:
+        return (await self._reach()).list_keys(kind, prefix=prefix, after=after, limit=limit)
+
+    async def read_all(self, kind: Kind) -> list[Record]:
+        return (await self._reach()).read_all(kind)
+
+    async def begin_session(self, session: str, lease_seconds: float) -> None:
+        (await self._reach()).begin_session(session, lease_seconds)
+
+    async def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
+        return (await self._reach()).renew_session(session, lease_seconds)
+
+    async def end_session(self, session: str) -> None:
+        (await self._reach()).end_session(session)
+
+    async def _reach(self) -> MemoryServer:
+        await asyncio.sleep(0)
+        return self._server
+
+
+_servers: Final[WeakValueDictionary[str, MemoryServer]] = WeakValueDictionary()
+"""Named stores of this process. One lives for as long as a handle on it is open."""
+
+
+def memory_server(name: str) -> MemoryServer:
+    """The store called ``name`` in this process, made if need be; without a name a new one every time."""
+    if not name:
+        return MemoryServer()
+    server = _servers.get(name)
+    if server is None:
+        server = _servers[name] = MemoryServer(name)
+    return server
+
+
+def open_memory_store(
+    server: MemoryServer, *, lease_seconds: float = LEASE_SECONDS_DEFAULT, rng: random.Random | None = None
+) -> RecordMetadataStore:
+    """A handle on ``server``. ``rng`` makes the names of its sessions."""
+    return RecordMetadataStore(
+        MemoryRecordStore(server), lease_seconds=lease_seconds, clock=server.now, rng=rng or random.SystemRandom()
+    )

@@ -1,0 +1,398 @@
+"""The SQLite file behind ``sqlite:///`` and everything done to it; synchronous, for one thread.
+
+Durability: WAL with ``synchronous=FULL``, so that a commit has been synced when it returns and a power cut takes back
+nothing; every change is one ``BEGIN IMMEDIATE`` transaction, so that it neither deadlocks nor works on something stale.
+
+Leases are counted by the host's boot time (it goes on in a suspend and nobody sets it) together with the boot's id: after
+a reboot every lease of before is over. A store is therefore for processes of one host, on a local file system.
+
+=============  ==================================================================================================
+table          holds
+=============  ==================================================================================================
+``settings``   ``cluster_id`` (text); ``next_ledger_id`` and ``versions`` (integers that only grow)
+``records``    kind, key, value, version (from ``versions``: unique in the whole store), session (NULL: for good)
+``sessions``   session, boot id, boot time in seconds at which it ends
+=============  ==================================================================================================
+"""
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from octavo.metadata.records import Kind, Record
+from octavo.metadata.store import Version
+from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
+from octavo.protocol.ids import ID_MAX, LedgerId
+
+APPLICATION_ID: Final = 0x4F435456
+""""OCTV", in the file's header: tells our files from other SQLite databases."""
+
+FORMAT: Final = 1
+"""Format of the tables, in the file's ``user_version``."""
+
+_SCHEMA: Final = """
+CREATE TABLE settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE records (
+    kind TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, version INTEGER NOT NULL, session TEXT,
+    UNIQUE (kind, key)
+);
+CREATE INDEX records_of_session ON records (session) WHERE session IS NOT NULL;
+CREATE TABLE sessions (
+    session TEXT PRIMARY KEY, boot_id TEXT NOT NULL, ends_at REAL NOT NULL
+) WITHOUT ROWID;
+"""
+
+_ALIVE: Final = (
+    "(session IS NULL OR session IN (SELECT session FROM sessions WHERE boot_id = :boot AND ends_at > :now))"
+)
+"""Condition on a record: it is there for all to see."""
+
+_KEY_END: Final = "\x7f"
+"""Sorts behind every character of a key."""
+
+
+class Changes(NamedTuple):
+    """What a look at the file tells about other connections' doings since the last look."""
+
+    records: bool
+    """Some record changed."""
+    sessions: bool
+    """Some session began or ended."""
+
+
+class Database:
+    """An open store. ``clock`` gives seconds of boot time. Every method raises :class:`MetadataUnavailableError` when the
+    file cannot be used now, :class:`MetadataError` when it is damaged; both name the path."""
+
+    def __init__(
+        self, path: Path, *, create: bool, busy_timeout_seconds: float, clock: Callable[[], float], boot_id: str
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._boot_id = boot_id
+        self._busy_timeout_seconds = busy_timeout_seconds
+        with self._translated():
+            if create:
+                _make_directory(path.parent)
+            elif not path.exists():
+                raise MetadataUnavailableError(
+                    f"there is no metadata store at {path}: start a cluster there first (octavo up), or name another store",
+                    may_have_happened=False,
+                )
+            mode = "rwc" if create else "rw"
+            self._connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_seconds
+            )
+            try:
+                self._prepare(create)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    # --- opening ---------------------------------------------------------------------------------------------------
+
+    def _prepare(self, create: bool) -> None:
+        if self._is_empty():
+            if not create:
+                raise MetadataUnavailableError(
+                    f"{self._path} is empty: no cluster has been made there", may_have_happened=False
+                )
+            self._switch_to_wal()
+            self._execute("PRAGMA synchronous=FULL")
+            with self._transaction():
+                if self._is_empty():  # nobody was faster
+                    self._make_tables()
+            _sync_directory(self._path.parent)
+        if self._pragma("application_id") != APPLICATION_ID:
+            raise MetadataError(f"{self._path} is not an Octavo metadata store")
+        format_number = self._pragma("user_version")
+        if format_number > FORMAT:
+            raise MetadataError(
+                f"{self._path}: format {format_number} is newer than {FORMAT}, the newest that this version understands; "
+                "upgrade Octavo"
+            )
+        self._switch_to_wal()
+        self._execute("PRAGMA synchronous=FULL")
+        self._data_version = self._pragma("data_version")
+        self._version_seen = self._setting("versions")
+        self._sessions_seen = self._live_sessions()
+
+    def _is_empty(self) -> bool:
+        return self._pragma("application_id") == 0 and self._pragma("schema_version") == 0
+
+    def _switch_to_wal(self) -> None:
+        # SQLite does not wait for its busy timeout when two connections switch at once; so we do.
+        deadline = time.monotonic() + self._busy_timeout_seconds
+        while True:
+            try:
+                (mode,) = self._execute("PRAGMA journal_mode=WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.01)
+                continue
+            if mode != "wal":
+                raise MetadataUnavailableError(
+                    f"{self._path}: this file system does not take SQLite's write-ahead log", may_have_happened=False
+                )
+            return
+
+    def _make_tables(self) -> None:
+        for statement in filter(str.strip, _SCHEMA.split(";")):
+            self._execute(statement)
+        self._execute(
+            "INSERT INTO settings VALUES ('cluster_id', ?), ('next_ledger_id', 0), ('versions', 0)",
+            (os.urandom(16).hex(),),
+        )
+        self._execute(f"PRAGMA application_id={APPLICATION_ID}")
+        self._execute(f"PRAGMA user_version={FORMAT}")
+
+    # --- operations: meanings as in RecordStore --------------------------------------------------------------------
+
+    def cluster_id(self) -> str:
+        with self._translated():
+            (cluster_id,) = self._execute("SELECT value FROM settings WHERE name = 'cluster_id'").fetchone()
+            return str(cluster_id)
+
+    def allocate_ledger_id(self) -> LedgerId:
+        with self._transaction():
+            ledger_id = self._setting("next_ledger_id")
+            if ledger_id > ID_MAX - 1:
+                raise MetadataUnavailableError("all ledger ids have been used", may_have_happened=False)
+            self._execute("UPDATE settings SET value = ? WHERE name = 'next_ledger_id'", (ledger_id + 1,))
+            return LedgerId(ledger_id)
+
+    def ledger_ids_allocated(self) -> int:
+        """All ids below may have been handed out."""
+        with self._translated():
+            return self._setting("next_ledger_id")
+
+    def create(
+        self, kind: Kind, key: str, value: bytes, session: str | None = None, *, take_over: bool = False
+    ) -> Version | None:
+        with self._transaction():
+            if session is not None and not self._is_live(session):
+                return None
+            if not take_over and self._find(kind, key) is not None:
+                return None
+            version = self._next_version()
+            self._execute(
+                "INSERT OR REPLACE INTO records (kind, key, value, version, session) VALUES (?, ?, ?, ?, ?)",
+                (kind.value, key, value, version, session),
+            )
+            return version
+
+    def read(self, kind: Kind, key: str) -> Record | None:
+        with self._translated():
+            return self._find(kind, key)
+
+    def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
+        with self._transaction():
+            present = self._find(kind, key)
+            if present is None or present.version != expected:
+                return None
+            return self._set(kind, key, value)
+
+    def set_in_session(self, kind: Kind, key: str, value: bytes, session: str) -> Version | None:
+        with self._transaction():
+            if not self._is_live(session) or not self._is_held(kind, key, session):
+                return None
+            return self._set(kind, key, value)
+
+    def delete(self, kind: Kind, key: str, expected: Version | None = None, session: str | None = None) -> bool:
+        with self._transaction():
+            changed = self._execute(
+                "DELETE FROM records WHERE kind = ? AND key = ? AND version = coalesce(?, version) AND session IS ?",
+                (kind.value, key, expected, session),
+            )
+            if changed.rowcount:
+                self._next_version()
+            return changed.rowcount > 0
+
+    def list_keys(self, kind: Kind, prefix: str, after: str, limit: int) -> list[str]:
+        with self._translated():
+            rows = self._execute(
+                "SELECT key FROM records WHERE kind = ? AND key > ? AND key >= ? AND key < ? ORDER BY key LIMIT ?",
+                (kind.value, after, prefix, prefix + _KEY_END, limit),
+            )
+            return [key for (key,) in rows]
+
+    def read_all(self, kind: Kind) -> list[Record]:
+        with self._translated():
+            rows = self._execute(
+                f"SELECT key, value, version FROM records WHERE kind = :kind AND {_ALIVE} ORDER BY key",
+                {"kind": kind.value, **self._present()},
+            )
+            return [Record(*row) for row in rows]
+
+    def begin_session(self, session: str, lease_seconds: float) -> None:
+        with self._transaction():
+            # Whoever comes sweeps up after those who ended without saying so.
+            self._execute(f"DELETE FROM records WHERE NOT {_ALIVE}", self._present())
+            self._execute("DELETE FROM sessions WHERE boot_id <> :boot OR ends_at <= :now", self._present())
+            self._execute(
+                "INSERT INTO sessions VALUES (?, ?, ?)", (session, self._boot_id, self._clock() + lease_seconds)
+            )
+
+    def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
+        with self._transaction():
+            if not self._is_live(session):
+                return None
+            self._execute("UPDATE sessions SET ends_at = ? WHERE session = ?", (self._clock() + lease_seconds, session))
+            rows = self._execute("SELECT kind, key FROM records WHERE session = ?", (session,))
+            return {(Kind(kind), key) for kind, key in rows}
+
+    def end_session(self, session: str) -> None:
+        with self._transaction():
+            self._next_version()
+            self._execute("DELETE FROM records WHERE session = ?", (session,))
+            self._execute("DELETE FROM sessions WHERE session = ?", (session,))
+
+    def look_for_changes(self) -> Changes:
+        """What others did since the last look, or since opening. Cheap when nothing was done."""
+        with self._translated():
+            records = False
+            data_version = self._pragma("data_version")
+            if data_version != self._data_version:
+                # Renewals of leases change the file, too, but not this number.
+                version = self._setting("versions")
+                records = version != self._version_seen
+                self._data_version, self._version_seen = data_version, version
+            live = self._live_sessions()
+            sessions = live != self._sessions_seen
+            self._sessions_seen = live
+            return Changes(records, sessions)
+
+    # --- helpers ---------------------------------------------------------------------------------------------------
+
+    def _find(self, kind: Kind, key: str) -> Record | None:
+        row = self._execute(
+            f"SELECT key, value, version FROM records WHERE kind = :kind AND key = :key AND {_ALIVE}",
+            {"kind": kind.value, "key": key, **self._present()},
+        ).fetchone()
+        return None if row is None else Record(*row)
+
+    def _set(self, kind: Kind, key: str, value: bytes) -> Version:
+        version = self._next_version()
+        self._execute(
+            "UPDATE records SET value = ?, version = ? WHERE kind = ? AND key = ?",
+            (value, version, kind.value, key),
+        )
+        return version
+
+    def _is_held(self, kind: Kind, key: str, session: str) -> bool:
+        held = self._execute(
+            "SELECT 1 FROM records WHERE kind = ? AND key = ? AND session = ?", (kind.value, key, session)
+        )
+        return held.fetchone() is not None
+
+    def _is_live(self, session: str) -> bool:
+        return (
+            self._execute(
+                "SELECT 1 FROM sessions WHERE session = :session AND boot_id = :boot AND ends_at > :now",
+                {"session": session, **self._present()},
+            ).fetchone()
+            is not None
+        )
+
+    def _live_sessions(self) -> list[str]:
+        rows = self._execute(
+            "SELECT session FROM sessions WHERE boot_id = :boot AND ends_at > :now ORDER BY session", self._present()
+        )
+        return [session for (session,) in rows]
+
+    def _present(self) -> dict[str, str | float]:
+        return {"boot": self._boot_id, "now": self._clock()}
+
+    def _next_version(self) -> Version:
+        (version,) = self._execute(
+            "UPDATE settings SET value = value + 1 WHERE name = 'versions' RETURNING value"
+        ).fetchone()
+        return Version(version)
+
+    def _setting(self, name: str) -> int:
+        (value,) = self._execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+        return int(value)
+
+    def _pragma(self, name: str) -> int:
+        (value,) = self._execute(f"PRAGMA {name}").fetchone()
+        return int(value)
+
+    def _execute(self, statement: str, values: tuple[object, ...] | dict[str, str | float] = ()) -> sqlite3.Cursor:
+        return self._connection.execute(statement, values)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._translated():
+            self._execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _error_for(error, self._path) from error
+        except OSError as error:
+            raise MetadataUnavailableError(f"{self._path}: {error.strerror}", may_have_happened=False) from error
+
+
+_DAMAGED: Final = {
+    sqlite3.SQLITE_NOTADB: "is not a metadata store (not an SQLite file)",
+    sqlite3.SQLITE_CORRUPT: "is damaged",
+    sqlite3.SQLITE_FORMAT: "is damaged",
+}
+_NOT_DONE: Final = {
+    sqlite3.SQLITE_BUSY: "is kept locked by another process",
+    sqlite3.SQLITE_LOCKED: "is kept locked",
+    sqlite3.SQLITE_READONLY: "cannot be written",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: is it a file in a directory that may be written?",
+    sqlite3.SQLITE_PERM: "cannot be opened: no permission",
+    sqlite3.SQLITE_FULL: "cannot be written: the disk is full",
+}
+"""Primary result codes of SQLite -> what to tell. These are certain not to have changed anything."""
+
+
+def _error_for(error: sqlite3.Error, path: Path) -> OctavoError:
+    code = _primary_code(error)
+    if code in _DAMAGED:
+        return MetadataError(f"{path} {_DAMAGED[code]}")
+    if isinstance(error, sqlite3.OperationalError) or code in _NOT_DONE:
+        told = _NOT_DONE.get(code)
+        if told is not None:
+            return MetadataUnavailableError(f"{path} {told}", may_have_happened=False)
+        return MetadataUnavailableError(f"{path}: {error}")
+    return MetadataError(f"{path}: {error}")
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _make_directory(directory: Path) -> None:
+    missing = [directory, *directory.parents]
+    missing = [path for path in missing if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,51 @@
+"""The compare-and-set loop: the one way in which clients change a ledger's metadata (PROTOCOL M1, W5, W9, F1, F6)."""
+
+from typing import Final
+
+from octavo.metadata.changes import MetadataChange, Refuse, Settled
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.store import MetadataStore, Versioned
+from octavo.protocol.errors import MetadataConflictError
+from octavo.protocol.ids import LedgerId
+
+ATTEMPTS_MAX: Final = 100
+"""Rounds of one update. Every lost round is somebody else's progress, and a ledger has one writer and few repairers:
+so many in a row mean that something writes it in a loop."""
+
+
+async def update_ledger(
+    store: MetadataStore,
+    ledger_id: LedgerId,
+    change: MetadataChange,
+    *,
+    writer_token: str,
+    known: Versioned[LedgerMetadata] | None = None,
+) -> Versioned[LedgerMetadata]:
+    """Make ``change``, or find it made; gives what then stands in the store.
+
+    ``known`` is what the caller believes to stand there; it saves a read and is safe when out of date. ``writer_token``
+    is stamped on what is written.
+
+    Raises what the change refuses with, :class:`NoSuchLedgerError` when the ledger has been deleted, and
+    :class:`MetadataUnavailableError` when the store did not answer: the change may have been made then, and calling
+    again settles it.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        current = known if known is not None else await store.read_ledger(ledger_id)
+        decision = change.decide(current.value)
+        if isinstance(decision, Settled | Refuse) and known is not None:
+            known = None  # decide on what stands there, not on what we believe
+            continue
+        if isinstance(decision, Refuse):
+            raise decision.error
+        if isinstance(decision, Settled):
+            return current
+        wanted = decision.metadata.written_by(writer_token)
+        try:
+            return Versioned(wanted, await store.compare_and_set_ledger(wanted, current.version))
+        except MetadataConflictError:
+            known = None
+    raise MetadataConflictError(
+        f"ledger {ledger_id}: its metadata changed {ATTEMPTS_MAX} times while this client tried to change them",
+        may_have_happened=False,
+    )
