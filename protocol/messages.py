@@ -234,7 +234,8 @@ class ReadAnswer(Reply):
 
 @_message(
     Op.READ_LAC, _ID, _KEY, fields.flags(ReadFlag), _TERM, fields.optional(_ID),
-    fields.integer(0, int(LONG_POLL_SECONDS_MAX * 1000)), fields.integer(0, ENTRIES_PER_FRAME_MAX), fields.integer(0, FRAME_BYTES_MAX),
+    fields.integer(0, int(LONG_POLL_SECONDS_MAX * 1000)), fields.integer(0, ENTRIES_PER_FRAME_MAX),
+    fields.integer(0, FRAME_BYTES_MAX),
 )  # fmt: skip
 class ReadLac(Request):
     """The last add confirmed that the bookie knows.
