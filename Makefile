@@ -27,14 +27,13 @@ up: setup ## a cluster on this machine, in the foreground
 test: setup ## all tests; a skipped test is a failure
 	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest
 
-check: setup ## formatting, lint, types, tidy rules
-	@echo "== formatting and lint"
-	@$(VENV)/ruff format --check .
-	@$(VENV)/ruff check .
-	@echo "== types"
-	@$(VENV)/python scripts/check_types.py
-	@echo "== tidy rules"
-	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest -q tests/house
+check: setup ## formatting, lint, types, tidy rules: every one runs, and any that fails is the result
+	@failed=(); \
+	echo "== formatting"; $(VENV)/ruff format --check . || failed+=(formatting); \
+	echo "== lint"; $(VENV)/ruff check . || failed+=(lint); \
+	echo "== types"; $(VENV)/python scripts/check_types.py || failed+=(types); \
+	echo "== tidy rules"; OCTAVO_NO_SKIPS=1 $(VENV)/pytest -q tests/house || failed+=("tidy rules"); \
+	if [ $${#failed[@]} -gt 0 ]; then printf 'make check: failed: %s\n' "$${failed[@]}" >&2; exit 1; fi
 
 bench: setup ## the benchmark suite
 	@$(VENV)/python scripts/bench.py
