@@ -94,6 +94,6 @@ def test_asserts_stay_on() -> None:
 def test_text_files_end_with_one_line_end() -> None:
     def untidy(path: Path) -> bool:
         text = text_of(path) if path.suffix in {".py", ".md", ".toml", ".sh", ".yml", ".yaml"} else None
-        return bool(text) and (not text.endswith("\n") or text.endswith("\n\n") or "\r" in text)
+        return text is not None and text != "" and (not text.endswith("\n") or text.endswith("\n\n") or "\r" in text)
 
     assert [path for path in tree_files() if untidy(path)] == []
