@@ -1,13 +1,13 @@
 """Which journal records go to disk together, and where each one goes (DESIGN 3.4: natural group commit).
 
-While one group is being written and synced, new records gather; when the disk is done, all that gathered goes next, up
-to a maximum of bytes and records. No timer: an idle journal writes a lone record at once, a busy one makes larger groups
-by itself.
+While one group is being written and synced, new records gather; when the disk is done, all that gathered goes
+next, up to a maximum of bytes and records. No timer: an idle journal writes a lone record at once, a busy one
+makes larger groups by itself.
 
-A record's place is settled when it is appended, so that its position can be captured in that same step. A record that
-does not fit in the rest of its segment goes to the next one, and a record that ends the segment is queued before it; room
-for that one is always kept. A group never spans two segments: the first part is synced before anything of the next
-segment is written, which is why a torn tail only ever touches one segment.
+A record's place is settled when it is appended, so that its position can be captured in that same step. A
+record that does not fit in the rest of its segment goes to the next one, and a record that ends the segment is
+queued before it; room for that one is always kept. A group never spans two segments: the first part is synced
+before anything of the next segment is written, which is why a torn tail only ever touches one segment.
 
 The machine knows nothing of disks or futures: ``token`` is whatever the caller wants back when the record is durable.
 """
@@ -28,8 +28,8 @@ from octavo.bookie.journal_format import (
 )
 
 GROUP_BYTES_MAX = 8 * 1024 * 1024
-"""Default bound of one group: a few tens of milliseconds of an ordinary disk, so that under overload a record waits for
-one such group and not for seconds. A larger single record still goes, alone."""
+"""Default bound of one group: a few tens of milliseconds of an ordinary disk, so that under overload a record
+waits for one such group and not for seconds. A larger single record still goes, alone."""
 
 GROUP_RECORDS_MAX = 4096
 """Default bound of records in one group: their heads and checksums are made on the event loop, about 2 us each."""
@@ -49,7 +49,8 @@ class PendingRecord:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Records to be written at ``offset`` of ``segment`` with one write and one sync. ``end`` is just after the last."""
+    """Records to be written at ``offset`` of ``segment`` with one write and one sync. ``end`` is just after the
+    last."""
 
     segment: int
     offset: int
@@ -81,6 +82,7 @@ class GroupCommit:
         self._pending_bytes = 0
         self._writing: Group | None = None
         self._synced = start
+        self._finished = False
 
     @property
     def position(self) -> JournalPosition:
@@ -113,19 +115,25 @@ class GroupCommit:
         """
         size = record_bytes(body_bytes)
         if self._offset + size > self._segment_stop:
-            self.end_segment()
+            self._queue_segment_end()
+            self._segment += 1
+            self._offset = DATA_START
         assert self._offset + size <= self._segment_stop, "a record larger than a segment"
+        assert not self._finished, "the log has been finished"
         self._pending.append(PendingRecord(self._segment, self._offset, kind, buffers, body_bytes, token))
         self._offset += size
         self._pending_bytes += size
         return size
 
-    def end_segment(self) -> None:
-        """Queue the record that ends the segment. Whatever is appended next goes to the following one."""
+    def finish(self) -> None:
+        """Queue the record that ends the log. Nothing is appended afterwards; the position stays before that
+        record, so that a replay from there sees it."""
+        self._queue_segment_end()
+        self._finished = True
+
+    def _queue_segment_end(self) -> None:
         self._pending.append(PendingRecord(self._segment, self._offset, KIND_SEGMENT_END, (), 0, None))
         self._pending_bytes += SEGMENT_END_BYTES
-        self._segment += 1
-        self._offset = DATA_START
 
     def take(self) -> Group:
         """The next group. Call it only when records wait and no group is being written."""
@@ -165,12 +173,13 @@ class GroupCommit:
         return [record.token for record in records]
 
     def check_invariants(self) -> None:
-        """Places follow one another without gap or overlap, inside their segments, from the synced position to the last."""
+        """Places follow one another without gap or overlap, inside their segments, from the synced position to
+        the last."""
         at = self._synced
         total = 0
         for record in [*(self._writing.records if self._writing else ()), *self._pending]:
             if record.segment != at.segment:
-                assert record.segment == at.segment + 1
+                assert record.segment == at.segment + 1, "segments follow one another"
                 at = JournalPosition(record.segment, DATA_START)
             assert record.offset == at.offset
             assert record.offset % RECORD_ALIGNMENT == 0
@@ -180,7 +189,9 @@ class GroupCommit:
             ends = record.kind == KIND_SEGMENT_END
             assert at.offset <= self._segment_stop + (SEGMENT_END_BYTES if ends else 0)
         assert total == self._pending_bytes
-        assert at == self.position or self.position == JournalPosition(at.segment + 1, DATA_START)
+        if self._finished:
+            at = JournalPosition(at.segment, at.offset - SEGMENT_END_BYTES)
+        assert at == self.position
 
 
 def encode_group(group: Group, header: SegmentHeader, synced: JournalPosition) -> list[bytes]:
@@ -189,7 +200,7 @@ def encode_group(group: Group, header: SegmentHeader, synced: JournalPosition) -
     padding = b""
     for record in group.records:
         head, next_padding = encode_record(
-            header, record.offset, record.kind, record.buffers, record.body_bytes, synced
+            header, record.offset, record.kind, record.buffers, body_bytes=record.body_bytes, synced=synced
         )
         pieces.append(padding + head)
         pieces.extend(record.buffers)

@@ -1,9 +1,10 @@
 """The journal of a bookie: where every add, fence and key is durable first (DESIGN 5, PROTOCOL B1-B3).
 
-The flow of a record: :meth:`Journal.append` settles its place and queues it, synchronously -> the writer task takes all
-that waits as one group -> one write and one sync in the segment file's own thread -> the futures of the group are done, in
-order. What goes together is decided by :mod:`octavo.bookie.group_commit`, how bytes look by ``journal_format``, how they
-are read back after a crash by ``journal_replay``; the files are kept by ``journal_segments``.
+The flow of a record: :meth:`Journal.append` settles its place and queues it, synchronously -> the writer task
+takes all that waits as one group -> one write and one sync in the segment file's own thread -> the futures of
+the group are done, in order. What goes together is decided by :mod:`octavo.bookie.group_commit`, how bytes look
+by ``journal_format``, how they are read back after a crash by ``journal_replay``; the files are kept by
+``journal_segments``.
 
 Life: ``open`` -> ``replay`` (to its end) -> ``start`` -> ``append``... -> ``close``.
 """
@@ -40,8 +41,9 @@ __all__ = [
 
 
 class JournalFailedError(BookieStorageError):
-    """A write or sync of the journal failed, or it is closed. Nothing that was pending will be acknowledged, and nothing
-    is tried again: a kernel drops the pages of a failed sync. The bookie must stop (PROTOCOL B1)."""
+    """A write or sync of the journal failed, or it is closed. Nothing that was pending will be acknowledged,
+    and nothing is tried again: a kernel drops the pages of a failed sync. The bookie must stop (PROTOCOL
+    B1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Journal:
         self,
         filesystem: FileSystem,
         directory: Path,
+        *,
         settings: JournalSettings,
         start: JournalPosition | None,
         on_failure: Callable[[BaseException], None] | None,
@@ -109,23 +112,29 @@ class Journal:
     ) -> "Journal":
         """Open the journal in ``directory``, which is made when missing.
 
-        ``start``: the position from which records are still wanted; None wants all. ``on_failure`` is called once, with
-        the cause, when the journal fails. ``rng`` draws the segments' seeds; by default the operating system does.
-        Raises OSError when the directory cannot be listed.
-        """
-        journal = cls(filesystem, directory, settings, start, on_failure, rng or random.SystemRandom())
+        ``start``: the position from which records are still wanted; None wants all. ``on_failure`` is called
+        once, with the cause, when the journal fails. ``rng`` draws the segments' seeds; by default the
+        operating system does. Raises OSError when the directory cannot be listed."""
+        journal = cls(
+            filesystem,
+            directory,
+            settings=settings,
+            start=start,
+            on_failure=on_failure,
+            rng=rng or random.SystemRandom(),
+        )
         await journal._segments.open()
         return journal
 
     # --- reading back -------------------------------------------------------------------------------------------
 
     async def replay(self) -> AsyncIterator[tuple[RecordKind, bytes, JournalPosition]]:
-        """Every record after the start position, in order: kind, body, position just after it. Once, before ``start``.
+        """Every record after the start position, in order: kind, body, position just after it. Once, before
+        ``start``.
 
-        Damage is never raised: it is in :attr:`corruption` by the time the next record arrives, and the following valid
-        records still come (PROTOCOL B3). What comes from a torn tail's beginning may never have been synced (B1).
-        Raises UnsupportedJournalError when a newer version wrote the journal.
-        """
+        Damage is never raised: it is in :attr:`corruption` by the time the next record arrives, and the
+        following valid records still come (PROTOCOL B3). What comes from a torn tail's beginning may never have
+        been synced (B1). Raises UnsupportedJournalError when a newer version wrote the journal."""
         assert not self._replaying, "a journal is replayed once"
         self._replaying = True
         reader = _SegmentReader(self._segments)
@@ -248,7 +257,7 @@ class Journal:
             self._closing = True
             if self._commit is not None and self._failure is None:
                 # A log with an explicit end needs no search behind it at the next start.
-                self._commit.end_segment()
+                self._commit.finish()
                 self._wake_writer()
         if self._writer is not None:
             await asyncio.wait([self._writer])

@@ -1,17 +1,18 @@
-"""Bytes of the journal: segment headers and records. Written and read here and nowhere else; docs/disk-format.md has the tables.
+"""Bytes of the journal: segment headers and records. Written and read here and nowhere else;
+docs/disk-format.md has the tables.
 
-A journal is a sequence of numbered segment files of one fixed size. Each begins with its header, written twice in two
-pages and durable before the file gets its name, so that a segment whose both headers are bad is damage, never a crash.
+A journal is a sequence of numbered segment files of one fixed size. Each begins with its header, written twice
+in two pages and durable before the file gets its name, so that a segment whose both headers are bad is damage,
+never a crash.
 
-A record starts at a multiple of 8 bytes, with its segment's *seed*: 32 random bits drawn anew whenever a file becomes a
-segment. So bytes that an earlier life of a recycled file left behind, and journal bytes that somebody stores as a
-payload, never look like a record of this segment; and after damage the next record is found by searching for four bytes.
-The checksum covers seed, segment, offset, every field of the head, and the body.
+A record starts at a multiple of 8 bytes, with its segment's *seed*: 32 random bits drawn anew whenever a file
+becomes a segment. So bytes that an earlier life of a recycled file left behind, and journal bytes that somebody
+stores as a payload, never look like a record of this segment; and after damage the next record is found by
+searching for four bytes. The checksum covers seed, segment, offset, every field of the head, and the body.
 
-An *incarnation* is the run of segments written by one opening of the journal. It is named by the number of its first
-segment. Every header carries it, together with the *cut*: where replay found the log to end when the incarnation began.
-Whatever older incarnations left at or after the cut is void and is never parsed again.
-"""
+An *incarnation* is the run of segments written by one opening of the journal. It is named by the number of its
+first segment. Every header carries it, together with the *cut*: where replay found the log to end when the
+incarnation began. Whatever older incarnations left at or after the cut is void and is never parsed again."""
 
 import enum
 import re
@@ -105,7 +106,8 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A valid record. ``end`` is the position just after it; ``synced`` is how far the journal was known to be synced when it was written."""
+    """A valid record. ``end`` is the position just after it; ``synced`` is how far the journal was known to be
+    synced when it was written."""
 
     segment: int
     offset: int
@@ -181,9 +183,8 @@ def encode_header(header: SegmentHeader) -> bytes:
 def decode_header(pages: bytes, number: int) -> SegmentHeader | None:
     """The header of segment ``number`` from the first :data:`DATA_START` bytes of its file.
 
-    Either copy serves: they are equal, so that nothing is lost with one of them. None when neither is good or the file
-    belongs to another number. Raises UnsupportedJournalError for a later format.
-    """
+    Either copy serves: they are equal, so that nothing is lost with one of them. None when neither is good or
+    the file belongs to another number. Raises UnsupportedJournalError for a later format."""
     for start in (0, PAGE_BYTES):
         copy = pages[start : start + HEADER_BYTES]
         if len(copy) < HEADER_BYTES:
@@ -205,9 +206,10 @@ def decode_header(pages: bytes, number: int) -> SegmentHeader | None:
 
 
 def encode_record(
-    header: SegmentHeader, offset: int, kind: int, buffers: Sequence[bytes], body_bytes: int, synced: JournalPosition
+    header: SegmentHeader, offset: int, kind: int, buffers: Sequence[bytes], *, body_bytes: int, synced: JournalPosition
 ) -> tuple[bytes, bytes]:
-    """Head and padding of a record at ``offset``: what goes on disk before and after ``buffers``, which are not copied."""
+    """Head and padding of a record at ``offset``: what goes on disk before and after ``buffers``, which are not
+    copied."""
     checksum = google_crc32c.value(
         _CHECKED.pack(header.seed, header.segment, offset, body_bytes, kind, synced.segment, synced.offset)
     )
@@ -222,9 +224,8 @@ def examine(
 ) -> Record | NoRecord | MoreNeeded:
     """What stands at ``offset`` of a segment, given a window of its bytes that begins at ``window_offset``.
 
-    ``readable_bytes`` is where the segment ends for this reader: no record goes beyond it. A wrong byte in the padding is
-    passed over: nobody ever reads it.
-    """
+    ``readable_bytes`` is where the segment ends for this reader: no record goes beyond it. A wrong byte in the
+    padding is passed over: nobody ever reads it."""
     if readable_bytes - offset < RECORD_HEAD_BYTES:
         return NoRecord.BLANK
     at = offset - window_offset
@@ -245,9 +246,8 @@ def examine(
         ),
         body,
     )
-    if checksum != expected:
-        return NoRecord.DAMAGED
-    return Record(header.segment, offset, kind, body, JournalPosition(synced_segment, synced_offset))
+    record = Record(header.segment, offset, kind, body, JournalPosition(synced_segment, synced_offset))
+    return record if checksum == expected else NoRecord.DAMAGED
 
 
 def find_candidate(window: bytes, window_offset: int, offset: int, header: SegmentHeader) -> int | None:

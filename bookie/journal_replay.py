@@ -1,21 +1,22 @@
 """How a journal is read back after a crash, or after anything worse (PROTOCOL B3, DESIGN 5).
 
-:class:`JournalScan` is a machine without I/O: a generator that yields effects (read this, deliver that, report this
-damage) and is sent the bytes it asked for. It goes through the log from a start position, place by place. What it does
-at a place is decided by :data:`DECISIONS` from two facts:
+:class:`JournalScan` is a machine without I/O: a generator that yields effects (read this, deliver that, report
+this damage) and is sent the bytes it asked for. It goes through the log from a start position, place by place.
+What it does at a place is decided by :data:`DECISIONS` from two facts:
 
 * the *sight*: what stands there;
-* the *follower*: the strongest evidence after it. Each record says how far the journal was known to be synced when it
-  was written. A later valid record that says "beyond this place" proves that the place had once been synced, so that
-  acknowledgements may depend on it: if it is bad now, that is corruption. Without proof it was never acknowledged: pages
-  of one unsynced group reach the disk in any order, so that even good records may follow a bad one in an ordinary torn tail.
+* the *follower*: the strongest evidence after it. Each record says how far the journal was known to be synced
+  when it was written. A later valid record that says "beyond this place" proves that the place had once been
+  synced, so that acknowledgements may depend on it: if it is bad now, that is corruption. Without proof it was
+  never acknowledged: pages of one unsynced group reach the disk in any order, so that even good records may
+  follow a bad one in an ordinary torn tail.
 
 Evidence counts within one incarnation only. The next one may have been started from what stood in the page cache and
 never reached the disk; its records prove nothing about its predecessors.
 
-The follower is looked up only where it matters: a clean log is read once, a torn or damaged one at most twice. Memory is
-bounded by one chunk or one record, whichever is larger. Corruption is a reported value; the scan never raises for it,
-and goes on with the next record that is valid.
+The follower is looked up only where it matters: a clean log is read once, a torn or damaged one at most twice.
+Memory is bounded by one chunk or one record, whichever is larger. Corruption is a reported value; the scan
+never raises for it, and goes on with the next record that is valid.
 """
 
 import enum
@@ -172,7 +173,8 @@ class _Evidence:
 
 
 class JournalScan:
-    """One reading of a journal. ``files`` maps segment numbers to file sizes in bytes, None for a file that cannot be opened.
+    """One reading of a journal. ``files`` maps segment numbers to file sizes in bytes, None for a file that
+    cannot be opened.
 
     ``start``: records that end at or before it are not wanted (None: begin with the oldest segment there is).
     """
@@ -328,7 +330,8 @@ class JournalScan:
     # --- bytes --------------------------------------------------------------------------------------------------
 
     def _load(self, number: int, offset: int, size: int, stop: int) -> Generator[Effect, bytes | None]:
-        """Have at least ``size`` bytes from ``offset`` on (as far as ``stop``) in the window, or some when it is 0."""
+        """Have at least ``size`` bytes from ``offset`` on (as far as ``stop``) in the window, or some when it
+        is 0."""
         window = self._window
         window_stop = window.offset + len(window.data)
         needed_stop = min(offset + max(size, RECORD_ALIGNMENT), stop)
@@ -340,7 +343,8 @@ class JournalScan:
         self._window = _Window(number, offset, data.ljust(wanted, b"\0"))
 
     def _read_pages(self, number: int, offset: int, size: int) -> Generator[Effect, bytes | None, bytes]:
-        """Bytes of a segment, with pages that cannot be read as zeros, noted in ``_unreadable``; reported once each."""
+        """Bytes of a segment, with pages that cannot be read as zeros, noted in ``_unreadable``; reported once
+        each."""
         data = yield ReadBytes(number, offset, size)
         if data is not None:
             return data

@@ -1,16 +1,15 @@
 """The files under a journal: which segments there are, and having the next one ready before it is needed.
 
-Writing and syncing is quickest into blocks that have been written before. So trimmed segments are kept as spares, and when
-there is none, a fresh file is filled with zeros in the background. One segment ahead of the one in use is always *prepared*:
-header and name durable, file open. When a segment fills before that is done, filling is cut short and the file is used as
-it is (its space is reserved, so it works, a little slower).
+Writing and syncing is quickest into blocks that have been written before. So trimmed segments are kept as
+spares, and when there is none, a fresh file is filled with zeros in the background. One segment ahead of the
+one in use is always *prepared*: header and name durable, file open. When a segment fills before that is done,
+filling is cut short and the file is used as it is (its space is reserved, so it works, a little slower).
 
 A file becomes a segment in this order, so that a segment's name never stands for a file without a durable header:
 header written and synced -> renamed -> directory synced.
 
-Names: ``journal-<number>.segment``; ``spare-<number>.segment``; ``fresh.segment`` while being made. Leftovers of the last
-kind are removed at open.
-"""
+Names: ``journal-<number>.segment``; ``spare-<number>.segment``; ``fresh.segment`` while being made. Leftovers
+of the last kind are removed at open."""
 
 import asyncio
 import contextlib
@@ -32,8 +31,8 @@ from octavo.bookie.journal_format import (
 )
 
 FILL_CHUNK_BYTES = 512 * 1024
-"""Zeros written and synced at a time in the background: a few milliseconds of the disk, which is how much a lone add may
-have to wait for them."""
+"""Zeros written and synced at a time in the background: a few milliseconds of the disk, which is how much a
+lone add may have to wait for them."""
 
 SEGMENT_BYTES_MIN = 2 * DATA_START
 """Smallest segment: headers and about as much room for records."""
@@ -67,7 +66,8 @@ class JournalSettings:
     def __post_init__(self) -> None:
         if self.segment_bytes < SEGMENT_BYTES_MIN or self.segment_bytes % DATA_START:
             raise ValueError(
-                f"segment_bytes is {self.segment_bytes}: it must be a multiple of {DATA_START} and at least {SEGMENT_BYTES_MIN}"
+                f"segment_bytes is {self.segment_bytes}: it must be a multiple of {DATA_START}, "
+                f"at least {SEGMENT_BYTES_MIN}"
             )
         if self.group_bytes_max < 1 or self.group_records_max < 1 or self.spare_segments_max < 0:
             raise ValueError("group limits must be at least 1, spare_segments_max at least 0")
@@ -157,7 +157,8 @@ class SegmentFiles:
         return await self._filesystem.open(self._directory / segment_name(number))
 
     async def begin(self, number: int, cut: JournalPosition | None) -> None:
-        """Make the first segment of a new incarnation, durable with its cut, and start preparing the next. Raises OSError."""
+        """Make the first segment of a new incarnation, durable with its cut, and start preparing the next.
+        Raises OSError."""
         if not self._spares:
             await self._make_spare(fill_bytes=self._settings.first_fill_bytes, paced=False)
         self._active = await self._make_segment(number, number, cut)
@@ -186,7 +187,8 @@ class SegmentFiles:
         return segment
 
     async def trim(self, stop: int) -> None:
-        """Recycle or remove the segments with numbers below ``stop``, oldest first; the one in use always stays. Raises OSError."""
+        """Recycle or remove the segments with numbers below ``stop``, oldest first; the one in use always
+        stays. Raises OSError."""
         async with self._trim_lock:
             recycled: list[str] = []
             removed = False
