@@ -83,3 +83,8 @@ def test_a_broken_link_is_noticed(link: str) -> None:
 @pytest.mark.parametrize("link", ["LICENSE", "#a-heading", "docs", "https://example.org/x#y"])
 def test_a_sound_link_is_let_through(link: str) -> None:
     assert broken_links(ROOT / "README.md", f"# A heading\n\n[words]({link})\n") == []
+
+
+def test_decisions_are_numbered_one_after_another() -> None:
+    numbers = sorted(path.name[:3] for path in documents() if path.parent == Path("docs/decisions"))
+    assert numbers == [f"{number:03}" for number in range(1, len(numbers) + 1)]
