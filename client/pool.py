@@ -1,0 +1,108 @@
+"""The connections of a client: one per bookie, shared by all its ledgers, and what it knows of the bookies'
+whereabouts.
+
+Where bookies are comes from the metadata: registrations are watched from the first use on, and a bookie that is not
+registered (it may only have lost its lease: PROTOCOL M2) is tried at the address in its cookie.
+"""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Mapping
+
+from octavo.client.connection import BookieConnection
+from octavo.client.options import ClientOptions
+from octavo.client.supervisor import Supervisor
+from octavo.metadata.registration import BookieRegistration
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.errors import BookieUnavailableError, ClientClosedError
+from octavo.protocol.ids import BookieId
+from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello
+
+from octavo._version import __version__
+
+
+class ConnectionPool:
+    """See the module. Made inside a running loop, used from that loop only."""
+
+    def __init__(self, store: MetadataStore, *, cluster_id: str, options: ClientOptions, rng: random.Random) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._options = options
+        self._rng = rng
+        self._boot_id = f"{rng.getrandbits(64):016x}"
+        self._request_ids = itertools.count(1)
+        self.next_request_id = self._request_ids.__next__
+        """A request id that no other request of this client has: the same body may go to several bookies."""
+        self._connections: dict[BookieId, BookieConnection] = {}
+        self._registrations: Mapping[BookieId, BookieRegistration] = {}
+        self._supervisor = Supervisor("octavo connections", self._failed)
+        self._watching = False
+        self._closed = False
+
+    def get(self, bookie_id: BookieId) -> BookieConnection:
+        """The connection to a bookie, made at first use. It connects when asked something or listened to.
+
+        Raises :class:`ClientClosedError`.
+        """
+        connection = self._connections.get(bookie_id)
+        if connection is None:
+            if self._closed:
+                raise ClientClosedError("the client is closed")
+            connection = BookieConnection(
+                bookie_id,
+                hello=self._hello(bookie_id),
+                find_address=self._find_address,
+                next_request_id=self.next_request_id,
+                options=self._options,
+                rng=self._rng,
+            )
+            self._connections[bookie_id] = connection
+            self._supervisor.start(connection.run())
+            if not self._watching:
+                self._watching = True
+                self._supervisor.start(self._watch_registrations())
+        return connection
+
+    async def close(self) -> None:
+        """Break all connections; whatever is outstanding fails. Any task may call it, any number of times."""
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+        await self._supervisor.close()
+
+    def _hello(self, bookie_id: BookieId) -> Hello:
+        version, software = PROTOCOL_VERSION, f"octavo {__version__}"
+        return Hello(MAGIC, version, version, software, self._cluster_id, bookie_id, self._boot_id, ())
+
+    async def _find_address(self, bookie_id: BookieId) -> str:
+        """Read from the store each time, not from the watch: an attempt that failed may have failed for an old
+        address."""
+        registration = (await self._store.list_bookies()).get(bookie_id)
+        if registration is not None:
+            return registration.address
+        cookie = await self._store.read_cookie(bookie_id)
+        if cookie is not None:
+            return cookie.value.address
+        raise BookieUnavailableError(f"bookie {bookie_id} is not known to the cluster", may_have_happened=False)
+
+    async def _watch_registrations(self) -> None:
+        try:
+            async with self._store.watch_bookies() as watch:
+                async for registrations in watch:
+                    before, self._registrations = self._registrations, registrations
+                    for bookie_id, registration in registrations.items():
+                        connection = self._connections.get(bookie_id)
+                        if connection is not None and registration != before.get(bookie_id):
+                            connection.address_changed()
+        except ClientClosedError:
+            # The store was closed before us. Connections live on; only news of bookies that come back are missing.
+            return
+
+    def _failed(self, error: BaseException) -> None:
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "the connections of a client failed", "exception": error}
+        )

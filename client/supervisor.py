@@ -1,0 +1,52 @@
+"""The one task under which a long-lived object runs everything it does in the background.
+
+A TaskGroup entered inside a caller's ``await`` would cancel that caller when a child fails. So the group lives in a
+task of its own: a child's failure ends the group, is reported once, to ``on_failure``; callers are told by whoever
+owns the supervisor, never cancelled.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class Supervisor:
+    """Runs coroutines until :meth:`close`. ``on_failure`` hears of a child that raised, after all others were
+    cancelled."""
+
+    def __init__(self, name: str, on_failure: Callable[[BaseException], None]) -> None:
+        self._name = name
+        self._on_failure = on_failure
+        self._queue: asyncio.Queue[Coroutine[Any, Any, None]] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` in the background. After the end of the supervisor nothing runs any more."""
+        if self._closed:
+            work.close()
+            return
+        self._queue.put_nowait(work)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
+
+    async def close(self) -> None:
+        """Cancel everything and wait until it has ended. Any task may call it, any number of times."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            # `wait` neither raises what the task raised nor cancels it when the closer is cancelled.
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    group.create_task(await self._queue.get())
+        except Exception as error:  # reported to the owner, who fails what depends on it
+            self._closed = True
+            self._on_failure(error)
+        finally:
+            self._closed = True
+            while not self._queue.empty():
+                self._queue.get_nowait().close()

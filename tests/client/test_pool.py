@@ -1,0 +1,109 @@
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+from octavo.client.options import ClientOptions
+from octavo.client.pool import ConnectionPool
+from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore, open_metadata_store
+from octavo.protocol.errors import BookieUnavailableError, ClientClosedError
+from octavo.protocol.ids import BookieId
+from octavo.protocol.messages import Ping, Pong
+from support.fake_bookie import FakeBookie
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MetadataStore]:
+    async with await open_metadata_store("memory://") as store:
+        yield store
+
+
+@pytest.fixture
+async def bookie(store: MetadataStore) -> AsyncIterator[FakeBookie]:
+    async with FakeBookie("b1", cluster_id=await store.cluster_id()) as bookie:
+        yield bookie
+
+
+@pytest.fixture
+async def pool(store: MetadataStore) -> AsyncIterator[ConnectionPool]:
+    pool = await pool_on(store)
+    yield pool
+    await pool.close()
+
+
+async def pool_on(store: MetadataStore) -> ConnectionPool:
+    # Back-off so long that only news from the metadata can end it.
+    options = ClientOptions(reconnect_delay_seconds_min=1000, reconnect_delay_seconds_max=1000)
+    return ConnectionPool(store, cluster_id=await store.cluster_id(), options=options, rng=random.Random(0))
+
+
+def registration(bookie: FakeBookie) -> BookieRegistration:
+    return BookieRegistration(
+        bookie_id=BookieId(bookie.bookie_id),
+        address=bookie.address,
+        state=BookieState.WRITABLE,
+        version="1",
+        boot_id=bookie.boot_id,
+    )
+
+
+async def test_a_bookie_is_reached_where_it_is_registered_over_one_connection(
+    store: MetadataStore, bookie: FakeBookie, pool: ConnectionPool
+) -> None:
+    await store.register_bookie(registration(bookie))
+    asks = [pool.get(BookieId("b1")).request(Ping(), timeout_seconds=10) for _ in range(5)]
+    assert await asyncio.gather(*asks) == [Pong()] * 5
+    assert bookie.connections_made == 1
+
+
+async def test_a_bookie_that_lost_its_registration_is_tried_at_its_cookies_address(
+    store: MetadataStore, bookie: FakeBookie, pool: ConnectionPool
+) -> None:
+    await store.create_cookie(Cookie(bookie_id=BookieId("b1"), generation=1, address=bookie.address))
+    assert await pool.get(BookieId("b1")).request(Ping(), timeout_seconds=10) == Pong()
+
+
+async def test_a_bookie_nobody_knows_is_named(pool: ConnectionPool) -> None:
+    with pytest.raises(BookieUnavailableError, match="stranger is not known") as caught:
+        await pool.get(BookieId("stranger")).request(Ping(), timeout_seconds=10)
+    assert not caught.value.may_have_happened
+
+
+async def test_a_bookie_that_registers_is_connected_to_without_waiting_for_the_back_off(
+    store: MetadataStore, bookie: FakeBookie, pool: ConnectionPool
+) -> None:
+    connection = pool.get(BookieId("b1"))
+    up = asyncio.Event()
+    connection.add_state_listener(lambda it: up.set() if it.connected else None)
+    with pytest.raises(BookieUnavailableError):
+        await connection.wait_writable(timeout_seconds=10)
+    await store.register_bookie(registration(bookie))
+    await asyncio.wait_for(up.wait(), 10)
+
+
+async def test_request_ids_are_never_given_twice(pool: ConnectionPool) -> None:
+    ids = [pool.next_request_id() for _ in range(100)]
+    assert len(set(ids)) == 100
+    assert min(ids) == 1
+
+
+async def test_closing_ends_every_connection_and_is_said_to_late_comers(
+    store: MetadataStore, bookie: FakeBookie, pool: ConnectionPool
+) -> None:
+    await store.register_bookie(registration(bookie))
+    connection = pool.get(BookieId("b1"))
+    await connection.request(Ping(), timeout_seconds=10)
+    await asyncio.gather(pool.close(), pool.close())
+    await bookie.until(lambda: bookie.connections == 0)
+    with pytest.raises(ClientClosedError):
+        await connection.request(Ping(), timeout_seconds=10)
+    with pytest.raises(ClientClosedError):
+        pool.get(BookieId("b2"))
+
+
+async def test_the_pool_outlives_its_store(store: MetadataStore, bookie: FakeBookie, pool: ConnectionPool) -> None:
+    await store.register_bookie(registration(bookie))
+    connection = pool.get(BookieId("b1"))
+    await connection.request(Ping(), timeout_seconds=10)
+    await store.close()
+    assert await connection.request(Ping(), timeout_seconds=10) == Pong()
