@@ -4,7 +4,8 @@ Theory of operation
 ===================
 
 A :class:`ReadPlan` gets the entries ``first..last`` of one fragment. It decides whom to ask (:class:`Ask`, its only
-effect) and is told what became of each ask; it never waits, and it never decides on time: that asks are *slow* is an event.
+effect) and is told what became of each ask. It never waits, and it never looks at a clock: that asks are *slow* is an
+event.
 
 What it knows is a set of *open segments*: ids not found yet, each with the verdicts that replicas gave on exactly these
 ids. Everything else is derived:
@@ -18,7 +19,7 @@ ids. Everything else is derived:
 * Ids above the answer's ``last_covered`` were not answered (PROTOCOL R2): they stay open without a verdict, and the
   same bookie is asked on.
 * A positive wins, whoever gives it: an entry that its opener verified is the entry. *Absent* is a verdict only for ids
-  that the answer covers, names not unknown, and came without damaged entries: a damaged one may be any of those missing.
+  that the answer covers, names not unknown, and came without damaged entries: one of those may be the missing one.
 * When every replica has given a verdict on a segment, it is *missing*. That is not yet an error: the caller reads the
   metadata again first (PROTOCOL R5), and decides by the LAC what a missing entry means.
 
@@ -81,7 +82,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Ids ``first..last`` with these residues that are not found yet, and what replicas (by position) said of them all."""
+    """Ids ``first..last`` with these residues that are not found yet, and what replicas said of them, by position."""
 
     first: int
     last: int
@@ -151,9 +152,19 @@ class ReadPlan:
         return self._last
 
     @property
+    def bookies(self) -> tuple[BookieId, ...]:
+        """The ensemble, by position."""
+        return self._bookies
+
+    @property
     def done(self) -> bool:
         """Whether nothing more will come: everything is found, or missing."""
         return not any(self._awaited(segment) for segment in self._open)
+
+    @property
+    def awaited_bookies(self) -> frozenset[BookieId]:
+        """Those that are being asked."""
+        return frozenset(ask.bookie_id for ask in self._asks.values())
 
     @property
     def missing(self) -> tuple[Segment, ...]:

@@ -1,0 +1,127 @@
+"""Asks bookies for the last add confirmed of a ledger without disturbing its writer (PROTOCOL R3).
+
+Bookies are believed only what the writer sealed: an explicit LAC, or an entry with the LAC in its header.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from octavo.client.ledger_view import LedgerView
+from octavo.client.range_read import ReplicaReader
+from octavo.protocol.entries import Entry, Opener
+from octavo.protocol.errors import BookieUnavailableError, DigestMismatchError, OctavoError, QuorumLostError
+from octavo.protocol.ids import BookieId
+from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
+from octavo.protocol.messages import LacAnswer, ReadFlag, ReadLac
+from octavo.protocol.quorums import Quorums
+
+
+class LacAsker:
+    """Asks for one ledger, and tells its view what was learnt. ``on_change`` is called when the LAC moved."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaReader,
+        opener: Opener,
+        view: LedgerView,
+        quorums: Quorums,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._replicas = replicas
+        self._opener = opener
+        self._view = view
+        self._quorums = quorums
+        self._on_change = on_change
+
+    async def ask_ensemble(self) -> None:
+        """Ask every bookie of the last fragment; return once the answers cover every write set or nobody is left to ask.
+
+        Raises :class:`QuorumLostError`, naming each bookie and its answer, when nobody answered. With fewer answers than
+        coverage the LAC may be lower than another reader's, and is still one: entries up to it are acknowledged.
+        """
+        bookies = self._view.metadata.last_fragment.bookies
+        failures: dict[BookieId, str] = {}
+        answered_mask = 0
+        tasks: list[asyncio.Task[None]] = []
+
+        async def ask_one(position: int) -> None:
+            nonlocal answered_mask
+            try:
+                await self.ask(bookies[position])
+            except OctavoError as error:
+                failures[bookies[position]] = error.message or type(error).__name__
+                self._replicas.blame.blame(bookies[position])
+                return
+            answered_mask |= 1 << position
+            if self._quorums.covers_every_write_set(answered_mask):
+                for task in tasks:
+                    task.cancel()
+
+        async with asyncio.TaskGroup() as group:
+            tasks.extend(group.create_task(ask_one(position)) for position in range(len(bookies)))
+        if not answered_mask:
+            answers = "; ".join(f"bookie {bookie_id}: {failures.get(bookie_id, 'no answer')}" for bookie_id in bookies)
+            raise QuorumLostError(
+                f"ledger {self._view.metadata.ledger_id}: none of its bookies tells the last add confirmed: {answers}",
+                may_have_happened=False,
+            )
+
+    async def ask(self, bookie_id: BookieId) -> None:
+        """Ask one bookie what it knows now. Raises :class:`OctavoError`."""
+        await self._request(bookie_id, above=None, wait_seconds=0.0, bring=False)
+
+    async def poll(
+        self, bookie_id: BookieId, *, above: int, wait_seconds: float, bring: bool
+    ) -> tuple[bool, list[Entry]]:
+        """Let one bookie answer once it knows a LAC over ``above`` (-1 for none), or the time is over.
+
+        Gives whether it knew one, and with ``bring`` the first entries over ``above``, verified, if it sent them.
+        Raises :class:`OctavoError`.
+        """
+        answer = await self._request(bookie_id, above=above, wait_seconds=wait_seconds, bring=bring)
+        entries: list[Entry] = []
+        if answer.entries:
+            entries, _ = self._replicas.open_entries(answer.entries)
+        return self._absorb(answer, bookie_id) > above, entries
+
+    async def _request(self, bookie_id: BookieId, *, above: int | None, wait_seconds: float, bring: bool) -> LacAnswer:
+        options = self._replicas.options
+        request = ReadLac(
+            self._view.metadata.ledger_id,
+            b"",
+            ReadFlag.NONE,
+            0,
+            None if above is None or above < 0 else above,
+            int(wait_seconds * 1000),
+            ENTRIES_PER_FRAME_MAX if bring else 0,
+            FRAME_PAYLOAD_BYTES_TARGET if bring else 0,
+        )
+        connection = self._replicas.pool.get(bookie_id)
+        answer = await connection.request(request, timeout_seconds=wait_seconds + options.request_timeout_seconds)
+        if not isinstance(answer, LacAnswer):
+            raise BookieUnavailableError(
+                f"bookie {bookie_id} answered {type(answer).__name__} to a question for its LAC"
+            )
+        if above is None:
+            self._absorb(answer, bookie_id)
+        return answer
+
+    def _absorb(self, answer: LacAnswer, bookie_id: BookieId) -> int:
+        """Tell the view what the answer vouches for; gives the highest LAC in it, -1 for none."""
+        highest = -1
+        moved = False
+        try:
+            if answer.explicit is not None:
+                confirmed, length = self._opener.open_last_add_confirmed(answer.explicit)
+                moved |= self._view.on_last_add_confirmed(confirmed, length)
+                highest = max(highest, -1 if confirmed is None else confirmed)
+            if answer.entry is not None:
+                entry = self._opener.open(answer.entry)
+                moved |= self._view.on_entries([entry])
+                highest = max(highest, -1 if entry.last_add_confirmed is None else entry.last_add_confirmed)
+        except DigestMismatchError:
+            self._replicas.blame.blame(bookie_id)
+        if moved:
+            self._on_change()
+        return highest
