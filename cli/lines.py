@@ -1,9 +1,11 @@
 """Bytes to lines and back, in chunks.
 
 A file is a run of lines, each ended by ``\\n``, the last perhaps not. Only ``\\n`` ends a line; ``\\r``, NUL and all other
-bytes are payload. ``b"".join(line + b"\\n" ...)`` of what :class:`LineSplitter` gives is the file, but for the end of a last
-line that had none, which :attr:`LineSplitter.final_newline` tells.
+bytes are payload. What :class:`LineSplitter` gives, joined by :data:`LINES`, is the file, but for the end of a last line that
+had none, which :attr:`LineSplitter.final_newline` tells.
 """
+
+from dataclasses import dataclass
 
 from octavo.protocol.errors import EntryTooLargeError
 
@@ -89,9 +91,20 @@ class ChunkSplitter:
         return [rest] if rest else []
 
 
-def join_lines(payloads: list[bytes], *, ends_without_newline: bool = False) -> bytes:
-    """The payloads as lines, each followed by ``\\n``; the last one not when ``ends_without_newline``."""
-    if not payloads:
-        return b""
-    text = b"\n".join(payloads)
-    return text if ends_without_newline else text + b"\n"
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """What stands between payloads and after the last."""
+
+    between: bytes
+    after_last: bytes
+
+    def join(self, payloads: list[bytes], *, ends: bool) -> bytes:
+        """The payloads as they stand in the file. ``ends``: the last of them is the last of all."""
+        if not payloads:
+            return b""
+        return self.between.join(payloads) + (self.after_last if ends else self.between)
+
+
+LINES = OutputFormat(b"\n", b"\n")
+LINES_WITHOUT_FINAL_NEWLINE = OutputFormat(b"\n", b"")
+NOTHING_BETWEEN = OutputFormat(b"", b"")

@@ -58,9 +58,9 @@ class Progress(Protocol):
 
 
 @contextlib.contextmanager
-def progress_bar(title: str, total: float | None, *, as_bytes: bool = False) -> Iterator[Progress]:
+def progress_bar(title: str, total: float | None, *, as_bytes: bool = False, shown: bool = True) -> Iterator[Progress]:
     """A progress bar on standard error if that is a terminal; otherwise nothing. ``total`` None: the end is not known."""
-    if not sys.stderr.isatty():
+    if not shown or not sys.stderr.isatty():
         yield _silent
         return
     from rich import progress  # noqa: PLC0415

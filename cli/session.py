@@ -54,11 +54,15 @@ MetadataOption = Annotated[
         "--metadata",
         envvar="OCTAVO_METADATA",
         metavar="URI",
-        help="The cluster's metadata store.  [default: ./octavo-data/metadata.db, where `octavo up` has it]",
+        help="The cluster's metadata store. (default: ./octavo-data/metadata.db, where `octavo up` has it)",
     ),
 ]
-LogLevelOption = Annotated[LogLevel | None, typer.Option("--log-level", envvar="OCTAVO_LOG_LEVEL", help="Least level logged.")]
-LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", envvar="OCTAVO_LOG_FORMAT", help="Form of the log.")]
+LogLevelOption = Annotated[
+    LogLevel | None, typer.Option("--log-level", envvar="OCTAVO_LOG_LEVEL", help="Least level logged.")
+]
+LogFormatOption = Annotated[
+    LogFormat, typer.Option("--log-format", envvar="OCTAVO_LOG_FORMAT", help="Form of the log.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Results as JSON, for machines.")]
 PasswordFileOption = Annotated[
     Path | None,
@@ -66,7 +70,7 @@ PasswordFileOption = Annotated[
         "--password-file",
         metavar="FILE",
         help="File that holds the ledger's password; one newline at its end is not part of it."
-        "  [default: the variable OCTAVO_PASSWORD, or none]",
+        " (default: the variable OCTAVO_PASSWORD, or none)",
     ),
 ]
 
@@ -162,7 +166,7 @@ def run_command(session: Session, work: Callable[[], Coroutine[Any, Any, int | N
     """Run ``work`` on an event loop of its own and give the exit status; errors are reported here and nowhere else."""
     import uvloop  # noqa: PLC0415 - `octavo --help` does without
 
-    from octavo.cli.logs import configure_logging  # noqa: PLC0415
+    from octavo.bookie.logs import configure_logging  # noqa: PLC0415
 
     configure_logging(session.log_level.value, session.log_format.value)
     return guarded(
@@ -248,12 +252,16 @@ async def _until_signalled(work: Callable[[], Coroutine[Any, Any, int | None]]) 
 
 
 async def finish[T](clean_up: Awaitable[T]) -> T:
-    """Await ``clean_up`` to its end though the task may be cancelled again meanwhile."""
+    """Await ``clean_up`` to its end though the task may be cancelled meanwhile; that takes effect afterwards."""
     task = asyncio.ensure_future(clean_up)
+    cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # retrieved: the cancellation is what counts now
+        raise cancelled
     return task.result()

@@ -3,10 +3,12 @@
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from octavo.cli.lines import ChunkSplitter, LineSplitter, join_lines
+from octavo.cli.lines import LINES, LINES_WITHOUT_FINAL_NEWLINE, NOTHING_BETWEEN, ChunkSplitter, LineSplitter
 from octavo.protocol.errors import EntryTooLargeError
 
-NASTY = st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"\0", b"a", b"\xff\xfe", b"long " * 5]), max_size=30).map(b"".join)
+NASTY = st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"\0", b"a", b"\xff\xfe", b"long " * 5]), max_size=30).map(
+    b"".join
+)
 
 
 def split(data: bytes, cuts: list[int], splitter: LineSplitter | ChunkSplitter) -> list[bytes]:
@@ -27,7 +29,10 @@ def split(data: bytes, cuts: list[int], splitter: LineSplitter | ChunkSplitter) 
 def test_lines_joined_again_are_the_file(data: bytes, cuts: list[int]) -> None:
     splitter = LineSplitter(1000)
     lines = split(data, cuts, splitter)
-    assert join_lines(lines, ends_without_newline=not splitter.final_newline) == data
+    output = LINES if splitter.final_newline else LINES_WITHOUT_FINAL_NEWLINE
+    half = len(lines) // 2
+    assert output.join(lines, ends=True) == data
+    assert output.join(lines[:half], ends=False) + output.join(lines[half:], ends=True) == data
     assert len(lines) == data.count(b"\n") + (bool(data) and not data.endswith(b"\n"))
     assert not any(b"\n" in line for line in lines)
 
@@ -36,7 +41,7 @@ def test_lines_joined_again_are_the_file(data: bytes, cuts: list[int]) -> None:
 @given(NASTY, st.lists(st.integers(0, 10_000), max_size=6), st.integers(1, 20))
 def test_chunks_joined_again_are_the_file(data: bytes, cuts: list[int], entry_bytes: int) -> None:
     entries = split(data, cuts, ChunkSplitter(entry_bytes))
-    assert b"".join(entries) == data
+    assert NOTHING_BETWEEN.join(entries, ends=True) == data
     assert all(len(entry) == entry_bytes for entry in entries[:-1])
     assert all(entries)
 

@@ -1,0 +1,351 @@
+"""``octavo bench``: throughput and latency of a cluster."""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.ledger import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.session import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    CommandError,
+    PasswordFileOption,
+    Session,
+    command,
+    describe,
+    finish,
+    print_error,
+    read_password,
+)
+from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError, OctavoError
+from octavo.protocol.ids import ID_MAX
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    from octavo.cli.load import Extent, Measurement, Operation
+    from octavo.client import Client, LedgerReader, LedgerWriter
+
+app = typer.Typer(name="bench", help="Measure throughput and latency.", no_args_is_help=True)
+
+BENCH_KEY = "octavo.bench"
+"""Custom metadata key of ledgers that a benchmark wrote."""
+
+DURATION_SECONDS_DEFAULT = 10.0
+
+DurationOption = Annotated[
+    float | None, typer.Option("--duration", metavar="SECONDS", min=0.001, help="How long to measure. (default: 10)")
+]
+CountOption = Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="How many entries, instead.")]
+InFlightOption = Annotated[int, typer.Option("--in-flight", min=1, max=1_000_000, help="Operations under way at once.")]
+RateOption = Annotated[
+    float | None,
+    typer.Option(
+        "--rate", metavar="N", min=0.001, help="Operations begun a second; latency counts from when each is due."
+    ),
+]
+
+
+@command(app)
+async def write(
+    session: Session,
+    entry_size: Annotated[
+        int,
+        typer.Option("--entry-size", metavar="BYTES", min=0, max=ENTRY_PAYLOAD_BYTES_MAX, help="Payload of an entry."),
+    ] = 1024,
+    duration: DurationOption = None,
+    count: CountOption = None,
+    in_flight: InFlightOption = 1000,
+    rate: RateOption = None,
+    ledgers: Annotated[int, typer.Option("--ledgers", min=1, max=10_000, help="Ledgers written at the same time.")] = 1,
+    batch: Annotated[
+        int, typer.Option("--batch", metavar="N", min=1, max=100_000, help="Entries per add_many; 1: single adds.")
+    ] = 1,
+    warm_up: Annotated[
+        float, typer.Option("--warm-up", metavar="SECONDS", min=0, help="Load before measuring, on ledgers of its own.")
+    ] = 1.0,
+    ensemble: EnsembleOption = 3,
+    write_quorum: WriteQuorumOption = 3,
+    ack_quorum: AckQuorumOption = 2,
+    digest: DigestOption = DigestName.CRC32C,
+    password_file: PasswordFileOption = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the ledgers afterwards.")] = False,
+) -> int:
+    """Measure acknowledged adds: single ones, each awaited by a task of its own, unless --batch is given.
+
+    The ledgers are kept, so that `octavo bench read` can follow; their ids are printed.
+    """
+    from octavo.cli.load import Extent  # noqa: PLC0415
+    from octavo.cli.output import progress_bar  # noqa: PLC0415
+
+    extent = _extent(duration, count, batch)
+    payload = os.urandom(entry_size)
+    password = read_password(password_file)
+    parallel = max(1, in_flight // batch)
+    shape = {"ensemble_size": ensemble, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
+
+    def operation(writer: "LedgerWriter") -> "Operation":
+        return partial(writer.add, payload) if batch == 1 else partial(writer.add_many, [payload] * batch)
+
+    async with await session.connect() as client:
+        opened = partial(_bench_ledgers, client, ledgers, shape, digest, password)
+        if warm_up:
+            async with opened(keep=False) as writers:
+                with progress_bar("warming up", 1) as progress:
+                    await _run([*map(operation, writers)], Extent(None, warm_up), parallel, rate, batch, progress)
+        async with opened(keep=not delete) as writers:
+            with progress_bar("writing", 1) as progress:
+                measured = await _run([*map(operation, writers)], extent, parallel, rate, batch, progress)
+        facts = {
+            "ledger_ids": [writer.id for writer in writers],
+            "entry_size": entry_size,
+            "in_flight": in_flight,
+            "batch": batch,
+            **shape,
+        }
+    return _report(
+        session, "write", measured, measured.operations * batch, measured.operations * batch * entry_size, facts
+    )
+
+
+@asynccontextmanager
+async def _bench_ledgers(
+    client: "Client", number: int, shape: dict[str, int], digest: DigestName, password: bytes, *, keep: bool
+) -> AsyncIterator[Sequence["LedgerWriter"]]:
+    """Ledgers to write to; closed afterwards, and deleted unless kept or when the block is interrupted."""
+    import octavo  # noqa: PLC0415
+
+    writers: list[LedgerWriter] = []
+
+    async def create() -> None:
+        writers.append(
+            await client.create_ledger(
+                **shape, digest=octavo.Digest[digest.name], password=password, custom_metadata={BENCH_KEY: b"write"}
+            )
+        )
+
+    async def clean_up(*, delete: bool) -> None:
+        for writer in writers:
+            try:
+                if delete:
+                    await client.delete_ledger(writer.id)
+                else:
+                    await writer.close()
+            except NoSuchLedgerError:
+                pass
+            except OctavoError as error:
+                print_error(f"ledger {writer.id} could not be {'deleted' if delete else 'closed'}: {describe(error)}")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(number):
+                group.create_task(create())
+        yield writers
+    except BaseException as error:
+        await finish(clean_up(delete=True))
+        if isinstance(error, ExceptionGroup):
+            raise error.exceptions[0] from None
+        raise
+    await clean_up(delete=False)
+    if not keep:
+        await clean_up(delete=True)
+
+
+@command(app)
+async def read(
+    session: Session,
+    ledger_ids: Annotated[
+        list[int] | None, typer.Argument(metavar="ID", min=0, max=ID_MAX, help="Ledgers to read.")
+    ] = None,
+    ledgers: Annotated[
+        int | None,
+        typer.Option("--ledgers", min=1, max=10_000, help="Read the N newest closed ledgers that have entries."),
+    ] = None,
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            "--duration", metavar="SECONDS", min=0.001, help="Read for this long, beginning again at the end."
+        ),
+    ] = None,
+    count: CountOption = None,
+    scattered: Annotated[
+        bool, typer.Option("--random", help="Single entries at random instead of all in order.")
+    ] = False,
+    in_flight: InFlightOption = 1000,
+    rate: RateOption = None,
+    warm_up: Annotated[
+        float, typer.Option("--warm-up", metavar="SECONDS", min=0, help="Reading before measuring.")
+    ] = 0.0,
+    password_file: PasswordFileOption = None,
+) -> int:
+    """Measure reads, by default of each ledger once from its first to its last entry, all ledgers at the same time.
+
+    The latency of an entry is then how long the reader waited for it; with --random or --rate, how long the read of
+    that entry took, with --in-flight of them under way.
+    """
+    from octavo.cli.load import Extent  # noqa: PLC0415
+    from octavo.cli.output import progress_bar  # noqa: PLC0415
+
+    if bool(ledger_ids) == (ledgers is not None):
+        raise InvalidArgumentError("give either ids of ledgers or --ledgers N")
+    scattered = scattered or rate is not None
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(await session.connect())
+        chosen = ledger_ids or await _newest_ledgers(client, ledgers or 0)
+        password = read_password(password_file)
+        readers = [
+            await stack.enter_async_context(client.open_ledger(ledger_id, password=password, recover=False))
+            for ledger_id in chosen
+        ]
+        for reader in readers:
+            if reader.last_add_confirmed is None:
+                raise CommandError(f"ledger {reader.id} has no entries to read")
+        extents = [Extent(None, warm_up)] if warm_up else []
+        if scattered:
+            extents.append(_extent(duration, count, 1))
+        else:
+            extents.append(_scan_extent(readers, duration, count))
+        for extent in extents:
+            with progress_bar("reading", 1) as progress:
+                sizes = [0]
+                if scattered:
+                    operations = [_read_at_random(reader, sizes) for reader in readers]
+                    measured = await _run(operations, extent, in_flight, rate, 1, progress)
+                else:
+                    measured = await _scan(readers, extent, sizes, progress)
+        facts = {"ledger_ids": chosen, "mode": "random" if scattered else "sequential"}
+    return _report(session, "read", measured, measured.operations, sizes[0], facts)
+
+
+async def _newest_ledgers(client: "Client", number: int) -> list[int]:
+    import octavo  # noqa: PLC0415
+
+    ledger_ids = [ledger_id async for ledger_id in client.list_ledgers()]
+    chosen: list[int] = []
+    for ledger_id in reversed(ledger_ids):
+        try:
+            metadata = await client.ledger_metadata(ledger_id)
+        except NoSuchLedgerError:
+            continue
+        if metadata.state is octavo.LedgerState.CLOSED and metadata.last_entry_id is not None:
+            chosen.append(ledger_id)
+            if len(chosen) == number:
+                return chosen
+    raise CommandError(f"there are only {len(chosen)} closed ledgers with entries, not {number}")
+
+
+def _read_at_random(reader: "LedgerReader", sizes: list[int]) -> "Operation":
+    entries = (reader.last_add_confirmed or 0) + 1
+    rng = random.Random(reader.id)
+
+    async def read_one() -> None:
+        entry_id = rng.randrange(entries)
+        (entry,) = await reader.read(entry_id, entry_id)
+        sizes[0] += len(entry.payload)
+
+    return read_one
+
+
+def _scan_extent(readers: Sequence["LedgerReader"], duration: float | None, count: int | None) -> "Extent":
+    from octavo.cli.load import Extent  # noqa: PLC0415
+
+    if duration is not None and count is not None:
+        raise InvalidArgumentError("give either --duration or --count")
+    if duration is not None:
+        return Extent(None, duration)
+    return Extent(count or sum((reader.last_add_confirmed or 0) + 1 for reader in readers), None)
+
+
+async def _scan(readers: Sequence["LedgerReader"], extent: "Extent", sizes: list[int], progress: Any) -> "Measurement":
+    from octavo.cli.load import scan  # noqa: PLC0415
+
+    def entries_of(reader: "LedgerReader") -> Any:
+        return reader.entries(0, reader.last_add_confirmed)
+
+    return await scan([partial(entries_of, reader) for reader in readers], extent, sizes, progress)
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+
+def _extent(duration: float | None, count: int | None, batch: int) -> "Extent":
+    from octavo.cli.load import Extent  # noqa: PLC0415
+
+    if duration is not None and count is not None:
+        raise InvalidArgumentError("give either --duration or --count")
+    if count is None:
+        return Extent(None, duration if duration is not None else DURATION_SECONDS_DEFAULT)
+    if count % batch:
+        raise InvalidArgumentError(f"--count {count} is no multiple of --batch {batch}")
+    return Extent(count // batch, None)
+
+
+async def _run(
+    operations: Sequence["Operation"], extent: "Extent", in_flight: int, rate: float | None, batch: int, progress: Any
+) -> "Measurement":
+    from octavo.cli.load import closed_loop, open_loop  # noqa: PLC0415
+
+    if rate is None:
+        return await closed_loop(operations, extent, in_flight, progress)
+    return await open_loop(operations, extent, in_flight, rate / batch, progress)
+
+
+def _report(
+    session: Session, kind: str, measured: "Measurement", entries: int, payload_bytes: int, facts: dict[str, Any]
+) -> int:
+    from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
+
+    def milliseconds(seconds: float | None) -> float | None:
+        return None if seconds is None else round(seconds * 1000.0, 4)
+
+    histogram = measured.histogram
+    latency = {
+        "p50": milliseconds(histogram.percentile(50)),
+        "p90": milliseconds(histogram.percentile(90)),
+        "p99": milliseconds(histogram.percentile(99)),
+        "p99_9": milliseconds(histogram.percentile(99.9)),
+        "max": milliseconds(histogram.max),
+        "mean": milliseconds(histogram.mean),
+    }
+    result = {
+        "entries": entries,
+        "seconds": round(measured.seconds, 6),
+        "entries_per_second": round(entries / measured.seconds, 1),
+        "megabytes_per_second": round(payload_bytes / measured.seconds / 1e6, 3),
+        "latency_ms": latency,
+        "errors": measured.errors,
+        "unsent": measured.unsent,
+        **facts,
+    }
+    if session.as_json:
+        print_json(result)
+    else:
+        shown = {key: "-" if value is None else f"{value:,.3f}" for key, value in latency.items()}
+        print_table(
+            ["entries", "seconds", "entries/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "errors"],
+            [
+                [
+                    f"{entries:,}",
+                    f"{measured.seconds:.2f}",
+                    f"{entries / measured.seconds:,.0f}",
+                    f"{payload_bytes / measured.seconds / 1e6:,.1f}",
+                    shown["p50"],
+                    shown["p99"],
+                    shown["p99_9"],
+                    shown["max"],
+                    measured.errors,
+                ]
+            ],
+        )
+        print_line(f"{kind} of ledger {' '.join(map(str, facts['ledger_ids']))}")
+    if measured.unsent:
+        print_error(f"the cluster did not keep up: {measured.unsent} operations that were due were not begun")
+    if measured.first_error is not None:
+        print_error(f"{measured.errors} operations failed, the first with: {describe(measured.first_error)}")
+        return EXIT_FAILURE
+    return EXIT_OK

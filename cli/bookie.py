@@ -1,0 +1,90 @@
+"""``octavo bookie``: one bookie in the foreground. Sub-commands that work on a stopped bookie's directory stand beside it."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from octavo.cli.session import LogFormat, LogLevel, guarded
+
+app = typer.Typer(name="bookie")
+
+STOP_SECONDS_MAX = 30.0
+"""How long a bookie whose parent is gone may take to stop in good order."""
+
+
+@app.callback(invoke_without_command=True)
+def bookie(
+    context: typer.Context,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="The bookie's data.")] = None,
+    journal_dir: Annotated[
+        Path | None, typer.Option("--journal-dir", metavar="DIR", help="Its journal. (default: DIR/journal)")
+    ] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Interface to listen on. (default: 127.0.0.1)")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any. (default: 3181)")
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option("--advertise", metavar="HOST:PORT", help="What clients are told. (default: as listened)"),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML; see docs/operations.md.")
+    ] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option("--metadata", metavar="URI", help="The cluster's metadata store. (environment: OCTAVO_METADATA)"),
+    ] = None,
+    log_level: Annotated[LogLevel | None, typer.Option("--log-level", help="(environment: OCTAVO_LOG_LEVEL)")] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option("--log-format", help="(environment: OCTAVO_LOG_FORMAT)")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As every command; a bookie prints no results.")] = False,
+    stop_with_standard_input: Annotated[bool, typer.Option("--stop-with-standard-input", hidden=True)] = False,
+) -> None:
+    """Run one bookie in the foreground. SIGTERM stops it cleanly; systemd is told when it is ready.
+
+    Settings come from --config, from the environment (OCTAVO_BOOKIE_...), and from these options, each stronger than the
+    one before. Exit status 78: its data or identity are wrong; starting it again cannot help.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    flags = {
+        "data_dir": data_dir,
+        "journal_dir": journal_dir,
+        "host": host,
+        "port": port,
+        "advertise": advertise,
+        "metadata": metadata,
+        "log_level": log_level.value if log_level else None,
+        "log_format": log_format.value if log_format else None,
+    }
+
+    def work() -> int:
+        # Loaded here: no other command needs a bookie's modules.
+        from octavo.bookie.config import load_config  # noqa: PLC0415
+        from octavo.bookie.daemon import run  # noqa: PLC0415
+
+        settings = load_config(config, os.environ, flags)
+        if stop_with_standard_input:
+            threading.Thread(target=_stop_at_end_of_input, name="parent-watch", daemon=True).start()
+        return run(settings)
+
+    raise typer.Exit(guarded(work, show_traceback=log_level is LogLevel.DEBUG))
+
+
+def _stop_at_end_of_input() -> None:
+    """Stop this process when its standard input ends: whoever started it is gone."""
+    try:
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+    except OSError:
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_SECONDS_MAX)
+    os._exit(1)

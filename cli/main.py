@@ -1,0 +1,59 @@
+"""The ``octavo`` command."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from octavo._version import __version__
+from octavo.cli import bench, bookie, bookies, ledger, up
+
+app = typer.Typer(
+    name="octavo",
+    help="Octavo: a replicated, append-only log store.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"octavo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def octavo(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Octavo: a replicated, append-only log store.
+
+    `octavo up` starts a cluster on this machine; the other commands use it. Each has --help.
+    """
+
+
+up.register(app)
+app.add_typer(bookie.app)
+bookies.register(app)
+app.add_typer(ledger.app)
+app.add_typer(bench.app)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line ``arguments`` (None: those of the process); the exit status."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="octavo")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""Files to ledgers and ledgers to files, in bounded memory.
+
+A ledger remembers in its custom metadata what its entries alone cannot tell, so that ``append | read`` gives the same
+bytes back for any file:
+
+=======================  ======  ==================================================================================
+key                      value   meaning
+=======================  ======  ==================================================================================
+``octavo.separator``     none    entries are pieces of a file (``--whole-file``); nothing belongs between them
+``octavo.final-newline`` no      entries are lines, and the last one had no newline
+=======================  ======  ==================================================================================
+
+Neither is there for a file of lines that ends with a newline, nor for a ledger that something else wrote.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import aiofiles
+
+from octavo.cli.lines import (
+    LINES,
+    LINES_WITHOUT_FINAL_NEWLINE,
+    NOTHING_BETWEEN,
+    ChunkSplitter,
+    LineSplitter,
+    OutputFormat,
+)
+from octavo.cli.output import Progress
+from octavo.metadata.changes import Decision, Refuse, Settled, Write
+from octavo.metadata.model import LedgerMetadata, LedgerState
+from octavo.protocol.errors import InternalError, LedgerClosedError
+
+if TYPE_CHECKING:
+    from octavo.client import LedgerReader, LedgerWriter
+
+SEPARATOR_KEY = "octavo.separator"
+SEPARATOR_NONE = b"none"
+FINAL_NEWLINE_KEY = "octavo.final-newline"
+FINAL_NEWLINE_NO = b"no"
+
+READ_BYTES = 1024 * 1024
+"""Bytes asked of a file at a time: large enough that the thread that reads is woken seldom."""
+
+ADDS_IN_FLIGHT_MAX = 4
+"""Pieces of a file handed to the writer and not yet acknowledged: bookies stay busy while the file is read, and memory
+stays within a few times :data:`READ_BYTES`."""
+
+WRITE_BYTES = 1024 * 1024
+"""Payload bytes gathered before they go to the output."""
+
+
+class ByteSource(Protocol):
+    """Something to read bytes from."""
+
+    async def read(self) -> bytes:
+        """The next bytes, at most :data:`READ_BYTES`; empty at the end."""
+
+
+@asynccontextmanager
+async def open_source(path: Path | None) -> AsyncIterator[ByteSource]:
+    """The file at ``path``, or standard input for None. Raises :class:`OSError`."""
+    if path is None:
+        yield _StandardInput()
+        return
+    async with aiofiles.open(path, "rb", buffering=0) as file:
+        yield _File(file)
+
+
+class _File:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    async def read(self) -> bytes:
+        data: bytes = await self._file.read(READ_BYTES)
+        return data
+
+
+class _StandardInput:
+    async def read(self) -> bytes:
+        # read1 gives what a pipe has now: lines reach the ledger, and whoever follows it, as they are written.
+        data: bytes = await aiofiles.stdin_bytes.read1(READ_BYTES)
+        return data
+
+
+# --- into a ledger ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What was appended."""
+
+    entries: int
+    payload_bytes: int
+    file_bytes: int
+
+
+async def append_source(
+    ledger: "LedgerWriter", source: ByteSource, splitter: LineSplitter | ChunkSplitter, progress: Progress
+) -> Appended:
+    """Add the entries of ``source`` in order; returns once the last is acknowledged. Some pieces are always under way.
+
+    Raises what reading raises, :class:`EntryTooLargeError` naming the line, and what adding raises.
+    """
+    pending: deque[asyncio.Future[range]] = deque()
+    entries = payload_bytes = file_bytes = 0
+
+    async def acknowledge_oldest() -> None:
+        nonlocal entries
+        ids = await pending.popleft()
+        if ids.start != entries:
+            raise InternalError(f"ledger {ledger.id}: entry {entries} of this file was given the id {ids.start}")
+        entries = ids.stop
+
+    try:
+        at_end = False
+        while not at_end:
+            chunk = await source.read()
+            at_end = not chunk
+            payloads = splitter.finish() if at_end else splitter.feed(chunk)
+            if payloads:
+                pending.append(asyncio.ensure_future(ledger.add_many(payloads)))
+                payload_bytes += sum(map(len, payloads))
+            file_bytes += len(chunk)
+            while len(pending) >= ADDS_IN_FLIGHT_MAX:
+                await acknowledge_oldest()
+            progress(file_bytes)
+        while pending:
+            await acknowledge_oldest()
+    finally:
+        for add in pending:
+            add.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+    return Appended(entries, payload_bytes, file_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class NoteInCustomMetadata:
+    """The writer of an open ledger adds to its custom metadata. A change for :func:`octavo.metadata.update.update_ledger`."""
+
+    notes: Mapping[str, bytes]
+
+    def decide(self, current: LedgerMetadata) -> Decision:
+        """Write while open; settled once every note stands there; refused once the ledger is closed or recovered."""
+        if all(current.custom_metadata.get(key) == value for key, value in self.notes.items()):
+            return Settled()
+        if current.state is not LedgerState.OPEN:
+            return Refuse(
+                LedgerClosedError(f"ledger {current.ledger_id} was closed by somebody else while it was written")
+            )
+        return Write(replace(current, custom_metadata={**current.custom_metadata, **self.notes}))
+
+
+# --- out of a ledger -------------------------------------------------------------------------------------------------
+
+
+def output_format(metadata: LedgerMetadata, *, raw: bool, reaches_end: bool) -> OutputFormat:
+    """How the payloads of a ledger become a file. ``reaches_end``: the output ends with the last entry of a closed ledger."""
+    if raw or metadata.custom_metadata.get(SEPARATOR_KEY) == SEPARATOR_NONE:
+        return NOTHING_BETWEEN
+    lacks_newline = reaches_end and metadata.custom_metadata.get(FINAL_NEWLINE_KEY) == FINAL_NEWLINE_NO
+    return LINES_WITHOUT_FINAL_NEWLINE if lacks_newline else LINES
+
+
+async def write_entries(
+    reader: "LedgerReader", first: int, last: int, output: OutputFormat, progress: Progress
+) -> None:
+    """Write the payloads of ``first`` to ``last`` (inclusive; nothing if last < first) to standard output, in large pieces.
+
+    While one piece is being written the next is read.
+    """
+    if last < first:
+        return
+    writing: asyncio.Future[Any] | None = None
+    written_bytes = 0
+    payloads: list[bytes] = []
+    gathered = 0
+
+    async def write(piece: bytes) -> None:
+        nonlocal writing
+        if writing is not None:
+            await writing
+        writing = asyncio.ensure_future(aiofiles.stdout_bytes.write(piece))
+
+    try:
+        async for entry in reader.entries(first, last):
+            payload = entry.payload
+            payloads.append(payload)
+            gathered += len(payload) + 1
+            if gathered >= WRITE_BYTES and entry.entry_id < last:
+                await write(output.join(payloads, ends=False))
+                written_bytes += gathered
+                progress(written_bytes)
+                payloads, gathered = [], 0
+        await write(output.join(payloads, ends=True))
+        if writing is not None:
+            await writing
+        await aiofiles.stdout_bytes.flush()
+    finally:
+        if writing is not None and not writing.done():
+            writing.cancel()
+
+
+async def follow_entries(reader: "LedgerReader", first: int, output: OutputFormat) -> int:
+    """Write payloads from ``first`` on as they become readable, until the ledger is closed; returns how many.
+
+    Whatever arrived while one piece was written goes in the next, so that a busy ledger is written in large pieces and
+    a quiet one at once. What waits is bounded: the reader is not asked for more meanwhile.
+    """
+    payloads: list[bytes] = []
+    gathered = 0
+    count = 0
+    changed = asyncio.Event()
+    room = asyncio.Event()
+    ended = False
+
+    async def gather() -> None:
+        nonlocal gathered, count, ended
+        try:
+            async for entry in reader.follow(first):
+                payloads.append(entry.payload)
+                gathered += len(entry.payload) + 1
+                count += 1
+                changed.set()
+                if gathered >= WRITE_BYTES:
+                    room.clear()
+                    await room.wait()
+        finally:
+            ended = True
+            changed.set()
+
+    gatherer = asyncio.ensure_future(gather())
+    write: Callable[[bytes], Any] = aiofiles.stdout_bytes.write
+    try:
+        while payloads or not ended:
+            await changed.wait()
+            changed.clear()
+            if not payloads:
+                continue
+            piece = output.join(payloads, ends=False)
+            payloads.clear()
+            gathered = 0
+            room.set()
+            await write(piece)
+            await aiofiles.stdout_bytes.flush()
+        await gatherer
+    finally:
+        gatherer.cancel()
+        await asyncio.gather(gatherer, return_exceptions=True)
+    return count

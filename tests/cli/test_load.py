@@ -1,0 +1,206 @@
+"""Load generators start what they should, when they should, and charge latencies to where they belong."""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator
+from typing import Self
+
+import pytest
+from octavo.cli.histogram import RELATIVE_ERROR_MAX
+from octavo.cli.load import Extent, Measurement, PreciseTimer, closed_loop, open_loop, scan
+from octavo.protocol.errors import QuorumLostError
+
+
+class ManualClock:
+    """Time that passes only when somebody says so; its timer lets exactly the time asked for pass."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+def no_progress(done: float, note: str = "") -> None:
+    pass
+
+
+class Server:
+    """Answers after ``service_seconds`` of manual time; ``stall_at`` names one operation that takes ``stall_seconds``."""
+
+    def __init__(
+        self, clock: ManualClock, *, service_seconds: float = 0.0, stall_at: int = -1, stall_seconds: float = 0.0
+    ):
+        self.clock = clock
+        self.service_seconds = service_seconds
+        self.stall_at = stall_at
+        self.stall_seconds = stall_seconds
+        self.served = 0
+
+    async def __call__(self) -> None:
+        number, self.served = self.served, self.served + 1
+        self.clock.now += self.stall_seconds if number == self.stall_at else self.service_seconds
+
+
+@pytest.mark.parametrize(("count", "in_flight"), [(10, 3), (3, 10), (1, 1), (1000, 7)])
+async def test_closed_loop_performs_exactly_the_operations_asked_for(count: int, in_flight: int) -> None:
+    clock = ManualClock()
+    servers = [Server(clock), Server(clock)]
+    measured = await closed_loop(servers, Extent(count, None), in_flight, no_progress, clock=clock)
+    assert measured.operations == servers[0].served + servers[1].served == count
+    assert measured.histogram.count == count
+    assert measured.errors == 0
+
+
+async def test_closed_loop_keeps_as_many_under_way_as_asked_and_no_more() -> None:
+    under_way, most = 0, 0
+
+    async def operation() -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+
+    await closed_loop([operation], Extent(100, None), 8, no_progress)
+    assert most == 8
+
+
+async def test_closed_loop_ends_with_its_duration_and_measures_each_operation() -> None:
+    clock = ManualClock()
+    measured = await closed_loop([Server(clock, service_seconds=0.25)], Extent(None, 2.0), 1, no_progress, clock=clock)
+    assert measured.operations == 8
+    assert measured.seconds == pytest.approx(2.0)
+    assert measured.histogram.max == pytest.approx(0.25)
+
+
+async def test_closed_loop_task_ends_at_its_first_error_and_the_others_go_on() -> None:
+    calls = 0
+
+    async def failing() -> None:
+        nonlocal calls
+        calls += 1
+        raise QuorumLostError("the first") if calls == 1 else QuorumLostError("a later one")
+
+    clock = ManualClock()
+    server = Server(clock)
+    measured = await closed_loop([failing, server], Extent(40, None), 4, no_progress, clock=clock)
+    assert measured.operations == server.served == 20
+    assert measured.errors == calls == 2
+    assert measured.first_error is not None
+    assert measured.first_error.message == "the first"
+
+
+async def test_open_loop_charges_a_stall_to_everything_that_became_due_meanwhile() -> None:
+    clock = ManualClock()
+    server = Server(clock, stall_at=100, stall_seconds=1.0)
+    measured = await open_loop(
+        [server], Extent(2000, None), 10_000, 1000.0, no_progress, clock=clock, make_timer=lambda: clock
+    )
+    assert measured.operations == 2000
+    histogram = measured.histogram
+    # A thousand operations were due during the second's stall and waited half of it on average, as everybody would have.
+    assert histogram.max == pytest.approx(1.0, rel=0.01)
+    assert histogram.percentile(75) == pytest.approx(0.5, rel=0.02)
+    assert histogram.percentile(45) == pytest.approx(0.0, abs=0.002)
+    assert histogram.mean == pytest.approx(0.25, rel=0.02)
+
+
+async def test_open_loop_keeps_its_rate_when_the_server_does() -> None:
+    clock = ManualClock()
+    measured = await open_loop(
+        [Server(clock)], Extent(None, 2.0), 10, 500.0, no_progress, clock=clock, make_timer=lambda: clock
+    )
+    assert measured.operations == 1000
+    assert measured.unsent == 0
+    assert measured.seconds == pytest.approx(2.0, rel=0.01)
+
+
+async def test_open_loop_never_exceeds_what_may_be_in_flight_and_tells_what_it_could_not_begin() -> None:
+    clock = ManualClock()
+    under_way, most = 0, 0
+
+    async def slow() -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        clock.now += 0.1
+        under_way -= 1
+
+    measured = await open_loop([slow], Extent(None, 1.0), 2, 1000.0, no_progress, clock=clock, make_timer=lambda: clock)
+    assert most == 2
+    assert measured.operations + measured.unsent == 1000
+    assert measured.unsent > 900
+
+
+async def test_open_loop_stops_when_everything_fails() -> None:
+    clock = ManualClock()
+
+    async def failing() -> None:
+        raise QuorumLostError("dead")
+
+    measured = await open_loop(
+        [failing], Extent(None, 1000.0), 2, 1000.0, no_progress, clock=clock, make_timer=lambda: clock
+    )
+    assert measured.operations == 0
+    assert 1 <= measured.errors <= 10
+
+
+class Entry:
+    payload = b"12345"
+
+
+def source(number: int, *, fails_at: int | None = None):  # type: ignore[no-untyped-def]
+    async def entries() -> AsyncIterator[Entry]:
+        for position in range(number):
+            if position == fails_at:
+                raise QuorumLostError("lost")
+            yield Entry()
+
+    return entries
+
+
+async def test_scan_reads_every_source_and_begins_again_until_its_extent_is_reached() -> None:
+    sizes = [0]
+    measured = await scan([source(10), source(3)], Extent(20, None), sizes, no_progress)
+    assert measured.operations == 20
+    assert sizes[0] == 100
+
+
+async def test_scan_of_nothing_ends_and_a_failing_source_is_counted() -> None:
+    assert (await scan([source(0)], Extent(None, 1e9), [0], no_progress)).operations == 0
+    measured = await scan([source(10, fails_at=4)], Extent(10, None), [0], no_progress)
+    assert (measured.operations, measured.errors) == (4, 1)
+
+
+async def test_counting_latencies_during_a_run_loses_none() -> None:
+    measured = Measurement(latencies=array("f", [0.001] * 200_000))
+    await measured.count_latencies(100_000)
+    assert 0 < len(measured.latencies) <= 100_000
+    assert measured.operations == 200_000
+    await measured.count_latencies()
+    assert measured.histogram.count == 200_000
+    assert measured.histogram.percentile(50) == pytest.approx(0.001, rel=RELATIVE_ERROR_MAX)
+
+
+async def test_the_timer_wakes_its_sleeper_and_can_be_left_while_it_sleeps() -> None:
+    with PreciseTimer() as timer:
+        await asyncio.wait_for(timer.sleep(1e-6), 5)
+        await asyncio.wait_for(timer.sleep(1e-6), 5)
+        sleeper = asyncio.ensure_future(timer.sleep(1000.0))
+        await asyncio.sleep(0)
+        sleeper.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sleeper
