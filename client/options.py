@@ -75,6 +75,17 @@ class ClientOptions:
     read_ahead_requests: int = 4
     """Most requests an iterating reader has in flight."""
 
+    read_slow_seconds: float = 1.0
+    """Time after which a read asks the next replica too, and the slow one last for a while (PROTOCOL R1). A healthy disk
+    answers within a tenth of it."""
+
+    replica_avoid_seconds: float = 10.0
+    """How long a bookie that was slow or failed a read is asked last."""
+
+    read_quorum_timeout_seconds: float = 10.0
+    """Time an entry may be out of reach because bookies are, before a read gives up with QuorumLostError. Outlasts the
+    restart of a bookie process."""
+
     long_poll_seconds: float = 30.0
     """How long a follower lets a bookie hold its question for a higher LAC: an idle follower asks this often."""
 
@@ -116,5 +127,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "close_timeout_seconds": _SECONDS,
     "read_ahead_bytes": (1, 2**40),
     "read_ahead_requests": (1, ENTRIES_PER_FRAME_MAX),
+    "read_slow_seconds": _SECONDS,
+    "replica_avoid_seconds": _SECONDS,
+    "read_quorum_timeout_seconds": _SECONDS,
     "long_poll_seconds": (0.001, LONG_POLL_SECONDS_MAX),
 }
