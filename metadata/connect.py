@@ -34,9 +34,9 @@ async def open_metadata_store(
 ) -> MetadataStore:
     """Open the store that ``uri`` names: ``memory://name``, ``sqlite:///relative/path``, ``sqlite:////absolute/path``.
 
-    ``create`` makes a store where there is none; without it, that is a :class:`MetadataUnavailableError`, so that a mistyped
-    path does not become an empty cluster. Raises :class:`InvalidArgumentError` for a URI that nobody understands,
-    :class:`MetadataError` for a store of a newer format or something that is no store.
+    ``create`` makes a store where there is none; without it, that is a :class:`MetadataUnavailableError`, so that a
+    mistyped path does not become an empty cluster. Raises :class:`InvalidArgumentError` for a URI that nobody
+    understands, :class:`MetadataError` for a store of a newer format or something that is no store.
     """
     scheme, separator, _ = uri.partition("://")
     opener = DRIVERS.get(scheme) if separator else None

@@ -1,9 +1,9 @@
 """How a value stands in the metadata store: one line of canonical JSON, readable with any tool, with a checksum.
 
-Example: ``{"crc32c":"f7a1c9d0","format":1,"generation":3,...}``. Keys are sorted, no spaces, ASCII only, bytes as base64,
-instants in UTC. ``crc32c`` covers the same line without that key: neither SQLite nor ZooKeeper protects what lies on
-disk against flipped bits, and a wrong ``last_entry_id`` would lose data silently. Keys that a reader does not know are
-covered by the checksum and otherwise ignored; a change that an older reader must not ignore raises ``format``.
+Example: ``{"crc32c":"f7a1c9d0","format":1,"generation":3,...}``. Keys are sorted, no spaces, ASCII only, bytes as
+base64, instants in UTC. ``crc32c`` covers the same line without that key: neither SQLite nor ZooKeeper protects what
+lies on disk against flipped bits, and a wrong ``last_entry_id`` would lose data silently. Keys that a reader does not
+know are covered by the checksum and otherwise ignored; a change that an older reader must not ignore raises ``format``.
 """
 
 import base64
@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import google_crc32c
-
 from octavo.protocol.errors import MetadataError, OctavoError
 
 _crc32c: Callable[[bytes], int] = google_crc32c.value
@@ -52,7 +51,8 @@ def decode_object(value: bytes, *, what: str, format_max: int) -> dict[str, Any]
 
 
 class FieldReader:
-    """Typed access to decoded fields; anything missing or of a wrong type is a :class:`MetadataError` naming the thing."""
+    """Typed access to decoded fields; anything missing or of a wrong type is a :class:`MetadataError` naming the
+    thing."""
 
     __slots__ = ("_fields", "_what")
 

@@ -307,9 +307,11 @@ class RecordMetadataStore(MetadataStore):
             self._hub.changed(lambda watched: kind is None or _kind_of(watched) is kind)
 
 
-def _kind_of(key: Hashable) -> Hashable:
+def _kind_of(key: Hashable) -> Kind:
     assert isinstance(key, tuple)
-    return key[0]
+    kind = key[0]
+    assert isinstance(kind, Kind)
+    return kind
 
 
 def _check_name(name: str) -> None:

@@ -1,8 +1,8 @@
 """Registrations and locks as the process that holds them sees them: one session, renewed while the event loop runs.
 
 A lease is lost when its holder gives it up, somebody takes it over, the store says that the session has ended, or the
-lease time has passed since the last renewal that succeeded began. The last is judged by the holder's own clock: others may
-have seen the lease end although the store does not answer us.
+lease time has passed since the last renewal that succeeded began. The last is judged by the holder's own clock: others
+may have seen the lease end although the store does not answer us.
 """
 
 import asyncio
@@ -76,8 +76,8 @@ class HeldLease:
 
 
 class LeaseKeeper:
-    """The session of one handle, and all leases in it. ``clock`` gives seconds that never go back nor stop in a suspend;
-    ``new_token`` gives a session's name."""
+    """The session of one handle, and all leases in it. ``clock`` gives seconds that never go back nor stop in a
+    suspend; ``new_token`` gives a session's name."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """``memory://[name]``: metadata that live in this process, for tests and simulation.
 
-A :class:`MemoryServer` stands for the ensemble of servers that a real driver talks to; any number of handles share one. It
-is deterministic: time is the event loop's (or ``clock``), names come from ``rng``, and every operation lets the event
-loop turn once before it takes effect, as any real store does.
+A :class:`MemoryServer` stands for the ensemble of servers that a real driver talks to; any number of handles share one.
+It is deterministic: time is the event loop's (or ``clock``), names come from ``rng``, and every operation lets the
+event loop turn once before it takes effect, as any real store does.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ class _Stored:
 class MemoryServer:
     """The state behind all handles of one ``memory://`` store. Its methods are synchronous and take effect at once.
 
-    ``clock`` gives seconds (the running loop's time by default; with a clock of one's own, call :meth:`end_late_sessions`
-    after moving it). ``rng`` makes the cluster's id.
+    ``clock`` gives seconds (the running loop's time by default; with a clock of one's own, call
+    :meth:`end_late_sessions` after moving it). ``rng`` makes the cluster's id.
     """
 
     def __init__(

@@ -40,7 +40,8 @@ FORMAT = 1
 """Format number of encoded ledger metadata. Raised only for changes that an older reader must not ignore."""
 
 CUSTOM_METADATA_BYTES_MAX = 64 * 1024
-"""Most bytes of custom metadata, keys and values together: ZooKeeper takes at most 1 MiB a node, and fragments need room."""
+"""Most bytes of custom metadata, keys and values together: ZooKeeper takes at most 1 MiB a node, and fragments need
+room."""
 
 WRITER_TOKEN_CHARACTERS_MAX = 64
 """Longest token of a writer: room for a UUID in any spelling."""
@@ -107,7 +108,8 @@ class LedgerMetadata:
         return decode_ledger, (self.ledger_id, encode_ledger(self))
 
     def check_invariants(self) -> None:
-        """Raise :class:`InvalidArgumentError`, naming the ledger, unless this can be a ledger (PROTOCOL I6 and the end's rules)."""
+        """Raise :class:`InvalidArgumentError`, naming the ledger, unless this can be a ledger (PROTOCOL I6 and the
+        end's rules)."""
         self._check_scalars()
         self._check_fragments()
         self._check_end()
@@ -125,7 +127,8 @@ class LedgerMetadata:
         return self.state is LedgerState.CLOSED
 
     def fragment_of(self, entry_id: EntryId) -> Fragment:
-        """The fragment whose ensemble holds ``entry_id``, written or not. Raises :class:`InvalidArgumentError` below 0."""
+        """The fragment whose ensemble holds ``entry_id``, written or not. Raises :class:`InvalidArgumentError` below
+        0."""
         if entry_id < 0:
             raise InvalidArgumentError(f"ledger {self.ledger_id}: entry id {entry_id} is negative")
         return self.fragments[bisect_right(self.fragments, entry_id, key=_first_entry_id) - 1]
@@ -261,7 +264,8 @@ def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> st
 
 
 def is_bookie_id(text: str) -> bool:
-    """Whether ``text`` can be a bookie's id: 1 to 128 letters, digits and ``._:-`` (it becomes part of keys and paths)."""
+    """Whether ``text`` can be a bookie's id: 1 to 128 letters, digits and ``._:-`` (it becomes part of keys and
+    paths)."""
     return _BOOKIE_ID.fullmatch(text) is not None
 
 
@@ -339,7 +343,7 @@ def _decode_fragment(fields: object, what: str) -> Fragment:
     )
 
 
-def _first_entry_id(fragment: Fragment) -> int:
+def _first_entry_id(fragment: Fragment) -> EntryId:
     return fragment.first_entry_id
 
 

@@ -1,8 +1,8 @@
-"""What a driver provides: versioned records, sessions, a counter. :class:`octavo.metadata.handle.RecordMetadataStore` makes
-the whole :class:`~octavo.metadata.store.MetadataStore` of it, so that encoding, watches and leases exist once.
+"""What a driver provides: versioned records, sessions, a counter. :class:`octavo.metadata.handle.RecordMetadataStore`
+makes the whole :class:`~octavo.metadata.store.MetadataStore` of it, so that encoding, watches and leases exist once.
 
-A *session* is a driver's word for "this handle lives": records made in it vanish for every reader when it ends or is not
-renewed in time. Registrations and locks are such records.
+A *session* is a driver's word for "this handle lives": records made in it vanish for every reader when it ends or is
+not renewed in time. Registrations and locks are such records.
 """
 
 import enum
@@ -52,8 +52,8 @@ class RecordStore(ABC):
 
     @abstractmethod
     def watching(self, active: bool) -> None:
-        """Whether other handles' changes and ends of sessions must be reported too, within 200 ms. A change made after the
-        call is never missed, nor is one that was made between two times of watching."""
+        """Whether other handles' changes and ends of sessions must be reported too, within 200 ms. A change made after
+        the call is never missed, nor is one that was made between two times of watching."""
 
     @abstractmethod
     async def close(self) -> None:

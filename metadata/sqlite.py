@@ -29,7 +29,8 @@ POLL_SECONDS: Final = 0.1
 """Pause between looks for others' changes: they are noticed within 200 ms, at some 0.2 % of a core."""
 
 BUSY_TIMEOUT_SECONDS: Final = 5.0
-"""How long to wait for another process's transaction. They take milliseconds; a stopped process may hold one for longer."""
+"""How long to wait for another process's transaction. They take milliseconds; a stopped process may hold one for
+longer."""
 
 _BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -45,7 +46,8 @@ def read_boot_id() -> str:
 
 
 class SqliteRecordStore(RecordStore):
-    """One handle on a file. Made by :func:`open_sqlite_store`, which opens ``database`` in the executor's one thread."""
+    """One handle on a file. Made by :func:`open_sqlite_store`, which opens ``database`` in the executor's one
+    thread."""
 
     def __init__(self, uri: str, database: Database, executor: ThreadPoolExecutor, poll_seconds: float) -> None:
         self._uri = uri
@@ -186,8 +188,9 @@ async def open_sqlite_store(
 ) -> RecordMetadataStore:
     """A handle on the store in the file ``path``; with ``create``, the store and its directories are made if missing.
 
-    ``clock`` gives boot time in seconds. Raises :class:`MetadataUnavailableError` when there is no store or it cannot be
-    opened, :class:`MetadataError` when the file is something else, damaged, or of a newer format. Both name the path.
+    ``clock`` gives boot time in seconds. Raises :class:`MetadataUnavailableError` when there is no store or it cannot
+    be opened, :class:`MetadataError` when the file is something else, damaged, or of a newer format. Both name the
+    path.
     """
     executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-metadata")
     opening = asyncio.get_running_loop().run_in_executor(

@@ -3,8 +3,8 @@
 Durability: WAL with ``synchronous=FULL``, so that a commit has been synced when it returns and a power cut takes back
 nothing; every change is one ``BEGIN IMMEDIATE`` transaction, so that it neither deadlocks nor works on something stale.
 
-Leases are counted by the host's boot time (it goes on in a suspend and nobody sets it) together with the boot's id: after
-a reboot every lease of before is over. A store is therefore for processes of one host, on a local file system.
+Leases are counted by the host's boot time (it goes on in a suspend and nobody sets it) together with the boot's id:
+after a reboot every lease of before is over. A store is therefore for processes of one host, on a local file system.
 
 =============  ==================================================================================================
 table          holds
@@ -65,8 +65,8 @@ class Changes(NamedTuple):
 
 
 class Database:
-    """An open store. ``clock`` gives seconds of boot time. Every method raises :class:`MetadataUnavailableError` when the
-    file cannot be used now, :class:`MetadataError` when it is damaged; both name the path."""
+    """An open store. ``clock`` gives seconds of boot time. Every method raises :class:`MetadataUnavailableError` when
+    the file cannot be used now, :class:`MetadataError` when it is damaged; both name the path."""
 
     def __init__(
         self, path: Path, *, create: bool, busy_timeout_seconds: float, clock: Callable[[], float], boot_id: str
@@ -80,7 +80,8 @@ class Database:
                 _make_directory(path.parent)
             elif not path.exists():
                 raise MetadataUnavailableError(
-                    f"there is no metadata store at {path}: start a cluster there first (octavo up), or name another store",
+                    f"there is no metadata store at {path}: start a cluster there first (octavo up), "
+                    "or name another store",
                     may_have_happened=False,
                 )
             mode = "rwc" if create else "rw"
@@ -116,8 +117,8 @@ class Database:
         format_number = self._pragma("user_version")
         if format_number > FORMAT:
             raise MetadataError(
-                f"{self._path}: format {format_number} is newer than {FORMAT}, the newest that this version understands; "
-                "upgrade Octavo"
+                f"{self._path}: format {format_number} is newer than {FORMAT}, the newest that this version "
+                "understands; upgrade Octavo"
             )
         self._switch_to_wal()
         self._execute("PRAGMA synchronous=FULL")

@@ -2,17 +2,18 @@
 
 What every driver promises:
 
-* Every change is a compare-and-set on a version, or a create or delete that says what it expects (PROTOCOL M1). Versions of
-  one thing increase; they are compared for equality only.
-* A change that has returned is durable and is seen by every later read of every handle. Reads are never stale (PROTOCOL M3).
-* :class:`MetadataUnavailableError` means no answer; a change asked for may have happened (its ``may_have_happened`` says).
-  A driver that can lose the answer to a change it sent must look whether the change stands there before it reports a
-  conflict: the value it wanted, under the writer's token it wrote, is its own write.
-* Every method raises :class:`ClientClosedError` once :meth:`MetadataStore.close` has begun, and :class:`MetadataError` when what is stored cannot be
-  understood (it names the thing).
-* Registrations and locks hang on one lease per handle. The handle renews it in the background while its event loop runs.
-  Whoever stops for longer than the lease (a stopped process, a lost connection) has lost all of them at once, is told
-  (:meth:`Lease.wait_lost`) and may register or lock anew.
+* Every change is a compare-and-set on a version, or a create or delete that says what it expects (PROTOCOL M1).
+  Versions of one thing increase; they are compared for equality only.
+* A change that has returned is durable and is seen by every later read of every handle. Reads are never stale (PROTOCOL
+  M3).
+* :class:`MetadataUnavailableError` means no answer; a change asked for may have happened (its ``may_have_happened``
+  says). A driver that can lose the answer to a change it sent must look whether the change stands there before it
+  reports a conflict: the value it wanted, under the writer's token it wrote, is its own write.
+* Every method raises :class:`ClientClosedError` once :meth:`MetadataStore.close` has begun, and :class:`MetadataError`
+  when what is stored cannot be understood (it names the thing).
+* Registrations and locks hang on one lease per handle. The handle renews it in the background while its event loop
+  runs. Whoever stops for longer than the lease (a stopped process, a lost connection) has lost all of them at once, is
+  told (:meth:`Lease.wait_lost`) and may register or lock anew.
 * Cancelling an await leaves the store usable; the change may or may not have been made.
 """
 
@@ -62,8 +63,8 @@ class Lease(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether it is certainly held no more: released, taken over, or not renewed for the lease time. False is no promise
-        for the next instant: effects outside must carry the fencing number."""
+        """Whether it is certainly held no more: released, taken over, or not renewed for the lease time. False is no
+        promise for the next instant: effects outside must carry the fencing number."""
 
     @property
     def fencing_number(self) -> int:
@@ -80,7 +81,8 @@ class BookieLease(Lease, Protocol):
     """A bookie's registration."""
 
     async def update(self, registration: BookieRegistration) -> None:
-        """Announce a change (of state). Raises :class:`LeaseLostError` when the registration is lost: register again."""
+        """Announce a change (of state). Raises :class:`LeaseLostError` when the registration is lost: register
+        again."""
 
 
 class LockHolder(NamedTuple):
@@ -91,7 +93,8 @@ class LockHolder(NamedTuple):
 
 
 class MetadataStore(ABC):
-    """A handle on a cluster's metadata. Made by :func:`octavo.metadata.open_metadata_store`; used from one event loop."""
+    """A handle on a cluster's metadata. Made by :func:`octavo.metadata.open_metadata_store`; used from one event
+    loop."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -147,9 +150,9 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def list_ledgers(self) -> AsyncIterator[LedgerId]:
-        """All ledgers in order of their ids, in bounded memory. One that exists from beginning to end of the iteration is
-        given exactly once; one created or deleted meanwhile may or may not be. A failure raises, it never ends the list
-        early (PROTOCOL B5)."""
+        """All ledgers in order of their ids, in bounded memory. One that exists from beginning to end of the iteration
+        is given exactly once; one created or deleted meanwhile may or may not be. A failure raises, it never ends the
+        list early (PROTOCOL B5)."""
 
     @abstractmethod
     def watch_ledger(self, ledger_id: LedgerId) -> Watch[Versioned[LedgerMetadata] | None]:
@@ -159,8 +162,9 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def register_bookie(self, registration: BookieRegistration) -> BookieLease:
-        """Announce a live bookie until the lease ends. Takes the place of any registration of the same id at once: a bookie
-        that was killed and started again need not wait for its old lease; the holder of the old one is told it is lost."""
+        """Announce a live bookie until the lease ends. Takes the place of any registration of the same id at once: a
+        bookie that was killed and started again need not wait for its old lease; the holder of the old one is told it
+        is lost."""
 
     @abstractmethod
     async def list_bookies(self) -> Mapping[BookieId, BookieRegistration]:
@@ -213,8 +217,8 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def delete_document(self, name: str, expected: Version | None = None) -> None:
-        """Delete. Without a version, nothing happens when it is gone; with one, that is a :class:`MetadataConflictError`, as
-        another version is."""
+        """Delete. Without a version, nothing happens when it is gone; with one, that is a
+        :class:`MetadataConflictError`, as another version is."""
 
     @abstractmethod
     def list_documents(self, prefix: str = "") -> AsyncIterator[str]:
@@ -228,8 +232,8 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def try_lock(self, name: str, holder: str) -> Lease | None:
-        """The lock if it is free; None when somebody holds it, this handle included. ``holder`` says who, for people and for
-        :meth:`read_lock`."""
+        """The lock if it is free; None when somebody holds it, this handle included. ``holder`` says who, for people
+        and for :meth:`read_lock`."""
 
     @abstractmethod
     async def lock(self, name: str, holder: str) -> Lease:

@@ -14,14 +14,15 @@ from typing import Any, Final, Self
 from octavo.protocol.errors import ClientClosedError, InternalError, MetadataUnavailableError, OctavoError
 
 RETRY_SECONDS: Final = 0.5
-"""Pause before a load that failed is tried again: short against a person's patience, long against the cost of a load."""
+"""Pause before a load that failed is tried again: short against a person's patience, long against the cost of a
+load."""
 
 _NOTHING: Final = object()
 """Stands for "no value yet", since None is a value."""
 
 type Load[T] = Callable[[T | None], Awaitable[T]]
-"""Reads the thing. It is given the value it returned before (None at first) and may return that very object when nothing
-has changed, which saves decoding."""
+"""Reads the thing. It is given the value it returned before (None at first) and may return that very object when
+nothing has changed, which saves decoding."""
 
 
 class _Topic:
@@ -135,7 +136,8 @@ class WatchHub:
         self._closed = False
 
     def watch[T](self, key: Hashable, load: Load[T]) -> HubWatch[T]:
-        """A watch on the thing called ``key``, which ``load`` reads. The same key must always come with the same load."""
+        """A watch on the thing called ``key``, which ``load`` reads. The same key must always come with the same
+        load."""
         return HubWatch(self, key, load)
 
     def changed(self, which: Callable[[Hashable], bool]) -> None:

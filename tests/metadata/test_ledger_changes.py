@@ -1,0 +1,191 @@
+"""What each change of a ledger's metadata does with what it finds in the store: the table of octavo.metadata.changes."""
+
+import itertools
+
+import pytest
+from octavo.metadata import (
+    BeginRecovery,
+    ChangeEnsemble,
+    CloseLedger,
+    FinishRecovery,
+    LedgerMetadata,
+    LedgerState,
+    MetadataChange,
+    Version,
+    Versioned,
+    open_metadata_store,
+    update_ledger,
+)
+from octavo.metadata.changes import Refuse, Settled, Write
+from octavo.metadata.memory import MemoryServer, open_memory_store
+from octavo.metadata.records import Kind
+from octavo.metadata.update import ATTEMPTS_MAX
+from octavo.protocol.errors import LedgerFencedError, MetadataConflictError, NoSuchLedgerError
+from octavo.protocol.ids import EntryId
+from support.ledgers import bookie_ids, fragment, open_ledger
+
+BASE = fragment(10, "abc", 100)
+FOUND = {
+    "open": open_ledger(7, fragment(0, "xyz"), BASE),
+    "open, older fragment repaired": open_ledger(7, fragment(0, "xyw"), BASE),
+    "open, ensemble already changed": open_ledger(7, fragment(0, "xyz"), BASE, fragment(20, "abd", 200)),
+    "open, other last fragment": open_ledger(7, fragment(0, "xyz"), BASE, fragment(15, "uvw", 150)),
+    "in recovery": open_ledger(7, fragment(0, "xyz"), BASE).in_recovery(),
+    "in recovery, older fragment repaired": open_ledger(7, fragment(0, "xyw"), BASE).in_recovery(),
+    "in recovery, other last fragment": open_ledger(7, fragment(0, "xyz"), fragment(15, "uvw", 150)).in_recovery(),
+    "closed, same end": open_ledger(7, fragment(0, "xyz"), BASE).closed(EntryId(29), 300),
+    "closed, other end": open_ledger(7, fragment(0, "xyz"), BASE).closed(EntryId(28), 290),
+    "closed, same entry, other length": open_ledger(7, fragment(0, "xyz"), BASE).closed(EntryId(29), 299),
+}
+CHANGES: dict[str, MetadataChange] = {
+    "change": ChangeEnsemble(BASE, EntryId(20), bookie_ids("a", "b", "d"), 200),
+    "close": CloseLedger(BASE, EntryId(29), 300),
+    "begin": BeginRecovery(),
+    "finish": FinishRecovery(BASE, (fragment(20, "abd", 200), fragment(25, "abe", 250)), EntryId(29), 300),
+}
+TABLE = """
+                                      change    close     begin    finish
+open                                  write     write     write    conflict
+open, older fragment repaired         write     write     write    conflict
+open, ensemble already changed        settled   conflict  write    conflict
+open, other last fragment             conflict  conflict  write    conflict
+in recovery                           fenced    fenced    settled  write
+in recovery, older fragment repaired  fenced    fenced    settled  write
+in recovery, other last fragment      fenced    fenced    settled  conflict
+closed, same end                      fenced    settled   settled  settled
+closed, other end                     fenced    fenced    settled  settled
+closed, same entry, other length      fenced    fenced    settled  settled
+"""
+
+
+def rows() -> dict[tuple[str, str], str]:
+    _, header, *lines, _ = TABLE.split("\n")
+    outcomes = {}
+    for line in lines:
+        found, cells = line[:38].strip(), line[38:].split()
+        outcomes.update({(found, change): cell for change, cell in zip(header.split(), cells, strict=True)})
+    return outcomes
+
+
+def outcome(change: MetadataChange, found: LedgerMetadata) -> str:
+    match change.decide(found):
+        case Write():
+            return "write"
+        case Settled():
+            return "settled"
+        case Refuse(LedgerFencedError()):
+            return "fenced"
+        case Refuse(MetadataConflictError()):
+            return "conflict"
+    raise AssertionError("no such decision")
+
+
+def test_every_change_has_a_row_for_everything_it_can_find() -> None:
+    assert set(rows()) == set(itertools.product(FOUND, CHANGES))
+
+
+@pytest.mark.parametrize(("found", "change"), rows())
+def test_decision_is_as_the_table_says(found: str, change: str) -> None:
+    assert outcome(CHANGES[change], FOUND[found]) == rows()[found, change]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("found", FOUND)
+def test_own_write_whose_answer_was_lost_is_settled(found: str, change: str) -> None:
+    decision = CHANGES[change].decide(FOUND[found])
+    if isinstance(decision, Write):
+        assert isinstance(CHANGES[change].decide(decision.metadata), Settled)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_refusals_did_not_happen_and_name_the_ledger(change: str) -> None:
+    for found in FOUND.values():
+        decision = CHANGES[change].decide(found)
+        if isinstance(decision, Refuse):
+            assert not decision.error.may_have_happened
+            assert "ledger 7" in decision.error.message
+
+
+def test_older_fragments_are_taken_as_found() -> None:
+    for change, found in (
+        ("change", "open, older fragment repaired"),
+        ("close", "open, older fragment repaired"),
+        ("finish", "in recovery, older fragment repaired"),
+    ):
+        decision = CHANGES[change].decide(FOUND[found])
+        assert isinstance(decision, Write)
+        assert decision.metadata.fragments[0] == fragment(0, "xyw")
+
+
+def test_recovery_commits_its_fragments_with_the_end() -> None:
+    decision = CHANGES["finish"].decide(FOUND["in recovery"])
+    assert isinstance(decision, Write)
+    assert decision.metadata.fragments[2:] == (fragment(20, "abd", 200), fragment(25, "abe", 250))
+    assert (decision.metadata.state, decision.metadata.last_entry_id) == (LedgerState.CLOSED, 29)
+
+
+async def test_update_stamps_the_token_and_gives_what_stands_there() -> None:
+    async with await open_metadata_store("memory://") as store:
+        ledger = open_ledger(await store.allocate_ledger_id())
+        version = await store.create_ledger(ledger)
+        change = CloseLedger(ledger.last_fragment, EntryId(4), 40)
+        written = await update_ledger(
+            store, ledger.ledger_id, change, writer_token="me", known=Versioned(ledger, version)
+        )
+        assert written == await store.read_ledger(ledger.ledger_id)
+        assert (written.value.writer_token, written.value.last_entry_id) == ("me", 4)
+
+
+async def test_update_merges_with_a_change_made_meanwhile() -> None:
+    async with await open_metadata_store("memory://") as store:
+        before = open_ledger(await store.allocate_ledger_id(), fragment(0, "xyz"), BASE)
+        known = Versioned(before, await store.create_ledger(before))
+        repaired = open_ledger(before.ledger_id, fragment(0, "xyw"), BASE)
+        await store.compare_and_set_ledger(repaired, known.version)
+        written = await update_ledger(store, before.ledger_id, CHANGES["change"], writer_token="me", known=known)
+        assert written.value.fragments == (fragment(0, "xyw"), BASE, fragment(20, "abd", 200))
+
+
+async def test_update_believes_the_store_rather_than_the_caller_before_it_gives_up() -> None:
+    """What the caller knows may be of the past: a refusal or "nothing to do" must come from what stands there now."""
+    async with await open_metadata_store("memory://") as store:
+        ledger = open_ledger(await store.allocate_ledger_id())
+        await store.create_ledger(ledger)
+        outdated = Versioned(ledger.closed(EntryId(1), 1), Version(1))
+        change = CloseLedger(ledger.last_fragment, EntryId(4), 40)
+        written = await update_ledger(store, ledger.ledger_id, change, writer_token="me", known=outdated)
+        assert written.value.last_entry_id == 4
+
+
+async def test_update_of_a_deleted_ledger_says_so() -> None:
+    async with await open_metadata_store("memory://") as store:
+        ledger = open_ledger(await store.allocate_ledger_id())
+        known = Versioned(ledger, await store.create_ledger(ledger))
+        await store.delete_ledger(ledger.ledger_id)
+        with pytest.raises(NoSuchLedgerError):
+            await update_ledger(store, ledger.ledger_id, BeginRecovery(), writer_token="me", known=known)
+
+
+class _NeverDone:
+    """A change that undoes itself by a second handle before every write."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        self.server = server
+        self.rounds = 0
+
+    def decide(self, current: LedgerMetadata) -> Write:
+        self.rounds += 1
+        (record,) = self.server.read_all(Kind.LEDGER)
+        self.server.compare_and_set(Kind.LEDGER, record.key, record.value, record.version)
+        return Write(current)
+
+
+async def test_update_gives_up_when_it_never_gets_through() -> None:
+    server = MemoryServer()
+    async with open_memory_store(server) as store:
+        ledger = open_ledger(await store.allocate_ledger_id())
+        await store.create_ledger(ledger)
+        change = _NeverDone(server)
+        with pytest.raises(MetadataConflictError, match=f"{ATTEMPTS_MAX} times"):
+            await update_ledger(store, ledger.ledger_id, change, writer_token="me")
+        assert change.rounds == ATTEMPTS_MAX
