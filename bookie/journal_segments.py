@@ -101,6 +101,7 @@ class SegmentFiles:
         self._numbers: list[int] = []
         self._spares: list[str] = []
         self._spare_number = 0
+        self._spares_coming = 0
         self._prepared: Segment | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._work = asyncio.Event()
@@ -191,21 +192,29 @@ class SegmentFiles:
         stays. Raises OSError."""
         async with self._trim_lock:
             recycled: list[str] = []
-            removed = False
-            while len(self._numbers) > 1 and self._numbers[0] < stop:
-                path = self._directory / segment_name(self._numbers[0])
-                if len(self._spares) + len(recycled) < self._settings.spare_segments_max:
-                    self._spare_number += 1
-                    recycled.append(_spare_name(self._spare_number))
-                    await self._filesystem.rename(path, self._directory / recycled[-1])
-                else:
-                    await self._filesystem.remove(path)
-                removed = True
-                del self._numbers[0]
-            if removed:
-                await self._filesystem.sync_directory(self._directory)
-            # Only now: a spare that became a segment while its old name could still come back would stand under both.
-            self._spares.extend(recycled)
+            try:
+                if await self._take_off(stop, recycled):
+                    await self._filesystem.sync_directory(self._directory)
+                    # Only now: a spare that became a segment while its old name could still come back would stand
+                    # under both.
+                    self._spares.extend(recycled)
+            finally:
+                self._spares_coming -= len(recycled)
+
+    async def _take_off(self, stop: int, recycled: list[str]) -> bool:
+        changed = False
+        while len(self._numbers) > 1 and self._numbers[0] < stop:
+            path = self._directory / segment_name(self._numbers[0])
+            if len(self._spares) + self._spares_coming < self._settings.spare_segments_max:
+                self._spare_number += 1
+                self._spares_coming += 1
+                recycled.append(_spare_name(self._spare_number))
+                await self._filesystem.rename(path, self._directory / recycled[-1])
+            else:
+                await self._filesystem.remove(path)
+            changed = True
+            del self._numbers[0]
+        return changed
 
     async def close(self) -> None:
         """Stop preparing and let go of all files. The prepared segment becomes a spare. Never raises OSError."""
@@ -266,7 +275,7 @@ class SegmentFiles:
             await file.allocate(self._settings.segment_bytes)
             stop = min(fill_bytes, self._settings.segment_bytes)
             for offset in range(0, stop, FILL_CHUNK_BYTES):
-                if self._hurry.is_set():
+                if self._hurry.is_set() or self._spares:
                     break
                 zeros = _ZEROS[: min(FILL_CHUNK_BYTES, stop - offset)]
                 if paced:
@@ -277,9 +286,17 @@ class SegmentFiles:
             await file.sync()
         finally:
             await file.close()
+        if self._spares or (self._spares_coming and self._prepared is not None):
+            # Trimming has given one meanwhile, all of whose blocks have been written.
+            await self._filesystem.remove(path)
+            return
         self._spare_number += 1
         name = _spare_name(self._spare_number)
-        await self._filesystem.rename(path, self._directory / name)
+        self._spares_coming += 1
+        try:
+            await self._filesystem.rename(path, self._directory / name)
+        finally:
+            self._spares_coming -= 1
         self._spares.append(name)
 
     async def _pause(self) -> None:

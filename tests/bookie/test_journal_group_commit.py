@@ -1,0 +1,130 @@
+"""The policy of group commit, without disks: places, groups, order."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from octavo.bookie.group_commit import GroupCommit
+from octavo.bookie.journal_format import (
+    DATA_START,
+    KIND_SEGMENT_END,
+    SEGMENT_END_BYTES,
+    JournalPosition,
+    RecordKind,
+    body_bytes_max,
+    record_bytes,
+)
+
+SEGMENT_BYTES = 4 * DATA_START
+
+
+def commit_with(**limits: int) -> GroupCommit:
+    return GroupCommit(JournalPosition(1, DATA_START), segment_bytes=SEGMENT_BYTES, **limits)
+
+
+def append(commit: GroupCommit, size: int, token: object = None) -> None:
+    commit.append(RecordKind.ADD, [bytes(size)], size, token)
+    commit.check_invariants()
+
+
+def test_what_gathers_during_a_write_goes_together_next() -> None:
+    commit = commit_with()
+    append(commit, 10, "first")
+    writing = commit.take()
+    append(commit, 10, "second")
+    append(commit, 10, "third")
+    assert [record.token for record in writing.records] == ["first"]
+    assert commit.synced_position == JournalPosition(1, DATA_START)
+    assert commit.settle() is writing
+    assert commit.synced_position == JournalPosition(1, DATA_START + record_bytes(10))
+    assert [record.token for record in commit.take().records] == ["second", "third"]
+
+
+def test_a_group_is_bounded_in_bytes_and_in_records() -> None:
+    by_bytes = commit_with(group_bytes_max=3 * record_bytes(100))
+    by_records = commit_with(group_records_max=2)
+    for number in range(5):
+        append(by_bytes, 100, number)
+        append(by_records, 100, number)
+    assert len(by_bytes.take().records) == 3
+    assert len(by_records.take().records) == 2
+
+
+def test_a_record_over_the_group_bound_goes_alone() -> None:
+    commit = commit_with(group_bytes_max=100)
+    append(commit, 5000, "large")
+    append(commit, 1, "small")
+    assert [record.token for record in commit.take().records] == ["large"]
+
+
+def test_a_record_that_does_not_fit_ends_the_segment_and_opens_the_next() -> None:
+    commit = commit_with()
+    append(commit, 20000, "a")
+    append(commit, 20000, "b")
+    assert commit.position.segment == 2
+    first = commit.take()
+    assert [record.kind for record in first.records] == [RecordKind.ADD, KIND_SEGMENT_END]
+    commit.settle()
+    second = commit.take()
+    assert (second.segment, second.offset) == (2, DATA_START)
+    assert [record.token for record in second.records] == ["b"]
+
+
+def test_the_largest_body_just_fits_in_an_empty_segment() -> None:
+    commit = commit_with()
+    append(commit, body_bytes_max(SEGMENT_BYTES))
+    assert commit.position.segment == 1
+    assert commit.position.offset == SEGMENT_BYTES - SEGMENT_END_BYTES
+    append(commit, 0)
+    assert commit.position.segment == 2
+
+
+def test_failing_gives_all_tokens_back_in_order() -> None:
+    commit = commit_with(group_records_max=1)
+    for token in "abc":
+        append(commit, 1, token)
+    commit.take()
+    assert commit.fail() == ["a", "b", "c"]
+    assert (commit.pending_records, commit.pending_bytes) == (0, 0)
+
+
+def test_a_finished_log_takes_no_more_and_keeps_its_position() -> None:
+    commit = commit_with()
+    append(commit, 8)
+    position = commit.position
+    commit.finish()
+    commit.check_invariants()
+    assert commit.position == position
+    with pytest.raises(AssertionError):
+        append(commit, 8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.one_of(st.integers(0, 9000), st.just("take"), st.just("settle")), max_size=60),
+    st.integers(1, 20000),
+    st.integers(1, 5),
+)
+def test_any_course_of_events_keeps_order_bounds_and_places(
+    events: list[int | str], group_bytes_max: int, group_records_max: int
+) -> None:
+    commit = commit_with(group_bytes_max=group_bytes_max, group_records_max=group_records_max)
+    appended: list[int] = []
+    synced: list[object] = []
+    writing = False
+    for event in [*events, *["settle", "take"] * (2 * len(events) + 2), "settle"]:
+        if isinstance(event, int):
+            append(commit, event, len(appended))
+            appended.append(len(appended))
+        elif event == "take" and not writing and commit.waiting:
+            group = commit.take()
+            writing = True
+            assert len(group.records) == 1 or group.size <= group_bytes_max
+            assert len(group.records) <= group_records_max
+            assert {record.segment for record in group.records} == {group.segment}
+        elif event == "settle" and writing:
+            writing = False
+            synced += [record.token for record in commit.settle().records if record.token is not None]
+        commit.check_invariants()
+    assert synced == appended
+    assert commit.synced_position == commit.position
+    assert commit.pending_bytes == 0
