@@ -260,13 +260,16 @@ class RecordMetadataStore(MetadataStore):
         return await self._keeper.acquire(Kind.LOCK, name, holder.encode(), take_over=False)
 
     async def lock(self, name: str, holder: str) -> HeldLease:
-        async with self.watch_lock(name) as watch:
-            async for present in watch:
-                if present is None:
-                    lease = await self.try_lock(name, holder)
-                    if lease is not None:
-                        return lease
-        raise AssertionError("a watch does not end by itself")
+        while True:
+            # A fresh watch every round: between its "free" and our attempt the lock may have been taken and freed again,
+            # which a watch that has said "free" need not repeat.
+            async with self.watch_lock(name) as watch:
+                async for present in watch:
+                    if present is None:
+                        break
+            lease = await self.try_lock(name, holder)
+            if lease is not None:
+                return lease
 
     async def read_lock(self, name: str) -> LockHolder | None:
         _check_name(name)

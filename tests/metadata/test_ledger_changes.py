@@ -1,4 +1,4 @@
-"""What each change of a ledger's metadata does with what it finds in the store: the table of octavo.metadata.changes."""
+"""What each change of a ledger's metadata does with what it finds in the store: the table of metadata.changes."""
 
 import itertools
 
