@@ -1,5 +1,7 @@
 """``octavo bench``: throughput and latency of a cluster."""
 
+# ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
+
 import asyncio
 import os
 import random
@@ -9,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
 from octavo.cli.ledger import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
 from octavo.cli.session import (
     EXIT_FAILURE,

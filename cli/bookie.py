@@ -1,4 +1,6 @@
-"""``octavo bookie``: one bookie in the foreground. Sub-commands that work on a stopped bookie's directory stand beside it."""
+"""``octavo bookie``: one bookie in the foreground; sub-commands on a stopped bookie's directory stand beside it."""
+
+# ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
 import os
 import signal
@@ -9,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
 from octavo.cli.session import LogFormat, LogLevel, guarded
 
 app = typer.Typer(name="bookie")
@@ -49,8 +50,8 @@ def bookie(
 ) -> None:
     """Run one bookie in the foreground. SIGTERM stops it cleanly; systemd is told when it is ready.
 
-    Settings come from --config, from the environment (OCTAVO_BOOKIE_...), and from these options, each stronger than the
-    one before. Exit status 78: its data or identity are wrong; starting it again cannot help.
+    Settings come from --config, from the environment (OCTAVO_BOOKIE_...), and from these options, each stronger than
+    the one before. Exit status 78: its data or identity are wrong; starting it again cannot help.
     """
     if context.invoked_subcommand is not None:
         return

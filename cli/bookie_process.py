@@ -1,8 +1,9 @@
-"""One bookie as a child process of ``octavo up``: how it is started, says that it is ready, is stopped, and tells why it ended.
+"""One bookie as a child process of ``octavo up``: its start, its readiness, its end and the reason for it.
 
-The child gets three things from its parent. A notification socket, as from systemd, on which it says ``READY=1`` once it
-serves. A pipe as standard input, whose end it takes for SIGTERM: a parent that is killed outright leaves no bookie behind.
-And the parent's lock on the data directory, inherited: the next ``octavo up`` waits for what is still stopping.
+The child gets three things from its parent. A notification socket, as from systemd, on which it says ``READY=1`` once
+it serves. A pipe as standard input, whose end it takes for SIGTERM: a parent that is killed outright leaves no bookie
+behind. And the parent's lock on the data directory, inherited: the next ``octavo up`` waits for what is still
+stopping.
 """
 
 import ast

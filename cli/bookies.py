@@ -3,7 +3,6 @@
 from typing import Any
 
 import typer
-
 from octavo.cli.session import Session, command
 
 

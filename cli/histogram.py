@@ -1,10 +1,10 @@
 """Latencies counted in log-linear buckets: bounded memory, a bounded relative error, C speed per value.
 
-A bucket is the upper half of a value's 32-bit float: its sign (never set), 8 bits of exponent, 7 bits of mantissa. So each
-power of two has 128 buckets of equal width, a bucket is less than 1/128 of its values wide, and its middle is within
-:data:`RELATIVE_ERROR_MAX` of everything in it. Buckets sort as their values do. Taking the upper halves of an array of floats
-is one slice, and counting them one call of :class:`collections.Counter`, which is why the buckets are cut this way: no
-Python bytecode runs per value.
+A bucket is the upper half of a value's 32-bit float: its sign (never set), 8 bits of exponent, 7 bits of mantissa. So
+each power of two has 128 buckets of equal width, a bucket is less than 1/128 of its values wide, and its middle is
+within :data:`RELATIVE_ERROR_MAX` of everything in it. Buckets sort as their values do. Taking the upper halves of an
+array of floats is one slice, and counting them one call of :class:`collections.Counter`, which is why the buckets are
+cut this way: no Python bytecode runs per value.
 """
 
 import math
@@ -26,7 +26,7 @@ _BITS = struct.Struct("=I")
 
 
 class Histogram:
-    """Counts of non-negative values, from which percentiles are read. Values carry whatever unit the caller gives them."""
+    """Counts of non-negative values in any one unit, from which percentiles are read."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -88,9 +88,10 @@ class Histogram:
         return self._sum / self._count if self._count else None
 
     def percentile(self, percent: float) -> float | None:
-        """The value that at least ``percent`` of all values do not exceed (nearest rank), within :data:`RELATIVE_ERROR_MAX`.
+        """The least value that ``percent`` of all values do not exceed (nearest rank).
 
-        None when empty. ``percentile(100)`` is :attr:`max`. Raises :class:`ValueError` unless 0 <= percent <= 100.
+        Within :data:`RELATIVE_ERROR_MAX`. None when empty. ``percentile(100)`` is :attr:`max`. Raises
+        :class:`ValueError` unless 0 <= percent <= 100.
         """
         if not 0.0 <= percent <= 100.0:
             raise ValueError(f"a percentile is from 0 to 100, not {percent!r}")

@@ -3,6 +3,8 @@
 Nothing here fences: reading an open ledger never disturbs its writer.
 """
 
+# ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
+
 import asyncio
 import sys
 from collections import deque
@@ -13,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
 from octavo.cli.session import (
     PasswordFileOption,
     Session,
@@ -63,7 +64,7 @@ async def new_ledger(
     password: bytes,
     custom_metadata: Mapping[str, bytes],
 ) -> AsyncIterator["LedgerWriter"]:
-    """A ledger that is closed when the block succeeds and deleted when it fails or is interrupted: nothing half-made stays."""
+    """A ledger that is closed when the block succeeds, and deleted when it fails or is interrupted."""
     import octavo  # noqa: PLC0415 - `octavo --help` does without
 
     ledger = await client.create_ledger(
@@ -181,8 +182,8 @@ async def append(
 async def _note_final_newline(
     session: Session, ledger: "LedgerWriter", splitter: "LineSplitter | ChunkSplitter"
 ) -> None:
-    # Only the end of the input tells, so this cannot be given when the ledger is created; and a closed ledger's metadata
-    # never change, so it comes before the close, which merges it.
+    # Only the end of the input tells, so this cannot be given when the ledger is created; and a closed ledger's
+    # metadata never change, so it comes before the close, which merges it.
     if splitter.final_newline:
         return
     from octavo.cli.transfer import FINAL_NEWLINE_KEY, FINAL_NEWLINE_NO, NoteInCustomMetadata  # noqa: PLC0415
@@ -250,7 +251,7 @@ async def tail(
     raw: Annotated[bool, typer.Option("--raw", help="Payloads with nothing between them.")] = False,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Follow an open ledger without disturbing its writer; ends when the ledger is closed. A closed one is shown and left."""
+    """Follow an open ledger without disturbing its writer, until it is closed."""
     from octavo.cli.transfer import follow_entries, output_format  # noqa: PLC0415
 
     async with (

@@ -1,8 +1,8 @@
 """Bytes to lines and back, in chunks.
 
-A file is a run of lines, each ended by ``\\n``, the last perhaps not. Only ``\\n`` ends a line; ``\\r``, NUL and all other
-bytes are payload. What :class:`LineSplitter` gives, joined by :data:`LINES`, is the file, but for the end of a last line that
-had none, which :attr:`LineSplitter.final_newline` tells.
+A file is a run of lines, each ended by ``\\n``, the last perhaps not. Only ``\\n`` ends a line; ``\\r``, NUL and all
+other bytes are payload. What :class:`LineSplitter` gives, joined by :data:`LINES`, is the file, but for the end of a
+last line that had none, which :attr:`LineSplitter.final_newline` tells.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class LineSplitter:
         """Whether what was fed so far ended with a newline; true for nothing at all. Final after :meth:`finish`."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that ``chunk`` completes, without their ``\\n``. Raises :class:`EntryTooLargeError` naming the line."""
+        """The lines that ``chunk`` completes, without ``\\n``. Raises :class:`EntryTooLargeError` naming the line."""
         lines = chunk.split(b"\n")
         rest = lines.pop()
         if lines:
@@ -62,7 +62,9 @@ class LineSplitter:
 
 
 class ChunkSplitter:
-    """Cuts chunks of bytes into entries of exactly ``entry_bytes`` each, the last perhaps shorter. The face of :class:`LineSplitter`."""
+    """Cuts chunks of bytes into entries of ``entry_bytes`` each, the last perhaps shorter; used like
+    :class:`LineSplitter`.
+    """
 
     def __init__(self, entry_bytes: int) -> None:
         self._entry_bytes = entry_bytes

@@ -1,9 +1,9 @@
 """Load on a cluster, and what it took: the measuring part of ``octavo bench``.
 
-Two shapes. *Closed loop*: as many tasks as may be in flight, each starting its next operation when the last is done; this
-finds the throughput. *Open loop*: operation ``i`` is due at ``start + i / rate`` whatever happened to those before it, and its
-latency counts from then; a store that stalls is charged for everything that became due meanwhile, sent or not yet sent (no
-coordinated omission).
+Two shapes. *Closed loop*: as many tasks as may be in flight, each starting its next operation when the last is done;
+this finds the throughput. *Open loop*: operation ``i`` is due at ``start + i / rate`` whatever happened to those
+before it, and its latency counts from then; a store that stalls is charged for everything that became due meanwhile,
+sent or not yet sent (no coordinated omission).
 
 Measuring costs one clock reading and one append to an array per operation; percentiles are computed afterwards.
 """
@@ -23,18 +23,18 @@ from octavo.cli.output import Progress
 from octavo.protocol.errors import OctavoError
 
 LATENCIES_HELD_MAX = 4_000_000
-"""Latencies kept as they are (4 bytes each) before some are counted during the run: shorter runs are never disturbed."""
+"""Latencies kept as they are (4 bytes each) before some are counted during the run: a shorter run is not disturbed."""
 
 _COUNTED_AT_ONCE = 65_536
 _PROGRESS_SECONDS = 0.25
 
 PAUSE_SECONDS_MIN = 50e-6
-"""Shortest pause of an open loop: what becomes due within it starts together, so that high rates are not spent on timers."""
+"""Shortest pause of an open loop: what becomes due within it starts together, so that timers cost little."""
 
 
 @dataclass(slots=True)
 class Measurement:
-    """What one run measured. ``latencies`` are in seconds, one per operation (an operation may carry several entries)."""
+    """What one run measured. ``latencies`` are in seconds, one per operation, which may carry several entries."""
 
     latencies: "array[float]" = field(default_factory=lambda: array("f"))
     histogram: Histogram = field(default_factory=Histogram)
@@ -136,7 +136,7 @@ async def open_loop(
     clock: Clock = time.perf_counter,
     make_timer: "Callable[[], Timer] | None" = None,
 ) -> Measurement:
-    """Start ``rate`` operations a second whether or not earlier ones are done, but never more than ``in_flight_max`` at once."""
+    """Start ``rate`` operations a second, earlier ones done or not, with at most ``in_flight_max`` under way."""
     measurement = Measurement()
     total = extent.operations if extent.operations is not None else max(1, round(rate * (extent.seconds or 0.0)))
     in_flight: set[asyncio.Task[None]] = set()
@@ -159,14 +159,14 @@ async def open_loop(
             started = 0
             while started < total and not (measurement.errors and not in_flight):
                 now = clock()
-                if extent.seconds is not None and now >= begun + extent.seconds and len(in_flight) >= in_flight_max:
-                    break
                 due = min(total, int((now - begun) * rate) + 1)
                 while started < due and len(in_flight) < in_flight_max:
                     task = group.create_task(perform(operations[started % len(operations)], begun + started / rate))
                     in_flight.add(task)
                     task.add_done_callback(done)
                     started += 1
+                if extent.seconds is not None and now >= begun + extent.seconds:
+                    break
                 if started < due:
                     room.clear()
                     await room.wait()
@@ -188,10 +188,10 @@ class HasPayload(Protocol):
 async def scan(
     sources: Sequence[Callable[[], AsyncIterable[HasPayload]]], extent: Extent, sizes: list[int], progress: Progress
 ) -> Measurement:
-    """Read each of ``sources`` in order, all at the same time, and again from the start while the extent is not reached.
+    """Read each of ``sources`` in order, all at once, and again from the start while the extent is not reached.
 
-    An operation is one entry, its latency the time for which the reader waited for it. ``sizes[0]`` grows by the payload
-    bytes.
+    An operation is one entry, its latency the time for which the reader waited for it. ``sizes[0]`` grows by the
+    payload bytes.
     """
     measurement = Measurement()
     clock = time.perf_counter
@@ -260,7 +260,7 @@ class _ticking:  # noqa: N801 - a context manager that reads as what goes on ins
 
 
 class PreciseTimer:
-    """Sleeps that end on time. An event loop's own timers count in milliseconds, too coarse beside a sub-millisecond latency.
+    """Sleeps that end on time: a loop's own timers count in milliseconds, too coarse beside the latencies measured.
 
     A Linux timer descriptor where Python offers it (3.13); otherwise the loop's timers.
     """

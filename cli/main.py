@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from octavo.cli import bench, bookie, bookies, ledger, up
 
 from octavo._version import __version__
-from octavo.cli import bench, bookie, bookies, ledger, up
 
 app = typer.Typer(
     name="octavo",

@@ -59,7 +59,7 @@ class Progress(Protocol):
 
 @contextlib.contextmanager
 def progress_bar(title: str, total: float | None, *, as_bytes: bool = False, shown: bool = True) -> Iterator[Progress]:
-    """A progress bar on standard error if that is a terminal; otherwise nothing. ``total`` None: the end is not known."""
+    """A progress bar on standard error if that is a terminal; else nothing. ``total`` None: the end is not known."""
     if not shown or not sys.stderr.isatty():
         yield _silent
         return

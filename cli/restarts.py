@@ -1,10 +1,11 @@
 """When a bookie process that ended is started again. Pure.
 
-A process is *settled* once it has been ready for :data:`SETTLED_SECONDS`. What ends after that, whatever its exit status,
-is started again after the shortest pause; what ends before it doubles the pause of the time before, up to the longest, so
-that a bookie that cannot stay up costs little. Two ends are final: the exit status that says the data are wrong, since
-only a person can help; and an end before the process was ever ready in this run of ``octavo up``, since then the
-command has not kept its promise of a whole cluster and had better say so (a port in use, a disk that cannot be written).
+A process is *settled* once it has been ready for :data:`SETTLED_SECONDS`. What ends after that, whatever its exit
+status, is started again after the shortest pause; what ends before it doubles the pause of the time before, up to the
+longest, so that a bookie that cannot stay up costs little. Two ends are final: the exit status that says the data are
+wrong, since only a person can help; and an end before the process was ever ready in this run of ``octavo up``, since
+then the command has not kept its promise of a whole cluster and had better say so (a port in use, a disk that cannot
+be written).
 """
 
 from dataclasses import dataclass

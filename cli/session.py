@@ -1,7 +1,7 @@
 """What every command has: the common options, the one place where errors become exit statuses, and the event loop.
 
-Exit status: 0 success; 1 failure, with one line on standard error; 2 bad usage; 130 and 143 when Ctrl-C or SIGTERM ended the
-command; 141 when whoever read its output went away. A traceback is shown only with ``--log-level debug``.
+Exit status: 0 success; 1 failure, with one line on standard error; 2 bad usage; 130 and 143 when Ctrl-C or SIGTERM
+ended the command; 141 when whoever read its output went away. A traceback is shown only with ``--log-level debug``.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn
 
 import typer
-
 from octavo.protocol.errors import EntryTooLargeError, InvalidArgumentError, OctavoError
 
 if TYPE_CHECKING:
@@ -104,8 +103,8 @@ class Session:
 def read_password(password_file: Path | None) -> bytes:
     """The password from ``password_file``, else from the environment, else the empty one.
 
-    One newline (``\\n`` or ``\\r\\n``) at the end of the file is dropped, as editors and ``echo`` leave one; every other byte
-    counts. Raises :class:`CommandError` when the file cannot be read.
+    One newline (``\\n`` or ``\\r\\n``) at the end of the file is dropped, as editors and ``echo`` leave one; every
+    other byte counts. Raises :class:`CommandError` when the file cannot be read.
     """
     if password_file is None:
         return os.environb.get(b"OCTAVO_PASSWORD", b"")
@@ -121,9 +120,10 @@ def read_password(password_file: Path | None) -> bytes:
 def command[**P](
     app: typer.Typer, name: str | None = None, *, log_level_default: LogLevel = LogLevel.WARNING, **settings: Any
 ) -> Callable[[Callable[Concatenate[Session, P], Coroutine[Any, Any, int | None]]], Callable[P, NoReturn]]:
-    """Make an async function a command of ``app``: its parameters after the session become options, the common ones join.
+    """Make an async function a command of ``app``.
 
-    It returns its exit status, or None for 0.
+    Its parameters after the session become options, and the common ones join them. It returns its exit status, or
+    None for 0.
     """
 
     def decorate(function: Callable[Concatenate[Session, P], Coroutine[Any, Any, int | None]]) -> Callable[P, NoReturn]:
@@ -165,7 +165,6 @@ def _with_common_options(signature: inspect.Signature) -> inspect.Signature:
 def run_command(session: Session, work: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     """Run ``work`` on an event loop of its own and give the exit status; errors are reported here and nowhere else."""
     import uvloop  # noqa: PLC0415 - `octavo --help` does without
-
     from octavo.bookie.logs import configure_logging  # noqa: PLC0415
 
     configure_logging(session.log_level.value, session.log_format.value)
@@ -181,13 +180,13 @@ def guarded(work: Callable[[], int], *, show_traceback: bool) -> int:
         status = work()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Nobody reads our output (`| head`): as silent as a C program that SIGPIPE ends. The descriptor is replaced so that
-        # the interpreter's own flush at its end does not fail again.
+        # Nobody reads our output (`| head`): as silent as a C program that SIGPIPE ends. The descriptor is replaced
+        # so that the interpreter's own flush at its end does not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _SIGNAL_STATUS_BASE + signal.SIGPIPE
     except KeyboardInterrupt:
         return _SIGNAL_STATUS_BASE + signal.SIGINT
-    except Exception as error:  # noqa: BLE001 - this is the boundary
+    except Exception as error:
         return _report(error, show_traceback=show_traceback)
     return status
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import aiofiles
-
 from octavo.cli.lines import (
     LINES,
     LINES_WITHOUT_FINAL_NEWLINE,
@@ -141,7 +140,7 @@ async def append_source(
 
 @dataclass(frozen=True, slots=True)
 class NoteInCustomMetadata:
-    """The writer of an open ledger adds to its custom metadata. A change for :func:`octavo.metadata.update.update_ledger`."""
+    """Somebody adds to the custom metadata of an open ledger. For :func:`octavo.metadata.update.update_ledger`."""
 
     notes: Mapping[str, bytes]
 
@@ -160,7 +159,7 @@ class NoteInCustomMetadata:
 
 
 def output_format(metadata: LedgerMetadata, *, raw: bool, reaches_end: bool) -> OutputFormat:
-    """How the payloads of a ledger become a file. ``reaches_end``: the output ends with the last entry of a closed ledger."""
+    """How payloads become a file. ``reaches_end``: the output ends with the last entry of a closed ledger."""
     if raw or metadata.custom_metadata.get(SEPARATOR_KEY) == SEPARATOR_NONE:
         return NOTHING_BETWEEN
     lacks_newline = reaches_end and metadata.custom_metadata.get(FINAL_NEWLINE_KEY) == FINAL_NEWLINE_NO
@@ -170,9 +169,9 @@ def output_format(metadata: LedgerMetadata, *, raw: bool, reaches_end: bool) -> 
 async def write_entries(
     reader: "LedgerReader", first: int, last: int, output: OutputFormat, progress: Progress
 ) -> None:
-    """Write the payloads of ``first`` to ``last`` (inclusive; nothing if last < first) to standard output, in large pieces.
+    """Write the payloads of ``first`` to ``last`` (inclusive) to standard output, in large pieces.
 
-    While one piece is being written the next is read.
+    Nothing if last < first. While one piece is being written the next is read.
     """
     if last < first:
         return

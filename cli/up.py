@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
 from octavo.cli.bookie_process import BookieProcess, BookieSpec
 from octavo.cli.output import print_json, print_line, progress_bar
 from octavo.cli.restarts import GiveUp, LeaveStopped, RestartPolicy
-from octavo.cli.session import CommandError, LogFormat, LogLevel, Session, command, finish, print_error
+from octavo.cli.session import CommandError, LogLevel, Session, command, finish, print_error
 from octavo.protocol.errors import InvalidArgumentError
 
 STOP_SECONDS_MAX = 20.0
@@ -51,8 +50,8 @@ async def up(
 ) -> int:
     """Run a whole cluster on this machine: bookies, each a process of its own, and the embedded metadata store.
 
-    Says when it is ready, with the URI to use. Ctrl-C stops it; started again it has all its data. A bookie that dies is
-    started again, unless it says that its data are wrong.
+    Says when it is ready, with the URI to use. Ctrl-C stops it; started again it has all its data. A bookie that dies
+    is started again, unless it says that its data are wrong.
     """
     if base_port and base_port + bookies - 1 > _PORT_MAX:
         raise InvalidArgumentError(f"--base-port {base_port}: {bookies} bookies would need ports above {_PORT_MAX}")
@@ -224,8 +223,8 @@ def _how_it_ended(status: int) -> str:
 async def _locked(directory: Path) -> AsyncIterator[int]:
     """Hold the directory's lock; gives the descriptor that carries it, for children to inherit.
 
-    Raises :class:`CommandError` naming the process that holds it. A holder that is gone left children that are stopping:
-    they are waited for.
+    Raises :class:`CommandError` naming the process that holds it. A holder that is gone left children that are
+    stopping: they are waited for.
     """
     with _opened(directory / "up.lock") as descriptor:
         deadline = asyncio.get_running_loop().time() + LOCK_SECONDS_MAX

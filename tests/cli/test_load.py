@@ -36,7 +36,7 @@ def no_progress(done: float, note: str = "") -> None:
 
 
 class Server:
-    """Answers after ``service_seconds`` of manual time; ``stall_at`` names one operation that takes ``stall_seconds``."""
+    """Answers after ``service_seconds`` of manual time; operation ``stall_at`` takes ``stall_seconds``."""
 
     def __init__(
         self, clock: ManualClock, *, service_seconds: float = 0.0, stall_at: int = -1, stall_seconds: float = 0.0
@@ -109,7 +109,7 @@ async def test_open_loop_charges_a_stall_to_everything_that_became_due_meanwhile
     )
     assert measured.operations == 2000
     histogram = measured.histogram
-    # A thousand operations were due during the second's stall and waited half of it on average, as everybody would have.
+    # A thousand operations were due during the second's stall; they waited half of it on average.
     assert histogram.max == pytest.approx(1.0, rel=0.01)
     assert histogram.percentile(75) == pytest.approx(0.5, rel=0.02)
     assert histogram.percentile(45) == pytest.approx(0.0, abs=0.002)
