@@ -17,7 +17,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast, dataclass_transform
 
 from octavo.protocol import fields
 from octavo.protocol.entries import OVERHEAD_BYTES_MAX
@@ -135,6 +135,7 @@ class Reply(Message):
         return pack_body((request_id, int(self.op), CODE_OK, *self.to_fields()))
 
 
+@dataclass_transform(frozen_default=True)
 def _message[M: Message](op: Op, *checks: fields.Check) -> Callable[[type[M]], type[M]]:
     def decorate(plain: type[M]) -> type[M]:
         message_class = dataclass(frozen=True, slots=True)(plain)

@@ -5,6 +5,7 @@ import hmac
 import random
 import struct
 from itertools import pairwise
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -45,12 +46,12 @@ def with_checksum(body: bytes) -> bytes:
     return body + struct.pack("<I", google_crc32c.value(body))
 
 
-def entry(number: int = 5, payload: bytes = b"payload", digest: Digest = Digest.CRC32C, **changes: int) -> bytes:
+def entry(number: int = 5, payload: bytes = b"payload", digest: Digest = Digest.CRC32C, **changes: Any) -> bytes:
     """A sealed entry of LEDGER with that entry id; ``changes`` are header fields set otherwise, the checksum right."""
     (sealed,) = Sealer(LEDGER, digest, SECRETS).seal(EntryId(number), [payload], last_add_confirmed=None, length=0)
     if not changes:
         return sealed
-    return with_checksum(HEADER.pack(*header_of(sealed)._replace(**changes)) + sealed[HEADER.size : -4])  # type: ignore[arg-type]
+    return with_checksum(HEADER.pack(*header_of(sealed)._replace(**changes)) + sealed[HEADER.size : -4])
 
 
 # --- sealing and opening ------------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def test_bytes_with_a_right_checksum_and_a_wrong_length_are_no_entry() -> None:
 @pytest.mark.parametrize(
     "changes", [{"ledger_id": 8}, {"format": 2}, {"digest_code": 2}, {"digest_code": 3}, {"flags": 1}, {"flags": 2}]
 )
-def test_reader_refuses_entries_of_another_ledger_format_digest_or_kind(changes: dict[str, int]) -> None:
+def test_reader_refuses_entries_of_another_ledger_format_digest_or_kind(changes: dict[str, Any]) -> None:
     opener = Opener(LEDGER, Digest.CRC32C, SECRETS)
     with pytest.raises(DigestMismatchError):
         opener.open(entry(**changes))
@@ -282,10 +283,10 @@ def test_damaged_and_forged_explicit_lacs_are_noticed(digest: Digest) -> None:
         {"entry_id": 2**63, "last_add_confirmed_plus_one": 2**63 + 1},
     ],
 )
-def test_bookie_refuses_what_is_no_explicit_lac_of_the_ledger(changes: dict[str, int]) -> None:
+def test_bookie_refuses_what_is_no_explicit_lac_of_the_ledger(changes: dict[str, Any]) -> None:
     sealed = Sealer(LEDGER, Digest.CRC32C, SECRETS).seal_explicit_lac(EntryId(9), length=90)
     assert verify_explicit_lac(LEDGER, sealed) == 9
-    wrong = with_checksum(HEADER.pack(*header_of(sealed)._replace(**changes)))  # type: ignore[arg-type]
+    wrong = with_checksum(HEADER.pack(*header_of(sealed)._replace(**changes)))
     with pytest.raises(ProtocolError):
         verify_explicit_lac(LEDGER, wrong)
 
@@ -397,7 +398,7 @@ def test_run_of_sealed_entries_can_be_walked_by_their_headers() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"format": 0}, {"format": 2}, {"digest_code": 0}, {"digest_code": 3}])
-def test_size_of_what_is_no_entry_is_not_guessed(changes: dict[str, int]) -> None:
+def test_size_of_what_is_no_entry_is_not_guessed(changes: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError, match="no entry begins here"):
         sealed_bytes(header_of(entry(**changes)))
 

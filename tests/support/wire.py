@@ -130,10 +130,17 @@ replies: st.SearchStrategy[Reply] = st.one_of(
     st.builds(messages.InfoAnswer, facts),
     st.just(messages.Pong()),
 )
+
+
+def _hello(versions: list[int], software: str, name: str, capabilities: list[str]) -> messages.Hello:
+    lowest, highest = versions
+    return messages.Hello(messages.MAGIC, lowest, highest, software, name, software, name, tuple(capabilities))
+
+
 versions = st.integers(1, 2**16)
 hellos: st.SearchStrategy[messages.Hello] = st.tuples(
     st.tuples(versions, versions).map(sorted), st.text(max_size=64), st.text(max_size=64), st.lists(st.text(max_size=9))
-).map(lambda drawn: messages.Hello(messages.MAGIC, *drawn[0], drawn[1], drawn[2], drawn[1], drawn[2], tuple(drawn[3])))
+).map(lambda drawn: _hello(*drawn))
 request_ids = st.integers(1, messages.REQUEST_ID_MAX)
 refusals = st.builds(
     lambda error_class, text, known: error_class(text, may_have_happened=known),
