@@ -24,7 +24,6 @@ from octavo.protocol.errors import (
     BookieShuttingDownError,
     InternalError,
     OctavoError,
-    OctavoTimeoutError,
     ProtocolError,
     UnauthorizedError,
     UnsupportedOperationError,
@@ -394,7 +393,7 @@ class Connection(asyncio.Protocol):
 
     def _hello_overdue(self) -> None:
         if not self._greeted:
-            self._fail(OctavoTimeoutError(f"no hello within {HELLO_TIMEOUT_SECONDS:g} seconds"))
+            self._fail(ProtocolError(f"no hello within {HELLO_TIMEOUT_SECONDS:g} seconds"))
 
     def _fail(self, error: OctavoError) -> None:
         """One error frame, a log line, and the end of this connection."""
