@@ -261,7 +261,7 @@ class RecordMetadataStore(MetadataStore):
 
     async def lock(self, name: str, holder: str) -> HeldLease:
         while True:
-            # A fresh watch every round: between its "free" and our attempt the lock may have been taken and freed again,
+            # A fresh watch every round: between its "free" and our attempt the lock may be taken and freed again,
             # which a watch that has said "free" need not repeat.
             async with self.watch_lock(name) as watch:
                 async for present in watch:

@@ -1,0 +1,55 @@
+"""Opening a store by its URI."""
+
+from pathlib import Path
+
+import pytest
+from octavo.metadata import open_metadata_store
+from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError
+
+
+@pytest.mark.parametrize("uri", ["", "metadata.db", "sqlite:/x", "postgres://host/db", "memory:"])
+async def test_unknown_uri_is_refused_and_the_known_schemes_are_listed(uri: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"memory://, sqlite://"):
+        await open_metadata_store(uri)
+
+
+async def test_zookeeper_is_refused_clearly() -> None:
+    with pytest.raises(InvalidArgumentError, match="does not include ZooKeeper"):
+        await open_metadata_store("zk://127.0.0.1:2181/octavo")
+
+
+async def test_named_memory_store_is_shared_while_it_is_open() -> None:
+    async with await open_metadata_store("memory://shared") as one, await open_metadata_store("memory://shared") as two:
+        assert await one.cluster_id() == await two.cluster_id()
+        assert one.uri == "memory://shared"
+    del one, two
+    async with await open_metadata_store("memory://shared") as three:
+        assert await three.allocate_ledger_id() == 0
+
+
+async def test_memory_store_without_a_name_is_private() -> None:
+    async with await open_metadata_store("memory://") as one, await open_metadata_store("memory://") as two:
+        assert await one.cluster_id() != await two.cluster_id()
+
+
+async def test_relative_path_is_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MetadataUnavailableError, match=r"data/metadata\.db"):
+        await open_metadata_store("sqlite:///data/metadata.db")
+    assert not (tmp_path / "data").exists()
+    async with await open_metadata_store("sqlite:///data/metadata.db", create=True) as store:
+        assert store.uri == "sqlite:///data/metadata.db"
+        assert (tmp_path / "data" / "metadata.db").is_file()
+
+
+async def test_absolute_path_has_four_slashes(tmp_path: Path) -> None:
+    async with await open_metadata_store(f"sqlite:///{tmp_path}/metadata.db", create=True) as store:
+        assert store.uri == f"sqlite:///{tmp_path}/metadata.db"
+    assert (tmp_path / "metadata.db").is_file()
+
+
+async def test_lease_must_last(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="lease"):
+        await open_metadata_store("memory://", lease_seconds=0)

@@ -1,0 +1,71 @@
+"""Registrations and cookies: what they may say, and how they are stored."""
+
+import pytest
+from octavo.metadata import BookieRegistration, BookieState, Cookie, split_address
+from octavo.metadata.encoding import encode_object
+from octavo.metadata.registration import decode_cookie, decode_registration, encode_cookie, encode_registration
+from octavo.protocol.errors import InvalidArgumentError, MetadataError
+from octavo.protocol.ids import BookieId
+
+B1 = BookieId("b1")
+REGISTRATION = BookieRegistration(
+    bookie_id=B1, address="[::1]:3181", state=BookieState.READ_ONLY, version="0.1.0", boot_id="boot"
+)
+COOKIE = Cookie(bookie_id=B1, generation=7, address="host:3181", body=bytes(range(256)))
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("host:1", ("host", 1)), ("10.0.0.1:65535", ("10.0.0.1", 65535)), ("[::1]:3181", ("::1", 3181))],
+)
+def test_address_is_host_and_port(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "h:x", "host:65536", "::1:3181", "[]:1", "h:-1", "h:²"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="host:port"):
+        split_address(address)
+    with pytest.raises(InvalidArgumentError):
+        Cookie(bookie_id=B1, generation=1, address=address)
+
+
+@pytest.mark.parametrize("bookie_id", ["", "a/b", "-a", "a b", "x" * 129, "ä", "a\n"])
+def test_what_is_no_bookie_id_is_refused(bookie_id: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="bookie id"):
+        Cookie(bookie_id=BookieId(bookie_id), generation=1, address="h:1")
+
+
+def test_nobody_registers_as_unavailable_nor_with_a_negative_generation() -> None:
+    with pytest.raises(InvalidArgumentError, match="unavailable"):
+        BookieRegistration(bookie_id=B1, address="h:1", state=BookieState.UNAVAILABLE, version="1", boot_id="b")
+    with pytest.raises(InvalidArgumentError, match="generation"):
+        Cookie(bookie_id=B1, generation=-1, address="h:1")
+
+
+def test_what_is_stored_is_what_is_read() -> None:
+    assert decode_registration(B1, encode_registration(REGISTRATION)) == REGISTRATION
+    assert decode_cookie(B1, encode_cookie(COOKIE)) == COOKIE
+
+
+def test_foreign_damaged_and_newer_values_are_refused_naming_the_bookie() -> None:
+    other = BookieId("b2")
+    with pytest.raises(MetadataError, match=r"bookie b2: .* those of bookie b1"):
+        decode_registration(other, encode_registration(REGISTRATION))
+    with pytest.raises(MetadataError, match=r"bookie b2: .* those of bookie b1"):
+        decode_cookie(other, encode_cookie(COOKIE))
+    with pytest.raises(MetadataError, match=r"bookie b1: .* damaged"):
+        decode_cookie(B1, encode_cookie(COOKIE).replace(b'"generation":7', b'"generation":6'))
+    with pytest.raises(MetadataError, match="newer"):
+        decode_cookie(B1, encode_object({}, format_number=2))
+    for nonsense in ({"state": "asleep"}, {"address": "nowhere"}):
+        fields = {"bookie_id": "b1", "address": "h:1", "state": "writable", "version": "1", "boot_id": "b", **nonsense}
+        with pytest.raises(MetadataError, match=r"bookie b1"):
+            decode_registration(B1, encode_object(fields, format_number=1))
+
+
+def test_unknown_keys_of_a_newer_writer_are_ignored() -> None:
+    fields = {"bookie_id": "b1", "generation": 1, "address": "h:1", "body": "", "rack": "r7"}
+    assert decode_cookie(B1, encode_object(fields, format_number=1)) == Cookie(
+        bookie_id=B1, generation=1, address="h:1"
+    )
