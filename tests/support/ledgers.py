@@ -1,36 +1,44 @@
-"""Ledger metadata for tests."""
+"""Sealed entries for tests of the storage: a writer without a network."""
 
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
 
-from octavo.metadata import Fragment, LedgerMetadata
-from octavo.protocol.entries import Digest
-from octavo.protocol.ids import BookieId, EntryId, LedgerId
-
-CREATED_AT = datetime(2024, 2, 29, 12, 30, 15, 250_000, tzinfo=UTC)
+from octavo.protocol.entries import Digest, Sealer, derive_secrets
+from octavo.protocol.ids import EntryId, LedgerId
 
 
-def bookie_ids(*names: str) -> tuple[BookieId, ...]:
-    """``bookie_ids("a", "b")``: an ensemble."""
-    return tuple(BookieId(name) for name in names)
+class LedgerScript:
+    """Seals entries of one ledger as its writer would; ``payload_of`` says what stands at an id."""
+
+    def __init__(self, ledger_id: int, *, payload_bytes: int = 40, password: bytes = b"secret") -> None:
+        self.ledger_id = LedgerId(ledger_id)
+        self.payload_bytes = payload_bytes
+        secrets = derive_secrets(password, self.ledger_id)
+        self.key = secrets.ledger_key
+        self._sealer = Sealer(self.ledger_id, Digest.CRC32C, secrets)
+
+    def payload_of(self, entry_id: int, version: int = 0) -> bytes:
+        size = self.payload_bytes + entry_id % 3
+        return (f"{self.ledger_id}/{entry_id}/{version} ".encode() * (size // 4 + 1))[:size]
+
+    def entry(self, entry_id: int, *, lac: int | None = None, version: int = 0) -> bytes:
+        """Sealed with that LAC, or the highest that an entry of this id can carry."""
+        if lac is not None:
+            lac = min(lac, entry_id - 1) if entry_id else None
+        sealed = self._sealer.seal(
+            EntryId(entry_id),
+            [self.payload_of(entry_id, version)],
+            last_add_confirmed=None if lac is None else EntryId(lac),
+            length=100 * entry_id,
+        )
+        return sealed[0]
+
+    def entries(self, ids: Iterable[int], *, lac: int | None = None, version: int = 0) -> list[bytes]:
+        return [self.entry(entry_id, lac=lac, version=version) for entry_id in ids]
+
+    def explicit_lac(self, lac: int) -> bytes:
+        return self._sealer.seal_explicit_lac(EntryId(lac), length=0)
 
 
-def fragment(first_entry_id: int, names: str, length_before: int = 0) -> Fragment:
-    """A fragment on the bookies named by the letters of ``names``."""
-    return Fragment(EntryId(first_entry_id), bookie_ids(*names), length_before)
-
-
-def open_ledger(ledger_id: int = 7, *fragments: Fragment, writer_token: str = "") -> LedgerMetadata:
-    """An open ledger with E = Qw = 3, Qa = 2."""
-    return LedgerMetadata(
-        ledger_id=LedgerId(ledger_id),
-        ensemble_size=3,
-        write_quorum=3,
-        ack_quorum=2,
-        fragments=fragments or (fragment(0, "abc"),),
-        digest=Digest.CRC32C,
-        custom_metadata={"app": b"orders"},
-        created_at=CREATED_AT,
-        verifier=b"v" * 32,
-        salt=b"s" * 16,
-        writer_token=writer_token,
-    )
+def ids_of(entries: Sequence[bytes]) -> list[int]:
+    """The entry ids in sealed entries."""
+    return [int.from_bytes(sealed[16:24], "big") for sealed in entries]
