@@ -10,12 +10,16 @@ Facts come from three sources, in any order, often late:
 A fact that is older than what is known changes nothing.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import itemgetter
 
 from octavo.metadata.model import LedgerMetadata, LedgerState
 from octavo.metadata.store import Version, Versioned
 from octavo.protocol.entries import Entry
 from octavo.protocol.ids import EntryId
+
+_entry_id = itemgetter(1)
 
 _MARKS_MAX = 64
 """Most lengths kept for entries above the LAC: each answer brings one, and the LAC follows a few answers behind."""
@@ -91,6 +95,9 @@ class LedgerView:
         before = self._confirmed
         # LACs do not decrease from entry to entry: a writer seals in order (PROTOCOL W2).
         self._confirm(-1 if last.last_add_confirmed is None else last.last_add_confirmed)
+        place = bisect_left(entries, self._confirmed, key=_entry_id)
+        if place < len(entries) and entries[place].entry_id == self._confirmed:
+            self._mark(self._confirmed, entries[place].length)
         self._settle_length()
         return self._confirmed > before
 
