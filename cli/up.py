@@ -18,7 +18,7 @@ import typer
 from octavo.cli.bookie_process import BookieProcess, BookieSpec
 from octavo.cli.output import print_json, print_line, progress_bar
 from octavo.cli.restarts import GiveUp, LeaveStopped, RestartPolicy
-from octavo.cli.session import CommandError, LogLevel, Session, command, finish, print_error
+from octavo.cli.session import EXIT_OK, CommandError, LogLevel, Session, command, finish, print_error
 from octavo.protocol.errors import InvalidArgumentError
 
 STOP_SECONDS_MAX = 20.0
@@ -74,7 +74,11 @@ async def up(
         for number in range(1, bookies + 1)
     ]
     async with _locked(directory) as lock_descriptor:
-        return await _Cluster(specs, uri, directory, lock_descriptor, as_json=session.as_json).run()
+        cluster = _Cluster(specs, uri, directory, lock_descriptor, as_json=session.as_json)
+        try:
+            return await cluster.run()
+        except asyncio.CancelledError:
+            return EXIT_OK  # told to stop, and everything has stopped: that is how this command ends when all is well
 
 
 class _Cluster:

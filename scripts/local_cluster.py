@@ -1,0 +1,72 @@
+"""A cluster on this machine for developers' programs: `octavo up` as a child process, and the events it prints."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Self
+
+TIME_SECONDS_MAX = 60.0
+"""How long to wait for an event or the end."""
+
+
+class ClusterError(Exception):
+    """The cluster did not do what it should."""
+
+
+class Cluster:
+    """`octavo up` with its data in ``folder``, on free ports. As a context manager it leaves nothing running."""
+
+    def __init__(self, folder: Path) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "octavo.cli.main", "up", "--json", "--base-port", "0", "--data-dir", folder],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._events: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        threading.Thread(target=self._read_events, daemon=True).start()
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """The next such event. Raises :class:`ClusterError` if it does not come."""
+        deadline = time.monotonic() + TIME_SECONDS_MAX
+        while True:
+            try:
+                got = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                raise ClusterError(f"`octavo up` did not say {event!r} within {TIME_SECONDS_MAX:g} s") from None
+            if got is None:
+                raise ClusterError(f"`octavo up` ended with exit status {self._process.wait()}")
+            if got["event"] == event:
+                return got
+
+    def stop(self) -> None:
+        """Stop everything in good order. Raises :class:`ClusterError` if that fails."""
+        self._process.send_signal(signal.SIGINT)
+        status = self._process.wait(TIME_SECONDS_MAX)
+        if status != 0:
+            raise ClusterError(f"`octavo up` ended with exit status {status} after Ctrl-C")
+
+    def kill(self) -> None:
+        """Whatever happened, leave nothing running: bookies stop when the process that started them is gone."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+
+    def _read_events(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._events.put(json.loads(line))
+        self._events.put(None)

@@ -1,0 +1,264 @@
+"""`octavo ledger` on a real cluster: the same bytes back, one clear line when something is wrong, nothing half-made."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.processes import OCTAVO, WAIT_SECONDS, Up, environment, octavo, wait_until
+
+NASTY_FILES = {
+    "empty": b"",
+    "one newline": b"\n",
+    "only newlines": b"\n" * 5000,
+    "no final newline": b"first\nsecond",
+    "one line, no newline": b"x",
+    "crlf": b"a\r\nb\r\n\r\nc",
+    "carriage returns": b"\r\r\n\r",
+    "zero bytes": b"\0\0\n\0" + b"\0" * 1000,
+    "every byte": bytes(range(256)) * 50,
+    "not utf-8": b"\xff\xfe\n\xc3(\n\xed\xa0\x80",
+    "long line": b"y" * 3_000_000 + b"\n" + b"z" * 1_500_000,
+    "many lines": b"".join(b"line %d\n" % number for number in range(60_000)) + b"end",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with Up(tmp_path_factory.mktemp("ledger-commands") / "data") as up:
+        yield up.wait_ready()
+
+
+def ledger_ids(cluster: Up) -> set[int]:
+    listed = cluster.run("ledger", "list", "--json")
+    assert listed.status == 0, listed
+    return {json.loads(line)["ledger_id"] for line in listed.stdout.splitlines()}
+
+
+@pytest.mark.parametrize("name", NASTY_FILES)
+def test_append_and_read_give_the_same_bytes_back(cluster: Up, tmp_path: Path, name: str) -> None:
+    content = NASTY_FILES[name]
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    appended = cluster.run("ledger", "append", file, "--json").json
+    assert appended["entries"] == content.count(b"\n") + (bool(content) and not content.endswith(b"\n"))
+    assert appended["bytes"] == len(content) - content.count(b"\n")
+    read = cluster.run("ledger", "read", appended["ledger_id"])
+    assert (read.status, read.stderr) == (0, "")
+    assert read.stdout == content
+
+
+def test_append_takes_standard_input_and_whole_files_in_chunks(cluster: Up, tmp_path: Path) -> None:
+    content = b"no\nlines\r\nhere\0" * 20_001
+    from_input = cluster.run("ledger", "append", "-", "--json", stdin=b"a\nb").json
+    assert cluster.run("ledger", "read", from_input["ledger_id"]).stdout == b"a\nb"
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    whole = cluster.run("ledger", "append", file, "--whole-file", "--chunk", 1000, "--json").json
+    assert whole["entries"] == -(-len(content) // 1000)
+    assert cluster.run("ledger", "read", whole["ledger_id"]).stdout == content
+
+
+def test_read_of_a_range_and_raw(cluster: Up) -> None:
+    ledger_id = cluster.run("ledger", "append", "--json", stdin=b"a\nb\nc\nd").json["ledger_id"]
+    assert cluster.run("ledger", "read", ledger_id, "--first", 1, "--last", 2).stdout == b"b\nc\n"
+    assert cluster.run("ledger", "read", ledger_id, "--first", 2).stdout == b"c\nd"
+    assert cluster.run("ledger", "read", ledger_id, "--raw").stdout == b"abcd"
+    cluster.run("ledger", "read", ledger_id, "--first", 4).failed_with_one_line(1, str(ledger_id), "no entry 4")
+    cluster.run("ledger", "read", ledger_id, "--last", 9).failed_with_one_line(1, str(ledger_id), "no entry 9")
+    cluster.run("ledger", "read", ledger_id, "--first", 3, "--last", 2).failed_with_one_line(2, "--first 3")
+
+
+def test_show_list_create_and_delete(cluster: Up) -> None:
+    ledger_id = cluster.run("ledger", "create", "-E", 2, "-W", 2, "-A", 1, "--digest", "hmac-sha256", "--json").json[
+        "ledger_id"
+    ]
+    shown = cluster.run("ledger", "show", ledger_id, "--json").json
+    assert shown["state"] == "closed"
+    assert (shown["ensemble_size"], shown["write_quorum"], shown["ack_quorum"]) == (2, 2, 1)
+    assert (shown["last_entry_id"], shown["length"]) == (None, 0)
+    assert [fragment["first_entry_id"] for fragment in shown["fragments"]] == [0]
+    bookies = cluster.run("bookies", "--json").json
+    assert set(shown["fragments"][0]["bookies"]) < {bookie["bookie_id"] for bookie in bookies}
+    assert {bookie["state"] for bookie in bookies} == {"writable"}
+    assert b"hmac" in cluster.run("ledger", "show", ledger_id).stdout
+    assert ledger_id in ledger_ids(cluster)
+    assert cluster.run("ledger", "delete", ledger_id).status == 0
+    assert ledger_id not in ledger_ids(cluster)
+    for command in ("show", "read", "tail", "delete"):
+        cluster.run("ledger", command, ledger_id).failed_with_one_line(1, str(ledger_id))
+
+
+def test_wrong_password_is_one_line_and_reads_nothing(cluster: Up, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_bytes(b"secret\n")
+    appended = cluster.run("ledger", "append", "--password-file", password, "--json", stdin=b"hidden\n").json
+    ledger_id = appended["ledger_id"]
+    assert cluster.run("ledger", "read", ledger_id, OCTAVO_PASSWORD="secret").stdout == b"hidden\n"
+    refused = cluster.run("ledger", "read", ledger_id)
+    refused.failed_with_one_line(1, str(ledger_id))
+    assert refused.stdout == b""
+    cluster.run("ledger", "read", ledger_id, "--password-file", tmp_path / "none").failed_with_one_line(1, "none")
+
+
+def test_a_line_too_long_is_named_and_leaves_no_ledger(cluster: Up) -> None:
+    before = ledger_ids(cluster)
+    content = b"fine\n" * 100_000 + b"x" * (4 * 1024 * 1024 + 1) + b"\n"
+    cluster.run("ledger", "append", stdin=content).failed_with_one_line(1, "line 100001")
+    assert ledger_ids(cluster) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_append_leaves_no_ledger(cluster: Up, number: signal.Signals) -> None:
+    before = ledger_ids(cluster)
+    with subprocess.Popen(
+        [*OCTAVO, "ledger", "append"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(OCTAVO_METADATA=cluster.uri),
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"some\nlines\n")
+        process.stdin.flush()
+        wait_until(lambda: ledger_ids(cluster) != before, "the ledger is created")
+        process.send_signal(number)
+        assert process.wait(WAIT_SECONDS) == 128 + number
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert ledger_ids(cluster) == before
+
+
+def test_tail_follows_an_open_ledger_to_its_end_and_read_says_that_it_is_open(cluster: Up) -> None:
+    before = ledger_ids(cluster)
+    with subprocess.Popen(
+        [*OCTAVO, "ledger", "append", "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(OCTAVO_METADATA=cluster.uri),
+    ) as writer:
+        assert writer.stdin is not None
+        writer.stdin.write(b"first\n")
+        writer.stdin.flush()
+        wait_until(lambda: ledger_ids(cluster) != before, "the ledger is created")
+        (ledger_id,) = ledger_ids(cluster) - before
+        with subprocess.Popen(
+            [*OCTAVO, "ledger", "tail", str(ledger_id)],
+            stdout=subprocess.PIPE,
+            env=environment(OCTAVO_METADATA=cluster.uri),
+        ) as tail:
+            assert tail.stdout is not None
+            assert tail.stdout.readline() == b"first\n"
+            open_read = cluster.run("ledger", "read", ledger_id)
+            assert open_read.status == 0
+            assert open_read.stdout in (b"first\n", b"")
+            assert "still open" in open_read.stderr
+            writer.stdin.write(b"second\n")
+            writer.stdin.flush()
+            assert tail.stdout.readline() == b"second\n"
+            writer.stdin.close()
+            assert tail.stdout.read() == b""
+            assert tail.wait(WAIT_SECONDS) == 0
+        assert writer.wait(WAIT_SECONDS) == 0
+
+
+def test_a_reader_that_goes_away_is_no_error_message(cluster: Up) -> None:
+    appended = cluster.run("ledger", "append", "--json", stdin=b"0123456789\n" * 300_000).json
+    with subprocess.Popen(
+        [*OCTAVO, "ledger", "read", str(appended["ledger_id"])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(OCTAVO_METADATA=cluster.uri),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(11) == b"0123456789\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(WAIT_SECONDS) == 128 + signal.SIGPIPE
+
+
+def test_bench_write_then_read(cluster: Up) -> None:
+    written = cluster.run(
+        "bench",
+        "write",
+        "--json",
+        "--count",
+        5000,
+        "--entry-size",
+        100,
+        "--in-flight",
+        50,
+        "--ledgers",
+        2,
+        "--warm-up",
+        0.1,
+    ).json
+    assert written["entries"] == 5000
+    assert written["errors"] == written["unsent"] == 0
+    assert written["entries_per_second"] == pytest.approx(5000 / written["seconds"], rel=0.01)
+    assert 0 < written["latency_ms"]["p50"] <= written["latency_ms"]["p99"] <= written["latency_ms"]["p99_9"]
+    assert written["latency_ms"]["p99_9"] <= written["latency_ms"]["max"]
+    ids = written["ledger_ids"]
+    read = cluster.run("bench", "read", "--json", *ids).json
+    assert (read["entries"], read["errors"]) == (5000, 0)
+    scattered = cluster.run("bench", "read", "--json", "--random", "--count", 200, "--in-flight", 10, *ids).json
+    assert (scattered["entries"], scattered["errors"]) == (200, 0)
+    newest = cluster.run("bench", "read", "--json", "--ledgers", 2).json
+    assert sorted(newest["ledger_ids"]) == sorted(ids)
+
+
+def test_bench_write_in_batches_at_a_rate_and_as_a_table(cluster: Up) -> None:
+    before = ledger_ids(cluster)
+    arguments = ("--count", 1000, "--batch", 100, "--warm-up", 0, "--delete")
+    batched = cluster.run("bench", "write", "--json", "--entry-size", 10, *arguments).json
+    assert (batched["entries"], batched["errors"]) == (1000, 0)
+    paced = cluster.run("bench", "write", "--json", "--rate", 1000, "--count", 300, "--warm-up", 0, "--delete").json
+    assert (paced["entries"], paced["errors"], paced["unsent"]) == (300, 0, 0)
+    assert paced["seconds"] >= 0.29
+    table = cluster.run("bench", "write", *arguments)
+    assert table.status == 0
+    assert b"1,000" in table.stdout
+    assert ledger_ids(cluster) == before
+
+
+def test_impossible_quorums_too_few_bookies_and_typos(cluster: Up) -> None:
+    before = ledger_ids(cluster)
+    cluster.run("ledger", "create", "-E", 2, "-W", 3).failed_with_one_line(2, "ensemble")
+    cluster.run("ledger", "create", "-E", 4, "-W", 3).failed_with_one_line(1, "4", "3")
+    assert cluster.run("ledger", "create", "--ensembel", 3).status == 2
+    assert cluster.run("ledger", "show", "seven").status == 2
+    assert cluster.run("ledger", "show", "--", "-1").status == 2
+    assert cluster.run("bench", "write", "--count", 10, "--duration", 1).status == 2
+    assert ledger_ids(cluster) == before
+
+
+def test_no_cluster_is_one_line_that_names_it_and_makes_nothing(tmp_path: Path) -> None:
+    octavo("ledger", "list", cwd=tmp_path).failed_with_one_line(1, "octavo-data/metadata.db")
+    assert os.listdir(tmp_path) == []
+    octavo("ledger", "list", "--metadata", "foo://bar").failed_with_one_line(2, "foo")
+
+
+def test_traceback_only_when_debugging(tmp_path: Path) -> None:
+    assert "Traceback" in octavo("ledger", "list", "--log-level", "debug", cwd=tmp_path).stderr
+    assert "Traceback" not in octavo("ledger", "list", cwd=tmp_path).stderr
+
+
+def test_several_appends_at_once_get_ledgers_of_their_own(cluster: Up) -> None:
+    results: dict[int, int] = {}
+
+    def append(number: int) -> None:
+        results[number] = cluster.run("ledger", "append", "--json", stdin=b"%d\n" % number * 1000).json["ledger_id"]
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(results.values())) == 3
+    for number, ledger_id in results.items():
+        assert cluster.run("ledger", "read", ledger_id).stdout == b"%d\n" % number * 1000

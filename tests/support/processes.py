@@ -1,0 +1,218 @@
+"""Octavo's own processes, as users run them: commands, `octavo up`, single bookies. Every wait has a deadline."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+WAIT_SECONDS = 60.0
+"""Deadline of every wait: far beyond what a healthy run takes on a busy machine."""
+
+OCTAVO = (sys.executable, "-P", "-m", "octavo.cli.main")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours without any setting of Octavo, and with ``more``."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")} | more
+
+
+def octavo(*arguments: object, stdin: bytes = b"", cwd: Path | None = None, **settings: str) -> "Finished":
+    """Run one command to its end."""
+    done = subprocess.run(
+        [*OCTAVO, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        cwd=cwd,
+        env=environment(**settings),
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr.decode())
+
+
+class Finished:
+    """How a command ended."""
+
+    def __init__(self, status: int, stdout: bytes, stderr: str) -> None:
+        self.status = status
+        self.stdout = stdout
+        self.stderr = stderr
+
+    def __repr__(self) -> str:
+        return f"Finished(status={self.status}, stdout={self.stdout[-500:]!r}, stderr={self.stderr[-2000:]!r})"
+
+    @property
+    def json(self) -> Any:
+        """Its output as one JSON value, the command having succeeded."""
+        assert self.status == 0, self
+        return json.loads(self.stdout)
+
+    def failed_with_one_line(self, status: int, *parts: str) -> None:
+        """Check that it failed with ``status`` and one line on standard error that has all of ``parts`` in it."""
+        assert self.status == status, self
+        lines = self.stderr.splitlines()
+        assert len(lines) == 1, self
+        for part in parts:
+            assert part in lines[0], self
+
+
+class Up:
+    """``octavo up`` in ``directory``, on free ports unless told otherwise. Leaving its block leaves nothing running."""
+
+    def __init__(self, directory: Path, *arguments: object, base_port: int = 0) -> None:
+        self.directory = directory
+        self._stderr = directory.parent / f"{directory.name}.stderr"
+        with self._stderr.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                [*OCTAVO, "up", "--json", "--data-dir", directory, "--base-port", str(base_port), *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment(),
+            )
+        self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.pids: dict[str, int] = {}
+        self.uri = ""
+        self._reader = threading.Thread(target=self._read_events, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(WAIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    @property
+    def stderr(self) -> str:
+        """What it wrote on standard error so far."""
+        return self._stderr.read_text()
+
+    def wait_for(self, event: str, name: str | None = None) -> dict[str, Any]:
+        """The next such event, of the bookie ``name`` if given."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            try:
+                got = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no event {event!r} {name or ''} came; {self.stderr}") from None
+            assert got is not None, f"`octavo up` ended before {event!r}: {self.stderr}"
+            if "pid" in got:
+                self.pids[got["name"]] = got["pid"]
+            if got["event"] == event and (name is None or got["name"] == name):
+                return got
+
+    def wait_ready(self) -> Self:
+        """Return once the cluster is up."""
+        ready = self.wait_for("ready")
+        self.uri = ready["metadata"]
+        self.pids = {bookie["name"]: bookie["pid"] for bookie in ready["bookies"]}
+        return self
+
+    def kill_bookie(self, name: str) -> None:
+        """SIGKILL one bookie."""
+        os.kill(self.pids[name], signal.SIGKILL)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Stop it in good order; its exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(WAIT_SECONDS)
+
+    def run(self, *arguments: object, stdin: bytes = b"", **settings: str) -> Finished:
+        """Run a command on this cluster."""
+        return octavo(*arguments, stdin=stdin, OCTAVO_METADATA=self.uri, **settings)
+
+    def _read_events(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._events.put(json.loads(line))
+        self._events.put(None)
+
+
+class BookieProcess:
+    """``octavo bookie`` in the foreground, with the supervisor's socket that it announces itself on."""
+
+    def __init__(self, directory: Path, *arguments: object) -> None:
+        self.directory = directory
+        self._stderr = directory.parent / f"{directory.name}.stderr"
+        self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._channel.settimeout(WAIT_SECONDS)
+        address = directory.parent / f"{directory.name}.notify"
+        address.unlink(missing_ok=True)
+        self._channel.bind(str(address))
+        with self._stderr.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                [*OCTAVO, "bookie", "--data-dir", directory, *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env=environment(NOTIFY_SOCKET=str(address)),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._channel.close()
+
+    @property
+    def stderr(self) -> str:
+        """Its log so far."""
+        return self._stderr.read_text()
+
+    def wait_ready(self) -> Self:
+        """Return once it says that it serves."""
+        while b"READY=1" not in self._channel.recv(4096):
+            pass
+        return self
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for its end; its exit status."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end; its exit status."""
+        return self.process.wait(WAIT_SECONDS)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Poll ``condition`` up to the deadline: for what other processes do and nobody announces."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"this never happened: {what}"
+        pause.wait(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that has not ended (a zombie has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@contextlib.contextmanager
+def occupied_port() -> Iterator[int]:
+    """A port of this machine that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
