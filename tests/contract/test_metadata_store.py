@@ -35,7 +35,7 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
 )
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
-from support.ledgers import bookie_ids, open_ledger
+from support.ledger_metadata import bookie_ids, open_ledger
 
 LEASE_SECONDS = 10.0
 PATIENCE_SECONDS = 20.0

@@ -22,7 +22,7 @@ from octavo.metadata.records import Kind
 from octavo.metadata.update import ATTEMPTS_MAX
 from octavo.protocol.errors import LedgerFencedError, MetadataConflictError, NoSuchLedgerError
 from octavo.protocol.ids import EntryId
-from support.ledgers import bookie_ids, fragment, open_ledger
+from support.ledger_metadata import bookie_ids, fragment, open_ledger
 
 BASE = fragment(10, "abc", 100)
 FOUND = {

@@ -14,7 +14,7 @@ from octavo.metadata.model import CUSTOM_METADATA_BYTES_MAX, decode_ledger, enco
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError, MetadataError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
-from support.ledgers import CREATED_AT, bookie_ids, fragment, open_ledger
+from support.ledger_metadata import CREATED_AT, bookie_ids, fragment, open_ledger
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "metadata" / "ledger.json"
 

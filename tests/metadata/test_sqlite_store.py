@@ -31,7 +31,7 @@ from octavo.protocol.errors import (
     OctavoError,
 )
 from octavo.protocol.ids import LedgerId
-from support.ledgers import open_ledger
+from support.ledger_metadata import open_ledger
 
 PATIENCE_SECONDS = 30.0
 
