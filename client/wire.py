@@ -14,7 +14,7 @@ wire is given up, so that everything on it fails now instead of at its own deadl
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from octavo.protocol.errors import (
     BookieUnavailableError,
@@ -147,7 +147,8 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say hello."""
-        assert isinstance(transport, asyncio.Transport)
+        # Not checked: uvloop's transports are no subclass of asyncio's.
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         if self._lost:
             transport.abort()

@@ -16,7 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from octavo.protocol.entries import Header, header_of, is_intact, verify_batch, verify_explicit_lac
 from octavo.protocol.errors import (
@@ -434,7 +434,8 @@ class _FakeWire(asyncio.Protocol):
         self._greeted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        # Not checked: uvloop's transports are no subclass of asyncio's.
+        transport = cast(asyncio.Transport, transport)
         self.transport = transport
         self._bookie.joined(self)
 
