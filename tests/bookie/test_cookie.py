@@ -1,0 +1,328 @@
+"""A bookie's identity: the table of starts, the file, and crashes between its steps."""
+
+import json
+import random
+from collections.abc import AsyncIterator
+from itertools import product
+from pathlib import Path
+
+import google_crc32c
+import pytest
+from octavo.bookie.cookie import (
+    COOKIE_NAME,
+    DECISIONS,
+    DirectoryCookie,
+    DirectoryState,
+    Disks,
+    Identity,
+    IdentityRefusedError,
+    Known,
+    MetadataState,
+    Verdict,
+    decide,
+    decode_cookie,
+    encode_cookie,
+    take_identity,
+)
+from octavo.metadata import MetadataStore
+from octavo.metadata.memory import MemoryServer, open_memory_store
+from octavo.protocol.ids import BookieId
+from support.faulty_filesystem import MemoryFileSystem, run_until_crash
+
+DATA, JOURNAL = Path("/disk1/data"), Path("/disk2/journal")
+ROLES = ("data", "journal")
+CLUSTER = "cluster"
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MetadataStore]:
+    store = open_memory_store(MemoryServer(rng=random.Random(1)), rng=random.Random(2))
+    async with store:
+        yield store
+
+
+def cookie(role: str = "data", **fields: object) -> DirectoryCookie:
+    values: dict[str, object] = {
+        "bookie_id": BookieId("bookie-1"),
+        "cluster_id": CLUSTER,
+        "generation": 5,
+        "token": "token-5",
+        "role": role,
+        "roles": ROLES,
+    }
+    return DirectoryCookie(**(values | fields))  # type: ignore[arg-type]
+
+
+def directories(
+    first: DirectoryCookie | None, second: DirectoryCookie | None, *, used: bool = True, damaged: bool = False
+) -> list[DirectoryState]:
+    return [
+        DirectoryState("data", first, damaged=damaged, used=used),
+        DirectoryState("journal", second, damaged=False, used=used),
+    ]
+
+
+# --- the table -----------------------------------------------------------------------------------------------------
+
+DISKS: dict[Disks, list[DirectoryState]] = {
+    Disks.DAMAGED: directories(None, cookie("journal"), damaged=True),
+    Disks.EMPTY: directories(None, None, used=False),
+    Disks.NO_COOKIE: directories(None, None),
+    Disks.FOREIGN: directories(cookie(cluster_id="other"), cookie("journal", cluster_id="other")),
+    Disks.MIXED: directories(cookie("journal"), cookie("data")),
+    Disks.SOME_MISSING: directories(cookie(), None),
+    Disks.BEGUN: directories(cookie(), None, used=False),
+    Disks.WHOLE: directories(cookie(), cookie("journal")),
+}
+
+KNOWN: dict[Known, MetadataState | None] = {
+    Known.ABSENT: None,
+    Known.BEHIND: MetadataState(4, "token-4"),
+    Known.SAME: MetadataState(5, "token-5"),
+    Known.OTHER_TOKEN: MetadataState(5, "another"),
+    Known.AHEAD: MetadataState(6, "token-6"),
+}
+
+
+def test_the_table_has_a_row_for_every_combination() -> None:
+    assert set(DECISIONS) == set(product(Disks, Known))
+
+
+@pytest.mark.parametrize(("disks", "known"), list(product(Disks, Known)))
+def test_every_combination_is_decided_as_it_should_be(disks: Disks, known: Known) -> None:
+    decision = decide(DISKS[disks], CLUSTER, KNOWN[known])
+    # Said a second time, in other words than the table's.
+    if disks is Disks.EMPTY:
+        assert decision.verdict is Verdict.FIRST_START
+        assert decision.bookie_id is None
+    elif disks in {Disks.WHOLE, Disks.BEGUN} and known in {Known.SAME, Known.BEHIND}:
+        assert (decision.verdict, decision.bookie_id) == (Verdict.START, "bookie-1")
+        assert decision.generation == 6
+    elif disks is Disks.BEGUN and known is Known.ABSENT:
+        assert decision.verdict is Verdict.CONTINUE_FIRST_START
+        assert decision.bookie_id == "bookie-1"
+    else:
+        assert decision.verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN}
+        assert "; " in decision.reason, "a refusal has a remedy"
+        assert "{" not in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (cookie("journal", bookie_id=BookieId("bookie-2")), Disks.MIXED),
+        (cookie("journal", roles=("data", "journal", "more")), Disks.MIXED),
+        (cookie("journal", cluster_id="other"), Disks.FOREIGN),
+    ],
+)
+def test_one_foreign_directory_is_enough_to_refuse(second: DirectoryCookie, expected: Disks) -> None:
+    decision = decide(directories(cookie(), second), CLUSTER, KNOWN[Known.SAME])
+    assert decision.verdict is Verdict.REFUSE_DISKS
+    assert expected.value.split("(")[0].strip() in decision.reason
+
+
+def test_one_restored_directory_is_enough_to_refuse() -> None:
+    states = directories(cookie(), cookie("journal", generation=4, token="token-4"))
+    decision = decide(states, CLUSTER, KNOWN[Known.SAME])
+    assert decision.verdict is Verdict.REFUSE_KNOWN
+    assert "restored from an old copy" in decision.reason
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+
+
+def test_a_cookie_reads_back_and_can_be_read_by_people() -> None:
+    content = encode_cookie(cookie())
+    assert decode_cookie(content) == cookie()
+    assert json.loads(content.splitlines()[0])["bookie_id"] == "bookie-1"
+
+
+def test_any_flipped_byte_and_any_shortened_file_is_damage() -> None:
+    content = encode_cookie(cookie())
+    for offset in range(len(content)):
+        flipped = bytearray(content)
+        flipped[offset] ^= 0x01
+        assert decode_cookie(bytes(flipped)) is None, offset
+        assert decode_cookie(content[:offset]) is None, offset
+
+
+@pytest.mark.parametrize("text", [b"[]", b"{}", b'{"format": 1}', b"7", b"null", b"\xff"])
+def test_a_verified_file_that_is_no_cookie_is_damage(text: bytes) -> None:
+    assert decode_cookie(text + b"\ncrc32c %08x\n" % google_crc32c.value(text)) is None
+
+
+def test_a_cookie_of_a_later_format_is_refused_with_a_remedy() -> None:
+    text = encode_cookie(cookie()).splitlines()[0].replace(b'"format": 1', b'"format": 2')
+    with pytest.raises(IdentityRefusedError, match="start the version that wrote it"):
+        decode_cookie(text + b"\ncrc32c %08x\n" % google_crc32c.value(text))
+
+
+# --- starts --------------------------------------------------------------------------------------------------------
+
+
+async def start(filesystem: MemoryFileSystem, store: MetadataStore, seed: int = 0) -> Identity:
+    """One start; leaves a file in each directory, as a bookie that runs does."""
+    identity = await take_identity(
+        filesystem,
+        {"data": DATA, "journal": JOURNAL},
+        store,
+        address="127.0.0.1:3181",
+        rng=random.Random(seed),
+    )
+    filesystem.set_content(DATA / "manifest", b"x")
+    filesystem.set_content(JOURNAL / "segment", b"x")
+    return identity
+
+
+def copy_of(filesystem: MemoryFileSystem) -> MemoryFileSystem:
+    copy = MemoryFileSystem()
+    for path in filesystem.files():
+        copy.set_content(path, filesystem.content(path))
+    return copy
+
+
+async def test_an_id_is_made_once_and_every_start_raises_the_generation_everywhere(store: MetadataStore) -> None:
+    filesystem = MemoryFileSystem()
+    first = await start(filesystem, store, 1)
+    second = await start(filesystem, store, 2)
+    assert first.first_start
+    assert not second.first_start
+    assert first.bookie_id == second.bookie_id
+    assert (first.generation, second.generation) == (1, 2)
+    known = await store.read_cookie(first.bookie_id)
+    assert known is not None
+    assert known.value.generation == 2
+    for directory in (DATA, JOURNAL):
+        found = decode_cookie(filesystem.content(directory / COOKIE_NAME))
+        assert found is not None
+        assert (found.generation, found.bookie_id) == (2, first.bookie_id)
+
+
+async def test_a_restored_copy_is_refused_and_changes_nothing(store: MetadataStore) -> None:
+    filesystem = MemoryFileSystem()
+    identity = await start(filesystem, store, 1)
+    old = copy_of(filesystem)
+    before = {path: old.content(path) for path in old.files()}
+    await start(filesystem, store, 2)
+    with pytest.raises(IdentityRefusedError, match="restored from an old copy"):
+        await start(old, store, 3)
+    assert {path: old.content(path) for path in old.files()} == before
+    known = await store.read_cookie(identity.bookie_id)
+    assert known is not None
+    assert known.value.generation == 2
+
+
+async def test_of_two_processes_on_copies_of_one_disk_only_one_goes_on(store: MetadataStore) -> None:
+    original = MemoryFileSystem()
+    identity = await start(original, store, 1)
+    clone = copy_of(original)
+    known = await store.read_cookie(identity.bookie_id)
+    assert known is not None
+    await start(original, store, 2)
+    # The clone had read the same metadata, and raised its disks before it lost the race.
+    for role, directory in (("data", DATA), ("journal", JOURNAL)):
+        mine = cookie(
+            role,
+            bookie_id=identity.bookie_id,
+            cluster_id=identity.cluster_id,
+            generation=2,
+            token="of the clone",
+        )
+        clone.set_content(directory / COOKIE_NAME, encode_cookie(mine))
+    with pytest.raises(IdentityRefusedError, match="copy of these disks"):
+        await start(clone, store, 3)
+
+
+async def test_an_emptied_directory_is_refused_by_name(store: MetadataStore) -> None:
+    filesystem = MemoryFileSystem()
+    await start(filesystem, store)
+    await filesystem.remove(JOURNAL / COOKIE_NAME)
+    await filesystem.remove(JOURNAL / "segment")
+    with pytest.raises(IdentityRefusedError, match="journal has no cookie"):
+        await start(filesystem, store)
+
+
+async def test_another_cluster_is_refused(store: MetadataStore) -> None:
+    filesystem = MemoryFileSystem()
+    await start(filesystem, store)
+    other = open_memory_store(MemoryServer(rng=random.Random(9)), rng=random.Random(9))
+    async with other:
+        with pytest.raises(IdentityRefusedError, match="another cluster"):
+            await start(filesystem, other)
+
+
+async def test_directories_may_lie_inside_one_another_or_be_one(store: MetadataStore) -> None:
+    for places in ({"data": DATA, "journal": DATA / "journal"}, {"data": DATA, "journal": DATA}):
+        filesystem = MemoryFileSystem()
+        first = await take_identity(filesystem, places, store, address="h:1", rng=random.Random(1))
+        await filesystem.make_directory(DATA / "entries")
+        again = await take_identity(filesystem, places, store, address="h:1", rng=random.Random(2))
+        assert first.bookie_id == again.bookie_id
+        await store.delete_cookie(first.bookie_id, (await store.read_cookie(first.bookie_id)).version)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("lives_before", [0, 1])
+async def test_a_crash_at_any_operation_of_a_start_never_makes_an_honest_bookie_refuse(lives_before: int) -> None:
+    for crash_at in range(1, 20):
+        for seed in range(6):
+            server = MemoryServer(rng=random.Random(1))
+            async with open_memory_store(server, rng=random.Random(2)) as store:
+                filesystem = MemoryFileSystem(seed=seed)
+                identity = await start(filesystem, store, 100) if lives_before else None
+                filesystem.crash_at = filesystem.operations + crash_at
+
+                async def attempt(disk: MemoryFileSystem = filesystem, metadata: MetadataStore = store) -> None:
+                    await take_identity(
+                        disk,
+                        {"data": DATA, "journal": JOURNAL},
+                        metadata,
+                        address="127.0.0.1:3181",
+                        rng=random.Random(7),
+                    )
+
+                await run_until_crash(filesystem, attempt)
+                again = await start(filesystem.after_crash(seed), store, 8)
+                if identity is not None:
+                    assert again.bookie_id == identity.bookie_id
+                known = await store.read_cookie(again.bookie_id)
+                assert known is not None
+                assert known.value.generation == again.generation
+
+
+async def test_a_late_change_of_an_earlier_process_is_not_taken_for_an_impostor() -> None:
+    server = MemoryServer(rng=random.Random(1))
+    async with open_memory_store(server, rng=random.Random(2)) as store:
+        filesystem = MemoryFileSystem()
+        identity = await start(filesystem, store, 1)
+        known = await store.read_cookie(identity.bookie_id)
+        assert known is not None
+
+        # The earlier process raised its disks, sent its change, and died; the change arrives while the next one starts.
+        class LateChange:
+            def __init__(self) -> None:
+                self.arrived = False
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(store, name)
+
+            async def compare_and_set_cookie(self, wanted: object, version: object) -> object:
+                if not self.arrived:
+                    self.arrived = True
+                    earlier = type(known.value)(
+                        bookie_id=identity.bookie_id, generation=2, address="h:1", body=b"earlier"
+                    )
+                    await store.compare_and_set_cookie(earlier, known.version)
+                return await store.compare_and_set_cookie(wanted, version)  # type: ignore[arg-type]
+
+        for role, directory in (("data", DATA), ("journal", JOURNAL)):
+            mine = cookie(
+                role,
+                bookie_id=identity.bookie_id,
+                cluster_id=identity.cluster_id,
+                generation=2,
+                token="earlier",
+            )
+            filesystem.set_content(directory / COOKIE_NAME, encode_cookie(mine))
+        again = await start(filesystem, LateChange(), 3)  # type: ignore[arg-type]
+        assert again.bookie_id == identity.bookie_id
+        assert again.generation > 2
