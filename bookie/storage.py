@@ -42,6 +42,7 @@ from octavo.protocol.errors import (
     BookieShuttingDownError,
     BookieStorageError,
     DuplicateEntryError,
+    InternalError,
     LedgerFencedError,
     NoSuchLedgerError,
     OctavoError,
@@ -358,11 +359,12 @@ class Storage:
                     raise LedgerFencedError(f"ledger {ledger.ledger_id} is fenced", may_have_happened=False)  # noqa: TRY301
                 self._check_usable()
                 durable = self._append_some(ledger, slow_add, missing)
-            except BaseException as error:
-                if not isinstance(error, OctavoError):
-                    log.exception("add failed", ledger=ledger.ledger_id)
-                    error = BookieStorageError(f"ledger {ledger.ledger_id}: the add failed: {error!r}")
+            except OctavoError as error:
                 _settle(slow_add.future, error)
+            except Exception as error:
+                log.exception("add failed", ledger=ledger.ledger_id)
+                failed = InternalError(f"ledger {ledger.ledger_id}: the add failed: {error!r}")
+                _settle(slow_add.future, failed)
             else:
                 durable.add_done_callback(_Relay(slow_add.future))
             queue.popleft()
@@ -548,8 +550,7 @@ class Storage:
             await self._checkpoint_wanted.wait()
             if self._closing:
                 return
-            await self._checkpointer.checkpoint()
-            self._merge_wanted.set()
+            await self.checkpoint()
 
     async def _merge_when_wanted(self) -> None:
         while not self._closing:
@@ -561,6 +562,7 @@ class Storage:
     async def checkpoint(self) -> None:
         """Make everything accepted so far durable outside the journal. Raises OSError, which is fatal."""
         await self._checkpointer.checkpoint()
+        self._merge_wanted.set()
 
     def _disarm(self) -> None:
         """A checkpoint has fixed what it covers: what asked for it is answered."""

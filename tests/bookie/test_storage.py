@@ -1,10 +1,11 @@
 """What a bookie's storage takes, keeps and gives back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from pathlib import Path
 
 import pytest
+import structlog
 from octavo.bookie.filesystem import FileSystem, RealFileSystem
 from octavo.bookie.index_format import IndexDamagedError
 from octavo.bookie.journal import JournalSettings
@@ -29,6 +30,12 @@ SMALL = StorageSettings(
     journal=JournalSettings(segment_bytes=64 * 1024, first_fill_bytes=0),
 )
 DATA, JOURNAL = Path("/bookie/data"), Path("/bookie/journal")
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[list[MutableMapping[str, object]]]:
+    with structlog.testing.capture_logs() as events:
+        yield events
 
 
 def never(error: BaseException) -> None:
