@@ -288,6 +288,37 @@ async def test_trim_recycles_a_bounded_number_of_whole_segments_and_keeps_the_re
     assert bodies == [body for body, _ in written[51:]]
 
 
+async def test_trimmed_segments_are_used_again_once_their_new_names_are_durable() -> None:
+    filesystem = MemoryFileSystem()
+    journal, _ = await started(filesystem)
+    await fill(journal, 60)
+    await settle()
+    before = len(filesystem.history)
+    await journal.trim(journal.position)
+    assert journal.statistics().spare_segments == TINY.spare_segments_max
+    trimming = [name for name, _ in filesystem.history[before:]]
+    assert trimming[-1] == "sync_directory"
+    assert "rename" in trimming
+    before = len(filesystem.history)
+    await fill(journal, 20)
+    made = [name for name, _ in filesystem.history[before:]]
+    assert made.index("rename") < (made.index("create") if "create" in made else len(made))
+    await journal.close()
+
+
+async def test_every_segment_has_a_seed_of_its_own() -> None:
+    filesystem = MemoryFileSystem()
+    journal, _ = await started(filesystem)
+    await fill(journal, 60)
+    await journal.close()
+    seeds = []
+    for number in range(1, 6):
+        header = decode_header(filesystem.content(DIRECTORY / segment_name(number))[:DATA_START], number)
+        assert header is not None
+        seeds.append(header.seed)
+    assert len(set(seeds)) == 5
+
+
 async def test_stale_records_of_recycled_segments_never_come_back() -> None:
     filesystem = MemoryFileSystem()
     journal, _ = await started(filesystem)

@@ -398,6 +398,22 @@ def test_a_later_format_is_refused_with_a_remedy() -> None:
         replay({1: bytes(header).ljust(SEGMENT_BYTES, b"\0")})
 
 
+def test_a_prepared_segment_behind_a_torn_tail_does_not_move_the_end() -> None:
+    writer = Writer()
+    writer.begin()
+    writer.group(b"kept")
+    writer.group(b"torn")
+    writer.damage(b"torn")
+    writer.add_segment(2)
+    assert writer.replay().end == ScanEnd(writer.places[b"torn"], torn=True)
+
+
+def test_a_header_under_another_number_is_not_believed() -> None:
+    pages = encode_header(SegmentHeader(4, 5, SEGMENT_BYTES, 4, None))
+    assert decode_header(pages, 4) is not None
+    assert decode_header(pages, 5) is None
+
+
 # --- surgery -------------------------------------------------------------------------------------------------------
 
 
