@@ -84,29 +84,28 @@ def wait_listening(port: int) -> None:
 
 
 def measure_yardstick(yardstick: Path, folder: Path) -> dict[str, float]:
-    """One run of every case on the yardstick."""
+    """One run of every case on the yardstick, each on bookies of its own: they keep all they ever took in memory."""
+    return {case.name: measure_yardstick_case(yardstick, folder, case) for case in CASES}
+
+
+def measure_yardstick_case(yardstick: Path, folder: Path, case: Case) -> float:
+    """Start three bookies, run the client, stop them."""
     ports = free_ports(3)
-    bookies = [
-        subprocess.Popen([sys.executable, yardstick / "bookie.py", str(port), str(folder)], stdout=subprocess.DEVNULL)
-        for port in ports
-    ]
+    bookies = [subprocess.Popen([sys.executable, yardstick / "bookie.py", str(port), str(folder)]) for port in ports]
     try:
         for port in ports:
             wait_listening(port)
-        results = {}
-        for case in CASES:
-            client = subprocess.run(
-                [
-                    *(sys.executable, yardstick / "client.py", ",".join(map(str, ports))),
-                    *map(str, (case.entries, case.entry_bytes, case.in_flight)),
-                ],
-                stdout=subprocess.PIPE,
-                text=True,
-                timeout=RUN_SECONDS_MAX,
-                check=True,
-            )
-            results[case.name] = number_before(client.stdout, "adds/s", after_word="p50" if case.latency else None)
-        return results
+        client = subprocess.run(
+            [
+                *(sys.executable, yardstick / "client.py", ",".join(map(str, ports))),
+                *map(str, (case.entries, case.entry_bytes, case.in_flight)),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=RUN_SECONDS_MAX,
+            check=True,
+        )
+        return number_before(client.stdout, "adds/s", after_word="p50" if case.latency else None)
     finally:
         for bookie in bookies:
             bookie.kill()

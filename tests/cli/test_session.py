@@ -1,0 +1,155 @@
+"""Errors become one line and an exit status; passwords are read as documented; commands share their options."""
+
+import asyncio
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from octavo.cli import main as command_line
+from octavo.cli.output import bytes_as_json, print_table
+from octavo.cli.session import CommandError, Session, command, describe, finish, guarded, read_password
+from octavo.protocol.errors import EntryTooLargeError, InvalidArgumentError, NoSuchLedgerError, OctavoError
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (CommandError("no\nway"), 1, "octavo: no way\n"),
+        (NoSuchLedgerError("ledger 7 does not exist"), 1, "octavo: ledger 7 does not exist\n"),
+        (OctavoError(), 1, "octavo: OctavoError\n"),
+        (InvalidArgumentError("E < Qw"), 2, "octavo: E < Qw\n"),
+        (EntryTooLargeError("line 3"), 1, "octavo: line 3\n"),
+        (FileNotFoundError(2, "No such file or directory", "x.log"), 1, "octavo: x.log: No such file or directory\n"),
+        (ExceptionGroup("several", [NoSuchLedgerError("one")]), 1, "octavo: one\n"),
+    ],
+)
+def test_an_error_is_one_line_and_a_status(
+    error: Exception, status: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> int:
+        raise error
+
+    assert guarded(work, show_traceback=False) == status
+    assert capsys.readouterr().err == line
+    guarded(work, show_traceback=True)
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_defect_is_called_one_and_says_how_to_learn_more() -> None:
+    assert "internal error: KeyError: 'x'" in describe(KeyError("x"))
+    assert "--log-level debug" in describe(KeyError("x"))
+
+
+def test_an_interrupt_before_the_loop_runs_has_the_shell_s_status() -> None:
+    def work() -> int:
+        raise KeyboardInterrupt
+
+    assert guarded(work, show_traceback=False) == 130
+
+
+@pytest.mark.parametrize(
+    ("content", "password"),
+    [
+        (b"secret", b"secret"),
+        (b"secret\n", b"secret"),
+        (b"secret\r\n", b"secret"),
+        (b"secret\n\n", b"secret\n"),
+        (b" \0\xff \n", b" \0\xff "),
+        (b"", b""),
+    ],
+)
+def test_one_newline_at_the_end_of_a_password_file_is_dropped(content: bytes, password: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(content)
+    assert read_password(file) == password
+
+
+def test_a_password_file_is_stronger_than_the_environment_and_both_may_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(b"from file")
+    monkeypatch.delenv("OCTAVO_PASSWORD", raising=False)
+    assert read_password(None) == b""
+    monkeypatch.setenv("OCTAVO_PASSWORD", "from environment\n")
+    assert read_password(None) == b"from environment\n"
+    assert read_password(file) == b"from file"
+    with pytest.raises(CommandError, match=r"password file .*missing"):
+        read_password(tmp_path / "missing")
+
+
+def test_a_command_takes_its_own_options_and_the_common_ones() -> None:
+    app = typer.Typer()
+
+    @command(app)
+    async def act(session: Session, number: int = 1) -> None:
+        """Act."""
+
+    assert list(inspect.signature(act).parameters) == ["number", "metadata", "log_level", "log_format", "as_json"]
+
+
+async def test_clean_up_is_finished_though_it_is_cancelled_and_the_cancellation_comes_after() -> None:
+    go_on = asyncio.Event()
+    finished = []
+
+    async def clean_up() -> None:
+        await go_on.wait()
+        finished.append(True)
+
+    task = asyncio.ensure_future(finish(clean_up()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert finished == [True]
+
+
+async def test_clean_up_gives_its_result_and_its_error() -> None:
+    async def give() -> int:
+        return 7
+
+    async def fail() -> None:
+        raise OctavoError("no")
+
+    assert await finish(give()) == 7
+    with pytest.raises(OctavoError, match="no"):
+        await finish(fail())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--version"], 0),
+        (["--help"], 0),
+        (["ledger", "append", "--help"], 0),
+        (["ledger", "append", "--ensembel", "3"], 2),
+        (["ledger", "show", "-1"], 2),
+        (["ledger", "show", str(2**63)], 2),
+        (["ledger", "read", "7", "--log-level", "loud"], 2),
+        (["bench", "write", "--rate", "0"], 2),
+        (["up", "--bookies", "0"], 2),
+        (["up", "--base-port", "65535", "--bookies", "2", "--data-dir", "/dev/null"], 2),
+        (["nonsense"], 2),
+    ],
+)
+def test_usage(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(arguments) == status
+    captured = capsys.readouterr()
+    assert bool(captured.err) == (status != 0)
+    assert bool(captured.out) == (status == 0)
+
+
+def test_tables_elsewhere_than_on_a_terminal_are_aligned_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["name", "n"], [["x" * 200, 1], ["y", None]])
+    assert capsys.readouterr().out == f"{'name':200}  n\n{'x' * 200}  1\ny\n"
+
+
+def test_bytes_in_json_are_text_where_they_are_text() -> None:
+    assert bytes_as_json(b"caf\xc3\xa9") == "café"
+    assert json.dumps(bytes_as_json(b"\xff")) == '{"base64": "/w=="}'
