@@ -32,8 +32,11 @@ import enum
 import hashlib
 import hmac
 import struct
+import sys
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import NamedTuple, cast
 
 import google_crc32c
@@ -293,15 +296,18 @@ class SealedBatch(NamedTuple):
     """The highest in the batch."""
 
 
-_BATCH_HEADER = struct.Struct(">BBHIQQQ")
+_BATCH_HEAD_BYTES = 40
+"""The header up to the cumulative length: five 64-bit words, the first of format, digest, flags, payload length."""
+
+_batch_head = itemgetter(slice(0, _BATCH_HEAD_BYTES))
 
 
 def verify_batch(ledger_id: LedgerId, entries: Sequence[bytes]) -> SealedBatch:
     """Check everything that can be checked without a password: checksums, lengths, ledger, ids strictly increasing.
 
-    This is a bookie's gate: what passes is an entry that any reader can tell apart from damage. Runs at C speed per
-    entry. Raises :class:`ProtocolError` for what no honest writer sends, :class:`DigestMismatchError` for damaged
-    bytes.
+    This is a bookie's gate: what passes is an entry that any reader can tell apart from damage. Headers are checked
+    column by column, so that nothing per entry runs slower than C. Raises :class:`ProtocolError` for what no honest
+    writer sends, :class:`DigestMismatchError` for damaged bytes.
     """
     if not entries:
         raise ProtocolError("a batch without entries")
@@ -312,20 +318,24 @@ def verify_batch(ledger_id: LedgerId, entries: Sequence[bytes]) -> SealedBatch:
         raise EntryTooLargeError(f"a sealed entry of {max(sizes)} bytes is over the limit of {SEALED_BYTES_MAX}")
     if set(map(_crc32c, entries)) != {RESIDUE}:
         raise DigestMismatchError(f"ledger {ledger_id}: an entry arrived damaged; send it again")
-    formats, digests, flags, payload_bytes, ledger_ids, entry_ids, lacs = zip(
-        *map(_BATCH_HEADER.unpack_from, entries), strict=True
-    )
-    if set(formats) != {FORMAT} or set(flags) != {0} or set(ledger_ids) != {ledger_id}:
-        raise ProtocolError(f"ledger {ledger_id}: a batch with entries of another ledger or format")
-    overhead = _OVERHEAD_BYTES.get(digests[0])
-    if overhead is None or len(set(digests)) != 1:
-        raise ProtocolError(f"ledger {ledger_id}: entries with unknown or mixed digests")
-    # Sizes agree if, entry by entry, sealed bytes minus payload bytes is the overhead.
-    if set(map(int.__sub__, sizes, payload_bytes)) != {overhead}:
-        raise ProtocolError(f"ledger {ledger_id}: an entry's payload length does not match its bytes")
+    words = array("Q", b"".join(map(_batch_head, entries)))
+    if sys.byteorder == "little":
+        words.byteswap()
+    first_words, ledger_ids, entry_ids, lacs = words[0::5], words[1::5], words[2::5], words[3::5]
+    overhead = _OVERHEAD_BYTES.get(first_words[0] >> 48 & 0xFF)
+    if overhead is None:
+        raise ProtocolError(f"ledger {ledger_id}: an entry with an unknown digest")
+    # One format, one digest, no flags, and payload lengths that agree with the bytes: then this difference is the same
+    # for every entry.
+    if set(map(int.__sub__, first_words, sizes)) != {
+        (FORMAT << 56 | first_words[0] & 0xFF << 48) - overhead
+    } or ledger_ids != array("Q", (ledger_id,)) * len(sizes):
+        raise ProtocolError(
+            f"ledger {ledger_id}: entries of another ledger or format, of mixed digests, or whose lengths are wrong"
+        )
     first, last = entry_ids[0], entry_ids[-1]
     ids: Sequence[int] = entry_ids
-    if last - first == len(entry_ids) - 1 and entry_ids == tuple(range(first, last + 1)):
+    if last - first == len(sizes) - 1 and entry_ids == array("Q", range(first, last + 1)):
         ids = range(first, last + 1)
     elif any(map(int.__ge__, entry_ids, entry_ids[1:])):
         raise ProtocolError(f"ledger {ledger_id}: entry ids of a batch must increase")
