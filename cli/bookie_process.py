@@ -145,7 +145,12 @@ def _set_log_aside(log_file: Path) -> int:
 
 async def _receive(loop: asyncio.AbstractEventLoop, channel: socket.socket) -> bytes:
     arrived: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(channel, lambda: arrived.done() or arrived.set_result(None))
+
+    def on_readable() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
+
+    loop.add_reader(channel, on_readable)
     try:
         await arrived
     finally:

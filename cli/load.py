@@ -270,7 +270,7 @@ class PreciseTimer:
         self._waiter: asyncio.Future[None] | None = None
 
     def __enter__(self) -> Self:
-        if hasattr(os, "timerfd_create"):
+        if sys.version_info >= (3, 13) and sys.platform == "linux":
             self._descriptor = os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)
             asyncio.get_running_loop().add_reader(self._descriptor, self._expired)
         return self
@@ -282,12 +282,12 @@ class PreciseTimer:
 
     async def sleep(self, seconds: float) -> None:
         """Sleep for ``seconds`` (above 0)."""
-        if self._descriptor is None:
+        if sys.version_info >= (3, 13) and self._descriptor is not None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            os.timerfd_settime(self._descriptor, initial=max(seconds, 1e-9))
+            await self._waiter
+        else:
             await asyncio.sleep(seconds)
-            return
-        self._waiter = asyncio.get_running_loop().create_future()
-        os.timerfd_settime(self._descriptor, initial=max(seconds, 1e-9))
-        await self._waiter
 
     def _expired(self) -> None:
         assert self._descriptor is not None

@@ -129,11 +129,12 @@ def command[**P](
     def decorate(function: Callable[Concatenate[Session, P], Coroutine[Any, Any, int | None]]) -> Callable[P, NoReturn]:
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> NoReturn:
+            options: dict[str, Any] = kwargs
             session = Session(
-                metadata=kwargs.pop("metadata"),
-                log_level=kwargs.pop("log_level") or log_level_default,
-                log_format=kwargs.pop("log_format"),
-                as_json=kwargs.pop("as_json"),
+                metadata=options.pop("metadata"),
+                log_level=options.pop("log_level") or log_level_default,
+                log_format=options.pop("log_format"),
+                as_json=options.pop("as_json"),
             )
             raise typer.Exit(run_command(session, lambda: function(session, *args, **kwargs)))
 

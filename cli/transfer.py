@@ -36,7 +36,8 @@ from octavo.metadata.model import LedgerMetadata, LedgerState
 from octavo.protocol.errors import InternalError, LedgerClosedError
 
 if TYPE_CHECKING:
-    from octavo.client import LedgerReader, LedgerWriter
+    from octavo.client.reader import LedgerReader
+    from octavo.client.writer import LedgerWriter
 
 SEPARATOR_KEY = "octavo.separator"
 SEPARATOR_NONE = b"none"

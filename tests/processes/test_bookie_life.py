@@ -13,7 +13,6 @@ from support.processes import BookieProcess, Up, is_running, occupied_port, octa
 import octavo as octavo_client
 
 EXIT_DATA_WRONG = 78
-SHAPE = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
 
 
 @pytest.fixture
@@ -205,7 +204,7 @@ class Writer:
         self.progress = asyncio.Event()
 
     async def write(self, client: "octavo_client.Client", until: asyncio.Event) -> None:
-        ledger = await client.create_ledger(**SHAPE)
+        ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
         self.ledger_id = ledger.id
         while not until.is_set():
             start = len(self.acknowledged)

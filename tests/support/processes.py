@@ -25,7 +25,7 @@ def environment(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")} | more
 
 
-def octavo(*arguments: object, stdin: bytes = b"", cwd: Path | None = None, **settings: str) -> "Finished":
+def octavo(*arguments: object, stdin: bytes = b"", cwd: Path | None = None, **settings: Any) -> "Finished":
     """Run one command to its end."""
     done = subprocess.run(
         [*OCTAVO, *map(str, arguments)],
@@ -134,7 +134,7 @@ class Up:
         self.process.send_signal(number)
         return self.process.wait(WAIT_SECONDS)
 
-    def run(self, *arguments: object, stdin: bytes = b"", **settings: str) -> Finished:
+    def run(self, *arguments: object, stdin: bytes = b"", **settings: Any) -> Finished:
         """Run a command on this cluster."""
         return octavo(*arguments, stdin=stdin, OCTAVO_METADATA=self.uri, **settings)
 
