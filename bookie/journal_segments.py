@@ -30,7 +30,7 @@ from octavo.bookie.journal_format import (
     segment_number,
 )
 
-FILL_CHUNK_BYTES = 512 * 1024
+FILL_CHUNK_BYTES = 256 * 1024
 """Zeros written and synced at a time in the background: a few milliseconds of the disk, which is how much a
 lone add may have to wait for them."""
 
