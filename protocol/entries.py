@@ -318,24 +318,24 @@ def verify_batch(ledger_id: LedgerId, entries: Sequence[bytes]) -> SealedBatch:
         raise EntryTooLargeError(f"a sealed entry of {max(sizes)} bytes is over the limit of {SEALED_BYTES_MAX}")
     if set(map(_crc32c, entries)) != {RESIDUE}:
         raise DigestMismatchError(f"ledger {ledger_id}: an entry arrived damaged; send it again")
-    words = array("Q", b"".join(map(_batch_head, entries)))
+    heads = b"".join(map(_batch_head, entries))
+    halves, words = array("I", heads), array("Q", heads)
     if sys.byteorder == "little":
+        halves.byteswap()
         words.byteswap()
-    first_words, ledger_ids, entry_ids, lacs = words[0::5], words[1::5], words[2::5], words[3::5]
-    overhead = _OVERHEAD_BYTES.get(first_words[0] >> 48 & 0xFF)
-    if overhead is None:
-        raise ProtocolError(f"ledger {ledger_id}: an entry with an unknown digest")
-    # One format, one digest, no flags, and payload lengths that agree with the bytes: then this difference is the same
-    # for every entry.
-    if set(map(int.__sub__, first_words, sizes)) != {
-        (FORMAT << 56 | first_words[0] & 0xFF << 48) - overhead
-    } or ledger_ids != array("Q", (ledger_id,)) * len(sizes):
-        raise ProtocolError(
-            f"ledger {ledger_id}: entries of another ledger or format, of mixed digests, or whose lengths are wrong"
-        )
+    count = len(entries)
+    kinds, payload_bytes = halves[0::10], halves[1::10]
+    ledger_ids, entry_ids, lacs = words[1::5], words[2::5], words[3::5]
+    overhead = _OVERHEAD_BYTES.get(kinds[0] >> 16 & 0xFF)
+    if overhead is None or kinds[0] != FORMAT << 24 | (kinds[0] >> 16 & 0xFF) << 16 or kinds != kinds[:1] * count:
+        raise ProtocolError(f"ledger {ledger_id}: entries of an unknown format, with flags, or of mixed digests")
+    if ledger_ids != array("Q", (ledger_id,)) * count:
+        raise ProtocolError(f"ledger {ledger_id}: entries of another ledger")
+    if list(map(overhead.__add__, payload_bytes)) != sizes:
+        raise ProtocolError(f"ledger {ledger_id}: an entry's payload length does not match its bytes")
     first, last = entry_ids[0], entry_ids[-1]
     ids: Sequence[int] = entry_ids
-    if last - first == len(sizes) - 1 and entry_ids == array("Q", range(first, last + 1)):
+    if last - first == count - 1 and entry_ids == array("Q", range(first, last + 1)):
         ids = range(first, last + 1)
     elif any(map(int.__ge__, entry_ids, entry_ids[1:])):
         raise ProtocolError(f"ledger {ledger_id}: entry ids of a batch must increase")
