@@ -24,7 +24,7 @@ from octavo.bookie.cookie import (
     encode_cookie,
     take_identity,
 )
-from octavo.metadata import MetadataStore
+from octavo.metadata import Cookie, MetadataStore
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.protocol.ids import BookieId
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
@@ -296,6 +296,7 @@ async def test_a_late_change_of_an_earlier_process_is_not_taken_for_an_impostor(
         identity = await start(filesystem, store, 1)
         known = await store.read_cookie(identity.bookie_id)
         assert known is not None
+        before = known
 
         # The earlier process raised its disks, sent its change, and died; the change arrives while the next one starts.
         class LateChange:
@@ -308,10 +309,8 @@ async def test_a_late_change_of_an_earlier_process_is_not_taken_for_an_impostor(
             async def compare_and_set_cookie(self, wanted: object, version: object) -> object:
                 if not self.arrived:
                     self.arrived = True
-                    earlier = type(known.value)(
-                        bookie_id=identity.bookie_id, generation=2, address="h:1", body=b"earlier"
-                    )
-                    await store.compare_and_set_cookie(earlier, known.version)
+                    earlier = Cookie(bookie_id=identity.bookie_id, generation=2, address="h:1", body=b"earlier")
+                    await store.compare_and_set_cookie(earlier, before.version)
                 return await store.compare_and_set_cookie(wanted, version)  # type: ignore[arg-type]
 
         for role, directory in (("data", DATA), ("journal", JOURNAL)):
