@@ -1,16 +1,18 @@
-"""Keeps a reader's view of a ledger that is not closed moving: watches its metadata, and polls bookies for a higher LAC.
+"""Keeps a reader's view of a ledger that is not closed moving: watches its metadata, and polls bookies for a higher
+LAC.
 
 Who is polled
 =============
 
 A bookie learns the writer's LAC from the entries it is sent, and from the explicit LAC that goes to everybody once the
-writer is idle. ``E - Qw + 1`` bookies include a member of every write set, so one of them has heard whatever any has heard.
-One more is polled, so that one slow or dead bookie holds nobody up: ``min(E, E - Qw + 2)`` *slots*, each with a bookie of the
-last fragment of its own, the preferred ones first. A bookie that fails is blamed, and its slot takes another.
+writer is idle. ``E - Qw + 1`` bookies include a member of every write set, so one of them has heard whatever any
+has heard. One more is polled, so that one slow or dead bookie holds nobody up: ``min(E, E - Qw + 2)`` *slots*, each
+with a bookie of the last fragment of its own, the preferred ones first. A bookie that fails is blamed, and its slot
+takes another.
 
-A poll waits at the bookie (up to ``long_poll_seconds``), and only while somebody waits here: a follower that is idle costs
-some requests a minute, a reader without a follower none. If every bookie holds every entry, the first slot's bookie sends
-the next entries along, so that following costs one round trip.
+A poll waits at the bookie (up to ``long_poll_seconds``), and only while somebody waits here: a follower that is
+idle costs some requests a minute, a reader without a follower none. If every bookie holds every entry, the first
+slot's bookie sends the next entries along, so that following costs one round trip.
 
 A bookie that answers early without news (the ledger is fenced) is asked again after a growing pause.
 """
@@ -65,7 +67,7 @@ class LedgerTail:
         self._brought: list[Entry] = []
         self._failure: OctavoError | None = None
 
-    # --- what readers do with it ------------------------------------------------------------------------------------------
+    # --- what readers do with it ---------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Watch and poll from now on."""
@@ -111,7 +113,7 @@ class LedgerTail:
         start = brought[0].entry_id
         return brought[first - start : last + 1 - start]
 
-    # --- the supervisor -----------------------------------------------------------------------------------------------------
+    # --- the supervisor ------------------------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
         try:
@@ -157,7 +159,7 @@ class LedgerTail:
                     self._stop_slots()
                     self._start_slots(group)
 
-    # --- one slot -----------------------------------------------------------------------------------------------------------
+    # --- one slot ------------------------------------------------------------------------------------------------
 
     async def _run_slot(self, slot: int) -> None:
         barren = 0
@@ -169,8 +171,8 @@ class LedgerTail:
             barren = 0 if await self._poll(slot) else barren + 1
 
     async def _poll(self, slot: int) -> bool:
-        """One long poll. Gives whether it brought news or was held to its end; otherwise the next one should not follow at
-        once."""
+        """One long poll. Gives whether it brought news or was held to its end; otherwise the next one should not
+        follow at once."""
         bookie_id = self._choose(slot)
         wait_seconds = self._replicas.options.long_poll_seconds
         started_at = self._loop.time()

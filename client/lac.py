@@ -35,10 +35,11 @@ class LacAsker:
         self._on_change = on_change
 
     async def ask_ensemble(self) -> None:
-        """Ask every bookie of the last fragment; return once the answers cover every write set or nobody is left to ask.
+        """Ask every bookie of the last fragment; return once the answers cover every write set or nobody is left to
+        ask.
 
-        Raises :class:`QuorumLostError`, naming each bookie and its answer, when nobody answered. With fewer answers than
-        coverage the LAC may be lower than another reader's, and is still one: entries up to it are acknowledged.
+        Raises :class:`QuorumLostError`, naming each bookie and its answer, when nobody answered. With fewer answers
+        than coverage the LAC may be lower than another reader's, and is still one: entries up to it are acknowledged.
         """
         bookies = self._view.metadata.last_fragment.bookies
         failures: dict[BookieId, str] = {}

@@ -2,8 +2,8 @@
 
 Facts come from three sources, in any order, often late:
 
-* the metadata: while the ledger is open the LAC is at least (first entry of the last fragment) - 1 (PROTOCOL R3); once it is
-  closed the metadata's end is the end, whatever any bookie says (R4);
+* the metadata: while the ledger is open the LAC is at least (first entry of the last fragment) - 1 (PROTOCOL R3);
+  once it is closed the metadata's end is the end, whatever any bookie says (R4);
 * verified entries: each carries the LAC its writer had when it sealed it, and the length up to itself;
 * verified explicit LACs, with the length up to there.
 
@@ -39,7 +39,7 @@ class LedgerView:
         self._marks: dict[int, int] = {}
         self._adopt()
 
-    # --- what is known -------------------------------------------------------------------------------------------------
+    # --- what is known -------------------------------------------------------------------------------------------
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -68,7 +68,8 @@ class LedgerView:
 
     @property
     def length(self) -> int:
-        """Payload bytes of the ledger up to the readable end, or up to the highest id below it whose length is known."""
+        """Payload bytes of the ledger up to the readable end, or up to the highest id below it whose length is
+        known."""
         return self._length
 
     @property
@@ -76,7 +77,7 @@ class LedgerView:
         """Whether :attr:`length` is that at the readable end."""
         return self._length_at == self._confirmed
 
-    # --- facts ---------------------------------------------------------------------------------------------------------
+    # --- facts ---------------------------------------------------------------------------------------------------
 
     def on_metadata(self, versioned: Versioned[LedgerMetadata]) -> bool:
         """Metadata were read. Gives whether they are newer than those known; others are not looked at."""
@@ -112,7 +113,7 @@ class LedgerView:
         self._settle_length()
         return self._confirmed > before
 
-    # --- inside ----------------------------------------------------------------------------------------------------------
+    # --- inside --------------------------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
         if self.closed:

@@ -1,7 +1,8 @@
 """Carries out read plans: sends their asks, verifies what comes back, races slow replicas.
 
-A :class:`RangeRead` is driven by the callbacks of connections, not by a task, so that any number of them can be under way
-ahead of a reader and be dropped without ceremony. Only an ask whose connection is not up needs a task, to wait for it.
+A :class:`RangeRead` is driven by the callbacks of connections, not by a task, so that any number of them can be
+under way ahead of a reader and be dropped without ceremony. Only an ask whose connection is not up needs a task, to
+wait for it.
 """
 
 import asyncio
@@ -164,7 +165,7 @@ class RangeRead:
                 self._done.cancel()
         self._release()
 
-    # --- events --------------------------------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------------
 
     def _outcome(self, ask: Ask, outcome: Reply | OctavoError) -> None:
         if self._done.done():
@@ -196,7 +197,7 @@ class RangeRead:
             self._replicas.blame.blame(bookie_id)
         self._perform(self.plan.on_slow())
 
-    # --- acts ----------------------------------------------------------------------------------------------------------
+    # --- acts ----------------------------------------------------------------------------------------------------
 
     def _perform(self, asks: Sequence[Ask]) -> None:
         for ask in asks:

@@ -139,7 +139,7 @@ class ReadPlan:
         self._held_bytes = 0
         self._next_number = 0
 
-    # --- what can be asked of it -------------------------------------------------------------------------------------
+    # --- what can be asked of it ---------------------------------------------------------------------------------
 
     @property
     def first(self) -> int:
@@ -179,7 +179,7 @@ class ReadPlan:
         entries = sorted(chain.from_iterable(self._found), key=_entry_id)
         return entries[: stop - self._first]
 
-    # --- events: each returns the asks to send now -------------------------------------------------------------------
+    # --- events: each returns the asks to send now ---------------------------------------------------------------
 
     def start(self) -> list[Ask]:
         """The first asks. Call it once, before any other event."""
@@ -218,7 +218,7 @@ class ReadPlan:
         self._slow = frozenset(self._asks)
         return self._assign()
 
-    # --- transitions -------------------------------------------------------------------------------------------------
+    # --- transitions ---------------------------------------------------------------------------------------------
 
     def _end(self, ask: Ask) -> bool:
         self._slow -= {ask.number}
@@ -327,7 +327,7 @@ class ReadPlan:
             residues=tuple(residues),
         )
 
-    # --- derived -----------------------------------------------------------------------------------------------------
+    # --- derived -------------------------------------------------------------------------------------------------
 
     def _write_mask(self, residue: int) -> int:
         return self._quorums.full_mask if self._modulus == 1 else self._quorums.write_mask(residue)
@@ -412,7 +412,7 @@ class ReadPlan:
                 runs.append([entry_id])
         return [(run[0], run[-1], tuple(sorted({i % self._modulus for i in run}))) for run in runs]
 
-    # --- tests -------------------------------------------------------------------------------------------------------
+    # --- tests ---------------------------------------------------------------------------------------------------
 
     def check_invariants(self) -> None:
         """Assert what the module's head promises. Costs a step per id."""

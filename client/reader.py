@@ -1,12 +1,12 @@
 """A ledger as its readers see it: ordered entries up to the last add confirmed, whichever bookies are up.
 
 Ranges are cut into *chunks* of about ``FRAME_PAYLOAD_BYTES_TARGET`` bytes within one fragment; each is one read plan
-(:mod:`octavo.client.read_plan`). Iterating keeps several chunks under way, so bookies, network and application work at the
-same time; per entry it costs one step of a generator.
+(:mod:`octavo.client.read_plan`). Iterating keeps several chunks under way, so bookies, network and application work
+at the same time; per entry it costs one step of a generator.
 
 When every replica has answered and an entry is still missing, the metadata are read again and the read is tried again
-(PROTOCOL R5); while a bookie could not be reached that goes on until ``read_quorum_timeout_seconds`` are over. Then an entry at
-or below the readable end is a :class:`QuorumLostError` that names each bookie and its answer.
+(PROTOCOL R5); while a bookie could not be reached that goes on until ``read_quorum_timeout_seconds`` are over. Then
+an entry at or below the readable end is a :class:`QuorumLostError` that names each bookie and its answer.
 """
 
 import asyncio
@@ -41,7 +41,8 @@ _ENTRY_BYTES_GUESS = 1024
 
 _RETRY_SECONDS_MIN = 0.05
 _RETRY_SECONDS_MAX = 1.0
-"""Pauses between rounds while bookies are out of reach: doubling, so that a short break costs little more than itself."""
+"""Pauses between rounds while bookies are out of reach: doubling, so that a short break costs little more than
+itself."""
 
 
 class LedgerReader:
@@ -100,7 +101,7 @@ class LedgerReader:
             self._tail.start()
             await self._learn_last_add_confirmed()
 
-    # --- what is known -------------------------------------------------------------------------------------------------
+    # --- what is known -------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> LedgerId:
@@ -133,21 +134,22 @@ class LedgerReader:
         """Whether this handle has been closed."""
         return self._closed
 
-    # --- reading ---------------------------------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------------------------
 
     async def read(self, first: int, last: int) -> list[Entry]:
         """Entries ``first..last``, both included.
 
-        Raises :class:`NoSuchEntryError` when ``last`` is above :attr:`last_add_confirmed`, :class:`QuorumLostError` when an
-        entry cannot be had, :class:`InvalidArgumentError`. Memory for all of them is the caller's; :meth:`entries` goes in
-        chunks.
+        Raises :class:`NoSuchEntryError` when ``last`` is above :attr:`last_add_confirmed`, :class:`QuorumLostError`
+        when an entry cannot be had, :class:`InvalidArgumentError`. Memory for all of them is the caller's;
+        :meth:`entries` goes in chunks.
         """
         self._check_range(first, last)
         self._check_readable(last)
         return await self._collect(first, last)
 
     async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
-        """As :meth:`read`, also above the last add confirmed: entries there may still turn out never to have been added.
+        """As :meth:`read`, also above the last add confirmed: entries there may still turn out never to have been
+        added.
 
         Raises :class:`NoSuchEntryError` for an id above the LAC that too many bookies know nothing of for it to be
         acknowledged, :class:`QuorumLostError` when not enough of them can tell.
@@ -180,7 +182,7 @@ class LedgerReader:
         self._check_range(first, first)
         return self._follow(first)
 
-    # --- the last add confirmed ------------------------------------------------------------------------------------------
+    # --- the last add confirmed ----------------------------------------------------------------------------------
 
     async def refresh_last_add_confirmed(self) -> EntryId | None:
         """Ask the metadata and the bookies how far the ledger can be read now. Never disturbs the writer.
@@ -215,10 +217,11 @@ class LedgerReader:
             ) from None
         return EntryId(self._view.readable_end)
 
-    # --- life --------------------------------------------------------------------------------------------------------------
+    # --- life ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End reads, iterations and waits of this reader; the ledger is not touched. May be called twice, from any task."""
+        """End reads, iterations and waits of this reader; the ledger is not touched. May be called twice, from any
+        task."""
         if self._closed:
             return
         self._closed = True
@@ -232,7 +235,7 @@ class LedgerReader:
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()
 
-    # --- chunks ------------------------------------------------------------------------------------------------------------
+    # --- chunks --------------------------------------------------------------------------------------------------
 
     async def _collect(self, first: int, last: int) -> list[Entry]:
         collected: list[Entry] = []
@@ -346,7 +349,7 @@ class LedgerReader:
             mean = float(len(entries[0].payload))
         self._entry_bytes += (mean - self._entry_bytes) * 0.5
 
-    # --- facts -------------------------------------------------------------------------------------------------------------
+    # --- facts ---------------------------------------------------------------------------------------------------
 
     def _entries_arrived(self, entries: Sequence[Entry]) -> None:
         if self._view.on_entries(entries):
@@ -370,7 +373,7 @@ class LedgerReader:
             # The entry at the LAC tells the length there. Whether it can be had is a reader's business, not ours.
             await self._wait(self._begin(end, end))
 
-    # --- refusals ------------------------------------------------------------------------------------------------------------
+    # --- refusals ------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed:
@@ -398,7 +401,8 @@ class LedgerReader:
         return "nothing in it is confirmed yet" if end is None else f"its last add confirmed known here is {end}"
 
     def _refuse_if_not_there(self, segment: Segment, *, metadata_changed: bool) -> None:
-        """Raise :class:`NoSuchEntryError` if the missing entry lies above the end; only unconfirmed reads come this far."""
+        """Raise :class:`NoSuchEntryError` if the missing entry lies above the end; only unconfirmed reads come this
+        far."""
         if segment.first <= self._view.readable_end:
             return
         if self._view.closed:

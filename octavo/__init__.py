@@ -1,5 +1,106 @@
-"""Octavo: a replicated, append-only log store for asyncio Python."""
+"""Octavo: a replicated, append-only log store for asyncio Python.
+
+    async with octavo.connect("sqlite:///octavo-data/metadata.db") as client:
+        async with client.create_ledger() as ledger:
+            entry_id = await ledger.add(b"payload")
+
+This is the public face: what is not named here is not promised. Names are loaded when first used, so that importing the
+package is quick and a bookie does not load the client.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from octavo._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from octavo.client.client import BookieStatus, Client, connect
+    from octavo.client.reader import LedgerReader
+    from octavo.client.writer import LedgerWriter
+    from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
+    from octavo.metadata.registration import BookieState
+    from octavo.protocol.entries import Digest, Entry
+    from octavo.protocol.errors import (
+        ClientClosedError,
+        DigestMismatchError,
+        DuplicateEntryError,
+        EntryTooLargeError,
+        InvalidArgumentError,
+        LedgerClosedError,
+        LedgerExistsError,
+        LedgerFencedError,
+        LedgerRecoveryError,
+        MetadataConflictError,
+        MetadataError,
+        MetadataUnavailableError,
+        NoSuchEntryError,
+        NoSuchLedgerError,
+        NotEnoughBookiesError,
+        OctavoError,
+        OctavoTimeoutError,
+        QuorumLostError,
+        UnauthorizedError,
+        WouldBlock,
+    )
+
+__all__ = [
+    "BookieState",
+    "BookieStatus",
+    "Client",
+    "ClientClosedError",
+    "Digest",
+    "DigestMismatchError",
+    "DuplicateEntryError",
+    "Entry",
+    "EntryTooLargeError",
+    "Fragment",
+    "InvalidArgumentError",
+    "LedgerClosedError",
+    "LedgerExistsError",
+    "LedgerFencedError",
+    "LedgerMetadata",
+    "LedgerReader",
+    "LedgerRecoveryError",
+    "LedgerState",
+    "LedgerWriter",
+    "MetadataConflictError",
+    "MetadataError",
+    "MetadataUnavailableError",
+    "NoSuchEntryError",
+    "NoSuchLedgerError",
+    "NotEnoughBookiesError",
+    "OctavoError",
+    "OctavoTimeoutError",
+    "QuorumLostError",
+    "UnauthorizedError",
+    "WouldBlock",
+    "__version__",
+    "connect",
+]
+
+_HOMES = {
+    "BookieState": "octavo.metadata.registration",
+    "BookieStatus": "octavo.client.client",
+    "Client": "octavo.client.client",
+    "Digest": "octavo.protocol.entries",
+    "Entry": "octavo.protocol.entries",
+    "Fragment": "octavo.metadata.model",
+    "LedgerMetadata": "octavo.metadata.model",
+    "LedgerReader": "octavo.client.reader",
+    "LedgerState": "octavo.metadata.model",
+    "LedgerWriter": "octavo.client.writer",
+    "connect": "octavo.client.client",
+}
+"""Where a public name lives; every other one is an error."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "octavo.protocol.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

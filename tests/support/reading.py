@@ -24,7 +24,6 @@ from octavo.metadata import (
 from octavo.protocol.entries import Digest, LedgerSecrets, Sealer, derive_secrets, make_verifier
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
-
 from support.fake_bookie import FakeBookie
 
 _names = itertools.count()

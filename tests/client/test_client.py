@@ -1,0 +1,362 @@
+"""The facade: what connecting, creating, opening, listing and closing promise, over fake bookies and real metadata."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore
+from octavo.protocol.ids import BookieId
+from octavo.protocol.messages import Op
+from support.reading import Cluster, cluster_of
+
+import octavo
+
+QUICK: dict[str, Any] = {
+    "reconnect_delay_seconds_min": 0.001,
+    "reconnect_delay_seconds_max": 0.005,
+    "close_timeout_seconds": 2.0,
+    "explicit_lac_delay_seconds": 0.001,
+}
+
+
+@contextlib.asynccontextmanager
+async def connected(count: int = 3, **options: Any) -> AsyncIterator[tuple[Cluster, octavo.Client]]:
+    """A cluster and a client of it."""
+    async with cluster_of(count) as cluster, octavo.connect(cluster.uri, **(QUICK | options)) as client:
+        yield cluster, client
+
+
+async def ids_of(client: octavo.Client) -> list[int]:
+    return [ledger_id async for ledger_id in client.list_ledgers()]
+
+
+# --- connecting ---------------------------------------------------------------------------------------------------
+
+
+async def test_connect_can_be_awaited_or_entered() -> None:
+    async with cluster_of(1) as cluster:
+        client = await octavo.connect(cluster.uri)
+        assert isinstance(client, octavo.Client)
+        await client.close()
+        async with octavo.connect(cluster.uri) as client:
+            assert not client.closed
+        assert client.closed
+        async with await octavo.connect(cluster.uri) as client:
+            assert not client.closed
+
+
+async def test_an_opening_is_for_one_use() -> None:
+    async with cluster_of(1) as cluster:
+        opening = octavo.connect(cluster.uri)
+        async with opening:
+            with pytest.raises(RuntimeError, match="ask for another one"):
+                await opening
+
+
+def test_unknown_options_are_refused_by_name() -> None:
+    with pytest.raises(octavo.InvalidArgumentError, match="windw_entries"):
+        octavo.connect("memory://x", windw_entries=5)
+
+
+async def test_unknown_schemes_are_refused() -> None:
+    with pytest.raises(octavo.InvalidArgumentError, match="not a metadata URI"):
+        await octavo.connect("redis://localhost")
+
+
+async def test_closed_client_refuses_everything_and_closing_twice_is_fine() -> None:
+    async with cluster_of() as cluster:
+        client = await octavo.connect(cluster.uri)
+        await asyncio.gather(client.close(), client.close())
+        for call in (
+            lambda: client.create_ledger().__aenter__(),
+            lambda: client.open_ledger(0).__aenter__(),
+            lambda: client.delete_ledger(0),
+            lambda: client.ledger_metadata(0),
+            lambda: client.bookies(),
+            lambda: ids_of(client),
+        ):
+            with pytest.raises(octavo.ClientClosedError):
+                await call()
+
+
+# --- writing and reading -------------------------------------------------------------------------------------------
+
+
+async def test_what_is_written_is_read_back() -> None:
+    async with connected() as (_, client):
+        async with client.create_ledger(custom_metadata={"app": b"orders"}) as ledger:
+            assert await ledger.add(b"zero") == 0
+            assert await ledger.add_many([b"one", b"two"]) == range(1, 3)
+        async with client.open_ledger(ledger.id) as reader:
+            assert [entry.payload async for entry in reader] == [b"zero", b"one", b"two"]
+            assert (reader.last_add_confirmed, reader.length) == (2, 10)
+        assert reader.closed
+        metadata = await client.ledger_metadata(ledger.id)
+        assert metadata.state is octavo.LedgerState.CLOSED
+        assert metadata.custom_metadata == {"app": b"orders"}
+        assert await ids_of(client) == [ledger.id]
+        await client.delete_ledger(ledger.id)
+        assert await ids_of(client) == []
+        with pytest.raises(octavo.NoSuchLedgerError):
+            await client.open_ledger(ledger.id)
+        with pytest.raises(octavo.NoSuchLedgerError):
+            await client.delete_ledger(ledger.id)
+
+
+@pytest.mark.parametrize("digest", list(octavo.Digest))
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 2, 2), (4, 2, 1), (5, 3, 2)])
+async def test_every_shape_and_digest_reads_back(sizes: tuple[int, int, int], digest: octavo.Digest) -> None:
+    async with connected(5) as (_, client):
+        payloads = [b"%d" % number for number in range(100)]
+        async with client.create_ledger(*sizes, password=b"secret", digest=digest) as ledger:
+            await ledger.add_many(payloads)
+        async with client.open_ledger(ledger.id, password=b"secret") as reader:
+            assert [entry.payload async for entry in reader] == payloads
+            assert [entry.payload for entry in await reader.read(42, 44)] == payloads[42:45]
+
+
+async def test_open_ledger_is_followed_without_disturbing_its_writer() -> None:
+    async with connected() as (_, client):
+        seen: list[bytes] = []
+        async with client.create_ledger() as ledger:
+            await ledger.add(b"zero")
+            reader = await client.open_ledger(ledger.id, recover=False)
+
+            async def follow() -> None:
+                async for entry in reader.follow():
+                    seen.append(entry.payload)  # noqa: PERF401 - watched while it grows
+
+            following = asyncio.create_task(follow())
+            for number in range(1, 20):
+                await ledger.add(b"%d" % number)
+            assert await reader.wait_last_add_confirmed(19, timeout=10) == 19
+            assert not reader.ledger_closed
+        await following
+        assert seen == [b"zero", *(b"%d" % number for number in range(1, 20))]
+
+
+async def test_wall_clock_is_noted_in_new_ledgers() -> None:
+    noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    async with cluster_of() as cluster, octavo.connect(cluster.uri, wall_clock=lambda: noon) as client:
+        async with client.create_ledger() as ledger:
+            pass
+        assert (await client.ledger_metadata(ledger.id)).created_at == noon
+
+
+# --- passwords -----------------------------------------------------------------------------------------------------
+
+
+async def test_wrong_password_or_digest_changes_nothing_and_asks_no_bookie() -> None:
+    async with connected() as (cluster, client):
+        ledger = await client.create_ledger(password=b"secret")
+        await ledger.add(b"a")
+        before = [len(bookie.requests) for bookie in cluster.bookies]
+        for wrong in (
+            {"password": b"guess"},
+            {},
+            {"password": b"secret", "digest": octavo.Digest.HMAC_SHA256},
+        ):
+            with pytest.raises(octavo.UnauthorizedError, match="wrong password or digest"):
+                await client.open_ledger(ledger.id, **wrong)  # type: ignore[arg-type]
+        asked = [
+            request
+            for bookie, count in zip(cluster.bookies, before, strict=True)
+            for request in bookie.requests[count:]
+            if request.op is not Op.WRITE_LAC
+        ]
+        assert asked == []
+        assert (await client.ledger_metadata(ledger.id)).state is octavo.LedgerState.OPEN
+        assert await ledger.add(b"b") == 1
+
+
+async def test_ledger_with_a_writer_cannot_be_recovered_by_this_version_and_says_what_can_be_done() -> None:
+    async with connected() as (_, client):
+        ledger = await client.create_ledger()
+        with pytest.raises(octavo.LedgerRecoveryError, match="recover=False"):
+            await client.open_ledger(ledger.id)
+        assert await ledger.add(b"undisturbed") == 0
+
+
+# --- arguments ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"ensemble_size": 2},
+        {"ack_quorum": 0},
+        {"write_quorum": 2, "ack_quorum": 3},
+        {"password": "text"},
+        {"digest": "crc32c"},
+        {"custom_metadata": {"key": "text"}},
+        {"custom_metadata": {5: b""}},
+    ],
+)
+async def test_impossible_ledgers_are_refused_before_anything_is_made(arguments: dict[str, Any]) -> None:
+    async with connected() as (_, client):
+        with pytest.raises(octavo.InvalidArgumentError):
+            await client.create_ledger(**arguments)
+        assert await ids_of(client) == []
+
+
+@pytest.mark.parametrize("ledger_id", [-1, 2**63, "1", None, True])
+async def test_impossible_ledger_ids_are_refused(ledger_id: Any) -> None:
+    async with connected(1) as (_, client):
+        for call in (client.delete_ledger, client.ledger_metadata, client.open_ledger):
+            with pytest.raises(octavo.InvalidArgumentError):
+                await call(ledger_id)
+
+
+async def test_too_few_bookies_leave_no_ledger() -> None:
+    async with connected(2) as (_, client):
+        with pytest.raises(octavo.NotEnoughBookiesError, match="there are 2"):
+            await client.create_ledger()
+        assert await ids_of(client) == []
+
+
+async def test_read_only_bookies_get_no_new_ledgers() -> None:
+    async with connected(3) as (cluster, client):
+        await _register(cluster.store, "b1", cluster.bookies[1].address, BookieState.READ_ONLY)
+        with pytest.raises(octavo.NotEnoughBookiesError):
+            await client.create_ledger()
+        async with client.create_ledger(2, 2, 2) as ledger:
+            assert set(ledger.metadata.fragments[0].bookies) == {"b0", "b2"}
+
+
+# --- bookies --------------------------------------------------------------------------------------------------------
+
+
+async def test_bookies_are_told_with_state_and_on_demand_with_their_facts() -> None:
+    async with connected(2) as (cluster, client):
+        await _register(cluster.store, "b1", cluster.bookies[1].address, BookieState.READ_ONLY)
+        await cluster.store.create_cookie(Cookie(bookie_id=BookieId("gone"), generation=1, address="nowhere:1"))
+        cluster.bookies[0].facts = {"free_bytes": 5}
+        cluster.bookies[1].refuse(Op.INFO, octavo.OctavoError("not now"))
+        plain = await client.bookies()
+        assert [(bookie.bookie_id, bookie.state.value) for bookie in plain] == [
+            ("b0", "writable"),
+            ("b1", "read-only"),
+            ("gone", "unavailable"),
+        ]
+        assert [bookie.address for bookie in plain] == [
+            cluster.bookies[0].address,
+            cluster.bookies[1].address,
+            "nowhere:1",
+        ]
+        assert [bookie.facts for bookie in plain] == [None, None, None]
+        detailed = await client.bookies(details=True)
+        assert [bookie.facts for bookie in detailed] == [{"free_bytes": 5}, None, None]
+        assert [bookie.version for bookie in detailed] == ["fake", "fake", None]
+
+
+async def _register(store: MetadataStore, bookie_id: str, address: str, state: BookieState) -> None:
+    await store.register_bookie(
+        BookieRegistration(
+            bookie_id=BookieId(bookie_id), address=address, state=state, version="fake", boot_id="another"
+        )
+    )
+
+
+# --- closing and cancelling ------------------------------------------------------------------------------------------
+
+
+async def test_closing_the_client_closes_its_writers_and_ends_its_readers() -> None:
+    async with cluster_of() as cluster:
+        client = await octavo.connect(cluster.uri, **QUICK)
+        ledger = await client.create_ledger()
+        added = ledger.add_nowait(b"still under way")
+        finished = await client.create_ledger()
+        await finished.close()
+        reader = await client.open_ledger(ledger.id, recover=False)
+        waiting = asyncio.create_task(reader.wait_last_add_confirmed(5))
+        await asyncio.sleep(0)
+        await client.close()
+        assert await added == 0
+        assert ledger.closed
+        metadata = (await cluster.store.read_ledger(ledger.id)).value
+        assert (metadata.state, metadata.last_entry_id) == (octavo.LedgerState.CLOSED, 0)
+        # The ledger was closed before the reader was, or after: it ends either way.
+        assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], octavo.OctavoError)
+        with pytest.raises(octavo.ClientClosedError):
+            await reader.read(0, 0)
+
+
+async def test_closing_raises_the_failure_of_a_writer_once_everything_is_closed() -> None:
+    async with cluster_of() as cluster:
+        client = await octavo.connect(cluster.uri, **(QUICK | {"close_timeout_seconds": 0.2}))
+        ledger = await client.create_ledger()
+        for bookie in cluster.bookies:
+            bookie.drop(Op.ADD)
+        ledger.add_nowait(b"never acknowledged")
+        with pytest.raises(octavo.QuorumLostError):
+            await client.close()
+        assert client.closed
+        with pytest.raises(octavo.ClientClosedError):
+            await client.bookies()
+
+
+async def test_leaving_the_block_on_an_error_closes_and_never_masks_it() -> None:
+    async with cluster_of() as cluster:
+        with pytest.raises(ZeroDivisionError):
+            async with octavo.connect(cluster.uri, **(QUICK | {"close_timeout_seconds": 0.2})) as client:
+                ledger = await client.create_ledger()
+                for bookie in cluster.bookies:
+                    bookie.drop(Op.ADD)
+                ledger.add_nowait(b"never acknowledged")
+                raise ZeroDivisionError
+        assert client.closed
+
+
+@pytest.mark.parametrize("steps", range(0, 24, 2))
+async def test_create_that_is_cancelled_leaves_no_ledger_behind(steps: int) -> None:
+    async with connected() as (cluster, client):
+        creating = asyncio.ensure_future(_awaited(client.create_ledger()))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if creating.done():
+            # Created before it could be cancelled: an ordinary ledger.
+            assert await ids_of(client) == [creating.result().id]
+            return
+        creating.cancel()
+        await asyncio.wait([creating])
+        if creating.cancelled():
+            assert [ledger_id async for ledger_id in cluster.store.list_ledgers()] == []
+        assert not client._creating
+
+
+async def _awaited(opening: Any) -> Any:
+    return await opening
+
+
+@pytest.mark.parametrize("steps", range(0, 12, 2))
+async def test_client_closed_while_it_creates_leaves_no_open_ledger(steps: int) -> None:
+    async with cluster_of() as cluster:
+        client = await octavo.connect(cluster.uri, **QUICK)
+        creating = asyncio.ensure_future(_awaited(client.create_ledger()))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await client.close()
+        (outcome,) = await asyncio.gather(creating, return_exceptions=True)
+        states = [
+            (await cluster.store.read_ledger(ledger_id)).value.state async for ledger_id in cluster.store.list_ledgers()
+        ]
+        if isinstance(outcome, BaseException):
+            assert isinstance(outcome, octavo.ClientClosedError)
+            assert states == []
+        else:
+            assert states == [octavo.LedgerState.CLOSED]
+
+
+async def test_cancelling_a_close_leaves_the_closing_going_on() -> None:
+    async with cluster_of() as cluster:
+        client = await octavo.connect(cluster.uri, **QUICK)
+        ledger = await client.create_ledger()
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        await client.close()
+        assert ledger.closed
