@@ -37,6 +37,7 @@ class Supervisor:
             self._task.cancel()
             # `wait` neither raises what the task raised nor cancels it when the closer is cancelled.
             await asyncio.wait([self._task])
+        self._discard_queue()
 
     async def _run(self) -> None:
         try:
@@ -48,5 +49,9 @@ class Supervisor:
             self._on_failure(error)
         finally:
             self._closed = True
-            while not self._queue.empty():
-                self._queue.get_nowait().close()
+            self._discard_queue()
+
+    def _discard_queue(self) -> None:
+        # A task cancelled before its first step never gets to its own clean-up.
+        while not self._queue.empty():
+            self._queue.get_nowait().close()

@@ -1,0 +1,57 @@
+"""What a writer does with single adds besides adding them: check payloads, cut them into frames, fail their futures."""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from octavo.protocol.errors import EntryTooLargeError, InternalError, InvalidArgumentError, OctavoError
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
+
+
+def checked_payload(payload: bytes) -> bytes:
+    """The payload as bytes. Raises :class:`InvalidArgumentError`, :class:`EntryTooLargeError`."""
+    if type(payload) is not bytes:
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            raise InvalidArgumentError(f"a payload is bytes, not {type(payload).__name__}")
+        payload = bytes(payload)
+    if len(payload) > ENTRY_PAYLOAD_BYTES_MAX:
+        raise EntryTooLargeError(f"a payload of {len(payload)} bytes is over the limit of {ENTRY_PAYLOAD_BYTES_MAX}")
+    return payload
+
+
+def frames_of(payloads: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Cut payloads into frames, as ``(start, stop)``: each within both limits, or a single larger entry."""
+    ends = list(accumulate(map(len, payloads)))
+    frames = []
+    start = below = 0
+    while start < len(payloads):
+        stop = bisect_right(ends, below + FRAME_PAYLOAD_BYTES_TARGET, start, len(ends))
+        stop = max(min(stop, start + ENTRIES_PER_FRAME_MAX), start + 1)
+        frames.append((start, stop))
+        start, below = stop, ends[stop - 1]
+    return frames
+
+
+def another(error: OctavoError, *, may_have_happened: bool | None = None) -> OctavoError:
+    """The same error as an exception of its own: one that is raised twice would collect both tracebacks."""
+    doubt = error.may_have_happened if may_have_happened is None else may_have_happened
+    fresh = type(error)(error.message, may_have_happened=doubt)
+    fresh.__cause__ = error
+    return fresh
+
+
+def reject[T](future: asyncio.Future[T], error: OctavoError, *, may_have_happened: bool) -> None:
+    """Fail a future that may have been cancelled, with an exception of its own."""
+    if not future.done():
+        future.set_exception(another(error, may_have_happened=may_have_happened))
+        # Whoever let go of the future hears of the failure when closing; the loop need not complain besides.
+        future.exception()
+
+
+def internal_error(ledger_id: LedgerId, error: BaseException) -> InternalError:
+    """A defect met while writing the ledger, as the error that its callers get."""
+    failure = InternalError(f"ledger {ledger_id}: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,366 @@
+"""The writer's pipeline: which adds are pending, who has confirmed them, what is acknowledged. Pure.
+
+Theory of operation
+-------------------
+
+The shell seals the adds of one loop turn and pushes them as *runs*: consecutive entries that travel in one frame,
+tracked together. So the cost is per frame, not per entry. A run knows the *positions* of the ensemble that have
+confirmed its frame, as a bit mask; in a striped ledger (E > Qw) a position is sent, and confirms, only its share of
+the run. Everything else is computed from those masks (PROTOCOL W1, W4): an entry is complete when Qa positions of its
+write set have confirmed its run, and is acknowledged when all lower ones are too. So runs are acknowledged in order,
+and in a striped ledger a prefix of a run may be.
+
+Runs stand in one row, numbered without gaps::
+
+    acknowledged, retained      pending
+    [ 7 ][ 8 ][ 9 ]             [ 10 ][ 11 ][ 12 ]
+      ^ oldest                    ^ head            ^ next run
+
+Each position has a *cursor*: the lowest run that it has not been sent, or must be sent again. A position is either
+*ready*, and is sent every run as it is pushed (its cursor stands behind the newest run), or it is *held*: not
+connected, not taking more bytes, or pausing after a refusal. Nothing is sent to a held position; when the shell
+reports it ready again it is sent every run from its cursor on that it has not confirmed, lowest first, the same bytes
+(PROTOCOL W2, W8). A failed or untaken send moves the cursor back. A slow bookie thus costs a number, not a queue of
+its own.
+
+A run leaves the row once it is acknowledged and every position that holds part of it has confirmed it. Acknowledged
+runs that some position still lacks are *retained*, oldest given up first, within a bound on their bytes: enough that
+a short break leaves no hole in a replica, bounded however long a bookie stays away. Pending runs are bounded by the
+writer's window.
+
+What it never does: acknowledge out of order, or before Qa confirmations, or anything after :meth:`Pipeline.stop`;
+seal, or change the bytes of an entry; decide that a quorum is lost. Time is the shell's: it asks for
+:attr:`Pipeline.pending_since` and stops the pipeline when its patience is over (PROTOCOL W6, W8). No flags are kept
+of what is complete, so a change of the ensemble has only to clear the bits of the positions it replaces and recompute
+(PROTOCOL W3, W4).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress, cycle, islice
+
+from octavo.protocol.entries import header_of
+from octavo.protocol.ids import EntryId
+from octavo.protocol.quorums import Quorums
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive entries that travel and are confirmed together. Only ``confirmed`` ever changes."""
+
+    number: int
+    first: int
+    entries: Sequence[bytes]
+    """Sealed, in order."""
+    sealed_bytes: int
+    length_after: int
+    """The ledger's cumulative payload bytes up to the last entry."""
+    pushed_at: float
+    """The shell's clock, in seconds."""
+    holders: int
+    """Mask of the positions whose write sets include an entry of the run."""
+    confirmed: int = 0
+    """Mask of the positions that have confirmed their share."""
+
+    @property
+    def last(self) -> int:
+        """Id of the last entry."""
+        return self.first + len(self.entries) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the share of ``position`` in ``run``, now; report what becomes of it by ``run.number``.
+
+    If it cannot be sent now, report :meth:`Pipeline.on_unsent` before the next effect for this position is performed.
+    """
+
+    position: int
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Tell the callers of ``first..last`` that their entries are acknowledged. These ids follow those of the last
+    one.
+    """
+
+    first: int
+    last: int
+
+
+type Effect = Send | Acknowledge
+
+_NOTHING: tuple[Effect, ...] = ()
+
+
+class Pipeline:
+    """See the module. Events return the effects to be performed, in order, before the next event."""
+
+    __slots__ = (
+        "_cursors",
+        "_first_unacknowledged",
+        "_head",
+        "_highest_sent",
+        "_length",
+        "_next_entry_id",
+        "_oldest",
+        "_quorums",
+        "_ready",
+        "_retained_bytes",
+        "_retained_bytes_max",
+        "_runs",
+        "_stopped",
+    )
+
+    def __init__(self, quorums: Quorums, *, retained_bytes_max: int, first_entry_id: int = 0, length: int = 0) -> None:
+        self._quorums = quorums
+        self._retained_bytes_max = retained_bytes_max
+        self._runs: deque[Run] = deque()
+        self._oldest = 0
+        self._head = 0
+        self._cursors = [0] * quorums.ensemble_size
+        self._ready = 0
+        self._first_unacknowledged = first_entry_id
+        self._next_entry_id = first_entry_id
+        self._length = length
+        self._retained_bytes = 0
+        self._highest_sent = first_entry_id - 1
+        self._stopped = False
+
+    # --- what is known --------------------------------------------------------------------------------------------
+
+    @property
+    def last_add_confirmed(self) -> EntryId | None:
+        """The highest id such that it and all lower ones are acknowledged; None before the first."""
+        return EntryId(self._first_unacknowledged - 1) if self._first_unacknowledged else None
+
+    @property
+    def last_add_pushed(self) -> EntryId | None:
+        """The highest id pushed; None before the first."""
+        return EntryId(self._next_entry_id - 1) if self._next_entry_id else None
+
+    @property
+    def next_entry_id(self) -> int:
+        """The id that the next entry pushed gets."""
+        return self._next_entry_id
+
+    @property
+    def length(self) -> int:
+        """Payload bytes up to the last add confirmed."""
+        return self._length
+
+    @property
+    def pending(self) -> int:
+        """Entries pushed and not acknowledged."""
+        return self._next_entry_id - self._first_unacknowledged
+
+    @property
+    def pending_since(self) -> float | None:
+        """When the oldest pending run was pushed; None when nothing is pending."""
+        return self._runs[self._head - self._oldest].pushed_at if self.pending else None
+
+    @property
+    def highest_sent(self) -> int:
+        """No entry above this id was ever sent to any bookie, so none of them can have happened (PROTOCOL W6)."""
+        return self._highest_sent
+
+    @property
+    def retained_bytes(self) -> int:
+        """Sealed bytes of acknowledged runs kept for positions that lack them."""
+        return self._retained_bytes
+
+    def is_ready(self, position: int) -> bool:
+        """Whether runs are sent to the position as they are pushed."""
+        return bool(self._ready >> position & 1)
+
+    def unconfirmed_at(self, position: int) -> int:
+        """How many pending runs the position has yet to confirm."""
+        bit = 1 << position
+        return sum(bool(run.holders & ~run.confirmed & bit) for run in self._pending_runs())
+
+    def can_be_acknowledged(self, usable_mask: int) -> bool:
+        """Whether every pending entry could reach Qa if, besides what is confirmed, only these positions confirm
+        (W8).
+        """
+        quorums = self._quorums
+        return all(
+            quorums.first_unacknowledged(max(run.first, self._first_unacknowledged), run.last, run.confirmed |
+            usable_mask) > run.last for run in self._pending_runs() )  # fmt: skip
+
+    def share(self, run: Run, position: int) -> Sequence[bytes]:
+        """The entries of ``run`` that ``position`` holds, in order."""
+        if not self._quorums.striped:
+            return run.entries
+        size = self._quorums.ensemble_size
+        residues = self._quorums.residues_at(position)
+        pattern = [(run.first + offset) % size in residues for offset in range(size)]
+        return list(compress(run.entries, cycle(pattern)))
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def push(self, entries: Sequence[bytes], *, sealed_bytes: int, length_after: int, now: float) -> Sequence[Effect]:
+        """New sealed entries, from :attr:`next_entry_id` on, at least one. They become one run."""
+        assert entries, "a run has entries"
+        assert not self._stopped, "nothing is pushed after the stop"
+        first = self._next_entry_id
+        number = self._oldest + len(self._runs)
+        run = Run(number, first, entries, sealed_bytes, length_after, now, self._holders(first, len(entries)))
+        self._runs.append(run)
+        self._next_entry_id = first + len(entries)
+        effects: list[Effect] = []
+        for position, cursor in enumerate(self._cursors):
+            if self._ready >> position & 1:
+                assert cursor == number, "a ready position has been sent everything before"
+                self._cursors[position] = number + 1
+                if run.holders >> position & 1:
+                    effects.append(Send(position, run))
+        if effects:
+            self._highest_sent = run.last
+        return effects
+
+    def on_confirmed(self, position: int, number: int) -> Sequence[Effect]:
+        """The bookie at ``position`` has made its share of run ``number`` durable. Late and repeated news are
+        welcome.
+        """
+        index = number - self._oldest
+        if index < 0 or self._stopped:
+            return _NOTHING
+        run = self._runs[index]
+        bit = 1 << position
+        assert run.holders & bit, f"position {position} was never sent run {number}"
+        if run.confirmed & bit:
+            return _NOTHING
+        run.confirmed |= bit
+        if number > self._head:
+            return _NOTHING
+        if number == self._head:
+            effects = self._acknowledge()
+            self._release()
+            return effects
+        self._release()
+        return _NOTHING
+
+    def on_unsent(self, position: int, number: int) -> None:
+        """A :class:`Send` could not be sent, or its outcome was a failure: hold the position, send the run again
+        later.
+        """
+        self._ready &= ~(1 << position)
+        self._cursors[position] = min(self._cursors[position], number)
+
+    on_failed = on_unsent
+
+    def on_ready(self, position: int) -> Sequence[Effect]:
+        """The position takes requests: send what it lacks, lowest first, and every new run from now on (PROTOCOL
+        W8).
+        """
+        bit = 1 << position
+        if self._ready & bit or self._stopped:
+            return _NOTHING
+        self._ready |= bit
+        start = max(self._cursors[position], self._oldest) - self._oldest
+        effects = [
+            Send(position, run)
+            for run in islice(self._runs, start, None)
+            if run.holders & bit and not run.confirmed & bit
+        ]
+        self._cursors[position] = self._oldest + len(self._runs)
+        if effects:
+            self._highest_sent = max(self._highest_sent, effects[-1].run.last)
+        return list(effects)
+
+    def stop(self) -> None:
+        """Acknowledge and send nothing from now on: the writer has failed, or its end is being settled (PROTOCOL
+        W7, W9).
+        """
+        self._stopped = True
+        self._ready = 0
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _pending_runs(self) -> "islice[Run]":
+        return islice(self._runs, self._head - self._oldest, None)
+
+    def _holders(self, first: int, count: int) -> int:
+        quorums = self._quorums
+        if not quorums.striped or count >= quorums.ensemble_size:
+            return quorums.full_mask
+        mask = 0
+        for entry_id in range(first, first + count):
+            mask |= quorums.write_mask(entry_id)
+        return mask
+
+    def _acknowledge(self) -> Sequence[Effect]:
+        """Acknowledge every complete entry from the head on, up to the first that is not."""
+        quorums, runs = self._quorums, self._runs
+        first = at = self._first_unacknowledged
+        while self._head - self._oldest < len(runs):
+            run = runs[self._head - self._oldest]
+            at = quorums.first_unacknowledged(at, run.last, run.confirmed)
+            if at <= run.last:
+                if at > max(first, run.first):
+                    self._length = header_of(run.entries[at - 1 - run.first]).length
+                break
+            self._length = run.length_after
+            self._retained_bytes += run.sealed_bytes
+            self._head += 1
+        self._first_unacknowledged = at
+        return (Acknowledge(first, at - 1),) if at > first else _NOTHING
+
+    def _release(self) -> None:
+        """Let go of acknowledged runs that nobody lacks, and of the oldest ones over the bound."""
+        runs = self._runs
+        while self._oldest < self._head and (
+            runs[0].confirmed == runs[0].holders or self._retained_bytes > self._retained_bytes_max
+        ):
+            self._retained_bytes -= runs.popleft().sealed_bytes
+            self._oldest += 1
+
+    # --- for tests and model checkers -----------------------------------------------------------------------------
+
+    def state(self) -> tuple[object, ...]:
+        """Everything that decides what happens next, as one comparable, hashable value."""
+        return (
+            self._oldest,
+            self._head,
+            self._first_unacknowledged,
+            self._next_entry_id,
+            self._length,
+            tuple((run.first, run.last, run.confirmed) for run in self._runs),
+            tuple(self._cursors),
+            self._ready,
+            self._highest_sent,
+            self._stopped,
+        )
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless the state is one that can be."""
+        quorums, runs = self._quorums, list(self._runs)
+        next_number = self._oldest + len(runs)
+        assert self._oldest <= self._head <= next_number
+        assert [run.number for run in runs] == list(range(self._oldest, next_number))
+        following = runs[0].first if runs else self._next_entry_id
+        for run in runs:
+            assert run.first == following
+            assert run.entries
+            following = run.last + 1
+            assert run.confirmed & ~run.holders == 0
+            assert run.holders == self._holders(run.first, len(run.entries))
+        assert following == self._next_entry_id
+        retained, pending = runs[: self._head - self._oldest], runs[self._head - self._oldest :]
+        assert all(quorums.first_unacknowledged(run.first, run.last, run.confirmed) > run.last for run in retained)
+        assert sum(run.sealed_bytes for run in retained) == self._retained_bytes
+        assert self._retained_bytes <= self._retained_bytes_max or not retained
+        if pending:
+            head = pending[0]
+            assert head.first <= self._first_unacknowledged <= head.last
+            if not self._stopped:
+                complete_below = quorums.first_unacknowledged(head.first, head.last, head.confirmed)
+                assert complete_below == self._first_unacknowledged, "completion is always drawn at once"
+        else:
+            assert self._first_unacknowledged == self._next_entry_id
+        for position, cursor in enumerate(self._cursors):
+            assert cursor <= next_number
+            assert not self.is_ready(position) or cursor == next_number
+        assert not (self._stopped and self._ready)

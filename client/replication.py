@@ -1,0 +1,225 @@
+"""The pipeline's shell: carries runs to the bookies of the ensemble and their answers back.
+
+Each position is one bookie's :class:`~octavo.client.connection.BookieConnection`. It is *held* in the pipeline while
+the connection takes nothing (down, or over its bounds: the connection's listener says when that ends), and for
+``resend_delay_seconds`` after the bookie refused an add or did not answer it in time. A position that is held costs
+nothing; when it ends, the pipeline says what to send.
+
+Some refusals end the writer at once, whatever the other bookies say (:data:`FATAL`). Everything else is left to the
+quorum timeout: adds that have waited that long fail with an error that names each bookie and its answer (PROTOCOL W6,
+W8).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from octavo.client.connection import BookieConnection
+from octavo.client.options import ClientOptions
+from octavo.client.pipeline import Acknowledge, Effect, Pipeline
+from octavo.client.pool import ConnectionPool
+from octavo.client.wire import Outcome
+from octavo.metadata.model import LedgerMetadata
+from octavo.protocol.errors import (
+    BookieUnavailableError,
+    DuplicateEntryError,
+    InternalError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    OctavoError,
+    QuorumLostError,
+    UnauthorizedError,
+)
+from octavo.protocol.messages import Add, Added, AddFlag, WriteLac
+from octavo.protocol.quorums import Quorums
+
+FATAL: Final = (LedgerFencedError, UnauthorizedError, DuplicateEntryError, NoSuchLedgerError)
+"""Answers of one bookie that mean the same at every other: this writer may not, or must not, go on."""
+
+
+class Replication:
+    """See the module. Callbacks come from the event loop or from inside :meth:`push`, never after :meth:`close`.
+
+    ``on_acknowledged(first, last)`` in order; ``on_failure(error)`` when the writer cannot go on. The replication
+    goes on until it is told to :meth:`stop`.
+    """
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        ledger_key: bytes,
+        *,
+        pool: ConnectionPool,
+        options: ClientOptions,
+        on_acknowledged: Callable[[int, int], None],
+        on_failure: Callable[[OctavoError], None],
+    ) -> None:
+        self._ledger_id = metadata.ledger_id
+        self._ledger_key = ledger_key
+        self._options = options
+        self._on_acknowledged = on_acknowledged
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._next_request_id = pool.next_request_id
+        quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self._shared_body = not quorums.striped
+        self.pipeline = Pipeline(quorums, retained_bytes_max=options.retained_bytes_max)
+        self._connections = [pool.get(bookie_id) for bookie_id in metadata.last_fragment.bookies]
+        self._refusals: list[OctavoError | None] = [None] * quorums.ensemble_size
+        self._pauses: list[asyncio.TimerHandle | None] = [None] * quorums.ensemble_size
+        self._quorum_timer: asyncio.TimerHandle | None = None
+        self._remove_listeners = [
+            connection.add_state_listener(partial(self._connection_changed, position))
+            for position, connection in enumerate(self._connections)
+        ]
+        for position in range(quorums.ensemble_size):
+            self._make_ready(position)
+
+    def push(self, entries: Sequence[bytes], *, sealed_bytes: int, length_after: int) -> None:
+        """Send one frame's worth of sealed entries on their way."""
+        now = self._loop.time()
+        if self._quorum_timer is None:
+            self._arm_quorum_timer(now + self._options.add_quorum_timeout_seconds)
+        self._perform(
+            self.pipeline.push(entries, sealed_bytes=sealed_bytes, length_after=length_after, now=now)
+        )  # fmt: skip
+
+    def write_lac(self, sealed: bytes) -> bool:
+        """Tell every bookie that can be reached an explicit LAC; whether there was one. Its loss is harmless (W2)."""
+        request_id = self._next_request_id()
+        body = WriteLac(self._ledger_id, self._ledger_key, 0, sealed).encode(request_id)
+        timeout = self._options.request_timeout_seconds
+        sent = False
+        for connection in self._connections:
+            sent |= connection.send(body, request_id, _ignore, timeout_seconds=timeout)
+        return sent
+
+    def describe(self) -> str:
+        """Each bookie of the ensemble and what it last answered, for an error's message."""
+        return "; ".join(
+            f"bookie {connection.bookie_id}: {self._answer(position)}"
+            for position, connection in enumerate(self._connections)
+        )
+
+    def stop(self) -> None:
+        """Acknowledge and send nothing from now on."""
+        self.pipeline.stop()
+        if self._quorum_timer is not None:
+            self._quorum_timer.cancel()
+            self._quorum_timer = None
+        for position in range(len(self._connections)):
+            self._end_pause(position)
+
+    def close(self) -> None:
+        """Stop, and take no more interest in the bookies."""
+        self.stop()
+        for remove in self._remove_listeners:
+            remove()
+        self._remove_listeners.clear()
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        body, number, request_id = b"", -1, 0
+        for effect in effects:
+            if type(effect) is Acknowledge:
+                self._on_acknowledged(effect.first, effect.last)
+                continue
+            run, position = effect.run, effect.position
+            if run.number != number or not self._shared_body:
+                number = run.number
+                request_id = self._next_request_id()
+                entries = list(self.pipeline.share(run, position))
+                body = Add(self._ledger_id, self._ledger_key, AddFlag.NONE, 0, entries).encode(request_id)
+            taken = self._connections[position].send(
+                body,
+                request_id,
+                partial(self._outcome, position, number),
+                timeout_seconds=self._options.request_timeout_seconds,
+            )
+            if not taken:
+                self.pipeline.on_unsent(position, number)
+
+    def _outcome(self, position: int, number: int, outcome: Outcome) -> None:
+        try:
+            if type(outcome) is Added:
+                self._refusals[position] = None
+                self._perform(self.pipeline.on_confirmed(position, number))
+            else:
+                self._not_confirmed(position, number, outcome)
+        except Exception as error:  # a broken invariant: nothing may be acknowledged after it
+            failure = InternalError(f"ledger {self._ledger_id}: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._on_failure(failure)
+            raise
+
+    def _not_confirmed(self, position: int, number: int, outcome: Outcome) -> None:
+        error = outcome if isinstance(outcome, OctavoError) else InternalError(f"answered with {outcome!r}")
+        bookie_id = self._connections[position].bookie_id
+        self._refusals[position] = error
+        self.pipeline.on_failed(position, number)
+        if isinstance(error, FATAL):
+            failure = type(error)(f"ledger {self._ledger_id}: bookie {bookie_id}: {error.message}")
+            failure.__cause__ = error
+            self._on_failure(failure)
+        elif not isinstance(error, BookieUnavailableError) and self._pauses[position] is None:
+            # The connection stands, so nobody will say when it is worth trying again.
+            self._pauses[position] = self._loop.call_later(
+                self._options.resend_delay_seconds, self._pause_over, position
+            )
+
+    # --- positions ------------------------------------------------------------------------------------------------
+
+    def _connection_changed(self, position: int, connection: BookieConnection) -> None:
+        if not connection.connected:
+            self._end_pause(position)
+        self._make_ready(position)
+
+    def _pause_over(self, position: int) -> None:
+        self._pauses[position] = None
+        self._make_ready(position)
+
+    def _end_pause(self, position: int) -> None:
+        pause, self._pauses[position] = self._pauses[position], None
+        if pause is not None:
+            pause.cancel()
+
+    def _make_ready(self, position: int) -> None:
+        if self._pauses[position] is None and self._connections[position].writable:
+            self._perform(self.pipeline.on_ready(position))
+
+    # --- the quorum timeout -----------------------------------------------------------------------------------------
+
+    def _arm_quorum_timer(self, deadline: float) -> None:
+        self._quorum_timer = self._loop.call_at(deadline, self._quorum_deadline_reached)
+
+    def _quorum_deadline_reached(self) -> None:
+        self._quorum_timer = None
+        since = self.pipeline.pending_since
+        if since is None:
+            return
+        deadline = since + self._options.add_quorum_timeout_seconds
+        if deadline > self._loop.time():
+            self._arm_quorum_timer(deadline)
+            return
+        self._on_failure(
+            QuorumLostError(
+                f"ledger {self._ledger_id}: adds did not reach their ack quorum within "
+                f"{self._options.add_quorum_timeout_seconds:g} s; {self.describe()}"
+            )
+        )
+
+    def _answer(self, position: int) -> str:
+        connection, refusal = self._connections[position], self._refusals[position]
+        if not connection.connected and connection.last_error is not None:
+            return f"not connected ({connection.last_error.message})"
+        if refusal is not None:
+            return f"{type(refusal).__name__}: {refusal.message}"
+        if not connection.connected:
+            return "not connected"
+        return "no answer yet" if self.pipeline.unconfirmed_at(position) else "has confirmed everything"
+
+
+def _ignore(_outcome: Outcome) -> None:
+    """Nobody waits for an explicit LAC."""
