@@ -13,9 +13,11 @@ from pathlib import Path
 
 import structlog
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.errors import BookieStartError
+from octavo.bookie.cookie import take_identity
+from octavo.bookie.errors import BookieStartError, DataWrongError
 from octavo.bookie.filesystem import FileSystem
-from octavo.bookie.identity import establish_identity
+from octavo.bookie.index_format import IndexDamagedError
+from octavo.bookie.journal import UnsupportedJournalError
 from octavo.bookie.registration import Registrar
 from octavo.bookie.server import BookieServer, Identity
 from octavo.bookie.storage import Storage, StorageSettings
@@ -58,16 +60,16 @@ class Bookie:
 
     async def _start(self, filesystem: FileSystem, store: MetadataStore, rng: random.Random, software: str) -> None:
         config, stack = self._config, self._stack
-        for directory in (config.data_dir, config.journal_directory):
+        directories = {"data": config.data_dir, "journal": config.journal_directory}
+        for directory in dict.fromkeys(directories.values()):
             await _lock_directory(filesystem, directory, stack)
         boot_id = f"{rng.getrandbits(64):016x}"
-        cluster_id = await store.cluster_id()
-        expected_address = self._advertised(config.port)
-        self.bookie_id = await establish_identity(
-            filesystem, store, rng, [config.data_dir, config.journal_directory], cluster_id, expected_address
-        )
-        structlog.contextvars.bind_contextvars(bookie=self.bookie_id)
         try:
+            identity = await take_identity(
+                filesystem, directories, store, address=self._advertised(config.port), rng=rng
+            )
+            self.bookie_id = identity.bookie_id
+            structlog.contextvars.bind_contextvars(bookie=self.bookie_id)
             storage = await Storage.open(
                 filesystem,
                 directory=config.data_dir,
@@ -77,8 +79,10 @@ class Bookie:
             )
         except OSError as error:
             raise _translated(error, config.data_dir) from error
+        except (IndexDamagedError, UnsupportedJournalError) as error:
+            raise DataWrongError(error.message) from error
         stack.push_async_callback(self._close_storage, storage)
-        server = BookieServer(storage, Identity(self.bookie_id, cluster_id, boot_id, software))
+        server = BookieServer(storage, Identity(self.bookie_id, identity.cluster_id, boot_id, software))
         try:
             port = await server.start(config.host, config.port)
         except OSError as error:

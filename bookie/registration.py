@@ -10,9 +10,8 @@ import random
 from collections.abc import Callable
 
 import structlog
-
-from octavo.metadata import BookieLease, BookieRegistration, LeaseLostError, MetadataStore
-from octavo.protocol.errors import ClientClosedError, OctavoError
+from octavo.metadata import BookieLease, BookieRegistration, MetadataStore
+from octavo.protocol.errors import ClientClosedError, MetadataConflictError, OctavoError
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -40,7 +39,7 @@ class Registrar:
         """Tell the cluster of a change of state. What cannot be told now is told when the bookie registers again."""
         if self._lease is None:
             return
-        with contextlib.suppress(LeaseLostError):
+        with contextlib.suppress(MetadataConflictError):
             await self._lease.update(self._current())
 
     async def stop(self) -> None:
