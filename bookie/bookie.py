@@ -36,6 +36,7 @@ class Bookie:
         self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.bookie_id = BookieId("")
         self.address = ""
+        self.server: BookieServer
 
     @classmethod
     async def start(
@@ -82,7 +83,7 @@ class Bookie:
         except (IndexDamagedError, UnsupportedJournalError) as error:
             raise DataWrongError(error.message) from error
         stack.push_async_callback(self._close_storage, storage)
-        server = BookieServer(storage, Identity(self.bookie_id, identity.cluster_id, boot_id, software))
+        self.server = server = BookieServer(storage, Identity(self.bookie_id, identity.cluster_id, boot_id, software))
         try:
             port = await server.start(config.host, config.port)
         except OSError as error:

@@ -64,6 +64,13 @@ def _integer(low: int, high: int) -> _Parse:
     return parse
 
 
+def _segment_bytes(value: Any) -> int:
+    size: int = _integer(16 * _MEBIBYTE, 4096 * _MEBIBYTE)(value)
+    if size % _MEBIBYTE:
+        raise ValueError(f"must be a multiple of {_MEBIBYTE}")
+    return size
+
+
 def _seconds(low: float, high: float) -> _Parse:
     def parse(value: Any) -> float:
         try:
@@ -110,8 +117,8 @@ class BookieConfig:
     log_format: str = _setting(_choice(*LOG_FORMATS), "console")
     cache_bytes: int = _setting(_integer(64 * 1024, 16 * 1024 * _MEBIBYTE), 64 * _MEBIBYTE)
     """Write cache before it is flushed to an entry log; up to two of this size exist at a time."""
-    journal_segment_bytes: int = _setting(_integer(16 * 1024, 4096 * _MEBIBYTE), 64 * _MEBIBYTE)
-    """Size of one preallocated journal file."""
+    journal_segment_bytes: int = _setting(_segment_bytes, 64 * _MEBIBYTE)
+    """Size of one preallocated journal file; a whole frame must fit."""
     checkpoint_journal_bytes: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 512 * _MEBIBYTE)
     """Journal written since the last checkpoint that starts the next: bounds what a restart replays."""
     checkpoint_seconds: float = _setting(_seconds(0.01, 86400), 60.0)

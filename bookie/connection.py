@@ -363,7 +363,9 @@ class Connection(asyncio.Protocol):
 
     def _send(self, body: bytes) -> None:
         if not self._closing:
-            self._transport.writelines((LENGTH.pack(len(body)), body))
+            # Two writes and not writelines(): asyncio's own transports do not pause their protocol in it.
+            self._transport.write(LENGTH.pack(len(body)))
+            self._transport.write(body)
 
     # --- hello and the end --------------------------------------------------------------------------------
 

@@ -1,0 +1,350 @@
+"""A whole bookie, asked over a real socket: what it takes, refuses, and how it treats those who break the rules."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from octavo.bookie.bookie import Bookie
+from octavo.bookie.config import BookieConfig, load_config
+from octavo.bookie.errors import BookieStartError, DataWrongError
+from octavo.bookie.filesystem import RealFileSystem
+from octavo.metadata import BookieState, MetadataStore, open_metadata_store
+from octavo.protocol import limits
+from octavo.protocol.errors import (
+    BookieReadOnlyError,
+    DigestMismatchError,
+    DuplicateEntryError,
+    LedgerFencedError,
+    ProtocolError,
+    UnauthorizedError,
+    UnsupportedOperationError,
+    UnsupportedVersionError,
+    WrongClusterError,
+)
+from octavo.protocol.frames import LENGTH, pack_body
+from octavo.protocol.messages import (
+    Added,
+    AddFlag,
+    EntryList,
+    Force,
+    Hello,
+    Info,
+    InfoAnswer,
+    LacAnswer,
+    LacWritten,
+    ListEntries,
+    Op,
+    Ping,
+    Pong,
+    ReadAnswer,
+    ReadFlag,
+    ReadLac,
+    WriteLac,
+)
+from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
+
+
+@asynccontextmanager
+async def running_bookie(directory: Path, store: MetadataStore, **settings: object) -> AsyncIterator[Bookie]:
+    config: BookieConfig = load_config(
+        None, {}, {"data_dir": directory, "port": 0, "journal_segment_bytes": 16 << 20, **settings}
+    )
+    filesystem = RealFileSystem()
+    try:
+        bookie = await Bookie.start(config, filesystem=filesystem, store=store, rng=random.Random(1), software="0-test")
+        try:
+            yield bookie
+        finally:
+            await bookie.stop()
+    finally:
+        await filesystem.close()
+
+
+def client_of(bookie: Bookie) -> RawClient:
+    host, _, port = bookie.address.rpartition(":")
+    return RawClient(host, int(port))
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MetadataStore]:
+    async with await open_metadata_store("memory://", create=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def bookie(tmp_path: Path, store: MetadataStore) -> AsyncIterator[Bookie]:
+    async with running_bookie(tmp_path, store) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(bookie: Bookie) -> AsyncIterator[RawClient]:
+    async with client_of(bookie) as connected:
+        assert isinstance(await connected.greet(), Hello)
+        yield connected
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(30):
+        while not await condition():  # noqa: ASYNC110 - the condition is the bookie's, over the wire
+            await asyncio.sleep(0)
+
+
+# --- entries ------------------------------------------------------------
+
+
+async def test_what_was_added_is_read_back_byte_for_byte(client: RawClient) -> None:
+    entries = seal(7, 0, [b"a", b"", b"c" * 1000])
+    assert await client.ask(add(7, entries)) == Added()
+    answer = await client.ask(read(7, 0, 5))
+    assert answer == ReadAnswer(5, entries, (), None)
+
+
+async def test_a_read_stops_at_its_byte_limit_but_gives_one_entry(client: RawClient) -> None:
+    entries = seal(7, 0, [b"x" * 100] * 4)
+    await client.ask(add(7, entries))
+    assert await client.ask(read(7, 0, 3, bytes_max=1)) == ReadAnswer(0, entries[:1], (), None)
+
+
+async def test_the_first_add_pins_the_key(client: RawClient) -> None:
+    assert await client.ask(add(7, seal(7, 0, [b"a"]))) == Added()
+    refusal = await client.ask(add(7, seal(7, 1, [b"b"]), key=key_of(7, b"wrong")))
+    assert isinstance(refusal, UnauthorizedError)
+    assert (await client.ask(read(7, 1, 1))) == ReadAnswer(1, [], (), None)
+
+
+async def test_the_same_entry_twice_is_a_success_and_other_bytes_are_not(client: RawClient) -> None:
+    entries = seal(7, 0, [b"a", b"b"])
+    assert await client.ask(add(7, entries)) == Added()
+    assert await client.ask(add(7, entries)) == Added()
+    assert isinstance(await client.ask(add(7, seal(7, 1, [b"other"]))), DuplicateEntryError)
+    assert await client.ask(read(7, 0, 1)) == ReadAnswer(1, entries, (), None)
+
+
+async def test_an_entry_damaged_on_the_way_is_refused_and_nothing_of_its_frame_stored(client: RawClient) -> None:
+    entries = seal(7, 0, [b"aaaa", b"bbbb"])
+    damaged = entries[1][:-6] + b"X" + entries[1][-5:]
+    assert isinstance(await client.ask(add(7, [entries[0], damaged])), DigestMismatchError)
+    assert await client.ask(read(7, 0, 1)) == ReadAnswer(1, [], (), None)
+
+
+async def test_listed_entries_are_those_held(client: RawClient) -> None:
+    await client.ask(add(7, [*seal(7, 0, [b"a", b"b"]), *seal(7, 5, [b"f"])]))
+    assert await client.ask(ListEntries(7, 1, 9)) == EntryList(9, ((1, 1), (5, 5)))
+
+
+# --- fencing and the last add confirmed ------------------------------------------------------------
+
+
+async def test_fenced_bookie_refuses_plain_add_but_takes_recovery_add(client: RawClient) -> None:
+    first, second = seal(7, 0, [b"a"]), seal(7, 1, [b"b"])
+    assert await client.ask(add(7, first)) == Added()
+    assert await client.ask(read(7, 0, 0, fence=True)) == ReadAnswer(0, first, (), None)
+    refusal = await client.ask(add(7, second))
+    assert isinstance(refusal, LedgerFencedError)
+    assert not refusal.may_have_happened
+    assert await client.ask(add(7, second, recovery=True)) == Added()
+
+
+async def test_a_fence_without_the_key_is_refused_and_fences_nothing(client: RawClient) -> None:
+    await client.ask(add(7, seal(7, 0, [b"a"])))
+    for key in (b"", key_of(7, b"wrong")):
+        fence = ReadLac(7, key, ReadFlag.FENCE, 0, None, 0, 0, 0)
+        assert isinstance(await client.ask(fence), UnauthorizedError)
+    assert await client.ask(add(7, seal(7, 1, [b"b"]))) == Added()
+
+
+async def test_an_unknown_ledger_can_be_fenced_and_its_key_is_not_pinned(client: RawClient) -> None:
+    answer = await client.ask(ReadLac(9, key_of(9, b"anybody"), ReadFlag.FENCE, 0, None, 0, 0, 0))
+    assert answer == LacAnswer(True, True, False, None, None, [])
+    assert isinstance(await client.ask(add(9, seal(9, 0, [b"a"]))), LedgerFencedError)
+    assert await client.ask(add(9, seal(9, 0, [b"a"]), recovery=True)) == Added()
+
+
+async def test_adds_sent_behind_a_fence_on_one_connection_are_refused(client: RawClient) -> None:
+    client.send(read(7, 0, 0, fence=True))
+    refused = client.send(add(7, seal(7, 0, [b"a"])))
+    outcomes = dict([await client.receive_reply(), await client.receive_reply()])
+    assert isinstance(outcomes[refused], LedgerFencedError)
+
+
+async def test_the_highest_lac_is_answered_with_its_evidence(client: RawClient) -> None:
+    entries = [*seal(7, 0, [b"a"]), *seal(7, 1, [b"b"], lac=0)]
+    await client.ask(add(7, entries))
+    ask = ReadLac(7, b"", ReadFlag.NONE, 0, None, 0, 10, 1 << 20)
+    assert await client.ask(ask) == LacAnswer(True, False, False, None, entries[1], entries[:1])
+    explicit = seal_lac(7, 1)
+    assert await client.ask(WriteLac(7, key_of(7), 0, explicit)) == LacWritten()
+    assert await client.ask(ask) == LacAnswer(True, False, False, explicit, entries[1], entries)
+
+
+async def test_a_long_poll_is_answered_when_the_lac_rises_and_adds_pass_it_by(client: RawClient) -> None:
+    poll = client.send(ReadLac(7, b"", ReadFlag.NONE, 0, None, 60_000, 10, 1 << 20))
+    assert (await client.ask(Ping())) == Pong()
+    entries = [*seal(7, 0, [b"a"]), *seal(7, 1, [b"b"], lac=0)]
+    added = client.send(add(7, entries))
+    outcomes = dict([await client.receive_reply(), await client.receive_reply()])
+    assert outcomes[added] == Added()
+    assert outcomes[poll] == LacAnswer(True, False, False, None, entries[1], entries[:1])
+
+
+async def test_a_long_poll_ends_with_its_time_without_news(client: RawClient) -> None:
+    answer = await client.ask(ReadLac(7, b"", ReadFlag.NONE, 0, None, 1, 0, 0))
+    assert answer == LacAnswer(False, False, False, None, None, [])
+
+
+# --- breaking the rules ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        LENGTH.pack(limits.FRAME_BYTES_MAX + 1),
+        LENGTH.pack(0),
+        LENGTH.pack(3) + b"\xc1\xc1\xc1",
+        LENGTH.pack(1) + b"\x05",
+        LENGTH.pack(len(pack_body((1, int(Op.PING), "too", "many")))) + pack_body((1, int(Op.PING), "too", "many")),
+    ],
+)
+async def test_broken_bytes_get_one_error_frame_and_a_closed_connection(
+    bookie: Bookie, client: RawClient, garbage: bytes
+) -> None:
+    client.writer.write(garbage)
+    _, error = await client.receive_reply()
+    assert isinstance(error, ProtocolError)
+    with pytest.raises(asyncio.IncompleteReadError):
+        await client.receive()
+    async with client_of(bookie) as another:
+        assert isinstance(await another.greet(), Hello)
+
+
+async def test_a_request_before_the_hello_is_refused(bookie: Bookie) -> None:
+    async with client_of(bookie) as client:
+        client.send(Ping())
+        assert isinstance((await client.receive_reply())[1], ProtocolError)
+        with pytest.raises(asyncio.IncompleteReadError):
+            await client.receive()
+
+
+async def test_another_version_bookie_or_cluster_is_refused(bookie: Bookie, store: MetadataStore) -> None:
+    for hello, expected in (
+        ({"versions": (99, 100)}, UnsupportedVersionError),
+        ({"bookie_id": "another"}, WrongClusterError),
+        ({"cluster_id": "another"}, WrongClusterError),
+    ):
+        async with client_of(bookie) as client:
+            assert isinstance(await client.greet(**hello), expected)  # type: ignore[arg-type]
+    async with client_of(bookie) as client:
+        answer = await client.greet(bookie_id=bookie.bookie_id, cluster_id=await store.cluster_id())
+        assert isinstance(answer, Hello)
+        assert answer.bookie_id == bookie.bookie_id
+
+
+async def test_what_this_version_does_not_serve_is_refused_and_the_connection_goes_on(client: RawClient) -> None:
+    assert isinstance(await client.ask(Force(7, key_of(7), 0, ((0, 0),))), UnsupportedOperationError)
+    deferred = add(7, seal(7, 0, [b"a"]))
+    object.__setattr__(deferred, "flags", AddFlag.DEFERRED_SYNC)
+    assert isinstance(await client.ask(deferred), UnsupportedOperationError)
+    client.send_body(pack_body((1000, 99)))
+    request_id, refusal = await client.receive_reply()
+    assert request_id == 1000
+    assert isinstance(refusal, UnsupportedOperationError)
+    assert await client.ask(Ping()) == Pong()
+
+
+async def test_a_flood_of_requests_is_answered_in_full(client: RawClient) -> None:
+    count = limits.REQUESTS_PER_CONNECTION_MAX * 3
+    sent = [client.send(add(7, seal(7, entry_id, [b"x"]))) for entry_id in range(count)]
+    answered = [await client.receive_reply() for _ in range(count)]
+    assert sorted(request_id for request_id, _ in answered) == sent
+    assert all(outcome == Added() for _, outcome in answered)
+
+
+async def test_a_client_that_does_not_take_its_answers_holds_up_nobody_and_little_memory(
+    bookie: Bookie, client: RawClient
+) -> None:
+    payload = b"x" * (1 << 20)
+    for entry_id in range(4):
+        assert await client.ask(add(7, seal(7, entry_id, [payload]))) == Added()
+    async with client_of(bookie) as slow:
+        await slow.greet()
+        slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        asked = [slow.send(read(7, 0, 3, bytes_max=8 << 20)) for _ in range(60)]
+        assert await client.ask(Ping()) == Pong()
+
+        async def reads_have_stalled() -> bool:
+            before = (await client.ask(Info())).facts["reads"]  # type: ignore[union-attr]
+            for _ in range(200):
+                await asyncio.sleep(0)
+            return bool(before == (await client.ask(Info())).facts["reads"])  # type: ignore[union-attr]
+
+        await until(reads_have_stalled)
+        info = await client.ask(Info())
+        assert isinstance(info, InfoAnswer)
+        assert int(info.facts["reads"]) < 40
+        slow.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        answered = sorted([(await slow.receive_reply())[0] for _ in asked])
+        assert answered == asked
+
+
+async def test_a_read_only_bookie_takes_recovery_adds_only(bookie: Bookie, client: RawClient) -> None:
+    bookie.server.read_only = True
+    assert isinstance(await client.ask(add(7, seal(7, 0, [b"a"]))), BookieReadOnlyError)
+    assert await client.ask(add(7, seal(7, 0, [b"a"]), recovery=True)) == Added()
+
+
+# --- a life ------------------------------------------------------------
+
+
+async def test_a_bookie_has_everything_after_a_restart_and_keeps_its_name(tmp_path: Path, store: MetadataStore) -> None:
+    entries = seal(7, 0, [b"a", b"b"])
+    async with running_bookie(tmp_path, store) as bookie, client_of(bookie) as client:
+        name = bookie.bookie_id
+        await client.greet()
+        await client.ask(add(7, entries))
+        await client.ask(read(8, 0, 0, fence=True))
+    async with running_bookie(tmp_path, store) as bookie, client_of(bookie) as client:
+        assert bookie.bookie_id == name
+        await client.greet()
+        assert await client.ask(read(7, 0, 1)) == ReadAnswer(1, entries, (), None)
+        assert isinstance(await client.ask(add(7, seal(7, 2, [b"c"], password=b"no"), key=b"no")), UnauthorizedError)
+        assert isinstance(await client.ask(add(8, seal(8, 0, [b"c"]))), LedgerFencedError)
+
+
+async def test_a_bookie_is_registered_while_it_lives(tmp_path: Path, store: MetadataStore) -> None:
+    async with running_bookie(tmp_path, store) as bookie:
+        (registration,) = (await store.list_bookies()).values()
+        assert (registration.bookie_id, registration.address) == (bookie.bookie_id, bookie.address)
+        assert registration.state is BookieState.WRITABLE
+    assert not await store.list_bookies()
+    (known,) = await store.list_known_bookies()
+    assert known.state is BookieState.UNAVAILABLE
+
+
+async def test_a_port_in_use_is_one_clear_error_and_leaves_nothing_running(
+    tmp_path: Path, store: MetadataStore, bookie: Bookie
+) -> None:
+    port = int(bookie.address.rpartition(":")[2])
+    with pytest.raises(BookieStartError, match=f"port {port} of 127.0.0.1 is in use"):
+        async with running_bookie(tmp_path / "second", store, port=port):
+            pass
+    assert list(await store.list_bookies()) == [bookie.bookie_id]
+
+
+async def test_a_directory_in_use_is_refused(tmp_path: Path, store: MetadataStore, bookie: Bookie) -> None:
+    with pytest.raises(BookieStartError, match="in use by another bookie"):
+        async with running_bookie(tmp_path, store):
+            pass
+
+
+async def test_a_folder_of_another_cluster_is_refused_for_good(tmp_path: Path, store: MetadataStore) -> None:
+    async with running_bookie(tmp_path, store):
+        pass
+    async with await open_metadata_store("memory://", create=True) as other:
+        with pytest.raises(DataWrongError, match="another cluster"):
+            async with running_bookie(tmp_path, other):
+                pass
+        assert not await other.list_bookies()
