@@ -48,8 +48,7 @@ class RecordMetadataStore(MetadataStore):
     def __init__(
         self, records: RecordStore, *, lease_seconds: float, clock: Callable[[], float], rng: random.Random
     ) -> None:
-        if lease_seconds <= 0:
-            raise InvalidArgumentError(f"a lease of {lease_seconds} seconds is none")
+        check_lease_seconds(lease_seconds)
         self._records = records
         self._closed = False
         self._hub = WatchHub(records.watching)
@@ -308,6 +307,12 @@ class RecordMetadataStore(MetadataStore):
             self._hub.changed_one((kind, None))
         else:
             self._hub.changed(lambda watched: kind is None or _kind_of(watched) is kind)
+
+
+def check_lease_seconds(lease_seconds: float) -> None:
+    """Raise :class:`InvalidArgumentError` unless a lease can last so long. Drivers call it before they open anything."""
+    if lease_seconds <= 0:
+        raise InvalidArgumentError(f"a lease of {lease_seconds} seconds is none")
 
 
 def _kind_of(key: Hashable) -> Kind:

@@ -8,11 +8,11 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.handle import RecordMetadataStore, check_lease_seconds
 from octavo.metadata.records import Kind, Listener, Record, RecordStore
 from octavo.metadata.sqlite_database import Database
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, Version
@@ -192,21 +192,23 @@ async def open_sqlite_store(
     be opened, :class:`MetadataError` when the file is something else, damaged, or of a newer format. Both name the
     path.
     """
+    check_lease_seconds(lease_seconds)
     executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-metadata")
-    opening = asyncio.get_running_loop().run_in_executor(
-        executor,
+    opening = executor.submit(
         lambda: Database(
             path,
             create=create,
             busy_timeout_seconds=busy_timeout_seconds,
             clock=clock,
             boot_id=read_boot_id() if boot_id is None else boot_id,
-        ),
+        )
     )
     try:
-        database = await asyncio.shield(opening)
+        database = await asyncio.shield(asyncio.wrap_future(opening))
     except asyncio.CancelledError:
-        opening.add_done_callback(lambda opened: _close_unwanted(opened, executor))
+        # Next in the same thread, whatever becomes of the event loop.
+        executor.submit(_close_unwanted, opening)
+        executor.shutdown(wait=False)
         raise
     except OctavoError:
         executor.shutdown(wait=False)
@@ -231,7 +233,6 @@ def _uri_of(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def _close_unwanted(opened: "asyncio.Future[Database]", executor: ThreadPoolExecutor) -> None:
-    if not opened.cancelled() and opened.exception() is None:
-        executor.submit(opened.result().close)
-    executor.shutdown(wait=False)
+def _close_unwanted(opening: Future[Database]) -> None:
+    if opening.exception() is None:
+        opening.result().close()

@@ -654,9 +654,12 @@ async def test_lock_goes_to_who_waits_and_is_held_by_one_at_a_time(cluster: Clus
 async def test_lock_of_a_dead_process_falls_to_who_waits(cluster: Cluster) -> None:
     dead, alive = await cluster.open(), await cluster.open()
     first = await dead.lock("leader", "dead")
-    waiting = asyncio.create_task(alive.lock("leader", "alive"))
-    await cluster.advance(LEASE_SECONDS + 1, asleep=dead)
-    second = await soon(waiting)
+    async with alive.watch_lock("leader") as watch:
+        assert await soon(anext(watch)) == ("dead", first.fencing_number)
+        waiting = asyncio.create_task(alive.lock("leader", "alive"))
+        await cluster.advance(LEASE_SECONDS + 1, asleep=dead)
+        await until(watch, lambda present: present is None or present.holder == "alive")
+        second = await soon(waiting)
     assert first.lost
     assert second.fencing_number > first.fencing_number
     assert await alive.read_lock("leader") == ("alive", second.fencing_number)

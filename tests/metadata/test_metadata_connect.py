@@ -51,5 +51,7 @@ async def test_absolute_path_has_four_slashes(tmp_path: Path) -> None:
 
 
 async def test_lease_must_last(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="lease"):
-        await open_metadata_store("memory://", lease_seconds=0)
+    for uri in ("memory://", f"sqlite:///{tmp_path}/metadata.db"):
+        with pytest.raises(InvalidArgumentError, match="lease"):
+            await open_metadata_store(uri, create=True, lease_seconds=0)
+    assert list(tmp_path.iterdir()) == []
