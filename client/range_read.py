@@ -261,7 +261,10 @@ def _id_count(ask: Ask, covered: int) -> int:
 
 def describe_missing(ledger_id: LedgerId, bookies: Sequence[str], segment: Segment) -> str:
     """Each bookie and its answer about the first entry of the segment, for people."""
-    answers = "; ".join(f"bookie {bookies[position]}: {verdict.detail}" for position, verdict in segment.verdicts)
+    answers = "; ".join(
+        f"bookie {bookies[position]}: {verdict.detail.removeprefix(f'bookie {bookies[position]}: ')}"
+        for position, verdict in segment.verdicts
+    )
     return f"ledger {ledger_id} entry {segment.first} cannot be had from any of its bookies: {answers}"
 
 

@@ -327,7 +327,8 @@ class LedgerReader:
             changed = await self._read_metadata()
             self._refuse_if_not_there(segment, metadata_changed=changed)
             hopeful = any(verdict.kind is VerdictKind.FAILED for _, verdict in segment.verdicts)
-            if pause_seconds and (not hopeful or loop.time() + pause_seconds > deadline):
+            over = loop.time() + pause_seconds > deadline
+            if (pause_seconds and not hopeful) or (over and (pause_seconds or not changed)):
                 raise QuorumLostError(describe_missing(self._id, read.plan.bookies, segment), may_have_happened=False)
             if pause_seconds:
                 await asyncio.sleep(pause_seconds * (0.5 + self._draw() / 2))

@@ -75,7 +75,7 @@ async def test_closed_client_refuses_everything_and_closing_twice_is_fine() -> N
             lambda: client.open_ledger(0).__aenter__(),
             lambda: client.delete_ledger(0),
             lambda: client.ledger_metadata(0),
-            lambda: client.bookies(),
+            client.bookies,
             lambda: ids_of(client),
         ):
             with pytest.raises(octavo.ClientClosedError):
@@ -300,14 +300,20 @@ async def test_closing_raises_the_failure_of_a_writer_once_everything_is_closed(
 
 async def test_leaving_the_block_on_an_error_closes_and_never_masks_it() -> None:
     async with cluster_of() as cluster:
-        with pytest.raises(ZeroDivisionError):
+        clients: list[octavo.Client] = []
+
+        async def fail_in_the_block() -> None:
             async with octavo.connect(cluster.uri, **(QUICK | {"close_timeout_seconds": 0.2})) as client:
+                clients.append(client)
                 ledger = await client.create_ledger()
                 for bookie in cluster.bookies:
                     bookie.drop(Op.ADD)
                 ledger.add_nowait(b"never acknowledged")
                 raise ZeroDivisionError
-        assert client.closed
+
+        with pytest.raises(ZeroDivisionError):
+            await fail_in_the_block()
+        assert clients[0].closed
 
 
 @pytest.mark.parametrize("steps", range(0, 24, 2))
