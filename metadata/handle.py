@@ -310,7 +310,7 @@ class RecordMetadataStore(MetadataStore):
 
 
 def check_lease_seconds(lease_seconds: float) -> None:
-    """Raise :class:`InvalidArgumentError` unless a lease can last so long. Drivers call it before they open anything."""
+    """Raise :class:`InvalidArgumentError` unless a lease can last so long. Drivers ask before they open."""
     if lease_seconds <= 0:
         raise InvalidArgumentError(f"a lease of {lease_seconds} seconds is none")
 

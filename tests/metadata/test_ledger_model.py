@@ -259,15 +259,14 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
         term=draw(st.integers(0, TERM_MAX)),
         writer_token=draw(st.text(max_size=8)),
     )
-    match draw(st.sampled_from(LedgerState)):
-        case LedgerState.OPEN:
-            return ledger
-        case LedgerState.IN_RECOVERY:
-            return ledger.in_recovery()
-        case LedgerState.CLOSED:
-            extra = draw(st.integers(0, 1000))
-            end = firsts[-1] - 1 + extra
-            return ledger.closed(EntryId(end) if end >= 0 else None, lengths[-1] + 3 * extra)
+    state = draw(st.sampled_from(LedgerState))
+    if state is LedgerState.OPEN:
+        return ledger
+    if state is LedgerState.IN_RECOVERY:
+        return ledger.in_recovery()
+    extra = draw(st.integers(0, 1000))
+    end = firsts[-1] - 1 + extra
+    return ledger.closed(EntryId(end) if end >= 0 else None, lengths[-1] + 3 * extra)
 
 
 @settings(max_examples=60, deadline=None)

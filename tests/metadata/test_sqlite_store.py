@@ -251,10 +251,11 @@ async def test_nobody_polls_unless_something_is_watched(path: Path) -> None:
     async with await open_sqlite_store(path, create=True) as store:
         records = store._records
         assert isinstance(records, SqliteRecordStore)
-        assert records._polling is None
+        polling = [records._polling is not None]
         async with store.watch_bookies():
-            assert records._polling is not None
-        assert records._polling is None
+            polling.append(records._polling is not None)
+        polling.append(records._polling is not None)
+        assert polling == [False, True, False]
     assert POLL_SECONDS <= 0.1  # others' changes are to be noticed within 200 ms
 
 
