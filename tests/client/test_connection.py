@@ -85,7 +85,7 @@ async def connected(connection: BookieConnection) -> None:
 async def lost(connection: BookieConnection) -> None:
     """Wait until the connection is lost, without being a reason to make it again."""
     async with asyncio.timeout(10):
-        while connection.connected:
+        while connection.connected:  # noqa: ASYNC110 - a listener would be a reason to connect again
             await asyncio.sleep(0)
 
 

@@ -154,6 +154,11 @@ class FakeBookie:
         return f"127.0.0.1:{self._port}"
 
     @property
+    def listening(self) -> bool:
+        """Whether new connections are accepted."""
+        return self._server is not None
+
+    @property
     def connections(self) -> int:
         """Connections open now."""
         return len(self._wires)

@@ -1,0 +1,118 @@
+"""A cluster of fake bookies on metadata in memory, and writers on it."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from octavo.client.options import ClientOptions
+from octavo.client.pool import ConnectionPool
+from octavo.client.writer import LedgerWriter
+from octavo.metadata import (
+    BookieRegistration,
+    BookieState,
+    Fragment,
+    LedgerMetadata,
+    MetadataStore,
+    Versioned,
+    open_metadata_store,
+)
+from octavo.protocol.entries import Digest, Entry, Opener, derive_secrets, make_verifier
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from support.fake_bookie import FakeBookie
+
+QUICK: dict[str, Any] = {
+    "reconnect_delay_seconds_min": 0.001,
+    "reconnect_delay_seconds_max": 0.002,
+    "resend_delay_seconds": 0.001,
+    "explicit_lac_delay_seconds": 0.001,
+}
+"""Options under which nothing that must happen takes long."""
+
+PASSWORD = b"secret"
+DIGEST = Digest.CRC32C
+
+
+@dataclass
+class FakeCluster:
+    """Bookies ``b0``, ``b1``, ... , which form every ensemble in this order."""
+
+    store: MetadataStore
+    bookies: list[FakeBookie]
+    cluster_id: str
+    pools: list[ConnectionPool] = field(default_factory=list)
+    writers: list[LedgerWriter] = field(default_factory=list)
+
+    async def writer(
+        self, ensemble_size: int = 3, write_quorum: int = 3, ack_quorum: int = 2, **options: Any
+    ) -> LedgerWriter:
+        """A writer of a new ledger, connected to every bookie that is up."""
+        checked = ClientOptions.from_keywords(QUICK | options)
+        pool = ConnectionPool(self.store, cluster_id=self.cluster_id, options=checked, rng=random.Random(0))
+        self.pools.append(pool)
+        ledger_id = await self.store.allocate_ledger_id()
+        ensemble = tuple(BookieId(bookie.bookie_id) for bookie in self.bookies[:ensemble_size])
+        secrets = derive_secrets(PASSWORD, ledger_id)
+        metadata = LedgerMetadata(
+            ledger_id=ledger_id,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            fragments=(Fragment(EntryId(0), ensemble),),
+            digest=DIGEST,
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+            verifier=make_verifier(secrets, DIGEST, b"salt"),
+            salt=b"salt",
+            writer_token="test",
+        )
+        version = await self.store.create_ledger(metadata)
+        writer = LedgerWriter(Versioned(metadata, version), secrets, store=self.store, pool=pool, options=checked)
+        self.writers.append(writer)
+        for bookie in self.bookies[:ensemble_size]:
+            if bookie.listening and not bookie.hello_hung:
+                await pool.get(BookieId(bookie.bookie_id)).wait_writable(timeout_seconds=10)
+        return writer
+
+    def held(self, position: int, ledger_id: LedgerId) -> dict[int, bytes]:
+        """Id to payload of what the bookie holds, verified."""
+        opener = Opener(ledger_id, DIGEST, derive_secrets(PASSWORD, ledger_id))
+        entries: list[Entry] = [
+            opener.open(sealed) for sealed in self.bookies[position].ledger(ledger_id).entries.values()
+        ]
+        return {entry.entry_id: entry.payload for entry in sorted(entries)}
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something the loop is doing has made the condition true."""
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - there is no event for "anything has changed"
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def fake_cluster(size: int = 3) -> AsyncIterator[FakeCluster]:
+    """Start that many bookies, registered; stop everything on the way out."""
+    async with await open_metadata_store("memory://") as store:
+        cluster_id = await store.cluster_id()
+        bookies = [FakeBookie(f"b{number}", cluster_id=cluster_id) for number in range(size)]
+        for bookie in bookies:
+            await bookie.start()
+            await store.register_bookie(
+                BookieRegistration(
+                    bookie_id=BookieId(bookie.bookie_id),
+                    address=bookie.address,
+                    state=BookieState.WRITABLE,
+                    version="1",
+                    boot_id=bookie.boot_id,
+                )
+            )
+        cluster = FakeCluster(store, bookies, cluster_id)
+        try:
+            yield cluster
+        finally:
+            for pool in cluster.pools:
+                await pool.close()
+            for bookie in bookies:
+                await bookie.stop()
