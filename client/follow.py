@@ -150,7 +150,7 @@ class LedgerTail:
                 if versioned is None:
                     raise NoSuchLedgerError(f"ledger {view.metadata.ledger_id} has been deleted")
                 fragment = view.metadata.last_fragment
-                if view.on_metadata(versioned):
+                if view.on_metadata(*versioned):
                     self.notify()
                 if view.closed:
                     return

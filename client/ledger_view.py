@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from octavo.metadata.model import LedgerMetadata, LedgerState
-from octavo.metadata.store import Version, Versioned
 from octavo.protocol.entries import Entry
 from octavo.protocol.ids import EntryId
 
@@ -30,9 +29,9 @@ class LedgerView:
 
     __slots__ = ("_confirmed", "_length", "_length_at", "_marks", "_metadata", "_version")
 
-    def __init__(self, versioned: Versioned[LedgerMetadata]) -> None:
-        self._metadata = versioned.value
-        self._version: Version = versioned.version
+    def __init__(self, metadata: LedgerMetadata, version: int) -> None:
+        self._metadata = metadata
+        self._version = version
         self._confirmed = -1
         self._length_at = -1
         self._length = 0
@@ -45,11 +44,6 @@ class LedgerView:
     def metadata(self) -> LedgerMetadata:
         """The latest metadata seen."""
         return self._metadata
-
-    @property
-    def version(self) -> Version:
-        """Their version."""
-        return self._version
 
     @property
     def closed(self) -> bool:
@@ -79,11 +73,11 @@ class LedgerView:
 
     # --- facts ---------------------------------------------------------------------------------------------------
 
-    def on_metadata(self, versioned: Versioned[LedgerMetadata]) -> bool:
+    def on_metadata(self, metadata: LedgerMetadata, version: int) -> bool:
         """Metadata were read. Gives whether they are newer than those known; others are not looked at."""
-        if versioned.version <= self._version:
+        if version <= self._version:
             return False
-        self._metadata, self._version = versioned
+        self._metadata, self._version = metadata, version
         self._adopt()
         return True
 

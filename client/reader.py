@@ -70,7 +70,7 @@ class LedgerReader:
         self._draw = draw
         self._on_close = on_close
         self._quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-        self._view = LedgerView(ledger)
+        self._view = LedgerView(metadata, ledger.version)
         opener = Opener(self._id, metadata.digest, secrets)
         self._replicas = ReplicaReader(
             ledger_id=self._id,
@@ -362,7 +362,7 @@ class LedgerReader:
     async def _read_metadata(self) -> bool:
         """Read the metadata again; gives whether they are news."""
         self._check_open()
-        changed = self._view.on_metadata(await self._store.read_ledger(self._id))
+        changed = self._view.on_metadata(*await self._store.read_ledger(self._id))
         if changed:
             self._notify()
         return changed
