@@ -8,7 +8,9 @@ never a crash.
 A record starts at a multiple of 8 bytes, with its segment's *seed*: 32 random bits drawn anew whenever a file
 becomes a segment. So bytes that an earlier life of a recycled file left behind, and journal bytes that somebody
 stores as a payload, never look like a record of this segment; and after damage the next record is found by
-searching for four bytes. The checksum covers seed, segment, offset, every field of the head, and the body.
+searching for four bytes. The checksum covers seed, segment, offset, every field of the head, and the body. It is
+CRC-32, not CRC32C: sealed entries end in their own CRC32C, and over intact entries a CRC of the same polynomial is the
+same, whichever entries of those lengths they are. A torn write over a recycled segment can make such a mixture.
 
 An *incarnation* is the run of segments written by one opening of the journal. It is named by the number of its
 first segment. Every header carries it, together with the *cut*: where replay found the log to end when the
@@ -17,6 +19,7 @@ incarnation began. Whatever older incarnations left at or after the cut is void 
 import enum
 import re
 import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -210,11 +213,11 @@ def encode_record(
 ) -> tuple[bytes, bytes]:
     """Head and padding of a record at ``offset``: what goes on disk before and after ``buffers``, which are not
     copied."""
-    checksum = google_crc32c.value(
+    checksum = zlib.crc32(
         _CHECKED.pack(header.seed, header.segment, offset, body_bytes, kind, synced.segment, synced.offset)
     )
     for buffer in buffers:
-        checksum = google_crc32c.extend(checksum, buffer)
+        checksum = zlib.crc32(buffer, checksum)
     head = _HEAD.pack(header.seed, checksum, body_bytes, kind, synced.segment, synced.offset)
     return head, bytes(-(RECORD_HEAD_BYTES + body_bytes) % RECORD_ALIGNMENT)
 
@@ -240,11 +243,8 @@ def examine(
     if len(window) - at < size:
         return MoreNeeded(size)
     body = window[at + RECORD_HEAD_BYTES : at + size]
-    expected = google_crc32c.extend(
-        google_crc32c.value(
-            _CHECKED.pack(seed, header.segment, offset, body_bytes, kind, synced_segment, synced_offset)
-        ),
-        body,
+    expected = zlib.crc32(
+        body, zlib.crc32(_CHECKED.pack(seed, header.segment, offset, body_bytes, kind, synced_segment, synced_offset))
     )
     record = Record(header.segment, offset, kind, body, JournalPosition(synced_segment, synced_offset))
     return record if checksum == expected else NoRecord.DAMAGED

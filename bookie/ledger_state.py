@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from octavo.bookie.index_runs import Run, make_run
-from octavo.protocol.entries import header_of, sealed_bytes
+from octavo.protocol.entries import SEALED_BYTES_MIN, header_of, sealed_bytes
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 
 _FIXED = struct.Struct(">BIQQ")
@@ -177,13 +177,15 @@ def decode_add(body: bytes) -> tuple[int, Run, int]:
         return ledger_id, run, last.last_add_confirmed_plus_one
     ids, sizes, lac_plus_one, at = array("Q"), array("I"), 0, start
     while at < len(body):
-        header = header_of(body[at : at + 48])
+        header = header_of(body[at : at + SEALED_BYTES_MIN])
         length = sealed_bytes(header)
+        if header.ledger_id != ledger_id or (ids and header.entry_id <= ids[-1]):
+            raise ValueError(f"entry {header.entry_id} of ledger {header.ledger_id} is out of its place")
         ids.append(header.entry_id)
         sizes.append(length)
         lac_plus_one = max(lac_plus_one, header.last_add_confirmed_plus_one)
         at += length
-    if at != len(body) or len(ids) != count:
+    if at != len(body) or len(ids) != count or ids[0] != first:
         raise ValueError("an ADD record's entries do not fill it")
     return ledger_id, make_run(ids, sizes, body, start), lac_plus_one
 

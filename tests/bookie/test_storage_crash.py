@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie.journal import JournalSettings
+from octavo.bookie.journal import JournalPosition, JournalSettings
+from octavo.bookie.journal_format import DATA_START, Record, SegmentHeader, encode_record, examine
 from octavo.bookie.storage import Storage, StorageSettings
 from octavo.protocol.errors import LedgerFencedError
 from octavo.protocol.ids import EntryId
@@ -160,3 +161,18 @@ async def test_crashes_upon_crashes_lose_nothing(seed: int) -> None:
         filesystem = filesystem.after_crash(seed * 100 + life)
     await verify(filesystem, witness)
     await verify(filesystem, witness)
+
+
+def test_journal_record_in_which_an_intact_entry_stands_for_another_does_not_verify() -> None:
+    """A torn write over a recycled segment can leave entries of the old record in the new: whole ones, with good CRC32Cs."""
+    header = SegmentHeader(segment=1, seed=7, segment_bytes=65536, incarnation=1, cut=None)
+    synced = JournalPosition(1, DATA_START)
+    entries = SCRIPTS[2].entries(range(81, 100, 2))
+    body = b"".join(entries)
+    mixture = b"".join([SCRIPTS[2].entry(201), *entries[1:]])
+    assert len(mixture) == len(body)
+    head, padding = encode_record(header, DATA_START, 1, [body], body_bytes=len(body), synced=synced)
+    for content, good in ((body, True), (mixture, False)):
+        stored = head + content + padding
+        found = examine(stored, DATA_START, DATA_START, header, DATA_START + len(stored))
+        assert isinstance(found, Record) is good
