@@ -44,6 +44,9 @@ _WRITE_BYTES = 2 * 1024 * 1024
 _WRITE_BUFFERS = 512
 """Buffers of one vectored write, and runs handled between two yields: well under a millisecond of Python work."""
 _YIELD_LEDGERS = 128
+_RUN_WORK = 64
+_YIELD_WORK = 16_384
+"""A run costs as much work as so many of its entries; after so much work the loop gets its turn."""
 
 
 class Frozen(NamedTuple):
@@ -221,13 +224,14 @@ class Checkpointer:
         part_id = self._next_part_id
         self._next_part_id += 1
         writer = await self._index.new_part(part_id)
-        for at, ledger_id in enumerate(sorted(self.committing)):
-            runs = self.committing[ledger_id].runs
-            for start in range(0, len(runs), _WRITE_BUFFERS):
-                await writer.add_runs(ledger_id, coalesce(runs[start : start + _WRITE_BUFFERS]))
-                await asyncio.sleep(0)
-            if at % _YIELD_LEDGERS == 0:
-                await asyncio.sleep(0)
+        handled = 0
+        for ledger_id in sorted(self.committing):
+            for run in coalesce(self.committing[ledger_id].runs):
+                await writer.add_run(ledger_id, run)
+                handled += _RUN_WORK + len(run.ids)
+                if handled > _YIELD_WORK:
+                    handled = 0
+                    await asyncio.sleep(0)
         for at, ledger_id in enumerate(sorted(states)):
             encoded = states[ledger_id].encode()
             self._packed.put(ledger_id, encoded)

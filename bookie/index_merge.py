@@ -12,7 +12,7 @@ TIER_GROWTH = 4
 TIER_BYTES = 256 * 1024
 """Parts below this are of the lowest tier."""
 
-_YIELD_RUNS = 64
+_YIELD_RUNS = 16
 """Runs handled between two yields to the event loop: well under a millisecond of work."""
 
 
@@ -84,6 +84,11 @@ async def _merge_states(parts: Sequence[Part]) -> AsyncIterator[tuple[int, bytes
         yield ledger_id, state
 
 
+async def _add_runs(writer: PartWriter, ledger_id: int, runs: Sequence[Run]) -> None:
+    for run in coalesce(runs):
+        await writer.add_run(ledger_id, run)
+
+
 async def merge_parts(parts: Sequence[Part], writer: PartWriter) -> Part:
     """Write what ``parts`` (oldest first) say together, and finish. Raises :class:`IndexDamagedError`, OSError."""
     stream: Stream = parts[0].runs()
@@ -92,13 +97,13 @@ async def merge_parts(parts: Sequence[Part], writer: PartWriter) -> Part:
     current, batch, handled = -1, list[Run](), 0
     async for ledger_id, run in stream:
         if ledger_id != current or len(batch) >= _YIELD_RUNS:
-            await writer.add_runs(current, coalesce(batch))
+            await _add_runs(writer, current, batch)
             current, batch = ledger_id, []
         batch.append(run)
         handled += 1
         if handled % _YIELD_RUNS == 0:
             await asyncio.sleep(0)
-    await writer.add_runs(current, coalesce(batch))
+    await _add_runs(writer, current, batch)
     handled = 0
     async for ledger_id, state in _merge_states(parts):
         await writer.add_state(ledger_id, state)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -233,12 +233,11 @@ class PartWriter:
     async def create(cls, filesystem: FileSystem, directory: Path, part_id: int) -> "PartWriter":
         return cls(filesystem, await filesystem.open(directory / part_name(part_id), create=True), part_id)
 
-    async def add_runs(self, ledger_id: int, runs: Iterable[Run]) -> None:
-        """Runs of one ledger above all before them."""
+    async def add_run(self, ledger_id: int, run: Run) -> None:
+        """The next run, above all before it."""
         assert self._kind == KIND_RUNS, "states follow the runs"
-        for run in runs:
-            assert not self._body or self._last_key < (ledger_id, run.first), "out of order"
-            await self._add(encode_run(ledger_id, run), (ledger_id, run.first), (ledger_id, run.last))
+        assert self._first_key is None or self._last_key < (ledger_id, run.first), "out of order"
+        await self._add(encode_run(ledger_id, run), (ledger_id, run.first), (ledger_id, run.last))
 
     async def add_state(self, ledger_id: int, state: bytes) -> None:
         if self._kind == KIND_RUNS:

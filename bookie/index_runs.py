@@ -204,9 +204,20 @@ def coalesce(runs: Iterable[Run]) -> Iterator[Run]:
 def _join(group: list[Run]) -> Run:
     if len(group) == 1:
         return group[0]
+    head, tail = group[0], group[-1]
+    count = sum(len(run.ids) for run in group)
+    if all(isinstance(run.ids, range) and run.sizes == head.sizes for run in group) and isinstance(head.sizes, int):
+        stride = group[1].first - head.last
+        pattern = range(head.first, tail.last + 1, stride)
+        if len(pattern) == count and all(_continues(run, pattern) for run in group):
+            return Run(head.first, tail.last, pattern, head.sizes, head.place, head.offset)
     ids = [entry_id for run in group for entry_id in run.ids]
     sizes = [size for run in group for size in sizes_between(run, 0, len(run.ids))]
     return make_run(ids, sizes, group[0].place, group[0].offset)
+
+
+def _continues(run: Run, pattern: range) -> bool:
+    return isinstance(run.ids, range) and run.first in pattern and (len(run.ids) == 1 or run.ids.step == pattern.step)
 
 
 _first_of = attrgetter("first")

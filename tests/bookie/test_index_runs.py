@@ -114,3 +114,16 @@ def test_neighbours_join_up_to_the_bound_and_keep_their_pattern() -> None:
     assert list(striped[0].ids) == [i for i in range(300) if i % 3 < 2]
     apart = [make_run(range(1), [10], 1, 0), make_run(range(1, 2), [10], 1, 11), make_run(range(2, 3), [10], 2, 21)]
     assert list(coalesce(apart)) == apart, "not back to back, or another log"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(1, 3), st.sampled_from([10, 10, 10, 11]))))
+@settings(max_examples=150, deadline=None)
+def test_joined_neighbours_name_the_same_ids_and_places(shapes: list[tuple[int, int, int, int]]) -> None:
+    neighbours, first, offset = [], 0, 0
+    for gap, count, stride, size in shapes:
+        ids = range(first + gap, first + gap + count * stride, stride)
+        neighbours.append(make_run(ids, [size] * count, 1, offset))
+        first, offset = ids[-1] + 1, offset + size * count
+    joined = list(coalesce(neighbours))
+    assert len(joined) <= 1
+    assert places_of_all(joined) == places_of_all(neighbours)
