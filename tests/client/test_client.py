@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore
+from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore, Version
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Op
 from support.reading import Cluster, cluster_of
@@ -276,6 +276,7 @@ async def test_closing_the_client_closes_its_writers_and_ends_its_readers() -> N
         await client.close()
         assert await added == 0
         assert ledger.closed
+        assert reader.closed
         metadata = (await cluster.store.read_ledger(ledger.id)).value
         assert (metadata.state, metadata.last_entry_id) == (octavo.LedgerState.CLOSED, 0)
         # The ledger was closed before the reader was, or after: it ends either way.
@@ -354,6 +355,34 @@ async def test_client_closed_while_it_creates_leaves_no_open_ledger(steps: int) 
             assert states == []
         else:
             assert states == [octavo.LedgerState.CLOSED]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "client closed"])
+async def test_create_whose_answer_is_lost_leaves_no_ledger_behind(how: str) -> None:
+    async with cluster_of() as cluster:
+        client = await octavo.connect(cluster.uri, **QUICK)
+        applied = asyncio.Event()
+        create_ledger = client._store.create_ledger
+
+        async def create_and_lose_the_answer(metadata: octavo.LedgerMetadata) -> Version:
+            await create_ledger(metadata)
+            applied.set()
+            return await asyncio.get_running_loop().create_future()
+
+        client._store.create_ledger = create_and_lose_the_answer  # type: ignore[method-assign]
+        creating = asyncio.ensure_future(_awaited(client.create_ledger()))
+        await applied.wait()
+        assert len(await ids_of(client)) == 1
+        if how == "cancelled":
+            creating.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await creating
+        else:
+            await client.close()
+            with pytest.raises(octavo.ClientClosedError):
+                await creating
+        assert [ledger_id async for ledger_id in cluster.store.list_ledgers()] == []
+        await client.close()
 
 
 async def test_cancelling_a_close_leaves_the_closing_going_on() -> None:

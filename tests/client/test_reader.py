@@ -220,8 +220,11 @@ async def test_slow_replica_is_raced_by_the_next() -> None:
         await ledger.close()
         reader = await cluster.open(ledger, options=replace(QUICK, read_slow_seconds=0.01))
         cluster.bookies[0].drop(Op.READ)
-        assert payloads(await reader.read(0, 4)) == ledger.payloads
-        assert reads(ledger) == {"b0": 1, "b1": 1, "b2": 0}
+        async with asyncio.timeout(5):
+            assert payloads(await reader.read(0, 4)) == ledger.payloads
+            assert reads(ledger) == {"b0": 1, "b1": 1, "b2": 0}
+            await reader.read(0, 4)
+        assert reads(ledger) == {"b0": 1, "b1": 2, "b2": 0}, "the slow one is asked last for a while"
 
 
 async def test_lost_entry_is_an_error_that_names_each_bookie_and_its_answer() -> None:
@@ -401,9 +404,10 @@ async def test_refresh_does_not_wait_for_a_hung_bookie_and_never_fences() -> Non
         ledger = await cluster.ledger()
         ledger.add(b"a", b"b")
         cluster.bookies[0].drop(Op.READ_LAC)
-        reader = await cluster.open(ledger)
-        ledger.add(b"c")
-        assert await reader.refresh_last_add_confirmed() == 1
+        async with asyncio.timeout(5):
+            reader = await cluster.open(ledger)
+            ledger.add(b"c")
+            assert await reader.refresh_last_add_confirmed() == 1
         assert not any(bookie.ledger(ledger.id).fenced for bookie in cluster.bookies)
         asked = [request for bookie in cluster.bookies for request in bookie.requests if isinstance(request, ReadLac)]
         assert all(not request.flags for request in asked)
@@ -527,6 +531,25 @@ async def test_abandoned_iteration_leaves_nothing_under_way() -> None:
         assert reader._replicas._under_way
         await iteration.aclose()
         assert not reader._replicas._under_way
+
+
+async def test_closing_while_a_bookie_is_being_connected_leaves_no_task_behind() -> None:
+    async with cluster_of() as cluster:
+        ledger = await cluster.ledger()
+        ledger.add_numbered(5)
+        await ledger.close()
+        reader = await cluster.open(ledger)
+        for bookie in cluster.bookies:
+            bookie.hello_hung = True
+        before = asyncio.all_tasks()
+        reading = asyncio.create_task(reader.read(0, 4))
+        await cluster.bookies[0].until(lambda: cluster.bookies[0].connections_made == 1)
+        await reader.close()
+        with pytest.raises(ClientClosedError):
+            await reading
+        await asyncio.sleep(0)
+        left = [task for task in asyncio.all_tasks() - before if "_request" in repr(task)]
+        assert left == []
 
 
 async def _collect(entries: object) -> list[Entry]:
