@@ -1,19 +1,21 @@
 """From the write cache to entry logs and the index, and the order in which that becomes durable.
 
-*Flush*: the active generation of the cache is swapped out and written to the current entry log, sorted by ledger and entry,
-into the page cache only; where its runs lie is kept in memory (``flushed``).
+*Flush*: the active generation of the cache is swapped out and written to the current entry log, sorted by ledger and
+entry, into the page cache only; where its runs lie is kept in memory (``flushed``).
 
 *Checkpoint* (DESIGN 5, PROTOCOL B7), each step complete before the next begins:
 
-1. one synchronous step: swap the cache, capture the journal's position (the *mark*) and the set of changed ledger states;
+1. one synchronous step: swap the cache, capture the journal's position (the *mark*) and the set of changed ledger
+   states;
 2. write the swapped generation, as a flush; freeze what has been flushed so far;
 3. sync the entry logs it lies in, and wait until the journal is synced up to the mark;
 4. write and sync an index part with the frozen runs and the states;
 5. replace the manifest: it names the part, the logs' lengths and the mark. This is the instant of the checkpoint;
 6. trim the journal up to the mark.
 
-A crash before 5 leaves files that no manifest names; the next start removes them and replays the journal from the old mark.
-Adds, and flushes, go on during 3 to 6. Any OSError here is fatal to the bookie (PROTOCOL B1): nothing is tried again.
+A crash before 5 leaves files that no manifest names; the next start removes them and replays the journal from the
+old mark. Adds, and flushes, go on during 3 to 6. Any OSError here is fatal to the bookie (PROTOCOL B1): nothing is
+tried again.
 
 States may be newer than the mark when they are encoded: they only grow, and the journal tells the rest again.
 """
@@ -121,7 +123,7 @@ class Checkpointer:
         """There is something that a checkpoint would make durable outside the journal."""
         return bool(self.dirty or self.flushed or self._cache.active.ledgers)
 
-    # --- flush ---------------------------------------------------------------------------------------------------------
+    # --- flush ------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
         """Write the active generation to the entry log. Raises OSError."""
@@ -178,7 +180,7 @@ class Checkpointer:
             self._writer = writer = await EntryLogWriter.create(self._filesystem, self._logs_directory, log_id)
         return writer
 
-    # --- checkpoint ------------------------------------------------------------------------------------------------------
+    # --- checkpoint -------------------------------------------------------------------------------------------
 
     async def checkpoint(self) -> None:
         """Make everything up to now durable outside the journal, and trim it. Raises OSError, JournalFailedError."""
@@ -203,7 +205,8 @@ class Checkpointer:
             self.checkpoints += 1
 
     def _freeze(self) -> tuple[Frozen, Generation | None]:
-        """The synchronous step: whatever the journal holds up to the mark is in the swapped generation or flushed before."""
+        """The synchronous step: whatever the journal holds up to the mark is in the swapped generation or flushed
+        before."""
         self._on_freeze()
         mark = self._journal.position
         states, self.dirty = self.dirty, {}
@@ -260,7 +263,7 @@ class Checkpointer:
         await replace_file(self._filesystem, self._manifest_path, encode_manifest(manifest))
         self._manifest = manifest
 
-    # --- merging -----------------------------------------------------------------------------------------------------------
+    # --- merging ----------------------------------------------------------------------------------------------
 
     async def merge(self) -> bool:
         """Merge some neighbouring parts, if that is worth while. False when nothing was to be done. Raises OSError."""

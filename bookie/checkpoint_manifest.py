@@ -1,11 +1,13 @@
-"""The manifest: the one file that says which index parts and entry logs count, and up to where the journal is in them. Pure.
+"""The manifest: the one file that says which index parts and entry logs count, and up to where the journal is in
+them. Pure.
 
-It is replaced atomically, so a checkpoint happens at one instant: before it the journal from the old mark on is replayed over
-the old parts, after it from the new mark over the new ones. The mark is in it for that reason, and needs no file of its own.
+It is replaced atomically, so a checkpoint happens at one instant: before it the journal from the old mark on is
+replayed over the old parts, after it from the new mark over the new ones. The mark is in it for that reason, and
+needs no file of its own.
 
-Magic ``OCTVMFST``, format u32 (1), flags u8 (1: there is a mark), mark segment u64, mark offset u64, next part id u64, next log
-id u64, count of parts u32, count of logs u32; per part, oldest first: id u64; per log, ascending: id u64, length u64 in bytes;
-CRC32C u32, little-endian. All other integers big-endian.
+Magic ``OCTVMFST``, format u32 (1), flags u8 (1: there is a mark), mark segment u64, mark offset u64, next part id
+u64, next log id u64, count of parts u32, count of logs u32; per part, oldest first: id u64; per log, ascending: id
+u64, length u64 in bytes; CRC32C u32, little-endian. All other integers big-endian.
 """
 
 import struct

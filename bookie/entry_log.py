@@ -1,12 +1,14 @@
 """Entry logs: large append-only files of sealed entries, back to back. Format, writer and readers.
 
-A log is a header of 32 bytes (magic ``OCTVELOG``, format u32 (1), log id u64, 8 bytes of zero, CRC32C u32 of what precedes;
-big-endian, the checksum little-endian) and then sealed entries as ``protocol.entries`` lays them out. An entry is its own
-record: it says how long it is, whose it is, and carries its own checksum, so a log can be walked and scrubbed without
-an index or a password. Bytes after the length that the manifest gives a log are left over from a crash and mean nothing.
+A log is a header of 32 bytes (magic ``OCTVELOG``, format u32 (1), log id u64, 8 bytes of zero, CRC32C u32 of what
+precedes; big-endian, the checksum little-endian) and then sealed entries as ``protocol.entries`` lays them out. An
+entry is its own record: it says how long it is, whose it is, and carries its own checksum, so a log can be walked
+and scrubbed without an index or a password. Bytes after the length that the manifest gives a log are left over from
+a crash and mean nothing.
 
-Beside a finished log stands ``<log>.totals``: magic ``OCTVTOTL``, format u32, log id u64, count u32, then ledger id u64 and
-bytes u64 of each ledger with entries in it, ascending, and a CRC32C. It serves compaction and can be made again by a scan.
+Beside a finished log stands ``<log>.totals``: magic ``OCTVTOTL``, format u32, log id u64, count u32, then ledger id
+u64 and bytes u64 of each ledger with entries in it, ascending, and a CRC32C. It serves compaction and can be made
+again by a scan.
 """
 
 import struct
@@ -87,7 +89,8 @@ class EntryLogWriter:
         return cls(filesystem, log_id, file, sync_file)
 
     async def append(self, buffers: Sequence[bytes], size: int) -> None:
-        """Write whole sealed entries, ``size`` bytes together, at the end. Raises OSError; then the log is not used again."""
+        """Write whole sealed entries, ``size`` bytes together, at the end. Raises OSError; then the log is not used
+        again."""
         offset = self.size
         self.size += size
         await self._file.write(offset, buffers)
@@ -147,8 +150,8 @@ class EntryLogs:
 async def scan_log(filesystem: FileSystem, path: Path, *, stop: int | None = None) -> AsyncIterator[tuple[int, bytes]]:
     """Every intact entry of a log with its offset, in order, up to ``stop`` (default: the end of the file).
 
-    Raises :class:`BookieStorageError`, naming the offset, where the bytes stop being entries: nothing after that place can
-    be found without the index.
+    Raises :class:`BookieStorageError`, naming the offset, where the bytes stop being entries: nothing after that
+    place can be found without the index.
     """
     file = await filesystem.open(path)
     offset, at = HEADER_BYTES, 0
@@ -163,11 +166,11 @@ async def scan_log(filesystem: FileSystem, path: Path, *, stop: int | None = Non
                     break
                 sealed = buffer[at : at + size]
                 if not is_intact(sealed):
-                    raise ProtocolError("an entry's checksum does not match its bytes")
+                    raise ProtocolError("an entry's checksum does not match its bytes")  # noqa: TRY301
                 yield offset + at, sealed
                 at += size
             if not at:
-                raise ProtocolError("the log ends inside an entry")
+                raise ProtocolError("the log ends inside an entry")  # noqa: TRY301
             offset, at = offset + at, 0
     except ProtocolError as error:
         raise BookieStorageError(f"entry log {path}, offset {offset + at}: {error}") from error

@@ -15,8 +15,8 @@ log = structlog.get_logger()
 
 
 class Lookup(NamedTuple):
-    """What layers say of an interval of ids: those in ``runs`` are held, those in ``unknown`` cannot be told, the others
-    are not held: every block that could have named them was consulted and verified."""
+    """What layers say of an interval of ids: those in ``runs`` are held, those in ``unknown`` cannot be told, the
+    others are not held: every block that could have named them was consulted and verified."""
 
     runs: list[Run]
     unknown: list[tuple[int, int]]
@@ -95,7 +95,8 @@ class Index:
             log.error("index damaged", path=str(error.path), offset=error.offset, reason=error.message)
 
     async def replace(self, old: Sequence[Part], new: Part) -> None:
-        """Put ``new`` in the place of neighbours that it was merged from, which are removed. The manifest says so already."""
+        """Put ``new`` in the place of neighbours that it was merged from, which are removed. The manifest says so
+        already."""
         at = self.parts.index(old[0])
         assert self.parts[at : at + len(old)] == tuple(old), "merged parts are neighbours"
         self.parts = (*self.parts[:at], new, *self.parts[at + len(old) :])

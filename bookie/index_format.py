@@ -13,10 +13,11 @@ footer     count u32, then per block: kind u8 (1 runs, 2 states), offset u64, bo
 tail       footer offset u64, footer length u32 without its checksum, part id u64, CRC32C u32, magic: 32 bytes
 =========  =====================================================================================================
 
-A block of *runs* holds them back to back in order of (ledger, first entry id), each: ledger id u64, first id u64, log id
-u64, offset u64, count u32, kind of ids u8, kind of sizes u8, then the ids (0: stride u64; 1: bitmap, its length u32, bit i
-of it saying that ``first + i`` is there; 2: every id as u64) and the sizes (0: one u32 for all; 1: u16 each; 2: u32 each).
-A block of *states* holds, in order of ledger id: ledger id u64, length u16, state (``ledger_state``).
+A block of *runs* holds them back to back in order of (ledger, first entry id), each: ledger id u64, first id u64,
+log id u64, offset u64, count u32, kind of ids u8, kind of sizes u8, then the ids (0: stride u64; 1: bitmap, its
+length u32, bit i of it saying that ``first + i`` is there; 2: every id as u64) and the sizes (0: one u32 for all; 1:
+u16 each; 2: u32 each). A block of *states* holds, in order of ledger id: ledger id u64, length u16, state
+(``ledger_state``).
 """
 
 import struct

@@ -108,11 +108,11 @@ class Part:
             start = max(0, size - TAIL_BYTES)
             found = decode_tail(await file.read(start, TAIL_BYTES), part_id, size)
             if found is None:
-                raise IndexDamagedError(path, start, "the tail does not verify")
+                raise IndexDamagedError(path, start, "the tail does not verify")  # noqa: TRY301
             offset, length = found
             body = verified_body(part_id, offset, await file.read(offset, length + CHECKSUM_BYTES), length)
             if body is None:
-                raise IndexDamagedError(path, offset, "the footer does not verify")
+                raise IndexDamagedError(path, offset, "the footer does not verify")  # noqa: TRY301
         except BaseException:
             await file.close()
             raise
@@ -212,7 +212,8 @@ def _bounded(error: IndexDamagedError, block: BlockEntry, ledger_id: int, first:
 
 
 class PartWriter:
-    """Writes one part: every run in order of (ledger, first), then every state in order of ledger, then :meth:`finish`."""
+    """Writes one part: every run in order of (ledger, first), then every state in order of ledger, then
+    :meth:`finish`."""
 
     def __init__(self, filesystem: FileSystem, file: File, part_id: int) -> None:
         self._filesystem = filesystem

@@ -1,12 +1,12 @@
 """What a bookie knows of a ledger beside its entries, its bytes, and a compact home for very many of them. Pure.
 
-A state is one byte of flags (1 fenced, 2 has a key, 4 deleted), term u32, highest held entry id plus one u64, highest LAC
-known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that LAC. The same bytes stand in
-index parts; the journal's records about ledgers are at the end of this module.
+A state is one byte of flags (1 fenced, 2 has a key, 4 deleted), term u32, highest held entry id plus one u64,
+highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that LAC. The same
+bytes stand in index parts; the journal's records about ledgers are at the end of this module.
 
-``highest`` and ``last_add_confirmed`` could be found by reading; they are kept so that an add or a fence of a ledger not
-touched since the start is decided without a disk read. A crash may leave ``highest`` above what is held (it then only
-sends adds the slow way) and never below.
+``highest`` and ``last_add_confirmed`` could be found by reading; they are kept so that an add or a fence of a ledger
+not touched since the start is decided without a disk read. A crash may leave ``highest`` above what is held (it then
+only sends adds the slow way) and never below.
 """
 
 import struct
@@ -143,8 +143,9 @@ class PackedStates:
 
 # --- journal bodies -------------------------------------------------------------------------------------------------
 #
-# ADD           ledger id u64, first id u64, count u32, size u32 (of each entry; 0: they differ, or ids have gaps), entries
-# LEDGER_KEY    ledger id u64, key
+# ADD           ledger id u64, first id u64, count u32, size u32 of each entry (0: they differ, or ids have gaps),
+# entries
+# LEDGER_KEY    ledger id u64, key (none: says nothing; journaled to learn when all before it is durable)
 # FENCE         ledger id u64
 # EXPLICIT_LAC  ledger id u64, sealed explicit LAC
 # TOMBSTONE     ledger id u64

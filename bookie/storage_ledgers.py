@@ -5,6 +5,7 @@ from itertools import islice
 
 from octavo.bookie.checkpoint import Checkpointer
 from octavo.bookie.ledger_state import LedgerState, PackedStates
+from octavo.protocol.entries import header_of
 
 
 class LedgerTable:
@@ -61,7 +62,8 @@ def is_known(state: LedgerState) -> bool:
 
 
 def add_waiter(state: LedgerState, above: int | None) -> "asyncio.Future[None]":
-    """A future that is done once the ledger's LAC is higher than ``above`` or the ledger is fenced. May be cancelled."""
+    """A future that is done once the ledger's LAC is higher than ``above`` or the ledger is fenced. May be
+    cancelled."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     needed = 1 if above is None else above + 2
     if state.fenced or state.lac_plus_one >= needed:
@@ -86,3 +88,12 @@ def wake_waiters(state: LedgerState) -> None:
     for future, needed in list((state.waiters or {}).items()):
         if (state.fenced or state.lac_plus_one >= needed) and not future.done():
             future.set_result(None)
+
+
+def apply_explicit_lac(ledger: LedgerState, sealed: bytes, lac: int) -> bool:
+    """Keep the explicit LAC if it is the highest so far."""
+    if ledger.explicit_lac is not None and header_of(ledger.explicit_lac).entry_id >= lac:
+        return False
+    ledger.explicit_lac = sealed
+    ledger.lac_plus_one = max(ledger.lac_plus_one, lac + 1)
+    return True

@@ -1,7 +1,8 @@
 """Reading entries back: from the write cache, from what has been flushed, from the index and the entry logs.
 
-A negative is given only for ids that every layer, consulted in one consistent moment and verified, does not hold. Whatever
-stands in the way of knowing (damage of index or entry, an I/O error, a short file) makes an id *unknown* (PROTOCOL R2).
+A negative is given only for ids that every layer, consulted in one consistent moment and verified, does not hold.
+Whatever stands in the way of knowing (damage of index or entry, an I/O error, a short file) makes an id *unknown*
+(PROTOCOL R2).
 """
 
 import struct

@@ -1,13 +1,15 @@
 """The write cache: entries that have been accepted and are not yet in an entry log. Pure.
 
-Two generations: adds go to the *active* one; the *flushing* one is on its way to the entry log and only read. A frame is
-kept as one run over the very buffer that went to the journal. Ids are unique within the cache, or stand for the same bytes.
+Two generations: adds go to the *active* one; the *flushing* one is on its way to the entry log and only read. A
+frame is kept as one run over the very buffer that went to the journal. Ids are unique within the cache, or stand for
+the same bytes.
 """
 
 from octavo.bookie.index_runs import Run, RunMap, run_bytes
 
 RUN_COST_BYTES = 400
-"""Memory of a run beside its entries' bytes: tuple, range, buffer and list slot, generously. Bounds a cache of lone adds."""
+"""Memory of a run beside its entries' bytes: tuple, range, buffer and list slot, generously. Bounds a cache of lone
+adds."""
 
 
 class Generation:

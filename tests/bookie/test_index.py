@@ -77,8 +77,8 @@ def test_parts_and_their_merges_are_a_dict(chosen: list[tuple[int, int, Run]], s
         for part_id in sorted(content):
             for ledger_id, run_map in content[part_id].items():
                 model |= places(ledger_id, run_map.runs)
-        for part_id in content:
-            await (await write_part(filesystem, part_id, content[part_id])).retire()
+        for part_id, run_maps in content.items():
+            await (await write_part(filesystem, part_id, run_maps)).retire()
         index = await Index.open(filesystem, DIRECTORY, sorted(content), cache_bytes=5_000)
         await check_lookups(index, model)
         states = dict([item async for item in index.states()])

@@ -15,7 +15,7 @@ from support.ledgers import LedgerScript
 @given(st.booleans(), st.booleans(), st.one_of(st.none(), st.binary(min_size=1, max_size=64)),
        st.integers(0, 2**32 - 1), st.integers(0, 2**63), st.integers(0, 2**63), st.binary(max_size=92))  # fmt: skip
 @settings(max_examples=100, deadline=None)
-def test_state_round_trip(
+def test_state_round_trip(  # noqa: PLR0917 - hypothesis passes them by name
     fenced: bool, deleted: bool, key: bytes | None, term: int, highest: int, lac: int, explicit: bytes
 ) -> None:
     state = LedgerState(9)

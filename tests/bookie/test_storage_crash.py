@@ -1,12 +1,14 @@
-"""The power is cut during every single operation on the disk: what was acknowledged is there, what was fenced is fenced.
+"""The power is cut during every single operation on the disk: what was acknowledged is there, what was fenced is
+fenced.
 
-The workload crosses flushes, checkpoints, rolled logs, merges of the index and trimmed journals. OCTAVO_CRASH_SEEDS (default 1)
-multiplies the fates drawn for the unsynced pages of each crash.
+The workload crosses flushes, checkpoints, rolled logs, merges of the index and trimmed journals. OCTAVO_CRASH_SEEDS
+(default 1) multiplies the fates drawn for the unsynced pages of each crash.
 """
 
 import asyncio
 import os
 from collections.abc import Iterator, MutableMapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -132,8 +134,8 @@ async def test_workload_crosses_everything_a_crash_should_meet() -> None:
     filesystem = await operations_of(8)
     history = {(name, path.parent.name, path.suffix) for name, path in filesystem.history}
     assert {
-        ("sync", "entries", ".log"), ("create", "entries", ".log"), ("sync", "index", ".runs"), ("remove", "index", ".runs"),
-        ("rename", "d", ""), ("rename", "entries", ".totals"), ("sync", "j", ".segment"),
+        ("sync", "entries", ".log"), ("create", "entries", ".log"), ("sync", "index", ".runs"), ("remove", "index",
+        ".runs"), ("rename", "d", ""), ("rename", "entries", ".totals"), ("sync", "j", ".segment"),
     } <= history  # fmt: skip
 
 
@@ -144,7 +146,7 @@ async def test_crash_at_every_operation_loses_nothing_that_was_acknowledged(part
     for crash_at in range(1 + part, total + 1, 4):
         for seed in range(SEEDS):
             filesystem, witness = MemoryFileSystem(crash_at=crash_at, seed=seed), Witness()
-            crashed = await run_until_crash(filesystem, lambda fs=filesystem, w=witness: work(fs, w, 8))
+            crashed = await run_until_crash(filesystem, partial(work, filesystem, witness, 8))
             assert crashed or crash_at > 0.8 * total, "the number of operations varies a little"
             survivor = filesystem.after_crash(crash_at * 1000 + seed)
             await verify(survivor, witness)
@@ -157,14 +159,15 @@ async def test_crashes_upon_crashes_lose_nothing(seed: int) -> None:
     filesystem = MemoryFileSystem(seed=seed)
     for life in range(6):
         filesystem.crash_at = 17 + (seed * 31 + life * 47) % 110
-        await run_until_crash(filesystem, lambda fs=filesystem, at=life: work(fs, witness, 3, start=3 * at))
+        await run_until_crash(filesystem, partial(work, filesystem, witness, 3, start=3 * life))
         filesystem = filesystem.after_crash(seed * 100 + life)
     await verify(filesystem, witness)
     await verify(filesystem, witness)
 
 
 def test_journal_record_in_which_an_intact_entry_stands_for_another_does_not_verify() -> None:
-    """A torn write over a recycled segment can leave entries of the old record in the new: whole ones, with good CRC32Cs."""
+    """A torn write over a recycled segment can leave entries of the old record in the new: whole ones, with good
+    CRC32Cs."""
     header = SegmentHeader(segment=1, seed=7, segment_bytes=65536, incarnation=1, cut=None)
     synced = JournalPosition(1, DATA_START)
     entries = SCRIPTS[2].entries(range(81, 100, 2))

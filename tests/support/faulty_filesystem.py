@@ -2,8 +2,9 @@
 
 :class:`MemoryFileSystem` honours the promises of ``octavo.bookie.filesystem`` and no more:
 
-* Each file has a *volatile* content, which reads see, and a *durable* one. A sync makes durable what had been written when
-  it was called. A crash keeps, drops or tears every page that is not durable, each by itself, drawn from a seed.
+* Each file has a *volatile* content, which reads see, and a *durable* one. A sync makes durable what had been
+  written when it was called. A crash keeps, drops or tears every page that is not durable, each by itself, drawn
+  from a seed.
 * Each directory has volatile and durable names. Unsynced creations, renames and removals survive as a prefix of their
   order, drawn from the seed; often none does.
 * A failed sync leaves the pages clean and their durable content to chance, as kernels do.
