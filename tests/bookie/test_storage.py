@@ -473,3 +473,28 @@ async def test_closed_storage_refuses_and_ends_waits(filesystem: MemoryFileSyste
         storage.add(script.ledger_id, script.key, [script.entry(1)], recovery=False)
     await storage.close()
     assert header_of(script.entry(0)).entry_id == 0
+
+
+async def test_duplicate_is_no_success_before_the_held_copy_is_durable(filesystem: MemoryFileSystem) -> None:
+    failures: list[BaseException] = []
+    storage = await open_storage(filesystem, on_fatal=failures.append)
+    script = LedgerScript(1)
+    await storage.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
+    filesystem.fault = lambda name, path: OSError(5, "broken") if (name, path.parent) == ("sync", JOURNAL) else None
+    adds = [storage.add(script.ledger_id, script.key, [script.entry(1)], recovery=False) for _ in range(2)]
+    outcomes = await asyncio.gather(*adds, return_exceptions=True)
+    assert all(isinstance(outcome, BookieStorageError) for outcome in outcomes)
+    await storage.close()
+
+
+async def test_intact_entry_in_the_place_of_another_is_not_served(filesystem: MemoryFileSystem) -> None:
+    script = LedgerScript(1)
+    storage = await open_storage(filesystem)
+    await storage.add(script.ledger_id, script.key, script.entries(range(10)), recovery=False)
+    await storage.checkpoint()
+    (log,) = [path for path in filesystem.files(DATA / "entries") if path.suffix == ".log"]
+    content = filesystem.content(log)
+    filesystem.set_content(log, content.replace(script.entry(3), script.entry(6)))
+    result = await storage.read(script.ledger_id, 0, 20, entries_max=100, bytes_max=10**6)
+    assert (ids_of(result.entries), result.unknown) == ([0, 1, 2, 4, 5, 6, 7, 8, 9], [(3, 3)])
+    await storage.close()
