@@ -228,7 +228,7 @@ def test_bench_write_in_batches_at_a_rate_and_as_a_table(cluster: Up) -> None:
 
 def test_impossible_quorums_too_few_bookies_and_typos(cluster: Up) -> None:
     before = ledger_ids(cluster)
-    cluster.run("ledger", "create", "-E", 2, "-W", 3).failed_with_one_line(2, "ensemble")
+    cluster.run("ledger", "create", "-E", 2, "-W", 3).failed_with_one_line(2, "E=2", "Qw=3")
     cluster.run("ledger", "create", "-E", 4, "-W", 3).failed_with_one_line(1, "4", "3")
     assert cluster.run("ledger", "create", "--ensembel", 3).status == 2
     assert cluster.run("ledger", "show", "seven").status == 2
