@@ -9,8 +9,10 @@ from octavo.protocol.errors import EntryTooLargeError, InternalError, InvalidArg
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
 
+type Payload = bytes | bytearray | memoryview
 
-def checked_payload(payload: bytes) -> bytes:
+
+def checked_payload(payload: Payload) -> bytes:
     """The payload as bytes. Raises :class:`InvalidArgumentError`, :class:`EntryTooLargeError`."""
     if type(payload) is not bytes:
         if not isinstance(payload, bytes | bytearray | memoryview):

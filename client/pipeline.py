@@ -233,8 +233,6 @@ class Pipeline:
         if run.confirmed & bit:
             return _NOTHING
         run.confirmed |= bit
-        if number > self._head:
-            return _NOTHING
         if number == self._head:
             effects = self._acknowledge()
             self._release()

@@ -123,7 +123,7 @@ class Replication:
     def _perform(self, effects: Sequence[Effect]) -> None:
         body, number, request_id = b"", -1, 0
         for effect in effects:
-            if type(effect) is Acknowledge:
+            if isinstance(effect, Acknowledge):
                 self._on_acknowledged(effect.first, effect.last)
                 continue
             run, position = effect.run, effect.position

@@ -184,7 +184,7 @@ class Wire(asyncio.Protocol):
         try:
             for body in self._decoder.feed(data):
                 self._frame_received(unpack_body(body))
-                if self._lost:
+                if self.error is not None:
                     return
         except ProtocolError as error:
             self.abort(error)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from octavo.client.adds import another, checked_payload, frames_of, internal_error, reject
+from octavo.client.adds import Payload, another, checked_payload, frames_of, internal_error, reject
 from octavo.client.options import ClientOptions
 from octavo.client.pool import ConnectionPool
 from octavo.client.replication import Replication
@@ -49,7 +49,7 @@ from octavo.protocol.limits import (
 _DRAIN_SHARE = 0.75
 """Share of the time to close that pending adds may take; the rest is for the metadata."""
 
-type _Futures = list[asyncio.Future[int] | None]
+type _Futures = list[asyncio.Future[EntryId] | None]
 """One place per entry; None for entries that nobody waits for by themselves (all but the last of an ``add_many``)."""
 
 
@@ -58,7 +58,7 @@ class _Queued:
 
     __slots__ = ("at", "future", "payloads")
 
-    def __init__(self, payloads: Sequence[bytes], future: asyncio.Future[int]) -> None:
+    def __init__(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
         self.payloads = payloads
         self.future = future
         self.at = 0
@@ -91,7 +91,7 @@ class LedgerWriter:
         self._options = options
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        self._create_future = self._loop.create_future
+        self._create_future: Callable[[], asyncio.Future[EntryId]] = self._loop.create_future
         self._sealer = Sealer(metadata.ledger_id, metadata.digest, secrets)
         self._replication = Replication(
             metadata,
@@ -163,7 +163,7 @@ class LedgerWriter:
 
     # --- adding ---------------------------------------------------------------------------------------------------
 
-    async def add(self, payload: bytes) -> EntryId:
+    async def add(self, payload: Payload) -> EntryId:
         """Append an entry; its id, once it is acknowledged (as are all lower ones). Waits for room in the window.
 
         Cancelling withdraws nothing: the entry is added all the same. ``payload`` may be a bytearray or memoryview,
@@ -191,7 +191,7 @@ class LedgerWriter:
         self._check_usable()
         return EntryId(await self._enqueue([payload]))
 
-    def add_nowait(self, payload: bytes) -> asyncio.Future[EntryId]:
+    def add_nowait(self, payload: Payload) -> asyncio.Future[EntryId]:
         """Queue an entry; a future of its id. Raises :class:`WouldBlock`, and queues nothing, when the window is full.
 
         Otherwise as :meth:`add`, whose errors about the entry or a closed or failed writer it raises at once. A
@@ -208,7 +208,7 @@ class LedgerWriter:
         self._enter(payload, future)
         return future
 
-    async def add_many(self, payloads: Iterable[bytes]) -> range:
+    async def add_many(self, payloads: Iterable[Payload]) -> range:
         """Append entries, also more than a window, with consecutive ids; the ids, once the last is acknowledged.
 
         All payloads are checked before the first is queued. Otherwise as :meth:`add`; if it fails, a prefix may have
@@ -235,8 +235,8 @@ class LedgerWriter:
             self._flushes.append((end - 1, acknowledged))
             await acknowledged
 
-    def _enqueue(self, payloads: Sequence[bytes]) -> asyncio.Future[int]:
-        future: asyncio.Future[int] = self._create_future()
+    def _enqueue(self, payloads: Sequence[bytes]) -> asyncio.Future[EntryId]:
+        future: asyncio.Future[EntryId] = self._create_future()
         self._queue.append(_Queued(payloads, future))
         self._queued_entries += len(payloads)
         self._direct = False
@@ -267,7 +267,7 @@ class LedgerWriter:
             size <= self._free_bytes or self._free_entries == self._options.window_entries
         )
 
-    def _enter(self, payload: bytes, future: asyncio.Future[int] | None) -> None:
+    def _enter(self, payload: bytes, future: asyncio.Future[EntryId] | None) -> None:
         self._free_entries -= 1
         self._free_bytes -= len(payload)
         self._payloads.append(payload)
@@ -311,7 +311,6 @@ class LedgerWriter:
         sealed = self._sealer.seal(
             EntryId(pipeline.next_entry_id), payloads, last_add_confirmed=lac, length=length
         )  # fmt: skip
-        self._lac_told = lac
         self._length_pushed = length + sum(map(len, payloads))
         self._replication.push(sealed, sealed_bytes=sum(map(len, sealed)), length_after=self._length_pushed)
 

@@ -197,9 +197,9 @@ async def test_the_address_is_looked_up_again_for_every_attempt() -> None:
         assert (other.connections_made, here.connections_made) == (1, 1)
 
 
-@pytest.mark.parametrize("wrong", [{"bookie_id": "b2"}, {"bookie_id": "b1", "cluster_id": "another"}])
-async def test_another_bookie_or_cluster_at_the_address_is_refused(wrong: dict[str, str]) -> None:
-    async with FakeBookie(**wrong) as stranger, running(connection_to(stranger)) as connection:
+@pytest.mark.parametrize(("bookie_id", "cluster_id"), [("b2", CLUSTER_ID), ("b1", "another")])
+async def test_another_bookie_or_cluster_at_the_address_is_refused(bookie_id: str, cluster_id: str) -> None:
+    async with FakeBookie(bookie_id, cluster_id=cluster_id) as stranger, running(connection_to(stranger)) as connection:
         with pytest.raises(BookieUnavailableError) as caught:
             await connection.request(Ping(), timeout_seconds=10)
         assert isinstance(caught.value.__cause__, WrongClusterError)
@@ -365,7 +365,7 @@ async def test_closing_fails_everything_and_leaves_no_connection(
 
 def test_options_name_what_is_wrong_with_them() -> None:
     assert ClientOptions.from_keywords({"window_entries": 5}).window_entries == 5
-    for options, named in [
+    wrong: list[tuple[dict[str, object], str]] = [
         ({"windows": 5}, "windows"),
         ({"window_entries": 0}, "window_entries"),
         ({"window_entries": 1.5}, "window_entries"),
@@ -373,6 +373,7 @@ def test_options_name_what_is_wrong_with_them() -> None:
         ({"close_timeout_seconds": -1}, "close_timeout_seconds"),
         ({"close_timeout_seconds": "1"}, "close_timeout_seconds"),
         ({"reconnect_delay_seconds_min": 5}, "reconnect_delay_seconds_min"),
-    ]:
+    ]
+    for options, named in wrong:
         with pytest.raises(InvalidArgumentError, match=rf"\b{named}\b"):
             ClientOptions.from_keywords(options)

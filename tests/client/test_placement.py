@@ -7,12 +7,13 @@ from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId
 
 BOOKIES = [BookieId(f"b{number}") for number in range(6)]
+ELSEWHERE = BookieId("elsewhere")
 
 
 def test_an_ensemble_is_distinct_writable_bookies_and_none_to_avoid() -> None:
     rng = random.Random(1)
     for _ in range(200):
-        ensemble = place_ensemble(BOOKIES, 3, rng=rng, avoid=["b0", "elsewhere"])
+        ensemble = place_ensemble(BOOKIES, 3, rng=rng, avoid=[BOOKIES[0], ELSEWHERE])
         assert len(set(ensemble)) == 3
         assert set(ensemble) <= set(BOOKIES) - {"b0"}
 
@@ -32,6 +33,6 @@ def test_the_order_in_which_bookies_are_listed_does_not_matter() -> None:
 
 def test_too_few_bookies_are_counted_in_the_error() -> None:
     with pytest.raises(NotEnoughBookiesError, match=r"3 writable bookies are needed, there are 2") as caught:
-        place_ensemble(BOOKIES[:3], 3, rng=random.Random(0), avoid=["b1"])
+        place_ensemble(BOOKIES[:3], 3, rng=random.Random(0), avoid=BOOKIES[1:2])
     assert "b1" in caught.value.message
     assert caught.value.retryable

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 from octavo.metadata import BeginRecovery, LedgerState, update_ledger
@@ -17,7 +18,7 @@ from octavo.protocol.errors import (
     UnauthorizedError,
     WouldBlock,
 )
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import Add, Op, Ping
 from octavo.protocol.quorums import Quorums
@@ -42,6 +43,10 @@ def hold_adds(cluster: FakeCluster) -> None:
 def release_adds(cluster: FakeCluster) -> None:
     for bookie in cluster.bookies:
         bookie.release(Op.ADD)
+
+
+def holds(cluster: FakeCluster, position: int, ledger_id: LedgerId, expected: dict[int, bytes]) -> bool:
+    return cluster.held(position, ledger_id) == expected
 
 
 # --- adding ---------------------------------------------------------------------------------------------------------
@@ -140,7 +145,7 @@ async def test_every_bookie_gets_exactly_its_stripe(cluster: FakeCluster, quorum
     arithmetic = Quorums(*quorums)
     for position in range(quorums[0]):
         expected = {i: payloads[i] for i in range(50) if position in arithmetic.write_set(i)}
-        await cluster.until(lambda position=position, expected=expected: cluster.held(position, ledger.id) == expected)
+        await cluster.until(partial(holds, cluster, position, ledger.id, expected))
 
 
 # --- windows and cancelling -----------------------------------------------------------------------------------------
@@ -180,8 +185,26 @@ async def test_the_window_of_bytes_lets_one_larger_add_go_alone(cluster: FakeClu
     release_adds(cluster)
     assert await large == 2
     assert await ledger.add_nowait(bytes(20)) == 3
+    # All of it is free again.
+    assert await asyncio.gather(ledger.add_nowait(bytes(5)), ledger.add_nowait(bytes(5))) == [4, 5]
     await ledger.close()
-    assert ledger.length == 80
+    assert ledger.length == 90
+
+
+async def test_nobody_overtakes_an_add_that_waits_for_room(cluster: FakeCluster) -> None:
+    ledger = await cluster.writer(window_bytes=10)
+    hold_adds(cluster)
+    ledger.add_nowait(b"123456")
+    waiting = asyncio.create_task(ledger.add(b"12345678"))
+    await asyncio.sleep(0)
+    with pytest.raises(WouldBlock):
+        ledger.add_nowait(b"1")
+    small = asyncio.create_task(ledger.add(b"1"))
+    await cluster.bookies[0].received(Op.ADD)
+    assert ledger.last_add_pushed == 0
+    release_adds(cluster)
+    assert await asyncio.gather(waiting, small) == [1, 2]
+    await ledger.close()
 
 
 async def test_cancelling_withdraws_nothing_and_disturbs_nobody(cluster: FakeCluster) -> None:
@@ -371,6 +394,8 @@ async def test_closing_lets_pending_adds_finish_and_writes_the_end(cluster: Fake
     assert ledger.closed
     assert ledger.metadata == metadata
     await ledger.close()
+    with pytest.raises(LedgerClosedError):
+        await ledger.add(b"late")
 
 
 async def test_an_empty_ledger_closes_empty(cluster: FakeCluster) -> None:

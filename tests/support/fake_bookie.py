@@ -29,6 +29,7 @@ from octavo.protocol.errors import (
     UnsupportedOperationError,
 )
 from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
+from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import (
     CONNECTION_REQUEST_ID,
     MAGIC,
@@ -324,7 +325,7 @@ class FakeBookie:
         return ledger
 
     def _add(self, request: Add) -> Reply:
-        batch = verify_batch(request.ledger_id, request.entries)
+        batch = verify_batch(LedgerId(request.ledger_id), request.entries)
         ledger = self._authorised(request.ledger_id, request.ledger_key, pin=True)
         if ledger.fenced and not request.flags & AddFlag.RECOVERY:
             raise LedgerFencedError(f"ledger {request.ledger_id} is fenced", may_have_happened=False)
@@ -378,7 +379,7 @@ class FakeBookie:
         return LacAnswer(known, ledger.fenced, self.in_doubt, ledger.explicit, ledger.highest_lac_entry, entries)
 
     def _write_lac(self, request: WriteLac) -> Reply:
-        lac = verify_explicit_lac(request.ledger_id, request.sealed)
+        lac = verify_explicit_lac(LedgerId(request.ledger_id), request.sealed)
         ledger = self._authorised(request.ledger_id, request.ledger_key, pin=True)
         if ledger.explicit is None or header_of(ledger.explicit).entry_id < lac:
             ledger.explicit = request.sealed
