@@ -20,7 +20,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from octavo.client.adds import Payload, another, checked_payload, frames_of, internal_error, reject
 from octavo.client.options import ClientOptions
@@ -49,7 +49,7 @@ from octavo.protocol.limits import (
 _DRAIN_SHARE = 0.75
 """Share of the time to close that pending adds may take; the rest is for the metadata."""
 
-type _Futures = list[asyncio.Future[EntryId] | None]
+type _Futures = list[asyncio.Future[Any] | None]
 """One place per entry; None for entries that nobody waits for by themselves (all but the last of an ``add_many``)."""
 
 

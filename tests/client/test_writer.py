@@ -186,7 +186,7 @@ async def test_the_window_of_bytes_lets_one_larger_add_go_alone(cluster: FakeClu
     assert await large == 2
     assert await ledger.add_nowait(bytes(20)) == 3
     # All of it is free again.
-    assert await asyncio.gather(ledger.add_nowait(bytes(5)), ledger.add_nowait(bytes(5))) == [4, 5]
+    assert [await add for add in [ledger.add_nowait(bytes(5)), ledger.add_nowait(bytes(5))]] == [4, 5]
     await ledger.close()
     assert ledger.length == 90
 
@@ -203,7 +203,7 @@ async def test_nobody_overtakes_an_add_that_waits_for_room(cluster: FakeCluster)
     await cluster.bookies[0].received(Op.ADD)
     assert ledger.last_add_pushed == 0
     release_adds(cluster)
-    assert await asyncio.gather(waiting, small) == [1, 2]
+    assert [await waiting, await small] == [1, 2]
     await ledger.close()
 
 
