@@ -4,18 +4,25 @@ Every writable bookie is as likely as any other, and so is every order: position
 first, so a fixed order would load the first ones more.
 """
 
-import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId
+
+
+class Chance(Protocol):
+    """As much of :class:`random.Random` as placement needs."""
+
+    def sample[T](self, population: Sequence[T], k: int) -> list[T]:
+        """``k`` distinct members of the population, in random order."""
 
 
 def place_ensemble(
     writable: Collection[BookieId],
     ensemble_size: int,
     *,
-    rng: random.Random,
+    rng: Chance,
     avoid: Collection[BookieId] = (),
 ) -> tuple[BookieId, ...]:
     """``ensemble_size`` distinct bookies of ``writable``, none of ``avoid``, at random.
