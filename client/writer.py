@@ -117,7 +117,6 @@ class LedgerWriter:
 
         self._length_pushed = 0
         self._length_freed = 0
-        self._lac_told: int | None = None
         self._lac_timer: asyncio.TimerHandle | None = None
 
         self._failure: OctavoError | None = None
@@ -341,14 +340,13 @@ class LedgerWriter:
             self._lac_timer = self._loop.call_later(self._options.explicit_lac_delay_seconds, self._tell_lac)
 
     def _tell_lac(self) -> None:
-        """Tell the LAC by itself if adds have stopped coming and none has carried it (PROTOCOL W2)."""
+        """Tell the LAC by itself if adds have stopped coming (PROTOCOL W2). Armed by an acknowledgement, so no entry has
+        carried this LAC unless one has been pushed since."""
         self._lac_timer = None
         lac = self._pipeline.last_add_confirmed
-        if self._pipeline.pending or self._payloads or lac is None or lac == self._lac_told:
+        if self._pipeline.pending or self._payloads or lac is None:
             return
-        if self._replication.write_lac(self._sealer.seal_explicit_lac(lac, length=self._pipeline.length)):
-            self._lac_told = lac
-        else:
+        if not self._replication.write_lac(self._sealer.seal_explicit_lac(lac, length=self._pipeline.length)):
             # Nobody could be reached; who follows the ledger should not wait for the next add.
             self._lac_timer = self._loop.call_later(self._options.resend_delay_seconds, self._tell_lac)
 

@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
-from octavo.metadata import BeginRecovery, LedgerState, update_ledger
+from octavo.metadata import BeginRecovery, LedgerMetadata, LedgerState, Version, update_ledger
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import (
     BookieStorageError,
@@ -416,6 +416,35 @@ async def test_closing_while_bookies_hang_is_bounded_and_what_is_cut_off_did_not
     assert not caught.value.may_have_happened
     assert (ledger.metadata.state, ledger.metadata.last_entry_id) == (LedgerState.CLOSED, 0)
     release_adds(cluster)
+
+
+async def test_once_the_end_is_being_written_no_answer_of_a_bookie_changes_what_adds_are_told(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = await cluster.writer(close_timeout_seconds=0.2)
+    await ledger.add(b"kept")
+    hold_adds(cluster)
+    lost = ledger.add_nowait(b"lost")
+    await asyncio.gather(*(bookie.received(Op.ADD, 2) for bookie in cluster.bookies))
+    change = cluster.store.compare_and_set_ledger
+
+    async def answers_come_first(metadata: LedgerMetadata, expected: Version) -> Version:
+        release_adds(cluster)
+        for bookie in cluster.bookies:
+            await cluster.pools[0].get(BookieId(bookie.bookie_id)).request(Ping(), timeout_seconds=10)
+        version = await change(metadata, expected)
+        # Our own end is in the watch before we know that it stands.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return version
+
+    monkeypatch.setattr(cluster.store, "compare_and_set_ledger", answers_come_first)
+    with pytest.raises(QuorumLostError):
+        await ledger.close()
+    with pytest.raises(QuorumLostError) as caught:
+        await lost
+    assert not caught.value.may_have_happened
+    assert (ledger.last_add_confirmed, ledger.metadata.last_entry_id) == (0, 0)
 
 
 async def test_leaving_the_block_on_an_exception_closes_and_does_not_mask_it(cluster: FakeCluster) -> None:
