@@ -340,8 +340,10 @@ class LedgerWriter:
             self._lac_timer = self._loop.call_later(self._options.explicit_lac_delay_seconds, self._tell_lac)
 
     def _tell_lac(self) -> None:
-        """Tell the LAC by itself if adds have stopped coming (PROTOCOL W2). Armed by an acknowledgement, so no entry has
-        carried this LAC unless one has been pushed since."""
+        """Tell the LAC by itself if adds have stopped coming (PROTOCOL W2).
+
+        Armed by an acknowledgement, so no entry has carried this LAC unless one has been pushed since.
+        """
         self._lac_timer = None
         lac = self._pipeline.last_add_confirmed
         if self._pipeline.pending or self._payloads or lac is None:
