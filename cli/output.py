@@ -20,20 +20,22 @@ def print_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """A table: with lines and colours on a terminal, aligned plain columns elsewhere (never cut off or wrapped)."""
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table: with rules and colours on a terminal wide enough, else aligned plain columns. Nothing is ever cut off."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     if sys.stdout.isatty():
-        from rich.console import Console  # noqa: PLC0415
+        from rich.console import Console  # noqa: PLC0415 - `octavo --help` does without
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        table = Table(*headers, title=title, header_style="bold")
-        for row in cells:
-            table.add_row(*map(Text, row))
-        Console().print(table)
-        return
-    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+        console = Console()
+        if sum(widths) + 3 * len(widths) + 1 <= console.width:
+            table = Table(*headers, header_style="bold")
+            for row in cells:
+                table.add_row(*map(Text, row))
+            console.print(table)
+            return
     for row in [list(headers), *cells]:
         print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
