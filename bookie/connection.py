@@ -74,6 +74,9 @@ log = structlog.get_logger("octavo.bookie")
 READS_AT_ONCE = 8
 """Reads of one connection that run at a time: enough to keep a disk busy, few enough to bound what waits to be sent."""
 
+_JOIN_BYTES_MAX = 16 * 1024
+"""Bodies up to this size are copied behind their length: dearer than a second write only for larger ones."""
+
 WRITE_BUFFER_BYTES_HIGH = 4 * 1024 * 1024
 """Unsent bytes of a connection above which no further read of its is started."""
 
@@ -363,9 +366,13 @@ class Connection(asyncio.Protocol):
 
     def _send(self, body: bytes) -> None:
         if not self._closing:
-            # Two writes and not writelines(): asyncio's own transports do not pause their protocol in it.
-            self._transport.write(LENGTH.pack(len(body)))
-            self._transport.write(body)
+            # Not writelines(): asyncio's own transports do not pause their protocol in it.
+            prefix = LENGTH.pack(len(body))
+            if len(body) <= _JOIN_BYTES_MAX:
+                self._transport.write(prefix + body)
+            else:
+                self._transport.write(prefix)
+                self._transport.write(body)
 
     # --- hello and the end --------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import fcntl
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -50,8 +50,11 @@ class File(Protocol):
     async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
         """Write the buffers one after another from ``offset`` on. Not durable before a sync."""
 
-    async def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> None:
-        """``write`` then ``sync``, in one step of the file's thread."""
+    def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> Awaitable[None]:
+        """Write as ``write`` does; these bytes, and what is needed to read them back, are durable when it returns.
+
+        Says nothing about what ``write`` left unsynced elsewhere in the file. One step of the file's thread.
+        """
 
     async def sync(self) -> None:
         """Make everything written so far durable (data and what is needed to read it back)."""
@@ -180,6 +183,16 @@ def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
         offset += expected
 
 
+def _write_and_sync(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
+    """Usually one system call, hence one hand-over of the interpreter between this thread and the loop's."""
+    if len(buffers) <= _WRITEV_BUFFERS_MAX and os.pwritev(descriptor, buffers, offset, os.RWF_DSYNC) == sum(
+        map(len, buffers)
+    ):
+        return
+    _write_all(descriptor, offset, buffers)
+    os.fdatasync(descriptor)
+
+
 def _write_rest(descriptor: int, offset: int, rest: bytes) -> None:
     """Finish a short write (a signal, or the disk filling up: then the next attempt raises ENOSPC)."""
     view = memoryview(rest)
@@ -248,12 +261,8 @@ class RealFile:
     async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
         await self._lane.submit(_write_all, self._descriptor, offset, buffers)
 
-    async def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> None:
-        await self._lane.submit(self._write_and_sync, offset, buffers)
-
-    def _write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> None:
-        _write_all(self._descriptor, offset, buffers)
-        os.fdatasync(self._descriptor)
+    def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> Awaitable[None]:
+        return self._lane.submit(_write_and_sync, self._descriptor, offset, buffers)
 
     async def sync(self) -> None:
         await self._lane.submit(os.fdatasync, self._descriptor)

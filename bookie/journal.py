@@ -303,6 +303,7 @@ class Journal:
             self._settle(commit.settle())
 
     def _settle(self, group: Group) -> None:
+        self._segments.note_write()
         self._groups_synced += 1
         self._bytes_synced += group.size
         for record in group.records:

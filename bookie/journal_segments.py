@@ -54,14 +54,17 @@ class JournalSettings:
     group_bytes_max: int = 8 * 1024 * 1024
     group_records_max: int = 4096
 
-    spare_segments_max: int = 4
+    spare_segments_max: int = 8
     """Trimmed segments kept for reuse. More saves writing zeros under heavy load and costs disk space."""
 
     first_fill_bytes: int = 16 * 1024 * 1024
     """Zeros written to a journal's very first segment before it is used: start-up stays quick."""
 
-    fill_pause_seconds: float = 0.01
-    """Pause between two chunks of background filling, which leaves most of the disk to the adds."""
+    fill_pause_seconds: float = 0.002
+    """Pause between two chunks of background filling."""
+
+    quiet_seconds: float = 0.1
+    """Filling goes on only while the journal has written nothing for this long: adds never wait for it."""
 
     def __post_init__(self) -> None:
         if self.segment_bytes < SEGMENT_BYTES_MIN or self.segment_bytes % DATA_START:
@@ -110,6 +113,7 @@ class SegmentFiles:
         self._active: Segment | None = None
         self._preparer: asyncio.Task[None] | None = None
         self._trim_lock = asyncio.Lock()
+        self._last_write_at = 0.0
         self.segments_unprepared = 0
 
     @property
@@ -169,6 +173,7 @@ class SegmentFiles:
 
     async def roll(self) -> Segment:
         """Go on to the next segment. At once when it is prepared, else as soon as it can be. Raises OSError."""
+        self.note_write()
         if self._prepared is None:
             self.segments_unprepared += 1
             self._waiter = asyncio.get_running_loop().create_future()
@@ -186,6 +191,10 @@ class SegmentFiles:
         self._numbers.append(segment.header.segment)
         self._work.set()
         return segment
+
+    def note_write(self) -> None:
+        """The journal has just written: filling waits until it has been quiet for a while."""
+        self._last_write_at = asyncio.get_running_loop().time()
 
     async def trim(self, stop: int) -> None:
         """Recycle or remove the segments with numbers below ``stop``, oldest first; the one in use always
@@ -300,8 +309,13 @@ class SegmentFiles:
         self._spares.append(name)
 
     async def _pause(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), self._settings.fill_pause_seconds)
+        """Between two chunks: a moment, and then until the journal is quiet or in need of what is being filled."""
+        loop = asyncio.get_running_loop()
+        wait_seconds = self._settings.fill_pause_seconds
+        while wait_seconds > 0 and not self._hurry.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), wait_seconds)
+            wait_seconds = self._last_write_at + self._settings.quiet_seconds - loop.time()
 
     async def _make_segment(self, number: int, incarnation: int, cut: JournalPosition | None) -> Segment:
         """Turn a spare into segment ``number``. A spare of another size is brought to the right one."""

@@ -21,7 +21,7 @@ def print_line(text: str) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table: with rules and colours on a terminal wide enough, else aligned plain columns. Nothing is ever cut off."""
+    """A table: with rules on a terminal wide enough, else aligned plain columns. Nothing is ever cut off."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     if sys.stdout.isatty():
