@@ -148,8 +148,7 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self._fail(error)
         except Exception as error:
-            log.exception("defect while handling a frame", peer=self._peer)
-            self._fail(InternalError(f"a defect of the bookie: {type(error).__name__}"))
+            self._refuse_peer(error)
 
     def eof_received(self) -> bool:
         return False
@@ -181,8 +180,8 @@ class Connection(asyncio.Protocol):
         try:
             while self._backlog and not self._must_hold and not self._closing:
                 self._frame(self._backlog.popleft())
-        except ProtocolError as error:
-            self._fail(error)
+        except Exception as error:
+            self._refuse_peer(error)
         finally:
             self._working_off_backlog = False
 
@@ -401,6 +400,14 @@ class Connection(asyncio.Protocol):
         self._send(encode_hello(ours))
 
     def _hello_overdue(self) -> None:
+    def _refuse_peer(self, error: Exception) -> None:
+        """A frame that could not be handled ends its connection, never more than that; whose fault it was is told."""
+        if isinstance(error, ProtocolError):
+            self._fail(error)
+        else:
+            log.error("defect while handling a frame", peer=self._peer, exc_info=error)
+            self._fail(InternalError(f"a defect of the bookie: {type(error).__name__}"))
+
         if not self._greeted:
             self._fail(ProtocolError(f"no hello within {HELLO_TIMEOUT_SECONDS:g} seconds"))
 
