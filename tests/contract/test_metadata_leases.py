@@ -1,0 +1,242 @@
+"""What every metadata driver must do: bookies, cookies and locks, and what becomes of them when a process dies."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from octavo.metadata import BookieState, MetadataStore
+from octavo.protocol.errors import LeaseLostError, MetadataConflictError
+from octavo.protocol.ids import BookieId
+from support.metadata_clusters import LEASE_SECONDS, Cluster, cookie, registration, soon, until
+
+# --- bookies -------------------------------------------------------------------------------------------------------
+
+
+async def test_registered_bookies_are_listed_until_they_leave(store: MetadataStore, other: MetadataStore) -> None:
+    lease = await store.register_bookie(registration("b2"))
+    await other.register_bookie(registration("b1", state=BookieState.READ_ONLY))
+    assert list((await other.list_bookies()).values()) == [
+        registration("b1", state=BookieState.READ_ONLY),
+        registration("b2"),
+    ]
+    await lease.update(registration("b2", state=BookieState.READ_ONLY))
+    assert (await other.list_bookies())[BookieId("b2")].state is BookieState.READ_ONLY
+    await lease.release()
+    await lease.release()
+    assert lease.lost
+    assert list(await other.list_bookies()) == ["b1"]
+
+
+async def test_watch_of_bookies_sees_them_come_change_and_go(store: MetadataStore, other: MetadataStore) -> None:
+    async with other.watch_bookies() as watch:
+        assert await soon(anext(watch)) == {}
+        lease = await store.register_bookie(registration("b1"))
+        assert await soon(anext(watch)) == {"b1": registration("b1")}
+        await lease.update(registration("b1", state=BookieState.READ_ONLY))
+        assert await soon(anext(watch)) == {"b1": registration("b1", state=BookieState.READ_ONLY)}
+        await store.close()
+        assert await soon(anext(watch)) == {}
+
+
+async def test_registration_lives_while_it_is_renewed(
+    cluster: Cluster, store: MetadataStore, other: MetadataStore
+) -> None:
+    lease = await store.register_bookie(registration("b1"))
+    await cluster.advance(5 * LEASE_SECONDS)
+    assert not lease.lost
+    assert list(await other.list_bookies()) == ["b1"]
+
+
+async def test_registration_of_a_dead_process_ends_with_its_lease(cluster: Cluster) -> None:
+    dead, alive = await cluster.open(), await cluster.open()
+    lease = await dead.register_bookie(registration("b1"))
+    async with alive.watch_bookies() as watch:
+        assert list(await soon(anext(watch))) == ["b1"]
+        await cluster.advance(LEASE_SECONDS - 0.01, asleep=dead)
+        assert list(await alive.list_bookies()) == ["b1"]
+        await cluster.advance(0.02, asleep=dead)
+        assert await alive.list_bookies() == {}
+        assert await soon(anext(watch)) == {}
+    assert lease.lost  # it can tell from its own clock, before it has asked anybody
+
+
+async def test_process_that_slept_too_long_learns_it_and_registers_again(cluster: Cluster) -> None:
+    sleeper, other = await cluster.open(), await cluster.open()
+    lease = await sleeper.register_bookie(registration("b1"))
+    lock = await sleeper.try_lock("leader", "sleeper")
+    assert lock is not None
+    waiting = asyncio.create_task(lease.wait_lost())
+    await cluster.advance(LEASE_SECONDS + 1, asleep=sleeper)
+    await sleeper.renew_leases()
+    await soon(waiting)
+    await soon(lock.wait_lost())
+    with pytest.raises(LeaseLostError, match="b1"):
+        await lease.update(registration("b1", state=BookieState.READ_ONLY))
+    assert await other.list_bookies() == {}
+    again = await sleeper.register_bookie(registration("b1"))
+    assert not again.lost
+    assert list(await other.list_bookies()) == ["b1"]
+    await lease.release()  # of the lost one: must not touch the new one
+    assert list(await other.list_bookies()) == ["b1"]
+
+
+async def test_lease_found_out_of_time_is_not_revived_by_registering(cluster: Cluster, store: MetadataStore) -> None:
+    lease = await store.register_bookie(registration("b1"))
+    cluster.now += LEASE_SECONDS
+    second = await store.register_bookie(registration("b2"))
+    assert lease.lost
+    assert not second.lost
+    assert list(await store.list_bookies()) == ["b2"]
+
+
+async def test_restarted_bookie_registers_at_once_and_its_old_self_is_told(
+    cluster: Cluster, store: MetadataStore, other: MetadataStore
+) -> None:
+    old = await store.register_bookie(registration("b1", boot="boot-1"))
+    new = await other.register_bookie(registration("b1", boot="boot-2"))
+    assert (await store.list_bookies())[BookieId("b1")].boot_id == "boot-2"
+    assert new.fencing_number > old.fencing_number
+    with pytest.raises(LeaseLostError):
+        await old.update(registration("b1", boot="boot-1"))
+    await cluster.advance(1)
+    await soon(old.wait_lost())
+    await old.release()
+    assert (await store.list_bookies())[BookieId("b1")].boot_id == "boot-2"
+
+
+async def test_old_self_learns_of_the_take_over_when_it_renews(
+    cluster: Cluster, store: MetadataStore, other: MetadataStore
+) -> None:
+    old = await store.register_bookie(registration("b1", boot="boot-1"))
+    kept = await store.register_bookie(registration("b2"))
+    await other.register_bookie(registration("b1", boot="boot-2"))
+    waiting = asyncio.create_task(old.wait_lost())
+    await cluster.advance(1)
+    await soon(waiting)
+    assert not kept.lost
+
+
+async def test_registering_again_in_the_same_process_replaces_the_lease(store: MetadataStore) -> None:
+    first = await store.register_bookie(registration("b1"))
+    second = await store.register_bookie(registration("b1", state=BookieState.READ_ONLY))
+    assert first.lost
+    await first.release()
+    assert not second.lost
+    assert (await store.list_bookies())[BookieId("b1")].state is BookieState.READ_ONLY
+
+
+async def test_known_bookies_are_those_with_a_cookie_or_a_registration(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    await store.create_cookie(cookie("b1"))
+    await store.create_cookie(cookie("b2"))
+    await other.register_bookie(replace(registration("b2"), address="[::1]:3182"))
+    await other.register_bookie(registration("b3", state=BookieState.READ_ONLY))
+    known = [(bookie.bookie_id, bookie.address, bookie.state.value) for bookie in await store.list_known_bookies()]
+    assert known == [
+        ("b1", "b1.example:3181", "unavailable"),
+        ("b2", "[::1]:3182", "writable"),
+        ("b3", "b3.example:3181", "read-only"),
+    ]
+
+
+async def test_cookie_changes_by_compare_and_set(store: MetadataStore, other: MetadataStore) -> None:
+    b1 = BookieId("b1")
+    assert await store.read_cookie(b1) is None
+    first = await store.create_cookie(cookie("b1"))
+    with pytest.raises(MetadataConflictError, match="b1"):
+        await other.create_cookie(cookie("b1", 9))
+    second = await other.compare_and_set_cookie(cookie("b1", 2), first)
+    with pytest.raises(MetadataConflictError, match="b1"):
+        await store.compare_and_set_cookie(cookie("b1", 3), first)
+    assert await store.read_cookie(b1) == (cookie("b1", 2), second)
+    assert await store.list_cookies() == [(cookie("b1", 2), second)]
+    with pytest.raises(MetadataConflictError):
+        await store.delete_cookie(b1, first)
+    await store.delete_cookie(b1, second)
+    with pytest.raises(MetadataConflictError):
+        await store.delete_cookie(b1, second)
+    assert await other.read_cookie(b1) is None
+
+
+async def test_cookie_outlives_its_bookie(cluster: Cluster, store: MetadataStore, other: MetadataStore) -> None:
+    await store.create_cookie(cookie("b1"))
+    await store.register_bookie(registration("b1"))
+    await store.close()
+    await cluster.advance(2 * LEASE_SECONDS)
+    assert [bookie.state for bookie in await other.list_known_bookies()] == [BookieState.UNAVAILABLE]
+
+
+# --- locks ---------------------------------------------------------------------------------------------------------
+
+
+async def test_lock_has_one_holder(store: MetadataStore, other: MetadataStore) -> None:
+    held = await store.try_lock("auditor", "one")
+    assert held is not None
+    assert await other.try_lock("auditor", "two") is None
+    assert await store.try_lock("auditor", "one again") is None
+    assert await other.read_lock("auditor") == ("one", held.fencing_number)
+    assert await other.try_lock("another", "two") is not None
+    await held.release()
+    assert held.lost
+    assert await other.read_lock("auditor") is None
+    taken = await other.try_lock("auditor", "two")
+    assert taken is not None
+    assert taken.fencing_number > held.fencing_number
+
+
+async def test_lock_goes_to_who_waits_and_is_held_by_one_at_a_time(cluster: Cluster) -> None:
+    handles = [await cluster.open() for _ in range(2)]
+    holders: list[int] = []
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        lease = await handles[number % 2].lock("leader", str(number))
+        holders.append(number)
+        order.append(lease.fencing_number)
+        assert holders == [number]
+        await asyncio.sleep(0)
+        assert not lease.lost
+        holders.remove(number)
+        await lease.release()
+
+    await soon(asyncio.gather(*(work(number) for number in range(6))))
+    assert order == sorted(set(order))
+    assert len(order) == 6
+
+
+async def test_lock_of_a_dead_process_falls_to_who_waits(cluster: Cluster) -> None:
+    dead, alive = await cluster.open(), await cluster.open()
+    first = await dead.lock("leader", "dead")
+    async with alive.watch_lock("leader") as watch:
+        assert await soon(anext(watch)) == ("dead", first.fencing_number)
+        waiting = asyncio.create_task(alive.lock("leader", "alive"))
+        await cluster.advance(LEASE_SECONDS + 1, asleep=dead)
+        await until(watch, lambda present: present is None or present.holder == "alive")
+        second = await soon(waiting)
+    assert first.lost
+    assert second.fencing_number > first.fencing_number
+    assert await alive.read_lock("leader") == ("alive", second.fencing_number)
+
+
+async def test_cancelled_wait_for_a_lock_leaves_none_behind(store: MetadataStore, other: MetadataStore) -> None:
+    """Cancelled at every point that the way to the lock has."""
+    for turns in range(12):
+        waiting = asyncio.create_task(store.lock("leader", "cancelled"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        (outcome,) = await asyncio.gather(waiting, return_exceptions=True)
+        if not isinstance(outcome, BaseException):
+            await outcome.release()
+        lease = await soon(other.lock("leader", "next"))
+        await lease.release()
+
+
+async def test_leader_can_be_watched(store: MetadataStore, other: MetadataStore) -> None:
+    async with other.watch_lock("leader") as watch:
+        assert await soon(anext(watch)) is None
+        lease = await store.lock("leader", "one")
+        assert await soon(anext(watch)) == ("one", lease.fencing_number)
+        await lease.release()
+        assert await soon(anext(watch)) is None
