@@ -25,7 +25,7 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from pathlib import Path
+from pathlib import PurePath
 from typing import NamedTuple
 
 import google_crc32c
@@ -67,7 +67,7 @@ class IndexDamagedError(BookieStorageError):
     ``first`` and ``last`` bound the entry ids, of the ledger that was asked about, whose places are unknown.
     """
 
-    def __init__(self, path: Path, offset: int, what: str, *, first: int = 0, last: int = 2**64 - 1) -> None:
+    def __init__(self, path: PurePath, offset: int, what: str, *, first: int = 0, last: int = 2**64 - 1) -> None:
         super().__init__(f"index file {path}, offset {offset}: {what}", may_have_happened=False)
         self.path = path
         self.offset = offset

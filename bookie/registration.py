@@ -17,7 +17,7 @@ log = structlog.get_logger("octavo.bookie")
 
 RETRY_SECONDS_FIRST = 0.2
 RETRY_SECONDS_MAX = 5.0
-"""Back-off between attempts to register, doubled each time, with jitter so that a cluster does not come back in step."""
+"""Back-off between attempts to register, doubled each time, with jitter: a cluster must not come back in step."""
 
 
 class Registrar:
@@ -31,7 +31,7 @@ class Registrar:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Register. Raises what the first attempt raises; from then on the registration is kept up in the background."""
+        """Register. Raises what the first attempt raises; from then on the registration is kept in the background."""
         self._lease = await self._store.register_bookie(self._current())
         self._task = asyncio.get_running_loop().create_task(self._keep())
 

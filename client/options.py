@@ -76,8 +76,8 @@ class ClientOptions:
     """Most requests an iterating reader has in flight."""
 
     read_slow_seconds: float = 1.0
-    """Time after which a read asks the next replica too, and the slow one last for a while (PROTOCOL R1). A healthy disk
-    answers within a tenth of it."""
+    """Time after which a read asks the next replica too, and the slow one last for a while (PROTOCOL R1). A healthy
+    disk answers within a tenth of it."""
 
     replica_avoid_seconds: float = 10.0
     """How long a bookie that was slow or failed a read is asked last."""

@@ -236,7 +236,7 @@ async def test_another_version_bookie_or_cluster_is_refused(bookie: Bookie, stor
         ({"cluster_id": "another"}, WrongClusterError),
     ):
         async with client_of(bookie) as client:
-            assert isinstance(await client.greet(**hello), expected)  # type: ignore[arg-type]
+            assert isinstance(await client.greet(**hello), expected)
     async with client_of(bookie) as client:
         answer = await client.greet(bookie_id=bookie.bookie_id, cluster_id=await store.cluster_id())
         assert isinstance(answer, Hello)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from octavo.bookie.config import BookieConfig, load_config
 from octavo.protocol.errors import InvalidArgumentError
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -154,13 +154,14 @@ async def test_wrong_password_or_digest_changes_nothing_and_asks_no_bookie() -> 
         ledger = await client.create_ledger(password=b"secret")
         await ledger.add(b"a")
         before = [len(bookie.requests) for bookie in cluster.bookies]
-        for wrong in (
+        wrongs: tuple[dict[str, Any], ...] = (
             {"password": b"guess"},
             {},
             {"password": b"secret", "digest": octavo.Digest.HMAC_SHA256},
-        ):
+        )
+        for wrong in wrongs:
             with pytest.raises(octavo.UnauthorizedError, match="wrong password or digest"):
-                await client.open_ledger(ledger.id, **wrong)  # type: ignore[arg-type]
+                await client.open_ledger(ledger.id, **wrong)
         asked = [
             request
             for bookie, count in zip(cluster.bookies, before, strict=True)
@@ -334,7 +335,7 @@ async def test_create_that_is_cancelled_leaves_no_ledger_behind(steps: int) -> N
         assert not client._creating
 
 
-async def _awaited(opening: Any) -> Any:
+async def _awaited(opening: Awaitable[octavo.LedgerWriter]) -> octavo.LedgerWriter:
     return await opening
 
 
@@ -367,7 +368,8 @@ async def test_create_whose_answer_is_lost_leaves_no_ledger_behind(how: str) -> 
         async def create_and_lose_the_answer(metadata: octavo.LedgerMetadata) -> Version:
             await create_ledger(metadata)
             applied.set()
-            return await asyncio.get_running_loop().create_future()
+            await asyncio.Event().wait()
+            raise AssertionError("nobody sets it")
 
         client._store.create_ledger = create_and_lose_the_answer  # type: ignore[method-assign]
         creating = asyncio.ensure_future(_awaited(client.create_ledger()))
