@@ -145,8 +145,6 @@ class Connection(asyncio.Protocol):
                     self._frame(body)
                 if self._closing:
                     return
-        except ProtocolError as error:
-            self._fail(error)
         except Exception as error:
             self._refuse_peer(error)
 
@@ -250,21 +248,20 @@ class Connection(asyncio.Protocol):
         ledger_id = LedgerId(request.ledger_id)
         entries = request.entries
         batch = verify_batch(ledger_id, entries)
-        future = self._storage.add(ledger_id, request.ledger_key, entries, recovery=recovery, batch=batch)
+        done = partial(self._added, request_id)
+        self._storage.add_then(ledger_id, request.ledger_key, entries, recovery=recovery, batch=batch, done=done)
         traffic = server.traffic
         traffic.adds += 1
         traffic.entries_added += len(entries)
-        traffic.bytes_added += sum(map(len, entries))
-        future.add_done_callback(partial(self._added, request_id))
+        traffic.bytes_added += len(batch.data)
         if not self._storage.has_room:
             server.hold_back_if_full()
 
-    def _added(self, request_id: int, future: asyncio.Future[None]) -> None:
-        error = future.exception() if not future.cancelled() else BookieShuttingDownError("the bookie is stopping")
-        if error is None:
+    def _added(self, request_id: int, failure: BaseException | None) -> None:
+        if failure is None:
             self._finish(Added().encode(request_id))
         else:
-            self._refuse(request_id, Op.ADD, _as_octavo_error(error))
+            self._refuse(request_id, Op.ADD, _as_octavo_error(failure))
 
     def _start_reads(self) -> None:
         while self._reads and self._reads_running < READS_AT_ONCE and not self._write_paused and not self._closing:
@@ -400,6 +397,9 @@ class Connection(asyncio.Protocol):
         self._send(encode_hello(ours))
 
     def _hello_overdue(self) -> None:
+        if not self._greeted:
+            self._fail(ProtocolError(f"no hello within {HELLO_TIMEOUT_SECONDS:g} seconds"))
+
     def _refuse_peer(self, error: Exception) -> None:
         """A frame that could not be handled ends its connection, never more than that; whose fault it was is told."""
         if isinstance(error, ProtocolError):
@@ -407,9 +407,6 @@ class Connection(asyncio.Protocol):
         else:
             log.error("defect while handling a frame", peer=self._peer, exc_info=error)
             self._fail(InternalError(f"a defect of the bookie: {type(error).__name__}"))
-
-        if not self._greeted:
-            self._fail(ProtocolError(f"no hello within {HELLO_TIMEOUT_SECONDS:g} seconds"))
 
     def _fail(self, error: OctavoError) -> None:
         """One error frame, a log line, and the end of this connection."""

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import structlog
@@ -29,7 +29,7 @@ class Index:
         self._filesystem = filesystem
         self._directory = directory
         self._cache = BlockCache(cache_bytes)
-        self._reported: set[tuple[Path, int]] = set()
+        self._reported: set[tuple[PurePath, int]] = set()
         self.parts: tuple[Part, ...] = tuple(parts)
         """Oldest first."""
         self.damage_seen = 0

@@ -13,8 +13,11 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import structlog
 from octavo.bookie.filesystem import File, FileSystem
 from octavo.bookie.group_commit import Group, GroupCommit, encode_group
 from octavo.bookie.journal_format import (
@@ -38,6 +41,9 @@ __all__ = [
     "RecordKind",
     "UnsupportedJournalError",
 ]
+
+
+_log = structlog.get_logger(__name__)
 
 
 class JournalFailedError(BookieStorageError):
@@ -187,20 +193,27 @@ class Journal:
         journal has failed or been closed. The caller bounds what is pending (see :attr:`pending_bytes`).
         Raises EntryTooLargeError for a body over ``settings.body_bytes_max``.
         """
-        commit = self._running()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.append_then(kind, buffers, partial(settle_future, future))
+        return future
+
+    def append_then(
+        self, kind: RecordKind, buffers: Sequence[bytes], done: Callable[[BaseException | None], None]
+    ) -> None:
+        """As :meth:`append`, without a future: ``done`` is called, with the failure or None, in the very step in
+        which the outcome is known. It must be quick and must not raise."""
+        commit = self._running()
         if self._failure is not None or self._closing:
-            _set_failed(future, self._failed_error())
-            return future
+            done(self._failed_error())
+            return
         body_bytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if body_bytes > self._settings.body_bytes_max:
             raise EntryTooLargeError(
                 f"a journal record of {body_bytes} bytes; the largest is {self._settings.body_bytes_max}"
             )
-        self._bytes_appended += commit.append(kind, buffers, body_bytes, future)
+        self._bytes_appended += commit.append(kind, buffers, body_bytes, done)
         self._records_appended += 1
         self._wake_writer()
-        return future
 
     @property
     def position(self) -> JournalPosition:
@@ -307,19 +320,25 @@ class Journal:
         self._groups_synced += 1
         self._bytes_synced += group.size
         for record in group.records:
-            future = record.token
-            if isinstance(future, asyncio.Future) and not future.done():
-                future.set_result(None)
+            if record.token is not None:
+                self._tell(record.token, None)
 
     def _fail(self, error: BaseException) -> None:
         """The one way in which the journal fails; it never recovers from it."""
         self._failure = error
         failed = self._failed_error()
-        for future in self._running().fail():
-            if isinstance(future, asyncio.Future) and not future.done():
-                _set_failed(future, failed)
+        for done in self._running().fail():
+            if done is not None:
+                self._tell(done, failed)
         if self._on_failure is not None:
             self._on_failure(error)
+
+    def _tell(self, done: Any, outcome: BaseException | None) -> None:
+        """Hand over an outcome. Whoever fails to take it must not take the others' away."""
+        try:
+            done(outcome)
+        except Exception:
+            _log.exception("an add's outcome could not be handed over", directory=str(self._directory))
 
     def _failed_error(self) -> JournalFailedError:
         if self._failure is None:
@@ -329,9 +348,15 @@ class Journal:
         return error
 
 
-def _set_failed(future: asyncio.Future[None], error: JournalFailedError) -> None:
-    future.set_exception(error)
-    future.exception()  # on_failure tells it; a future nobody waits for must not be reported as forgotten
+def settle_future(future: asyncio.Future[None], failure: BaseException | None) -> None:
+    """Hand an outcome to a future that its waiter may have cancelled."""
+    if future.done():  # cancelled by its waiter
+        return
+    if failure is None:
+        future.set_result(None)
+    else:
+        future.set_exception(failure)
+        future.exception()  # on_failure tells it; a future nobody waits for must not be reported as forgotten
 
 
 def _delivered(effect: DeliverRecord) -> tuple[RecordKind, bytes, JournalPosition]:

@@ -1,5 +1,5 @@
 """Bytes of the journal: segment headers and records. Written and read here and nowhere else;
-docs/disk-format-journal.md has the tables.
+docs/disk-format.md has the tables.
 
 A journal is a sequence of numbered segment files of one fixed size. Each begins with its header, written twice
 in two pages and durable before the file gets its name, so that a segment whose both headers are bad is damage,

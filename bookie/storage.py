@@ -10,6 +10,7 @@ write or sync breaks a promise: ``on_fatal`` is called once, and the process mus
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -20,7 +21,14 @@ from octavo.bookie.filesystem import DiskSpace, FileSystem, read_file, replace_f
 from octavo.bookie.index import Index
 from octavo.bookie.index_format import IndexDamagedError
 from octavo.bookie.index_runs import run_bytes
-from octavo.bookie.journal import Journal, JournalCorruption, JournalPosition, JournalSettings, RecordKind
+from octavo.bookie.journal import (
+    Journal,
+    JournalCorruption,
+    JournalPosition,
+    JournalSettings,
+    RecordKind,
+    settle_future,
+)
 from octavo.bookie.ledger_state import (
     LedgerState,
     PackedStates,
@@ -205,9 +213,25 @@ class Storage:
         (deleted), :class:`BookieStorageError` (broken), :class:`BookieShuttingDownError`. The future may fail with
         :class:`DuplicateEntryError` and, after a slow look-up, with the same.
         """
-        if batch is None:
-            batch = verify_batch(ledger_id, entries)
-        return self._writer.add(ledger_id, ledger_key, entries, recovery=recovery, batch=batch)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        batch = batch or verify_batch(ledger_id, entries)
+        done = partial(settle_future, future)
+        self._writer.add(ledger_id, ledger_key, entries, recovery=recovery, batch=batch, done=done)
+        return future
+
+    def add_then(
+        self,
+        ledger_id: LedgerId,
+        ledger_key: bytes,
+        entries: Sequence[bytes],
+        *,
+        recovery: bool,
+        batch: SealedBatch,
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        """As :meth:`add`, without a future: ``done`` is called with the failure, or None, in the very step in which the
+        outcome is known, and not when this raises. It must be quick and must not raise."""
+        self._writer.add(ledger_id, ledger_key, entries, recovery=recovery, batch=batch, done=done)
 
     def fence(self, ledger_id: LedgerId, ledger_key: bytes) -> asyncio.Future[None]:
         """Refuse ordinary adds from now on; the future is done once that is durable (PROTOCOL F2). Idempotent.

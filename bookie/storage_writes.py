@@ -32,11 +32,15 @@ from octavo.protocol.errors import (
 log = structlog.get_logger()
 
 
+type Done = Callable[[BaseException | None], None]
+"""Called once with an add's failure, or None when its entries are durable; it must be quick and must not raise."""
+
+
 class _SlowAdd(NamedTuple):
     entries: Sequence[bytes]
     batch: SealedBatch
     recovery: bool
-    future: asyncio.Future[None]
+    done: Done
 
 
 class EntryWriter:
@@ -70,22 +74,22 @@ class EntryWriter:
         *,
         recovery: bool,
         batch: SealedBatch,
-    ) -> asyncio.Future[None]:
-        """See ``Storage.add``."""
+        done: Done,
+    ) -> None:
+        """See ``Storage.add_then``."""
         ledger = self._ledgers.get(ledger_id)
         self._admit(ledger, ledger_key, recovery)
         if ledger.ledger_key is None:
             self._pin(ledger, ledger_key)
         if batch.entry_ids[0] >= ledger.highest_plus_one and ledger.slow_adds is None:
-            return self._append(ledger, entries, batch)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        slow_add = _SlowAdd(entries, batch, recovery, future)
+            self._append(ledger, batch, done)
+            return
+        slow_add = _SlowAdd(entries, batch, recovery, done)
         if ledger.slow_adds is None:
             ledger.slow_adds = deque((slow_add,))
             self._spawn(ledger, ledger.slow_adds)
         else:
             ledger.slow_adds.append(slow_add)
-        return future
 
     def _admit(self, ledger: LedgerState, ledger_key: bytes, recovery: bool) -> None:
         self._check_usable()
@@ -104,16 +108,15 @@ class EntryWriter:
         self._journal.append(RecordKind.LEDGER_KEY, [encode_ledger_record(ledger.ledger_id, ledger_key)])
         self._changed(ledger)
 
-    def _append(self, ledger: LedgerState, entries: Sequence[bytes], batch: SealedBatch) -> asyncio.Future[None]:
+    def _append(self, ledger: LedgerState, batch: SealedBatch, done: Done) -> None:
         """Entries none of which is held: cache, journal, state, in one synchronous step."""
-        data = b"".join(entries)
-        sizes = list(map(len, entries))
+        data, sizes = batch.data, batch.sizes
         size = sizes[0]
         packed: int | array[int] = size if sizes.count(size) == len(sizes) else array("I", sizes)
         ids = batch.entry_ids
         kept = ids if isinstance(ids, range) else array("Q", ids)
         run = Run(ids[0], ids[-1], kept, packed, data, 0)
-        future = self._journal.append(RecordKind.ADD, (encode_add_head(ledger.ledger_id, run), data))
+        self._journal.append_then(RecordKind.ADD, (encode_add_head(ledger.ledger_id, run), data), done)
         self._cache.put(ledger.ledger_id, run, len(data))
         if run.last >= ledger.highest_plus_one:
             ledger.highest_plus_one = run.last + 1
@@ -122,7 +125,6 @@ class EntryWriter:
             if ledger.waiters is not None:
                 wake_waiters(ledger)
         self._changed(ledger)
-        return future
 
     def barrier(self) -> asyncio.Future[None]:
         """Done once everything journaled so far is durable. A record of its own, so that nobody shares a future."""
@@ -143,26 +145,29 @@ class EntryWriter:
                 if ledger.fenced and not slow_add.recovery:
                     raise LedgerFencedError(f"ledger {ledger.ledger_id} is fenced", may_have_happened=False)  # noqa: TRY301
                 self._check_usable()
-                durable = self._append_some(ledger, slow_add, missing)
+                self._append_some(ledger, slow_add, missing)
             except OctavoError as error:
-                _settle(slow_add.future, error)
+                slow_add.done(error)
             except Exception as error:
                 log.exception("add failed", ledger=ledger.ledger_id)
-                failed = InternalError(f"ledger {ledger.ledger_id}: the add failed: {error!r}")
-                _settle(slow_add.future, failed)
-            else:
-                durable.add_done_callback(_Relay(slow_add.future))
+                slow_add.done(InternalError(f"ledger {ledger.ledger_id}: the add failed: {error!r}"))
             queue.popleft()
         ledger.slow_adds = None
 
-    def _append_some(self, ledger: LedgerState, slow_add: _SlowAdd, missing: list[int]) -> asyncio.Future[None]:
-        entries, batch = slow_add.entries, slow_add.batch
+    def _append_some(self, ledger: LedgerState, slow_add: _SlowAdd, missing: list[int]) -> None:
+        batch = slow_add.batch
         if not missing:
-            return self.barrier()
-        if len(missing) < len(entries):
-            ids = tuple(batch.entry_ids[at] for at in missing)
-            entries, batch = [entries[at] for at in missing], batch._replace(entry_ids=ids)
-        return self._append(ledger, entries, batch)
+            # Held already: a success once the held copies are durable, as is everything before this record then.
+            self._journal.append_then(RecordKind.LEDGER_KEY, [encode_ledger_record(0)], slow_add.done)
+            return
+        if len(missing) < len(slow_add.entries):
+            entries = [slow_add.entries[at] for at in missing]
+            batch = batch._replace(
+                entry_ids=tuple(batch.entry_ids[at] for at in missing),
+                sizes=list(map(len, entries)),
+                data=b"".join(entries),
+            )
+        self._append(ledger, batch, slow_add.done)
 
     async def _missing(self, ledger: LedgerState, slow_add: _SlowAdd) -> list[int]:
         """Positions in the frame to be stored: not held, or held in a copy that does not verify.
@@ -221,23 +226,3 @@ class EntryWriter:
         """Wait until the slow adds accepted so far are decided."""
         if self._slow_tasks:
             await asyncio.wait(self._slow_tasks)
-
-
-class _Relay:
-    """Hands the outcome of a journal append to the future that a caller holds."""
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self._future = future
-
-    def __call__(self, done: asyncio.Future[None]) -> None:
-        _settle(self._future, done.exception())
-
-
-def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
-        future.exception()  # nobody may wait for it any more

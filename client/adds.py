@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from octavo.protocol.errors import EntryTooLargeError, InternalError, InvalidArgumentError, OctavoError
 from octavo.protocol.ids import LedgerId
-from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
+from octavo.protocol.limits import ADD_ENTRIES_TARGET, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
 
 type Payload = bytes | bytearray | memoryview
 
@@ -30,7 +30,7 @@ def frames_of(payloads: Sequence[bytes]) -> list[tuple[int, int]]:
     start = below = 0
     while start < len(payloads):
         stop = bisect_right(ends, below + FRAME_PAYLOAD_BYTES_TARGET, start, len(ends))
-        stop = max(min(stop, start + ENTRIES_PER_FRAME_MAX), start + 1)
+        stop = max(min(stop, start + ADD_ENTRIES_TARGET), start + 1)
         frames.append((start, stop))
         start, below = stop, ends[stop - 1]
     return frames

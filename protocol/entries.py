@@ -294,10 +294,21 @@ class SealedBatch(NamedTuple):
     entry_ids: Sequence[int]
     last_add_confirmed_plus_one: int
     """The highest in the batch."""
+    sizes: Sequence[int]
+    """Bytes of each sealed entry."""
+    data: bytes
+    """The entries back to back."""
 
 
 _BATCH_HEAD_BYTES = 40
 """The header up to the cumulative length: five 64-bit words, the first of format, digest, flags, payload length."""
+
+_REGULAR_ENTRIES_MIN = 16
+"""Batches of fewer entries are quicker verified one by one."""
+
+_ENTRY_ID_COLUMN = 16
+_CONSTANT_COLUMNS = (*range(_ENTRY_ID_COLUMN), *range(24, 32))
+"""Header bytes that entries of a regular batch share: all before the entry id, and the LAC."""
 
 _batch_head = itemgetter(slice(0, _BATCH_HEAD_BYTES))
 
@@ -316,6 +327,16 @@ def verify_batch(ledger_id: LedgerId, entries: Sequence[bytes]) -> SealedBatch:
         raise ProtocolError(f"a sealed entry of {min(sizes)} bytes is shorter than its header")
     if max(sizes) > SEALED_BYTES_MAX:
         raise EntryTooLargeError(f"a sealed entry of {max(sizes)} bytes is over the limit of {SEALED_BYTES_MAX}")
+    data = b"".join(entries)
+    if len(sizes) >= _REGULAR_ENTRIES_MIN and sizes.count(sizes[0]) == len(sizes):
+        regular = _verify_regular(ledger_id, sizes, data)
+        if regular is not None:
+            return regular
+    return _verify_each(ledger_id, entries, sizes, data)
+
+
+def _verify_each(ledger_id: LedgerId, entries: Sequence[bytes], sizes: list[int], data: bytes) -> SealedBatch:
+    """The verdict on any batch whose sizes are within the limits, entry by entry."""
     if set(map(_crc32c, entries)) != {RESIDUE}:
         raise DigestMismatchError(f"ledger {ledger_id}: an entry arrived damaged; send it again")
     heads = b"".join(map(_batch_head, entries))
@@ -346,7 +367,43 @@ def verify_batch(ledger_id: LedgerId, entries: Sequence[bytes]) -> SealedBatch:
     # one tells.
     if lac_plus_one > first and any(map(int.__gt__, lacs, entry_ids)):
         raise ProtocolError(f"ledger {ledger_id}: an entry whose last add confirmed is not below its own id")
-    return SealedBatch(ids, lac_plus_one)
+    return SealedBatch(ids, lac_plus_one, sizes, data)
+
+
+def _verify_regular(ledger_id: LedgerId, sizes: list[int], data: bytes) -> SealedBatch | None:
+    """The verdict on the most common batch by far: entries of one size, consecutive ids, one LAC. None when it is not
+    one, or not beyond doubt; nothing passes here that :func:`verify_batch` would refuse.
+
+    The CRC32C of intact entries back to back depends on their sizes only, so one checksum over ``data`` is compared
+    with that of as many made-up entries. Equal sizes put each byte of the headers into a column with a fixed stride.
+    """
+    size, count = sizes[0], len(sizes)
+    header = Header._make(HEADER.unpack_from(data))
+    first = header.entry_id
+    if (
+        header.format != FORMAT
+        or header.flags
+        or header.ledger_id != ledger_id
+        or size - header.payload_bytes != _OVERHEAD_BYTES.get(header.digest_code)
+        or first + count - 1 > ID_MAX
+        or header.last_add_confirmed_plus_one > first
+    ):
+        return None
+    made_up = bytes(size - CHECKSUM.size)
+    made_up += CHECKSUM.pack(_crc32c(made_up))
+    if _crc32c(data) != _crc32c(made_up * count):
+        return None
+    for column in _CONSTANT_COLUMNS:
+        if data[column::size].count(data[column]) != count:
+            return None
+    ids = array("Q", range(first, first + count))
+    if sys.byteorder == "little":
+        ids.byteswap()
+    expected = ids.tobytes()
+    for column in range(8):
+        if data[_ENTRY_ID_COLUMN + column :: size] != expected[column::8]:
+            return None
+    return SealedBatch(range(first, first + count), header.last_add_confirmed_plus_one, sizes, data)
 
 
 def verify_explicit_lac(ledger_id: LedgerId, sealed: bytes) -> EntryId:

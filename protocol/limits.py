@@ -12,6 +12,11 @@ FRAME_PAYLOAD_BYTES_TARGET = 512 * 1024
 """Sealed bytes after which a sender starts the next ADD or READ frame. Keeps one frame's work well under a millisecond,
 so that ledgers that share a connection are served in turn. One larger entry still travels, alone in its frame."""
 
+ADD_ENTRIES_TARGET = 512
+"""Entries after which a writer starts its next ADD frame. A turn's adds then travel as several frames, and while
+bookies work on the first the writer seals the next. Large enough that what a frame costs by itself is small beside its
+entries."""
+
 ENTRIES_PER_FRAME_MAX = 4096
 """Most entries in one frame: bounds the per-frame work of a bookie where entries are tiny."""
 
