@@ -1,0 +1,112 @@
+"""What docs/disk-format.md says is what the code does."""
+
+import re
+from array import array
+from pathlib import Path
+
+from octavo.bookie import entry_log, index_format
+from octavo.bookie.checkpoint_manifest import Manifest, decode_manifest, encode_manifest
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.filesystem import RealFileSystem
+from octavo.bookie.index_part import Part, PartWriter
+from octavo.bookie.index_runs import RUN_ENTRIES_MAX, make_run
+from octavo.bookie.journal_format import (
+    HEADER_BYTES,
+    JournalPosition,
+    Record,
+    RecordKind,
+    SegmentHeader,
+    encode_header,
+    encode_record,
+    examine,
+)
+from octavo.bookie.journal_replay import DECISIONS, Decision, Follower, Sight
+from octavo.bookie.ledger_state import LedgerState
+
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "disk-format.md").read_text(encoding="utf-8")
+HEADER = SegmentHeader(7, 0x5EED5EED, 64 * 1024 * 1024, 6, JournalPosition(5, 12288))
+
+
+def example(name: str) -> bytes:
+    """The bytes of one example block."""
+    found = re.search(rf"```{name}\n(.*?)```", DOCUMENT, re.DOTALL)
+    assert found is not None
+    return bytes.fromhex(found[1])
+
+
+def test_the_example_of_a_header_is_what_is_written() -> None:
+    assert encode_header(HEADER)[:HEADER_BYTES] == example("journal-header")
+
+
+def test_the_example_of_a_record_is_what_is_written_and_read() -> None:
+    head, padding = encode_record(
+        HEADER, 8192, RecordKind.FENCE, [b"hello"], body_bytes=5, synced=JournalPosition(7, 8192)
+    )
+    record = example("journal-record")
+    assert head + b"hello" + padding == record
+    assert examine(record, 8192, 8192, HEADER, HEADER.segment_bytes) == Record(
+        7, 8192, RecordKind.FENCE, b"hello", JournalPosition(7, 8192)
+    )
+
+
+def test_every_kind_of_record_is_listed() -> None:
+    for kind in RecordKind:
+        assert f"| {kind.value} | {kind.name} |" in DOCUMENT
+
+
+def test_the_table_of_decisions_is_the_one_in_the_document() -> None:
+    words = {
+        Decision.DELIVER: "deliver",
+        Decision.NEXT_SEGMENT: "next segment",
+        Decision.END: "end",
+        Decision.TORN: "torn tail",
+        Decision.CORRUPT: "corruption",
+    }
+    section = DOCUMENT.split("### Reading back")[1].split("### Example")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    told = [row[1:] for row in rows[2:]]
+    assert told == [[words[DECISIONS[sight, follower]] for follower in Follower] for sight in Sight]
+
+
+def test_the_example_of_a_manifest_is_what_is_written_and_read() -> None:
+    manifest = Manifest((7, 8192), 4, 3, (1, 3), ((2, 4096),))
+    assert encode_manifest(manifest) == example("manifest")
+    assert decode_manifest(example("manifest")) == manifest
+
+
+def test_the_examples_of_an_entry_log_are_what_is_written() -> None:
+    assert entry_log.encode_header(2) == example("entry-log-header")
+    assert entry_log.encode_totals(2, {12: 3064, 9: 1000}) == example("entry-log-totals")
+
+
+async def test_the_example_of_an_index_part_is_what_is_written_and_read(tmp_path: Path) -> None:
+    regular = make_run(range(0, 6, 2), (100, 100, 100), 2, 32)
+    irregular = make_run(array("Q", [7, 8, 10]), (100, 101, 100), 2, 332)
+    state = LedgerState(9)
+    state.ledger_key, state.fenced, state.highest_plus_one, state.lac_plus_one = b"key", True, 11, 9
+    filesystem = RealFileSystem()
+    writer = await PartWriter.create(filesystem, tmp_path, 3)
+    await writer.add_run(9, regular)
+    await writer.add_run(9, irregular)
+    await writer.add_state(9, state.encode())
+    written = await writer.finish()
+    await written.retire()
+    assert written.path.name == "0000000000000003.runs"
+    assert written.path.read_bytes() == example("index-part")
+
+    read = await Part.open(filesystem, written.path, 3)
+    assert [run async for run in read.runs()] == [(9, regular), (9, irregular)]
+    assert [found async for found in read.states()] == [(9, state.encode())]
+    await read.retire()
+    await filesystem.close()
+
+
+def test_sizes_in_the_text_are_those_of_the_code() -> None:
+    text = " ".join(DOCUMENT.split())
+    fields = BookieConfig.__dataclass_fields__
+    assert fields["journal_segment_bytes"].default == 64 * 1024 * 1024
+    assert "one fixed size (64 MiB unless set otherwise)" in text
+    assert fields["entry_log_bytes"].default == 1024 * 1024 * 1024
+    assert "(`entry_log_bytes`, default 1 GiB)" in text
+    assert f"A run has at most {RUN_ENTRIES_MAX:,} entries" in text
+    assert f"blocks of about {index_format.BLOCK_BODY_BYTES_TARGET // 1024} KiB" in text
