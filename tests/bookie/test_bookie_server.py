@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,6 +46,8 @@ from octavo.protocol.messages import (
     WriteLac,
 )
 from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
+
+WIRE_DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "wire-protocol.md").read_text(encoding="utf-8")
 
 
 @asynccontextmanager
@@ -288,6 +291,25 @@ async def test_a_client_that_does_not_take_its_answers_holds_up_nobody_and_littl
         slow.reader._transport.resume_reading()  # type: ignore[attr-defined]
         answered = sorted([(await slow.receive_reply())[0] for _ in asked])
         assert answered == asked
+
+
+async def test_info_tells_the_facts_that_the_document_lists(bookie: Bookie, client: RawClient) -> None:
+    table = WIRE_DOCUMENT.split("| fact | is |")[1].split("\n\n")[0]
+    documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    info = await client.ask(Info())
+    assert isinstance(info, InfoAnswer)
+    assert list(info.facts) == documented
+    assert info.facts == await bookie.server.info() | {"uptime_seconds": info.facts["uptime_seconds"]}
+    entries = seal(7, 0, [b"a", b"bb"])
+    await client.ask(add(7, entries))
+    await client.ask(read(7, 1, 1))
+    await bookie.server.storage.checkpoint()
+    counted = await bookie.server.info()
+    size = sum(map(len, entries))
+    assert (counted["adds"], counted["entries_added"], counted["bytes_added"]) == (1, 2, size)
+    assert (counted["reads"], counted["entries_read"], counted["bytes_read"]) == (1, 1, len(entries[1]))
+    assert (counted["ledgers"], counted["connections"], counted["state"]) == (1, 1, "writable")
+    assert counted["boot_id"] == bookie.server.identity.boot_id
 
 
 async def test_a_read_only_bookie_takes_recovery_adds_only(bookie: Bookie, client: RawClient) -> None:

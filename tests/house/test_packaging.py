@@ -50,6 +50,21 @@ def test_every_module_imports_from_the_wheel_alone(installed: Path, tmp_path: Pa
     assert failure == ""
 
 
+def test_the_command_of_the_wheel_runs(installed: Path, tmp_path: Path) -> None:
+    (scripts,) = installed.glob("octavo-*.dist-info/entry_points.txt")
+    assert "octavo = octavo.cli.main:main" in scripts.read_text(encoding="utf-8").splitlines()
+    program = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(installed)!r})\n"
+        "from octavo.cli.main import main\n"
+        "sys.argv = ['octavo', '--help']\n"
+        "sys.exit(main())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "ledger" in run.stdout
+
+
 def test_every_folder_with_code_is_mapped() -> None:
     folders = {path.parts[0] for path in python_files() if len(path.parts) > 1}
     assert folders - NOT_IN_THE_WHEEL == library_folders()
