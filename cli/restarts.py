@@ -16,11 +16,13 @@ EXIT_DATA_WRONG = 78
 PAUSE_SECONDS_MIN = 0.5
 """First pause: long enough that a port and a lock are free again, short enough not to be waited for."""
 
-PAUSE_SECONDS_MAX = 30.0
-"""Longest pause: how long a cured cause goes unnoticed at most."""
+PAUSE_SECONDS_MAX = 8.0
+"""Longest pause: how long a cured cause goes unnoticed at most. With the start that follows it stays well below the
+30 s after which a writer whose adds miss their quorum gives up: the pause must not be what kills it."""
 
-SETTLED_SECONDS = 30.0
-"""Time of service after which an end is news, not the same trouble again."""
+SETTLED_SECONDS = 10.0
+"""Time of service after which an end is news, not the same trouble again: longer than replaying the journal and the
+first checkpoint take, which is where a bookie that cannot stay up fails."""
 
 
 @dataclass(frozen=True, slots=True)

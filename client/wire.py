@@ -197,6 +197,9 @@ class Wire(asyncio.Protocol):
     def _write(self, body: bytes) -> None:
         transport = self._transport
         assert transport is not None
+        if transport.is_closing():
+            # It has failed, and `connection_lost` is on its way; transports complain in the log of writes after that.
+            return
         prefix = LENGTH.pack(len(body))
         if len(body) <= _JOIN_BYTES_MAX:
             transport.write(prefix + body)

@@ -27,7 +27,7 @@ def test_pauses_double_up_to_the_longest_while_a_bookie_cannot_stay_up_and_begin
         decision = policy.ended(1, ready_seconds)
         assert isinstance(decision, StartAgain)
         pauses.append(decision.pause_seconds)
-    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0]
     assert pauses[-1] == PAUSE_SECONDS_MAX
     assert policy.ended(1, SETTLED_SECONDS + 1) == StartAgain(PAUSE_SECONDS_MIN)
 

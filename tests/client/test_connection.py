@@ -1,5 +1,7 @@
 import asyncio
+import logging
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
@@ -7,12 +9,13 @@ from itertools import count
 import pytest
 from octavo.client.connection import BookieConnection
 from octavo.client.options import ClientOptions
-from octavo.client.wire import Outcome
+from octavo.client.wire import Outcome, Wire
 from octavo.protocol.errors import (
     BookieUnavailableError,
     ClientClosedError,
     InvalidArgumentError,
     LedgerFencedError,
+    OctavoError,
     OctavoTimeoutError,
     WrongClusterError,
 )
@@ -377,3 +380,35 @@ def test_options_name_what_is_wrong_with_them() -> None:
     for options, named in wrong:
         with pytest.raises(InvalidArgumentError, match=rf"\b{named}\b"):
             ClientOptions.from_keywords(options)
+
+
+class SilentOwner:
+    """A wire's owner that is not interested."""
+
+    def wire_up(self, wire: Wire, hello: Hello) -> None:
+        """Ignored."""
+
+    def wire_lost(self, wire: Wire, error: OctavoError) -> None:
+        """Ignored."""
+
+    def wire_writable(self, wire: Wire) -> None:
+        """Ignored."""
+
+
+async def test_requests_of_the_turn_in_which_the_socket_breaks_fail_in_doubt_and_without_noise_in_the_log(
+    bookie: FakeBookie, caplog: pytest.LogCaptureFixture
+) -> None:
+    hello = Hello(MAGIC, 1, 1, "test", CLUSTER_ID, "b1", "client", ())
+    wire = Wire(SilentOwner(), hello=hello, address=bookie.address, outgoing_bytes_max=8 * 1024 * 1024)
+    host, _, port = bookie.address.rpartition(":")
+    transport, _ = await asyncio.get_running_loop().create_connection(lambda: wire, host, int(port))
+    await wire.settled.wait()
+    transport.get_extra_info("socket").shutdown(socket.SHUT_WR)
+    outcomes: list[Outcome] = []
+    with caplog.at_level(logging.WARNING, "asyncio"):
+        for request_id in range(1, 21):
+            assert wire.send(Ping().encode(request_id), request_id, outcomes.append, timeout_seconds=10)
+        await wire.closed.wait()
+    assert [type(outcome) for outcome in outcomes] == [BookieUnavailableError] * 20
+    assert all(isinstance(outcome, BookieUnavailableError) and outcome.may_have_happened for outcome in outcomes)
+    assert caplog.messages == []
