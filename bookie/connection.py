@@ -239,9 +239,11 @@ class Connection(asyncio.Protocol):
             raise UnsupportedOperationError(f"operation {request.op.name} is not served by this version")
 
     def _add(self, request_id: int, request: Add) -> None:
-        if request.flags & AddFlag.DEFERRED_SYNC:
-            raise UnsupportedOperationError("deferred sync is not served by this version")
-        recovery = bool(request.flags & AddFlag.RECOVERY)
+        recovery = False
+        if request.flags is not AddFlag.NONE:
+            if request.flags & AddFlag.DEFERRED_SYNC:
+                raise UnsupportedOperationError("deferred sync is not served by this version")
+            recovery = bool(request.flags & AddFlag.RECOVERY)
         server = self._server
         if server.read_only and not recovery:
             raise BookieReadOnlyError(f"bookie {server.identity.bookie_id} is read-only")

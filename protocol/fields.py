@@ -62,11 +62,14 @@ def boolean(value: Any) -> bool:
 def flags(flag_class: type[enum.IntFlag]) -> Check:
     """Any set of the flags of ``flag_class``, and no other bit."""
     known = sum(flag_class)
+    # Made once: making an enum's combination is the dearest step of decoding a small frame.
+    combinations = {value: flag_class(value) for value in range(known + 1) if not value & ~known}
 
     def check(value: Any) -> enum.IntFlag:
-        if type(value) is not int or not 0 <= value <= known or value & ~known:
+        flags = combinations.get(value) if type(value) is int else None
+        if flags is None:
             raise ValueError(f"flags other than {known:#b}")
-        return flag_class(value)
+        return flags
 
     return check
 
