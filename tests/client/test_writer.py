@@ -19,7 +19,7 @@ from octavo.protocol.errors import (
     WouldBlock,
 )
 from octavo.protocol.ids import BookieId, LedgerId
-from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
+from octavo.protocol.limits import ADD_ENTRIES_TARGET, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import Add, Op, Ping
 from octavo.protocol.quorums import Quorums
 from support.writing import FakeCluster, fake_cluster
@@ -74,10 +74,10 @@ async def test_adds_of_one_turn_travel_in_one_frame_per_bookie(cluster: FakeClus
 
 async def test_frames_keep_to_both_limits(cluster: FakeCluster) -> None:
     ledger = await cluster.writer(window_entries=100_000)
-    await ledger.add_many([b""] * (ENTRIES_PER_FRAME_MAX * 2 + 1))
+    await ledger.add_many([b""] * (ADD_ENTRIES_TARGET * 2 + 1))
     big = FRAME_PAYLOAD_BYTES_TARGET // 2
     await ledger.add_many([bytes(big), bytes(big), bytes(big), bytes(big * 3), b"x"])
-    assert [len(add.entries) for add in adds_at(cluster, 0)] == [ENTRIES_PER_FRAME_MAX] * 2 + [1, 2, 1, 1, 1]
+    assert [len(add.entries) for add in adds_at(cluster, 0)] == [ADD_ENTRIES_TARGET] * 2 + [1, 2, 1, 1, 1]
     await ledger.close()
 
 
