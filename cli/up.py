@@ -122,10 +122,12 @@ class _Cluster:
                 self._announce_when_all_are_up()
                 return
             pause = decision.pause_seconds
+            # One that was killed had no time to say why: its last line tells of something else.
+            why = f": {reason}" if status[0] > 0 else ""
             self._tell(
                 "ended",
                 spec,
-                f"{spec.name} {how}; starting it again in {pause:g} s",
+                f"{spec.name} {how}{why}; starting it again in {pause:g} s",
                 exit_status=status[0],
                 reason=reason,
             )
