@@ -72,6 +72,8 @@ class Database:
         self, path: Path, *, create: bool, busy_timeout_seconds: float, clock: Callable[[], float], boot_id: str
     ) -> None:
         self._path = path
+        self._file = path.absolute()  # the working directory may change
+        self._identity: tuple[int, int] | None = None
         self._clock = clock
         self._boot_id = boot_id
         self._busy_timeout_seconds = busy_timeout_seconds
@@ -86,7 +88,7 @@ class Database:
                 )
             mode = "rwc" if create else "rw"
             self._connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_seconds
+                f"{self._file.as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_seconds
             )
             try:
                 self._prepare(create)
@@ -122,6 +124,7 @@ class Database:
             )
         self._switch_to_wal()
         self._execute("PRAGMA synchronous=FULL")
+        self._identity = _identity_of(self._file)
         self._data_version = self._pragma("data_version")
         self._version_seen = self._setting("versions")
         self._sessions_seen = self._live_sessions()
@@ -336,10 +339,19 @@ class Database:
             self._execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._check_in_place()
                 self._execute("COMMIT")
             finally:
                 if self._connection.in_transaction:
                     self._execute("ROLLBACK")
+
+    def _check_in_place(self) -> None:
+        """Refuse to change a file that nobody else can find any more: it would be lost without a word."""
+        if self._identity is not None and _identity_of(self._file) != self._identity:
+            raise MetadataUnavailableError(
+                f"{self._path} has been deleted or replaced while it was in use; put it back and start again",
+                may_have_happened=False,
+            )
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -381,6 +393,15 @@ def _error_for(error: sqlite3.Error, path: Path) -> OctavoError:
 
 def _primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _identity_of(path: Path) -> tuple[int, int] | None:
+    """What file the path names; None if it names none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _make_directory(directory: Path) -> None:

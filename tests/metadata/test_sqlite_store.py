@@ -190,6 +190,26 @@ async def test_operation_that_failed_leaves_no_transaction_open(path: Path) -> N
         assert not database._connection.in_transaction
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_file_deleted_or_replaced_while_in_use_is_reported_by_every_change(path: Path, replaced: bool) -> None:
+    async with await open_sqlite_store(path, create=True) as store:
+        await store.create_ledger(open_ledger(await store.allocate_ledger_id()))
+        for file in path.parent.iterdir():
+            file.rename(file.with_name("old-" + file.name))
+        if replaced:
+            async with await open_sqlite_store(path, create=True):
+                pass
+        for change in (store.allocate_ledger_id(), store.delete_ledger(LedgerId(0))):
+            with pytest.raises(MetadataUnavailableError, match="deleted or replaced") as caught:
+                await change
+            assert str(path) in caught.value.message
+            assert not caught.value.may_have_happened
+        if not replaced:
+            for file in list(path.parent.iterdir()):
+                file.rename(file.with_name(file.name.removeprefix("old-")))
+            assert await store.allocate_ledger_id() == 1
+
+
 def test_last_ledger_id_is_refused_when_all_are_used(path: Path) -> None:
     with closing(make_database(path)) as database:
         database._execute("UPDATE settings SET value = ? WHERE name = 'next_ledger_id'", (2**63 - 2,))
