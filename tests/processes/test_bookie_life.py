@@ -1,14 +1,12 @@
 """The life of bookie processes: start, stop, crash, refusal to start; and of `octavo up`, which keeps them."""
 
 import asyncio
-import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import BookieProcess, Up, is_running, occupied_port, octavo, wait_until
+from support.processes import BookieProcess, Up, free_neighbours, is_running, occupied_port, octavo, wait_until
 
 import octavo as octavo_client
 
@@ -119,7 +117,6 @@ def test_up_stopped_and_started_again_has_all_its_data(tmp_path: Path) -> None:
 
 
 def test_up_starts_a_bookie_again_that_was_killed_and_takes_its_ports_in_order(tmp_path: Path) -> None:
-    # Three neighbouring ports that are free now; nobody else on this machine is likely to take them meanwhile.
     base_port = free_neighbours(3)
     with Up(tmp_path / "data", base_port=base_port) as cluster:
         cluster.wait_ready()
@@ -134,25 +131,10 @@ def test_up_starts_a_bookie_again_that_was_killed_and_takes_its_ports_in_order(t
         assert {bookie["state"] for bookie in cluster.run("bookies", "--json").json} == {"writable"}
 
 
-def free_neighbours(number: int) -> int:
-    for base in range(20_000 + os.getpid() % 10_000, 60_000, number):
-        sockets = [socket.socket() for _ in range(number)]
-        try:
-            for offset, probe in enumerate(sockets):
-                probe.bind(("127.0.0.1", base + offset))
-        except OSError:
-            continue
-        else:
-            return base
-        finally:
-            for probe in sockets:
-                probe.close()
-    raise AssertionError("no free ports")
-
-
 def test_up_with_a_port_in_use_says_so_and_leaves_nothing_running(tmp_path: Path) -> None:
-    with occupied_port() as port:
-        refused = octavo("up", "--data-dir", tmp_path / "data", "--base-port", port - 1, "--bookies", 2)
+    base_port = free_neighbours(2)
+    with occupied_port(base_port + 1) as port:
+        refused = octavo("up", "--data-dir", tmp_path / "data", "--base-port", base_port, "--bookies", 2)
     refused.failed_with_one_line(1, str(port), "bookie-2 could not start")
     with Up(tmp_path / "data", "--bookies", 2) as cluster:
         cluster.wait_ready()

@@ -212,7 +212,20 @@ def is_running(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def occupied_port() -> Iterator[int]:
-    """A port of this machine that somebody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def occupied_port(port: int = 0) -> Iterator[int]:
+    """A port of this machine, any unless told which, that somebody listens on."""
+    with socket.create_server(("127.0.0.1", port)) as server:
         yield server.getsockname()[1]
+
+
+def free_neighbours(number: int) -> int:
+    """The first of so many neighbouring ports that are free now, from below those that the system hands out by itself:
+    nobody else on this machine is likely to take them meanwhile."""
+    for base in range(20_000 + os.getpid() % 10_000, 32_768, number):
+        with contextlib.ExitStack() as stack:
+            probes = [stack.enter_context(socket.socket()) for _ in range(number)]
+            with contextlib.suppress(OSError):
+                for offset, probe in enumerate(probes):
+                    probe.bind(("127.0.0.1", base + offset))
+                return base
+    raise AssertionError("no free ports")
