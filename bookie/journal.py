@@ -88,6 +88,7 @@ class Journal:
         """Use :meth:`open`."""
         self._directory = directory
         self._settings = settings
+        self._body_bytes_max = settings.body_bytes_max
         self._start = start
         self._on_failure = on_failure
         self._segments = SegmentFiles(filesystem, directory, settings, rng)
@@ -207,10 +208,8 @@ class Journal:
             done(self._failed_error())
             return
         body_bytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
-        if body_bytes > self._settings.body_bytes_max:
-            raise EntryTooLargeError(
-                f"a journal record of {body_bytes} bytes; the largest is {self._settings.body_bytes_max}"
-            )
+        if body_bytes > self._body_bytes_max:
+            raise EntryTooLargeError(f"a journal record of {body_bytes} bytes; the largest is {self._body_bytes_max}")
         self._bytes_appended += commit.append(kind, buffers, body_bytes, done)
         self._records_appended += 1
         self._wake_writer()

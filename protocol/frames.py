@@ -45,15 +45,9 @@ def pack_frame(values: tuple[Any, ...]) -> bytes:
 
 def unpack_body(body: bytes | bytearray | memoryview) -> list[Any]:
     """The array in a frame's body. Raises :class:`ProtocolError` for anything else."""
-    items_left = _ITEMS_MAX
-
-    def count[Container: (list[Any], dict[Any, Any])](container: Container) -> Container:
-        nonlocal items_left
-        items_left -= len(container) + 1
-        if items_left < 0:
-            raise ValueError("too many items")
-        return container
-
+    hooks: dict[str, Any] = {}
+    if len(body) > _ITEMS_MAX:  # in fewer bytes there is no room for more items
+        hooks = {"list_hook": (count := _ItemCount()), "object_hook": count}
     try:
         values = msgpack.unpackb(
             body,
@@ -61,14 +55,28 @@ def unpack_body(body: bytes | bytearray | memoryview) -> list[Any]:
             max_array_len=ENTRIES_PER_FRAME_MAX,
             max_map_len=_MAP_ITEMS_MAX,
             max_ext_len=0,
-            list_hook=count,
-            object_hook=count,
+            **hooks,
         )
     except Exception as error:  # the parser's errors share no base class; none may take a peer down
         raise ProtocolError(f"malformed frame: {type(error).__name__}") from error
     if type(values) is not list:
         raise ProtocolError("a frame holds one array")
     return values
+
+
+class _ItemCount:
+    """Counts the items of one frame as its lists and maps are completed."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = _ITEMS_MAX
+
+    def __call__[Container: (list[Any], dict[Any, Any])](self, container: Container) -> Container:
+        self._left -= len(container) + 1
+        if self._left < 0:
+            raise ValueError("too many items")
+        return container
 
 
 class FrameDecoder:

@@ -102,12 +102,12 @@ class Message:
         checks = cls.checks
         if len(values) != len(checks):
             raise ProtocolError(f"{cls.__name__}: {len(values)} fields instead of {len(checks)}")
-        checked = []
-        for index, (check, value) in enumerate(zip(checks, values, strict=True)):
-            try:
-                checked.append(check(value))
-            except ValueError as error:
-                raise ProtocolError(f"{cls.__name__}.{cls.names[index]}: {error}") from None
+        checked: list[Any] = []
+        try:
+            for check, value in zip(checks, values, strict=True):
+                checked.append(check(value))  # how many there are names the field that is wrong
+        except ValueError as error:
+            raise ProtocolError(f"{cls.__name__}.{cls.names[len(checked)]}: {error}") from None
         return cls(*checked)
 
     def to_fields(self) -> tuple[Any, ...]:
