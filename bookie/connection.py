@@ -74,8 +74,9 @@ log = structlog.get_logger("octavo.bookie")
 READS_AT_ONCE = 8
 """Reads of one connection that run at a time: enough to keep a disk busy, few enough to bound what waits to be sent."""
 
-_JOIN_BYTES_MAX = 16 * 1024
-"""Bodies up to this size are copied behind their length: dearer than a second write only for larger ones."""
+_JOIN_BYTES_MAX = 1024 * 1024
+"""Bodies up to this size are copied behind their length: a write of four bytes by itself is a system call and a packet
+more, and wakes the peer for nothing."""
 
 WRITE_BUFFER_BYTES_HIGH = 4 * 1024 * 1024
 """Unsent bytes of a connection above which no further read of its is started."""

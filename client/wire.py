@@ -39,8 +39,9 @@ from octavo.protocol.messages import (
 Outcome = Reply | OctavoError
 OnOutcome = Callable[[Outcome], None]
 
-_JOIN_BYTES_MAX = 16 * 1024
-"""Bodies up to this size are joined to their length prefix: one small copy is cheaper than a second write."""
+_JOIN_BYTES_MAX = 1024 * 1024
+"""Bodies up to this size are copied behind their length: a write of four bytes by itself is a system call and a packet
+more, and wakes the peer for nothing."""
 
 _RESUME_REQUESTS = REQUESTS_PER_CONNECTION_MAX * 3 // 4
 """A wire that was full of requests takes more once this few are outstanding: resuming at every reply would resume

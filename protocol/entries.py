@@ -35,6 +35,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple, cast
@@ -371,6 +372,13 @@ def _verify_each(ledger_id: LedgerId, entries: Sequence[bytes], sizes: list[int]
     return SealedBatch(ids, lac_plus_one, sizes, data)
 
 
+@lru_cache(maxsize=4096)
+def _checksum_of_intact(size: int, count: int) -> int:
+    """The CRC32C of ``count`` intact entries of ``size`` bytes each, back to back; that of made-up ones serves."""
+    made_up = bytes(size - CHECKSUM.size)
+    return _crc32c((made_up + CHECKSUM.pack(_crc32c(made_up))) * count)
+
+
 def _verify_regular(ledger_id: LedgerId, sizes: list[int], data: bytes) -> SealedBatch | None:
     """The verdict on the most common batches by far: one entry, or many of one size with consecutive ids and one LAC.
     None when it is neither, or not beyond doubt; nothing passes here that :func:`verify_batch` would refuse.
@@ -393,9 +401,7 @@ def _verify_regular(ledger_id: LedgerId, sizes: list[int], data: bytes) -> Seale
     batch = SealedBatch(range(first, first + count), header.last_add_confirmed_plus_one, sizes, data)
     if count == 1:
         return batch if _crc32c(data) == RESIDUE else None
-    made_up = bytes(size - CHECKSUM.size)
-    made_up += CHECKSUM.pack(_crc32c(made_up))
-    if _crc32c(data) != _crc32c(made_up * count):
+    if _crc32c(data) != _checksum_of_intact(size, count):
         return None
     for column in _CONSTANT_COLUMNS:
         if data[column::size].count(data[column]) != count:
