@@ -74,7 +74,7 @@ log = structlog.get_logger("octavo.bookie")
 READS_AT_ONCE = 8
 """Reads of one connection that run at a time: enough to keep a disk busy, few enough to bound what waits to be sent."""
 
-_JOIN_BYTES_MAX = 1024 * 1024
+_JOIN_BYTES_MAX = 128 * 1024
 """Bodies up to this size are copied behind their length: a write of four bytes by itself is a system call and a packet
 more, and wakes the peer for nothing."""
 

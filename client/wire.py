@@ -39,7 +39,7 @@ from octavo.protocol.messages import (
 Outcome = Reply | OctavoError
 OnOutcome = Callable[[Outcome], None]
 
-_JOIN_BYTES_MAX = 1024 * 1024
+_JOIN_BYTES_MAX = 128 * 1024
 """Bodies up to this size are copied behind their length: a write of four bytes by itself is a system call and a packet
 more, and wakes the peer for nothing."""
 
