@@ -271,9 +271,11 @@ class Journal:
                 # A log with an explicit end needs no search behind it at the next start.
                 self._commit.finish()
                 self._wake_writer()
-        if self._writer is not None:
-            await asyncio.wait([self._writer])
-        await self._segments.close()
+        try:
+            if self._writer is not None:
+                await asyncio.wait([self._writer])
+        finally:
+            await self._segments.close()
 
     # --- the writer ---------------------------------------------------------------------------------------------
 

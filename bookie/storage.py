@@ -9,6 +9,7 @@ write or sync breaks a promise: ``on_fatal`` is called once, and the process mus
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -106,10 +107,13 @@ class Storage:
         file or rebuild the bookie from its peers), OSError when the disk cannot be used.
         """
         storage = cls(filesystem, directory, settings or StorageSettings(), on_fatal)
-        await storage._open(journal_directory)
+        async with contextlib.AsyncExitStack() as opened:
+            await storage._open(journal_directory, opened)
+            opened.pop_all()
         return storage
 
-    async def _open(self, journal_directory: Path) -> None:
+    async def _open(self, journal_directory: Path, opened: contextlib.AsyncExitStack) -> None:
+        """``opened`` gets what must be closed if opening fails or is cancelled: tasks and files would outlive it."""
         filesystem, directory, settings = self._filesystem, self._directory, self._settings
         for folder in (directory / "entries", directory / "index"):
             await filesystem.make_directory(folder)
@@ -119,6 +123,7 @@ class Storage:
         self._index = await Index.open(
             filesystem, directory / "index", manifest.part_ids, cache_bytes=settings.index_cache_bytes
         )
+        opened.push_async_callback(self._index.close)
         async for ledger_id, state in self._index.states():
             self._packed.put(ledger_id, state)
         self._journal = await Journal.open(
@@ -128,6 +133,8 @@ class Storage:
             start=JournalPosition(*manifest.mark) if manifest.mark is not None else None,
             on_failure=self._fail,
         )
+        opened.push_async_callback(self._logs.close)
+        opened.push_async_callback(self._journal.close)
         self._checkpointer = Checkpointer(
             filesystem,
             directory,
@@ -420,18 +427,17 @@ class Storage:
             event.set()
         if self._timer is not None:
             self._timer.cancel()
-        await self._writer.drain()
-        if self._supervisor is not None:
-            await self._supervisor
-        try:
+        async with contextlib.AsyncExitStack() as closing:  # each is closed whatever happens to the others
+            closing.push_async_callback(self._logs.close)
+            closing.push_async_callback(self._index.close)
+            closing.push_async_callback(self._journal.close)
+            await self._writer.drain()
+            if self._supervisor is not None:
+                await self._supervisor
             if self._failure is None:
                 if self._checkpointer.is_dirty:
                     await self._checkpointer.checkpoint()
                 await self._checkpointer.close()
-        finally:
-            await self._journal.close()
-            await self._index.close()
-            await self._logs.close()
 
 
 async def _read_manifest(filesystem: FileSystem, directory: Path) -> Manifest:

@@ -1,0 +1,99 @@
+"""An opening or closing that is cut short leaves no task behind: such a task would outlive the files it works on."""
+
+import asyncio
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+
+import pytest
+import structlog
+from octavo.bookie.journal import JournalSettings
+from octavo.bookie.storage import Storage, StorageSettings
+from support.faulty_filesystem import MemoryFileSystem, run_until_crash
+from support.ledgers import LedgerScript, ids_of
+
+SETTINGS = StorageSettings(
+    checkpoint_seconds=3600, journal=JournalSettings(segment_bytes=64 * 1024, first_fill_bytes=0)
+)
+SCRIPT = LedgerScript(1)
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[list[MutableMapping[str, object]]]:
+    with structlog.testing.capture_logs() as events:
+        yield events
+
+
+async def open_storage(filesystem: MemoryFileSystem) -> Storage:
+    def failed(error: BaseException) -> None:
+        assert filesystem.crashed.is_set() or isinstance(error, asyncio.CancelledError), error
+
+    return await Storage.open(
+        filesystem,
+        directory=Path("/data"),
+        journal_directory=Path("/journal"),
+        settings=SETTINGS,
+        on_fatal=failed,
+    )
+
+
+async def disk_with_something_to_replay() -> MemoryFileSystem:
+    filesystem = MemoryFileSystem()
+
+    async def add_and_crash() -> None:
+        storage = await open_storage(filesystem)
+        await storage.add(SCRIPT.ledger_id, SCRIPT.key, SCRIPT.entries(range(20)), recovery=False)
+        filesystem.crash()
+
+    assert await run_until_crash(filesystem, add_and_crash)
+    return filesystem.after_crash(seed=1)
+
+
+async def check_opens_with(filesystem: MemoryFileSystem, entries: int) -> None:
+    storage = await open_storage(filesystem)
+    result = await storage.read(SCRIPT.ledger_id, 0, entries - 1, entries_max=100, bytes_max=100_000)
+    assert ids_of(result.entries) == list(range(entries))
+    await storage.close()
+    assert await tasks_left() == []
+
+
+async def tasks_left() -> list[str]:
+    await asyncio.sleep(0)  # those that have just been cancelled end in this turn
+    return [name for task in asyncio.all_tasks() if (name := task.get_name()).startswith("octavo")]
+
+
+async def test_an_opening_cancelled_at_any_moment_leaves_no_task_and_opens_the_next_time() -> None:
+    cut_short = 0
+    while True:
+        filesystem = await disk_with_something_to_replay()
+        opening = asyncio.create_task(open_storage(filesystem))
+        for _ in range(cut_short):
+            await asyncio.sleep(0)
+        if opening.done():
+            break
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+        assert await tasks_left() == [], f"cancelled after {cut_short} turns"
+        await check_opens_with(filesystem, 20)
+        cut_short += 1
+    assert cut_short > 20
+    await opening.result().close()
+
+
+async def test_a_closing_cancelled_at_any_moment_leaves_no_task_and_loses_nothing() -> None:
+    cut_short = 1  # after none it has not begun
+    while True:
+        filesystem = await disk_with_something_to_replay()
+        storage = await open_storage(filesystem)
+        await storage.add(SCRIPT.ledger_id, SCRIPT.key, SCRIPT.entries(range(20, 30)), recovery=False)
+        closing = asyncio.create_task(storage.close())
+        for _ in range(cut_short):
+            await asyncio.sleep(0)
+        if closing.done():
+            break
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert await tasks_left() == [], f"cancelled after {cut_short} turns"
+        await check_opens_with(filesystem, 30)
+        cut_short += 1
+    assert cut_short > 5
