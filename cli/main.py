@@ -1,51 +1,20 @@
-"""The ``octavo`` command."""
+"""The ``octavo`` command: what must be right before anything else is loaded."""
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
-from octavo.cli import bench, bookie, bookies, ledger, up
-
-from octavo._version import __version__
-
-app = typer.Typer(
-    name="octavo",
-    help="Octavo: a replicated, append-only log store.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"octavo {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def octavo(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """Octavo: a replicated, append-only log store.
-
-    `octavo up` starts a cluster on this machine; the other commands use it. Each has --help.
-    """
-
-
-up.register(app)
-app.add_typer(bookie.app)
-bookies.register(app)
-app.add_typer(ledger.app)
-app.add_typer(bench.app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line ``arguments`` (None: those of the process); the exit status."""
+    if arguments is None:
+        # Loading takes a while, and Python would answer a Ctrl-C meanwhile with a traceback. Nothing has been begun
+        # that would need tidying up; commands that begin something take the signal over.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        open_standard_streams()
+    from octavo.cli.commands import app  # noqa: PLC0415
+
     try:
         app(args=None if arguments is None else list(arguments), prog_name="octavo")
     except SystemExit as end:
@@ -53,6 +22,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def open_standard_streams() -> None:
+    """Put something in the place of standard streams that were closed (``<&-``, ``>&-``).
+
+    Their numbers would go to the next files opened, which would then be read or written as if they were the streams.
+    What takes their place is open the wrong way round: using it is an error, as it is for other programs, not an empty
+    file or output that vanishes.
+    """
+    wrong_way = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
+    for descriptor, (name, flags, mode) in enumerate(wrong_way):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, flags)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
 
 
 if __name__ == "__main__":

@@ -30,6 +30,10 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 _SIGNAL_STATUS_BASE = 128
 
+IMPATIENT_SECONDS = 0.5
+"""From when on a second signal means what it says. One that comes sooner is the same Ctrl-C once more: a parent such as
+``timeout`` passes it on to a process that the terminal has told already."""
+
 
 class LogLevel(StrEnum):
     """How much is logged, on standard error."""
@@ -181,15 +185,23 @@ def guarded(work: Callable[[], int], *, show_traceback: bool) -> int:
         status = work()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Nobody reads our output (`| head`): as silent as a C program that SIGPIPE ends. The descriptor is replaced
-        # so that the interpreter's own flush at its end does not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Nobody reads our output (`| head`): as silent as a C program that SIGPIPE ends.
+        _drop_output()
         return _SIGNAL_STATUS_BASE + signal.SIGPIPE
     except KeyboardInterrupt:
         return _SIGNAL_STATUS_BASE + signal.SIGINT
     except Exception as error:
-        return _report(error, show_traceback=show_traceback)
+        status = _report(error, show_traceback=show_traceback)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
     return status
+
+
+def _drop_output() -> None:
+    """Let what cannot be written go nowhere: the interpreter's own flush at its end must not fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(error: Exception, *, show_traceback: bool) -> int:
@@ -224,16 +236,20 @@ def print_error(text: str) -> None:
 
 
 async def _until_signalled(work: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
-    """Run ``work``; SIGINT and SIGTERM cancel it and let it clean up, a second signal ends the process at once."""
+    """Run ``work``; SIGINT and SIGTERM cancel it and let it clean up, a later one ends the process at once."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(work())
     received: list[signal.Signals] = []
+    first_at = 0.0
 
     def on_signal(number: signal.Signals) -> None:
+        nonlocal first_at
         received.append(number)
-        if len(received) > 1:
+        if len(received) == 1:
+            first_at = loop.time()
+            task.cancel()
+        elif loop.time() - first_at >= IMPATIENT_SECONDS:
             os._exit(_SIGNAL_STATUS_BASE + number)
-        task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)

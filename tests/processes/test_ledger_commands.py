@@ -262,3 +262,39 @@ def test_several_appends_at_once_get_ledgers_of_their_own(cluster: Up) -> None:
     assert len(set(results.values())) == 3
     for number, ledger_id in results.items():
         assert cluster.run("ledger", "read", ledger_id).stdout == b"%d\n" % number * 1000
+
+
+def test_an_interrupt_that_arrives_twice_is_one_and_leaves_no_ledger(cluster: Up) -> None:
+    before = ledger_ids(cluster)
+    with subprocess.Popen(
+        [*OCTAVO, "ledger", "append"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(OCTAVO_METADATA=cluster.uri),
+    ) as process:
+        wait_until(lambda: ledger_ids(cluster) != before, "the ledger is created")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_SECONDS) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    assert ledger_ids(cluster) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "closed"), [("ledger append", "<&-"), ("ledger list", ">&-"), ("ledger list --json", ">&-")]
+)
+def test_a_closed_standard_stream_is_one_clear_line_and_leaves_no_ledger(
+    cluster: Up, command: str, closed: str
+) -> None:
+    cluster.run("ledger", "append", stdin=b"something\n")
+    before = ledger_ids(cluster)
+    program = " ".join(OCTAVO)
+    done = subprocess.run(
+        f"exec {program} {command} {closed}",
+        shell=True,
+        stderr=subprocess.PIPE,
+        env=environment(OCTAVO_METADATA=cluster.uri),
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, b"octavo: Bad file descriptor\n")
+    assert ledger_ids(cluster) == before
