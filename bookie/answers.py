@@ -64,4 +64,4 @@ async def answer_read_lac(storage: Storage, request: ReadLac) -> LacAnswer:
             bytes_max=min(request.bytes_max, REPLY_ENTRY_BYTES_MAX),
         )
         entries = result.entries
-    return LacAnswer(view.known, view.fenced, False, view.explicit, entry, entries)
+    return LacAnswer(view.known, view.fenced, view.in_doubt, view.explicit, entry, entries)

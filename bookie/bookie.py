@@ -83,6 +83,12 @@ class Bookie:
         except (IndexDamagedError, UnsupportedJournalError) as error:
             raise DataWrongError(error.message) from error
         stack.push_async_callback(self._close_storage, storage)
+        if storage.doubts_every_ledger:
+            # A fresh id: every ledger that exists has a lower one (ids are handed out in order, never twice).
+            try:
+                await storage.limit_doubt(await store.allocate_ledger_id())
+            except OSError as error:
+                raise _translated(error, config.data_dir) from error
         self.server = server = BookieServer(storage, Identity(self.bookie_id, identity.cluster_id, boot_id, software))
         try:
             port = await server.start(config.host, config.port)

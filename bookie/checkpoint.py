@@ -97,6 +97,8 @@ class Checkpointer:
         self._commit_lock = asyncio.Lock()
         self._manifest_lock = asyncio.Lock()
         self._unmergeable: set[int] = set()
+        self.doubt_stop = manifest.doubt_stop
+        """See :class:`Manifest`. What is set here is durable with the next manifest."""
         self.dirty: dict[int, LedgerState] = {}
         """Ledgers whose state has changed since the last mark."""
         self.committing_states: dict[int, LedgerState] = {}
@@ -259,9 +261,17 @@ class Checkpointer:
     async def _replace_manifest(
         self, mark: tuple[int, int] | None, part_ids: tuple[int, ...], log_sizes: dict[int, int]
     ) -> None:
-        manifest = Manifest(mark, self._next_part_id, self._next_log_id, part_ids, tuple(sorted(log_sizes.items())))
+        logs = tuple(sorted(log_sizes.items()))
+        manifest = Manifest(mark, self._next_part_id, self._next_log_id, part_ids, logs, self.doubt_stop)
         await replace_file(self._filesystem, self._manifest_path, encode_manifest(manifest))
         self._manifest = manifest
+
+    async def limit_doubt(self, stop: int) -> None:
+        """Narrow the doubt to ledgers with ids below ``stop``, durably. Raises OSError."""
+        async with self._manifest_lock:
+            self.doubt_stop = stop
+            parts = tuple(part.part_id for part in self._index.parts)
+            await self._replace_manifest(self._manifest.mark, parts, self._log_sizes)
 
     # --- merging ----------------------------------------------------------------------------------------------
 

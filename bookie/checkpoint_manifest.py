@@ -5,9 +5,10 @@ It is replaced atomically, so a checkpoint happens at one instant: before it the
 replayed over the old parts, after it from the new mark over the new ones. The mark is in it for that reason, and
 needs no file of its own.
 
-Magic ``OCTVMFST``, format u32 (1), flags u8 (1: there is a mark), mark segment u64, mark offset u64, next part id
-u64, next log id u64, count of parts u32, count of logs u32; per part, oldest first: id u64; per log, ascending: id
-u64, length u64 in bytes; CRC32C u32, little-endian. All other integers big-endian.
+Magic ``OCTVMFST``, format u32 (1), flags u8 (1: there is a mark, 2: the bookie is in doubt), mark segment u64, mark
+offset u64, next part id u64, next log id u64, count of parts u32, count of logs u32; per part, oldest first: id u64;
+per log, ascending: id u64, length u64 in bytes; if in doubt: the ledger id u64 at which doubt ends; CRC32C u32,
+little-endian. All other integers big-endian.
 """
 
 import struct
@@ -20,7 +21,12 @@ FORMAT = 1
 _HEAD = struct.Struct(">8sIBQQQQII")
 _PART = struct.Struct(">Q")
 _LOG = struct.Struct(">QQ")
+_DOUBT = struct.Struct(">Q")
 _CHECKSUM = struct.Struct("<I")
+_MARKED, _IN_DOUBT = 1, 2
+
+EVERY_LEDGER = 2**64 - 1
+"""``doubt_stop`` of a bookie that cannot tell which ledgers existed when its doubt began."""
 
 
 class Manifest(NamedTuple):
@@ -34,6 +40,8 @@ class Manifest(NamedTuple):
     """Oldest first: the newer of two wins."""
     logs: tuple[tuple[int, int], ...]
     """Log id and the bytes of it that count."""
+    doubt_stop: int | None = None
+    """Of ledgers with lower ids acknowledged data or fences may have been lost here (PROTOCOL B4); None: of none."""
 
 
 EMPTY = Manifest(None, 1, 1, (), ())
@@ -41,11 +49,14 @@ EMPTY = Manifest(None, 1, 1, (), ())
 
 def encode_manifest(manifest: Manifest) -> bytes:
     segment, offset = manifest.mark or (0, 0)
+    flags = (_MARKED if manifest.mark is not None else 0) | (_IN_DOUBT if manifest.doubt_stop is not None else 0)
     body = _HEAD.pack(
-        MAGIC, FORMAT, manifest.mark is not None, segment, offset, manifest.next_part_id, manifest.next_log_id,
+        MAGIC, FORMAT, flags, segment, offset, manifest.next_part_id, manifest.next_log_id,
         len(manifest.part_ids), len(manifest.logs),
     )  # fmt: skip
     body += b"".join(map(_PART.pack, manifest.part_ids)) + b"".join(_LOG.pack(*log) for log in manifest.logs)
+    if manifest.doubt_stop is not None:
+        body += _DOUBT.pack(manifest.doubt_stop)
     return body + _CHECKSUM.pack(google_crc32c.value(body))
 
 
@@ -54,15 +65,18 @@ def decode_manifest(data: bytes) -> Manifest:
     body = data[: -_CHECKSUM.size]
     if len(body) < _HEAD.size or data[len(body) :] != _CHECKSUM.pack(google_crc32c.value(body)):
         raise ValueError("its checksum does not match its bytes")
-    magic, version, marked, segment, offset, next_part_id, next_log_id, parts, logs = _HEAD.unpack_from(body)
+    magic, version, flags, segment, offset, next_part_id, next_log_id, parts, logs = _HEAD.unpack_from(body)
     if magic != MAGIC or version != FORMAT:
         raise ValueError(f"not a manifest of format {FORMAT} (format {version})")
     start = _HEAD.size
     middle = start + parts * _PART.size
+    end = middle + logs * _LOG.size
+    doubt_stop = _DOUBT.unpack_from(body, end)[0] if flags & _IN_DOUBT else None
     return Manifest(
-        (segment, offset) if marked else None,
+        (segment, offset) if flags & _MARKED else None,
         next_part_id,
         next_log_id,
         tuple(part_id for (part_id,) in _PART.iter_unpack(body[start:middle])),
-        tuple((log_id, size) for log_id, size in _LOG.iter_unpack(body[middle : middle + logs * _LOG.size])),
+        tuple((log_id, size) for log_id, size in _LOG.iter_unpack(body[middle:end])),
+        doubt_stop,
     )

@@ -81,7 +81,7 @@ class Index:
                     found = list(merge_runs(runs, found)) if found else runs
                 for error in damage:
                     self._report(error)
-                    unknown += _gaps(found, error.first, error.last)
+                    unknown += gaps_between(found, error.first, error.last)
         finally:
             for part in parts:
                 await part.release()
@@ -114,7 +114,7 @@ class Index:
             await part.retire()
 
 
-def _gaps(runs: Sequence[Run], first: int, last: int) -> list[tuple[int, int]]:
+def gaps_between(runs: Sequence[Run], first: int, last: int) -> list[tuple[int, int]]:
     """The intervals of ``first..last`` that hold no id of ``runs``."""
     gaps: list[tuple[int, int]] = []
     for run in runs:

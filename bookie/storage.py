@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 from octavo.bookie.checkpoint import Checkpointer, remove_orphans
-from octavo.bookie.checkpoint_manifest import EMPTY, Manifest, decode_manifest, encode_manifest
+from octavo.bookie.checkpoint_manifest import EMPTY, EVERY_LEDGER, Manifest, decode_manifest, encode_manifest
 from octavo.bookie.entry_log import EntryLogs
 from octavo.bookie.filesystem import DiskSpace, FileSystem, read_file, replace_file
 from octavo.bookie.index import Index
@@ -43,6 +43,7 @@ from octavo.bookie.storage_writes import EntryWriter
 from octavo.bookie.write_cache import WriteCache
 from octavo.protocol.entries import SealedBatch, header_of, verify_batch
 from octavo.protocol.errors import (
+    BookieInDoubtError,
     BookieShuttingDownError,
     BookieStorageError,
     OctavoError,
@@ -148,6 +149,7 @@ class Storage:
             on_freeze=self._disarm,
         )
         self._ledgers.checkpointer = self._checkpointer
+        self._ledgers.doubt_stop = manifest.doubt_stop
         self._reader = EntryReader(self._cache, self._checkpointer, self._index, self._logs)
         self._writer = EntryWriter(
             self._journal, self._cache, self._ledgers, self._reader,
@@ -175,6 +177,11 @@ class Storage:
         self.corruption = list(self._journal.corruption)
         for place in self.corruption:
             log.error("journal damaged", path=str(place.path), offset=place.offset, reason=place.what)
+        if self.corruption:
+            # Durable with the checkpoint of this start, which comes before the damaged journal is let go.
+            self._checkpointer.doubt_stop = self._ledgers.doubt_stop = EVERY_LEDGER
+        if self._ledgers.doubt_stop is not None:
+            log.error("the bookie is in doubt: it may have lost acknowledged entries", ledgers_below=self.doubt_stop)
         log.info("journal replayed", records=records)
 
     def _replay_record(self, kind: RecordKind, body: bytes) -> None:
@@ -256,8 +263,8 @@ class Storage:
 
     def last_add_confirmed(self, ledger_id: LedgerId) -> LacView:
         """What is known of the ledger's end, from entries and explicit LACs."""
-        ledger = self._ledgers.get(ledger_id)
-        return LacView(is_known(ledger), ledger.fenced, ledger.last_add_confirmed, ledger.explicit_lac)
+        ledger, in_doubt = self._ledgers.get(ledger_id), self._ledgers.in_doubt(ledger_id)
+        return LacView(is_known(ledger), ledger.fenced, ledger.last_add_confirmed, ledger.explicit_lac, in_doubt)
 
     async def last_add_confirmed_entry(self, ledger_id: LedgerId) -> bytes | None:
         """The sealed entry that vouches for the highest LAC: the intact one with the highest id. None when none is
@@ -282,19 +289,45 @@ class Storage:
         bytes_max: int,
     ) -> ReadResult:
         """Entries of ``first..last`` whose id modulo ``stripe[0]`` is among ``stripe[1]``, up to either limit, but
-        one at least if one is found. Ids that damage or an I/O error hides are unknown, never absent (PROTOCOL R2)."""
+        one at least if one is found. Ids that damage or an I/O error hides are unknown, never absent (PROTOCOL R2), and
+        so is all that is missing of a ledger in doubt (B4)."""
         return await self._reader.read(
             ledger_id, first, last, highest=self._ledgers.get(ledger_id).highest, stripe=stripe,
-            entries_max=entries_max, bytes_max=bytes_max,
+            entries_max=entries_max, bytes_max=bytes_max, in_doubt=self._ledgers.in_doubt(ledger_id),
         )  # fmt: skip
 
     async def list_entries(self, ledger_id: LedgerId) -> list[tuple[int, int]]:
-        """The ids held, as intervals. Raises :class:`BookieStorageError` where damage hides them."""
+        """The ids held, as intervals. Raises :class:`BookieStorageError` where damage hides them,
+        :class:`BookieInDoubtError` for a ledger in doubt, where the ids left out would be negatives."""
+        if self._ledgers.in_doubt(ledger_id):
+            raise BookieInDoubtError(
+                f"ledger {ledger_id}: this bookie may have lost what it held of it", may_have_happened=False
+            )
         return await self._reader.ranges(ledger_id, self._ledgers.get(ledger_id).highest)
 
     def ledgers(self) -> list[int]:
         """Every ledger heard of, ascending."""
         return self._ledgers.ledger_ids()
+
+    # --- doubt ------------------------------------------------------------------------------------------------
+
+    @property
+    def doubt_stop(self) -> int | None:
+        """Of ledgers with lower ids acknowledged entries, keys or fences may have been lost here; None: of none.
+        Ordinary adds to them are refused, and nothing of them is ever absent (PROTOCOL B3, B4). Kept over restarts."""
+        return self._ledgers.doubt_stop
+
+    @property
+    def doubts_every_ledger(self) -> bool:
+        """The doubt awaits :meth:`limit_doubt`."""
+        return self.doubt_stop == EVERY_LEDGER
+
+    async def limit_doubt(self, stop: int) -> None:
+        """All ledgers with ids from ``stop`` on were created after the doubt began. Durable when it returns.
+        Raises OSError."""
+        assert self.doubts_every_ledger, "doubt is limited once; only copying from peers ends it"
+        await self._checkpointer.limit_doubt(stop)
+        self._ledgers.doubt_stop = stop
 
     # --- room, statistics -------------------------------------------------------------------------------------
 

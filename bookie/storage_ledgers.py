@@ -12,6 +12,8 @@ class LedgerTable:
     """Ledger id -> state. A clean state not used for long is dropped from memory but for its packed bytes."""
 
     def __init__(self, packed: PackedStates, hot_max: int) -> None:
+        self.doubt_stop: int | None = None
+        """Of ledgers with lower ids something may have been lost here; None: of none (PROTOCOL B4)."""
         self._packed = packed
         self._hot: dict[int, LedgerState] = {}
         self._hot_max = hot_max
@@ -29,6 +31,10 @@ class LedgerTable:
                 self._evict()
             self._hot[ledger_id] = state
         return state
+
+    def in_doubt(self, ledger_id: int) -> bool:
+        """Whether acknowledged entries, or the fence, of this ledger may have been lost here."""
+        return self.doubt_stop is not None and ledger_id < self.doubt_stop
 
     def _evict(self) -> None:
         checkpointer = self.checkpointer

@@ -17,7 +17,7 @@ import google_crc32c
 import structlog
 from octavo.bookie.checkpoint import Checkpointer
 from octavo.bookie.entry_log import EntryLogs
-from octavo.bookie.index import Index, Lookup
+from octavo.bookie.index import Index, Lookup, gaps_between
 from octavo.bookie.index_runs import Run, merge_runs, ranges_of, sizes_between, slice_entries, span
 from octavo.bookie.write_cache import WriteCache
 from octavo.protocol.entries import RESIDUE
@@ -97,10 +97,12 @@ class EntryReader:
         stripe: tuple[int, Sequence[int]],
         entries_max: int,
         bytes_max: int,
+        in_doubt: bool = False,
     ) -> ReadResult:
-        """See ``Storage.read``. No id above ``highest`` is held."""
+        """See ``Storage.read``. No id above ``highest`` is held. ``in_doubt``: what is not held may have been lost, so
+        it is unknown (PROTOCOL B4)."""
         if highest is None or first > highest:
-            return ReadResult(first, last, [], [])
+            return ReadResult(first, last, [], [(first, last)] if in_doubt else [])
         modulus, residues = stripe
         window_last = min(last, highest, first + -(-entries_max * modulus // len(residues)) - 1)
         wanted = window_last - first + 1 if modulus == 1 else None
@@ -123,6 +125,10 @@ class EntryReader:
                 break
         entries: list[bytes] = []
         unknown = [(low, min(high, last_covered)) for low, high in lookup.unknown if low <= last_covered]
+        if in_doubt:
+            unknown += [
+                gap for gap in gaps_between(lookup.runs, first, last_covered) if _names_any(*gap, modulus, residues)
+            ]
         for selection in selections:
             found = await self.fetch(ledger_id, selection)
             if None in found:
@@ -219,6 +225,11 @@ class EntryReader:
                     found.append((low, high))
             first, width = last + 1, _LIST_IDS if lookup.runs else width * 2
         return found
+
+
+def _names_any(first: int, last: int, modulus: int, residues: Sequence[int]) -> bool:
+    """Whether an id of ``first..last`` was asked for."""
+    return last - first + 1 >= modulus or any(entry_id % modulus in residues for entry_id in range(first, last + 1))
 
 
 def _positions(run: Run, modulus: int, residues: Sequence[int]) -> Sequence[int]:

@@ -36,6 +36,8 @@ class LacView(NamedTuple):
     last_add_confirmed: int | None
     explicit: bytes | None
     """The sealed explicit LAC, if there is one."""
+    in_doubt: bool
+    """Something of the ledger may have been lost here: the LAC is only a hint (PROTOCOL B4)."""
 
 
 class StorageStatistics(NamedTuple):

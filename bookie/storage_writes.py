@@ -21,6 +21,7 @@ from octavo.bookie.storage_reads import EntryReader, Selection
 from octavo.bookie.write_cache import WriteCache
 from octavo.protocol.entries import SealedBatch
 from octavo.protocol.errors import (
+    BookieInDoubtError,
     DuplicateEntryError,
     InternalError,
     LedgerFencedError,
@@ -102,6 +103,11 @@ class EntryWriter:
             raise NoSuchLedgerError(f"ledger {ledger.ledger_id} has been deleted")
         if ledger.fenced and not recovery:
             raise LedgerFencedError(f"ledger {ledger.ledger_id} is fenced", may_have_happened=False)
+        if not recovery and self._ledgers.in_doubt(ledger.ledger_id):
+            raise BookieInDoubtError(
+                f"ledger {ledger.ledger_id}: this bookie may have lost what it held of it, its fence included",
+                may_have_happened=False,
+            )
 
     def _pin(self, ledger: LedgerState, ledger_key: bytes) -> None:
         ledger.ledger_key = ledger_key

@@ -1,6 +1,7 @@
 """A whole bookie, asked over a real socket: what it takes, refuses, and how it treats those who break the rules."""
 
 import asyncio
+import os
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,6 +16,7 @@ from octavo.bookie.filesystem import RealFileSystem
 from octavo.metadata import BookieState, MetadataStore, open_metadata_store
 from octavo.protocol import limits
 from octavo.protocol.errors import (
+    BookieInDoubtError,
     BookieReadOnlyError,
     DigestMismatchError,
     DuplicateEntryError,
@@ -64,6 +66,12 @@ async def running_bookie(directory: Path, store: MetadataStore, **settings: obje
             await bookie.stop()
     finally:
         await filesystem.close()
+
+
+def cut_off_journal(directory: Path) -> None:
+    """What no crash does: the only segment ends before the size in its header."""
+    (segment,) = directory.rglob("journal-*.segment")
+    os.truncate(segment, 16 * 1024)
 
 
 def client_of(bookie: Bookie) -> RawClient:
@@ -334,6 +342,24 @@ async def test_a_bookie_has_everything_after_a_restart_and_keeps_its_name(tmp_pa
         assert await client.ask(read(7, 0, 1)) == ReadAnswer(1, entries, (), None)
         assert isinstance(await client.ask(add(7, seal(7, 2, [b"c"], password=b"no"), key=b"no")), UnauthorizedError)
         assert isinstance(await client.ask(add(8, seal(8, 0, [b"c"]))), LedgerFencedError)
+
+
+async def test_a_bookie_with_a_damaged_journal_doubts_every_ledger_made_before_and_none_made_later(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    old = await store.allocate_ledger_id()
+    async with running_bookie(tmp_path, store) as bookie, client_of(bookie) as client:
+        await client.greet()
+        assert await client.ask(add(old, seal(old, 0, [b"a"]))) == Added()
+    cut_off_journal(tmp_path)
+    for _ in range(2):
+        async with running_bookie(tmp_path, store) as bookie, client_of(bookie) as client:
+            await client.greet()
+            new = await store.allocate_ledger_id()
+            assert await client.ask(read(old, 0, 1)) == ReadAnswer(1, seal(old, 0, [b"a"]), ((1, 1),), None)
+            assert isinstance(await client.ask(add(old, seal(old, 1, [b"b"]))), BookieInDoubtError)
+            assert await client.ask(add(new, seal(new, 0, [b"c"]))) == Added()
+            assert await client.ask(read(new, 0, 1)) == ReadAnswer(1, seal(new, 0, [b"c"]), (), None)
 
 
 async def test_a_bookie_is_registered_while_it_lives(tmp_path: Path, store: MetadataStore) -> None:

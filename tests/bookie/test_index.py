@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.bookie.checkpoint_manifest import Manifest, decode_manifest, encode_manifest
+from octavo.bookie.checkpoint_manifest import EVERY_LEDGER, Manifest, decode_manifest, encode_manifest
 from octavo.bookie.index import Index
 from octavo.bookie.index_format import IndexDamagedError
 from octavo.bookie.index_merge import TIER_BYTES, choose_merge, merge_parts, tier_of
@@ -185,6 +185,8 @@ def test_manifest_round_trip_and_every_damaged_byte() -> None:
     data = encode_manifest(manifest)
     assert decode_manifest(data) == manifest
     assert decode_manifest(encode_manifest(manifest._replace(mark=None))).mark is None
+    for other in (manifest._replace(doubt_stop=12), manifest._replace(mark=None, doubt_stop=EVERY_LEDGER)):
+        assert decode_manifest(encode_manifest(other)) == other
     for at in range(len(data)):
         with pytest.raises(ValueError, match=r"checksum|format"):
             decode_manifest(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])

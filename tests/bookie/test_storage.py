@@ -197,7 +197,7 @@ async def test_fenced_storage_refuses_plain_adds_takes_recovery_adds_and_remembe
     await asyncio.gather(before, *fences)
     await storage.fence(script.ledger_id, script.key)
     await storage.add(script.ledger_id, script.key, [script.entry(1)], recovery=True)
-    assert storage.last_add_confirmed(unheard.ledger_id) == (True, True, None, None)
+    assert storage.last_add_confirmed(unheard.ledger_id) == (True, True, None, None, False)
     await storage.close()
     storage = await open_storage(filesystem)
     for ledger in (script, unheard):
@@ -262,7 +262,7 @@ async def test_cancelled_waiters_withdraw_nothing(storage: Storage) -> None:
 async def test_lac_rises_with_entries_and_explicit_lacs_and_survives(filesystem: MemoryFileSystem) -> None:
     script = LedgerScript(1)
     storage = await open_storage(filesystem)
-    assert storage.last_add_confirmed(script.ledger_id) == (False, False, None, None)
+    assert storage.last_add_confirmed(script.ledger_id) == (False, False, None, None, False)
     assert await storage.last_add_confirmed_entry(script.ledger_id) is None
     await storage.add(script.ledger_id, script.key, script.entries(range(5), lac=2), recovery=False)
     assert storage.last_add_confirmed(script.ledger_id).last_add_confirmed == 2
@@ -270,7 +270,7 @@ async def test_lac_rises_with_entries_and_explicit_lacs_and_survives(filesystem:
     storage.write_lac(script.ledger_id, script.key, script.explicit_lac(3), EntryId(3))
     for _ in range(2):
         view = storage.last_add_confirmed(script.ledger_id)
-        assert view == (True, False, 4, script.explicit_lac(4))
+        assert view == (True, False, 4, script.explicit_lac(4), False)
         entry = await storage.last_add_confirmed_entry(script.ledger_id)
         assert entry == script.entry(4, lac=2)
         await storage.close()
