@@ -1,0 +1,149 @@
+"""Every disk that a power cut can leave, at every instant of a storage's life, keeps what was promised
+(PROTOCOL B1 to B3).
+
+``OCTAVO_CRASH_SAMPLES`` (default 4) is the number of places drawn per fault class and instant where not every
+combination can be built; ``make soak`` raises it.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from sys import stdout
+
+import pytest
+import structlog
+from support.crash_states import FAULT_CLASSES, crash_states
+from support.crash_workload import Driver, Promises, promises_at, recorded, verify
+from support.recording_filesystem import Noted, Recording, SyncBegun, SyncEnded
+
+SAMPLES = int(os.environ.get("OCTAVO_CRASH_SAMPLES", "4"))
+PHASES = ("replay", "checkpoint", "close")
+
+Workload = Callable[[Driver], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with structlog.testing.capture_logs():
+        yield
+
+
+async def few_adds_and_a_fence(driver: Driver) -> None:
+    """Small enough for every combination at most instants."""
+    await driver.add(1, range(3))
+    await driver.fence(1)
+    await driver.add(1, (3,), recovery=True)
+    await driver.checkpoint()
+    await driver.add(2, (0,))
+
+
+async def everything(driver: Driver) -> None:
+    """Rolled logs and segments, flushes, checkpoints, merges, resent and interleaved ids, a fence, trims."""
+    for round_number in range(7):
+        first = round_number * 20
+        adds = [
+            driver.add(1, range(first, first + 10)),
+            driver.add(1, range(first + 10, first + 20)),
+            driver.add(2, range(first, first + 20, 2)),
+        ]
+        if round_number == 1:
+            await adds[-1]
+            await driver.fence(3)
+            adds.append(driver.add(3, range(5), recovery=True))
+        if round_number % 2:
+            adds.append(driver.add(2, range(first - 20, first, 2)))
+            adds.append(driver.add(2, range(first - 19, first, 2)))
+        driver.write_lac(1, first)
+        await asyncio.gather(*adds)
+        if round_number in {1, 3, 4, 5, 6}:
+            await driver.checkpoint()
+
+
+WORKLOADS = (few_adds_and_a_fence, everything)
+
+
+async def run(workload: Workload, files: Mapping[Path, bytes]) -> Recording:
+    async with recorded(files) as (driver, recording):
+        await workload(driver)
+    return recording
+
+
+async def check_all(
+    recording: Recording, start: Promises | None, *, seed: int, samples: int, counts: Counter[str], every: int = 1
+) -> list[tuple[dict[Path, bytes], Promises]]:
+    """Verify the states of a recording, every so many of them; gives them back with their promises."""
+    promises = promises_at(recording.events, start)
+    checked = []
+    for number, state in enumerate(crash_states(recording, seed=seed, samples=samples)):
+        if number % every:
+            continue
+        expected = promises[state.instant]
+        try:
+            await verify(state.files, expected)
+        except Exception as error:
+            recent = "\n  ".join(map(_short, recording.events[max(0, state.instant - 12) : state.instant]))
+            error.add_note(f"{state.fault_class}, after event {state.instant}, while {expected.phase}:\n  {recent}")
+            raise
+        counts[state.fault_class] += 1
+        counts[f"while: {expected.phase or 'adding'}"] += 1
+        checked.append((state.files, expected))
+    return checked
+
+
+def _short(event: object) -> str:
+    return str(event)[:200]
+
+
+def show(title: str, counts: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
+    total = sum(counts[name] for name in FAULT_CLASSES)
+    lines = [f"\n{title}: {total} crash states"]
+    lines += [f"  {count:6} {name}" for name, count in sorted(counts.items())]
+    with capsys.disabled():
+        stdout.write("\n".join(lines) + "\n")
+
+
+async def test_what_was_promised_survives_a_power_cut_at_every_instant(capsys: pytest.CaptureFixture[str]) -> None:
+    counts: Counter[str] = Counter()
+    for seed, workload in enumerate(WORKLOADS):
+        recording = await run(workload, {})
+        await check_all(recording, None, seed=seed, samples=SAMPLES, counts=counts)
+    show("one power cut", counts, capsys)
+    missing = [name for name in FAULT_CLASSES if not counts[name]]
+    missing += [name for name in PHASES if not counts[f"while: {name}"]]
+    assert not missing, "classes that no state was built for"
+    assert sum(counts[name] for name in FAULT_CLASSES) >= 2_000
+
+
+@pytest.mark.parametrize("kind", [int, Path])
+async def test_states_of_a_disk_whose_syncs_do_nothing_do_not_pass(kind: type) -> None:
+    """The check can fail: with every sync of a file, or of a directory, taken out of the recording it does."""
+    recording = await run(few_adds_and_a_fence, {})
+    recording.events = [
+        Noted(None) if isinstance(event, SyncBegun) and isinstance(event.what, kind) else event
+        for event in recording.events
+    ]
+    begun = {event.serial for event in recording.events if isinstance(event, SyncBegun)}
+    recording.events = [
+        Noted(None) if isinstance(event, SyncEnded) and event.serial not in begun else event
+        for event in recording.events
+    ]
+    with pytest.raises(Exception, match=r"lost|damage|missing|unknown|checksum"):
+        await check_all(recording, None, seed=0, samples=4, counts=Counter())
+
+
+async def idle(driver: Driver) -> None:
+    """A start and a stop: replay, its checkpoint, the new journal."""
+
+
+async def test_power_cuts_during_the_start_after_a_power_cut_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    counts: Counter[str] = Counter()
+    for seed, workload in enumerate(WORKLOADS):
+        recording = await run(workload, {})
+        first_cuts = await check_all(recording, None, seed=seed, samples=1, counts=Counter(), every=41)
+        for number, (files, promises) in enumerate(first_cuts):
+            again = await run(idle, files)
+            await check_all(again, promises, seed=number, samples=1, counts=counts, every=1 + 60 // SAMPLES)
+    show("power cuts in the start after a power cut", counts, capsys)
+    assert counts["while: replay"] > 100

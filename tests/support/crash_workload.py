@@ -1,0 +1,220 @@
+"""What a storage does while its crashes are enumerated, what it has promised at each instant, and whether a disk
+keeps it.
+
+Workloads note what they send and what is promised to them in the recording; :class:`Promises` is what those notes, up
+to the instant of the crash, add up to.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from octavo.bookie.filesystem import FileSystem
+from octavo.bookie.journal import JournalSettings
+from octavo.bookie.storage import Storage, StorageSettings
+from octavo.protocol.errors import LedgerFencedError
+from octavo.protocol.ids import EntryId
+from support.faulty_filesystem import MemoryFileSystem
+from support.ledgers import LedgerScript, ids_of
+from support.recording_filesystem import Event, Noted, Recording, RecordingFileSystem
+
+DATA, JOURNAL = Path("/d"), Path("/j")
+LEDGERS = range(1, 7)
+SCRIPTS = {ledger_id: LedgerScript(ledger_id, payload_bytes=30) for ledger_id in LEDGERS}
+LAST_ID = 1000
+"""Above every id that a workload sends."""
+
+SMALL = StorageSettings(
+    cache_bytes_max=2_500,
+    entry_log_bytes=3_000,
+    checkpoint_journal_bytes=1 << 40,
+    checkpoint_seconds=86_400,
+    journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0),
+)
+"""A log, a cache and a journal segment are full after a few adds. Checkpoints come when the workload asks."""
+
+
+class Sent(NamedTuple):
+    """These ids may be found from now on."""
+
+    ledger_id: int
+    ids: tuple[int, ...]
+
+
+class Acknowledged(NamedTuple):
+    """These ids must be found from now on."""
+
+    ledger_id: int
+    ids: tuple[int, ...]
+
+
+class Fenced(NamedTuple):
+    """The ledger must refuse ordinary adds from now on."""
+
+    ledger_id: int
+
+
+class Phase(NamedTuple):
+    """What the storage is busy with from now on; None: nothing but adds."""
+
+    name: str | None
+
+
+class Promises:
+    """The sum of the notes up to an instant."""
+
+    def __init__(self) -> None:
+        self.sent: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
+        self.acknowledged: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
+        self.fenced: set[int] = set()
+        self.phase: str | None = None
+
+    def copy(self) -> "Promises":
+        other = Promises()
+        for event in self.as_notes():
+            other.take(event)
+        return other
+
+    def as_notes(self) -> list[object]:
+        """Notes that add up to the same."""
+        return [
+            *(Sent(ledger_id, tuple(ids)) for ledger_id, ids in self.sent.items()),
+            *(Acknowledged(ledger_id, tuple(ids)) for ledger_id, ids in self.acknowledged.items()),
+            *map(Fenced, self.fenced),
+        ]
+
+    def take(self, note: object) -> None:
+        if isinstance(note, Sent):
+            self.sent[note.ledger_id].update(note.ids)
+        elif isinstance(note, Acknowledged):
+            self.acknowledged[note.ledger_id].update(note.ids)
+        elif isinstance(note, Fenced):
+            self.fenced.add(note.ledger_id)
+        elif isinstance(note, Phase):
+            self.phase = note.name
+
+
+def promises_at(events: Iterable[Event], start: Promises | None = None) -> list[Promises]:
+    """The promises after 0, 1, 2, ... events; neighbours share one object as long as nothing is noted."""
+    current = start.copy() if start is not None else Promises()
+    found = [current]
+    for event in events:
+        if isinstance(event, Noted):
+            current = _and(current, event.what)
+        found.append(current)
+    return found
+
+
+def _and(promises: Promises, note: object) -> Promises:
+    both = promises.copy()
+    both.phase = promises.phase
+    both.take(note)
+    return both
+
+
+class Driver:
+    """A storage on a recording file system, driven by a workload."""
+
+    def __init__(self, storage: Storage, recording: Recording) -> None:
+        self.storage = storage
+        self._recording = recording
+
+    def add(self, ledger_id: int, ids: Iterable[int], *, recovery: bool = False) -> asyncio.Future[None]:
+        script, sent = SCRIPTS[ledger_id], tuple(ids)
+        self._recording.note(Sent(ledger_id, sent))
+        future = self.storage.add(script.ledger_id, script.key, script.entries(sent), recovery=recovery)
+
+        def acknowledged(done: asyncio.Future[None]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._recording.note(Acknowledged(ledger_id, sent))
+
+        future.add_done_callback(acknowledged)
+        return future
+
+    async def fence(self, ledger_id: int) -> None:
+        await self.storage.fence(SCRIPTS[ledger_id].ledger_id, SCRIPTS[ledger_id].key)
+        self._recording.note(Fenced(ledger_id))
+
+    def write_lac(self, ledger_id: int, lac: int) -> None:
+        script = SCRIPTS[ledger_id]
+        self.storage.write_lac(script.ledger_id, script.key, script.explicit_lac(lac), EntryId(lac))
+
+    @asynccontextmanager
+    async def phase(self, name: str) -> AsyncIterator[None]:
+        self._recording.note(Phase(name))
+        yield
+        self._recording.note(Phase(None))
+
+    async def checkpoint(self) -> None:
+        async with self.phase("checkpoint"):
+            await self.storage.checkpoint()
+
+
+def disk(files: Mapping[Path, bytes]) -> MemoryFileSystem:
+    """A file system with exactly these files."""
+    filesystem = MemoryFileSystem()
+    for path, content in files.items():
+        filesystem.set_content(path, content)
+    return filesystem
+
+
+def _must_not_fail(error: BaseException) -> None:
+    raise AssertionError("the storage failed") from error
+
+
+async def open_storage(filesystem: FileSystem, settings: StorageSettings = SMALL) -> Storage:
+    return await Storage.open(
+        filesystem, directory=DATA, journal_directory=JOURNAL, settings=settings, on_fatal=_must_not_fail
+    )
+
+
+@asynccontextmanager
+async def recorded(
+    files: Mapping[Path, bytes], settings: StorageSettings = SMALL
+) -> AsyncIterator[tuple[Driver, Recording]]:
+    """A driver of a storage on these files, opened, and at the end closed, under recording."""
+    recording = Recording(files)
+    recording.note(Phase("replay"))
+    storage = await open_storage(RecordingFileSystem(disk(files), recording), settings)
+    recording.note(Phase(None))
+    yield Driver(storage, recording), recording
+    recording.note(Phase("close"))
+    await storage.close()
+    recording.note(Phase(None))
+
+
+async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
+    """Start a storage on the disk and hold it to the promises. Raises AssertionError."""
+    storage = await open_storage(disk(files))
+    assert not storage.corruption, "a power cut was taken for damage"
+    assert storage.doubt_stop is None, "a power cut was taken for damage"
+    for ledger_id, script in SCRIPTS.items():
+        held = await _read_all(storage, script)
+        ids = ids_of(held)
+        acknowledged, sent = promises.acknowledged[ledger_id], promises.sent[ledger_id]
+        assert acknowledged <= set(ids), f"ledger {ledger_id} lost {sorted(acknowledged - set(ids))}"
+        assert set(ids) <= sent, f"ledger {ledger_id} made up {sorted(set(ids) - sent)}"
+        assert held == script.entries(ids), f"ledger {ledger_id}: other bytes"
+        listed = await storage.list_entries(script.ledger_id)
+        assert [i for low, high in listed for i in range(low, high + 1)] == ids
+        if ledger_id in promises.fenced:
+            with pytest.raises(LedgerFencedError):
+                storage.add(script.ledger_id, script.key, [script.entry(LAST_ID)], recovery=False)
+    statistics = storage.statistics()
+    assert not statistics.entries_damaged
+    assert not statistics.index_damage_seen
+    await storage.close()
+
+
+async def _read_all(storage: Storage, script: LedgerScript) -> list[bytes]:
+    held: list[bytes] = []
+    first = 0
+    while first <= LAST_ID:
+        result = await storage.read(script.ledger_id, first, LAST_ID, entries_max=64, bytes_max=5_000)
+        assert not result.unknown, f"ledger {script.ledger_id}: {result.unknown} unknown after a power cut"
+        held += result.entries
+        first = result.last_covered + 1
+    return held
