@@ -2,8 +2,8 @@
 
 The record is a list of :data:`Event`: when a change of bytes or names began and ended, when a sync began and ended,
 and what the test *noted* in between (what was sent, acknowledged, fenced, deleted). A crash may come between any two
-events. What a sync covers follows the promise of ``octavo.bookie.filesystem`` to the letter: what had *returned* when it was
-called.
+events. What a sync covers follows the promise of ``octavo.bookie.filesystem`` to the letter: what had *returned* when
+it was called.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
