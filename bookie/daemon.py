@@ -6,6 +6,7 @@ its identity are wrong: starting again cannot help, and supervisors are told not
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import os
 import random
@@ -44,8 +45,28 @@ GARBAGE_THRESHOLD = 20_000
 """Objects made before Python looks for cycles. A bookie makes few cycles and many runs, which are none."""
 
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Names of glibc's malloc.h."""
+
+_MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024
+"""glibc's own maximum: above every frame, so that none gets pages of its own."""
+
+_TRIM_THRESHOLD_BYTES = 128 * 1024 * 1024
+"""Free memory kept: about what one flush of the write cache frees, and the next minute takes again."""
+
+
+def _keep_freed_memory() -> None:
+    """Let malloc keep what is freed. By default glibc gives every large buffer back to the kernel, which then has to
+    clear pages for the next one: a tenth of a busy bookie's time. Other libraries of C are left as they are."""
+    with contextlib.suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
+
+
 def run(config: BookieConfig) -> int:
     """Run a bookie until it is told to stop; the exit status."""
+    _keep_freed_memory()
     configure_logging(config.log_level, config.log_format)
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     try:

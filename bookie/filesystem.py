@@ -17,15 +17,14 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import queue
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-_WRITEV_BUFFERS_MAX = 1024
-"""IOV_MAX on Linux: one vectored write takes no more buffers."""
+from octavo.bookie.async_writes import AsyncWrites
+from octavo.bookie.direct_io import DirectWriter
+from octavo.bookie.real_file import DirectFile, Lane, RealFile
 
 
 class DiskSpace(NamedTuple):
@@ -72,10 +71,16 @@ class File(Protocol):
 class FileSystem(Protocol):
     """A host's disks as one bookie sees them."""
 
-    async def open(self, path: Path, *, create: bool = False, dedicated_thread: bool = False) -> File:
+    async def open(
+        self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
+    ) -> File:
         """Open for reading and writing. ``create`` makes the file and fails with FileExistsError when it is there;
         without it a missing file is a FileNotFoundError. ``dedicated_thread`` gives the file's writes a thread of their
-        own, for the journal, whose latency nothing else may add to."""
+        own, for the journal, whose latency nothing else may add to.
+
+        ``direct`` sends the file's writes past the page cache, where the file system can: for files that are written
+        forward and not read meanwhile. What lies between the end of a write and the next multiple of
+        ``DIRECT_BLOCK_BYTES`` may become zeros."""
 
     async def list_directory(self, path: Path) -> list[str]:
         """Names in a directory, sorted."""
@@ -127,185 +132,32 @@ async def replace_file(filesystem: FileSystem, path: Path, content: bytes) -> No
     await filesystem.sync_directory(path.parent)
 
 
-class _Lane:
-    """One thread that runs operations in order and hands results back to the loop.
-
-    Lighter than a ThreadPoolExecutor (no second future, no lock pair per call): this is on the path of every lone add.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._jobs: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = (
-            queue.SimpleQueue()
-        )
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-        future = asyncio.get_running_loop().create_future()
-        self._jobs.put((future, function, arguments))
-        return future
-
-    def stop(self) -> None:
-        self._jobs.put(None)
-
-    def join(self) -> None:
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            future, function, arguments = job
-            try:
-                result, error = function(*arguments), None
-            except BaseException as raised:
-                result, error = None, raised
-            # A closed loop has nobody waiting any more.
-            with contextlib.suppress(RuntimeError):
-                future.get_loop().call_soon_threadsafe(_settle, future, result, error)
-            del job, future, function, arguments, result, error
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # cancelled by its waiter; the operation itself has run
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
-
-
-def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
-    for start in range(0, len(buffers), _WRITEV_BUFFERS_MAX):
-        part = buffers[start : start + _WRITEV_BUFFERS_MAX]
-        expected = sum(map(len, part))
-        written = os.pwritev(descriptor, part, offset)
-        if written != expected:
-            _write_rest(descriptor, offset + written, b"".join(part)[written:])
-        offset += expected
-
-
-def _write_and_sync(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
-    """Usually one system call, hence one hand-over of the interpreter between this thread and the loop's."""
-    if len(buffers) <= _WRITEV_BUFFERS_MAX and os.pwritev(descriptor, buffers, offset, os.RWF_DSYNC) == sum(
-        map(len, buffers)
-    ):
-        return
-    _write_all(descriptor, offset, buffers)
-    os.fdatasync(descriptor)
-
-
-def _write_rest(descriptor: int, offset: int, rest: bytes) -> None:
-    """Finish a short write (a signal, or the disk filling up: then the next attempt raises ENOSPC)."""
-    view = memoryview(rest)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        offset += written
-        view = view[written:]
-
-
-def _read_all(descriptor: int, offset: int, size: int) -> bytes:
-    data = os.pread(descriptor, size, offset)
-    if len(data) == size or not data:
-        return data
-    parts = [data]
-    got = len(data)
-    while got < size and (data := os.pread(descriptor, size - got, offset + got)):
-        parts.append(data)
-        got += len(data)
-    return b"".join(parts)
-
-
-class RealFile:
-    """A file of the operating system. Writes and syncs run in order in one lane; reads run in a pool beside them."""
-
-    def __init__(
-        self, path: Path, descriptor: int, lane: _Lane, readers: ThreadPoolExecutor, *, owns_lane: bool
-    ) -> None:
-        self._path = path
-        self._descriptor = descriptor
-        self._lane = lane
-        self._readers = readers
-        self._owns_lane = owns_lane
-        self._reads_running = 0
-        self._closing = False
-
-    def __repr__(self) -> str:
-        return f"<RealFile {self._path}>"
-
-    @property
-    def path(self) -> Path:
-        return self._path
-
-    async def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
-
-    async def read(self, offset: int, size: int) -> bytes:
-        if self._closing:
-            raise OSError(f"{self._path} is closed")
-        loop = asyncio.get_running_loop()
-        try:
-            running = loop.run_in_executor(self._readers, _read_all, self._descriptor, offset, size)
-        except RuntimeError as error:
-            raise OSError(f"{self._path}: the file system seam is closed") from error
-        self._reads_running += 1
-        running.add_done_callback(self._read_finished)
-        # The descriptor must stay open until the thread is done, though its waiter may be cancelled.
-        return await asyncio.shield(running)
-
-    def _read_finished(self, running: asyncio.Future[bytes]) -> None:
-        self._reads_running -= 1
-        if not running.cancelled():
-            running.exception()  # retrieved here too: its waiter may have been cancelled
-        if self._closing and not self._reads_running:
-            self._close_descriptor()
-
-    async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
-        await self._lane.submit(_write_all, self._descriptor, offset, buffers)
-
-    def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> Awaitable[None]:
-        return self._lane.submit(_write_and_sync, self._descriptor, offset, buffers)
-
-    async def sync(self) -> None:
-        await self._lane.submit(os.fdatasync, self._descriptor)
-
-    async def allocate(self, size: int) -> None:
-        await self._lane.submit(self._allocate, size)
-
-    def _allocate(self, size: int) -> None:
-        os.posix_fallocate(self._descriptor, 0, size)
-
-    async def truncate(self, size: int) -> None:
-        await self._lane.submit(os.ftruncate, self._descriptor, size)
-
-    async def close(self) -> None:
-        if self._closing:
-            return
-        self._closing = True
-        if self._owns_lane:
-            self._lane.stop()
-            await asyncio.get_running_loop().run_in_executor(self._readers, self._lane.join)
-        else:
-            await self._lane.submit(lambda: None)
-        if not self._reads_running:
-            self._close_descriptor()
-
-    def _close_descriptor(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
 class RealFileSystem:
     """The operating system's files, with all blocking calls in threads of this object."""
 
     def __init__(self, *, reader_threads: int = 4) -> None:
-        self._lane = _Lane("octavo-background-io")
+        self._lane = Lane("octavo-background-io")
         self._readers = ThreadPoolExecutor(reader_threads, thread_name_prefix="octavo-read-io")
+        self._async_writes: AsyncWrites | None = None
+        self._async_writes_tried = False
 
-    async def open(self, path: Path, *, create: bool = False, dedicated_thread: bool = False) -> RealFile:
+    async def open(
+        self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
+    ) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        descriptor = await self._lane.submit(os.open, path, flags, 0o640)
-        lane = _Lane(f"octavo-io-{path.name}") if dedicated_thread else self._lane
-        return RealFile(path, descriptor, lane, self._readers, owns_lane=dedicated_thread)
+        descriptor, writer = await self._lane.submit(_open, path, flags, direct)
+        lane = Lane(f"octavo-io-{path.name}") if dedicated_thread else self._lane
+        if writer is None:
+            return RealFile(path, descriptor, lane, self._readers, owns_lane=dedicated_thread)
+        if not self._async_writes_tried:
+            self._async_writes_tried = True
+            self._async_writes = AsyncWrites.open()
+        return DirectFile(
+            *(path, descriptor, lane, self._readers),
+            writer=writer,
+            async_writes=self._async_writes,
+            owns_lane=dedicated_thread,
+        )
 
     async def list_directory(self, path: Path) -> list[str]:
         return sorted(await self._lane.submit(os.listdir, path))
@@ -334,12 +186,24 @@ class RealFileSystem:
         return DiskSpace(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
 
     async def close(self) -> None:
+        if self._async_writes is not None:
+            self._async_writes.close()
+            self._async_writes = None
         self._lane.stop()
         await asyncio.to_thread(self._join)
 
     def _join(self) -> None:
         self._lane.join()
         self._readers.shutdown(wait=True)
+
+
+def _open(path: Path, flags: int, direct: bool) -> tuple[int, DirectWriter | None]:
+    descriptor = os.open(path, flags, 0o640)
+    try:
+        return descriptor, DirectWriter.open(path) if direct else None
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _make_directory(path: Path) -> None:

@@ -279,7 +279,7 @@ class SegmentFiles:
         path = self._directory / _FRESH_NAME
         with contextlib.suppress(FileNotFoundError):
             await self._filesystem.remove(path)
-        file = await self._filesystem.open(path, create=True)
+        file = await self._filesystem.open(path, create=True, direct=True)
         try:
             await file.allocate(self._settings.segment_bytes)
             stop = min(fill_bytes, self._settings.segment_bytes)
@@ -324,7 +324,7 @@ class SegmentFiles:
         spare = self._directory / self._spares.pop()
         path = self._directory / segment_name(number)
         # Renamed only when the header is durable, and opened by its final name: the handle says what it is.
-        file = await self._filesystem.open(spare)
+        file = await self._filesystem.open(spare, direct=True)
         try:
             if await file.size() != self._settings.segment_bytes:
                 await file.truncate(self._settings.segment_bytes)
@@ -333,4 +333,4 @@ class SegmentFiles:
             await file.close()
         await self._filesystem.rename(spare, path)
         await self._filesystem.sync_directory(self._directory)
-        return Segment(header, await self._filesystem.open(path, dedicated_thread=True))
+        return Segment(header, await self._filesystem.open(path, dedicated_thread=True, direct=True))

@@ -55,7 +55,9 @@ class HeldFileSystem(MemoryFileSystem):
         self.gates: list[asyncio.Future[None]] = []
         self.arrived = asyncio.Event()
 
-    async def open(self, path: Path, *, create: bool = False, dedicated_thread: bool = False) -> Any:
+    async def open(
+        self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
+    ) -> Any:
         file = await super().open(path, create=create)
         return HeldFile(file, self) if dedicated_thread else file
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from octavo.bookie.direct_io import DIRECT_BLOCK_BYTES
 from octavo.bookie.filesystem import DiskSpace
 
 PAGE_BYTES = 512
@@ -131,10 +132,11 @@ def _copy_page(target: bytearray, source: bytes | bytearray, page: int, size: in
 class MemoryFile:
     """An open file of a :class:`MemoryFileSystem`."""
 
-    def __init__(self, filesystem: "MemoryFileSystem", path: Path, inode: Inode) -> None:
+    def __init__(self, filesystem: "MemoryFileSystem", path: Path, inode: Inode, *, direct: bool = False) -> None:
         self._filesystem = filesystem
         self._path = path
         self._inode = inode
+        self._block_bytes = DIRECT_BLOCK_BYTES if direct else 1
         self._closed = False
 
     def __repr__(self) -> str:
@@ -160,7 +162,9 @@ class MemoryFile:
 
     async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
         self._check_open()
-        await self._filesystem.change("write", self._path, lambda: self._inode.write(offset, b"".join(buffers)))
+        data = b"".join(buffers)
+        data += bytes(-(offset + len(data)) % self._block_bytes)
+        await self._filesystem.change("write", self._path, lambda: self._inode.write(offset, data))
 
     async def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> None:
         await self.write(offset, buffers)
@@ -300,7 +304,9 @@ class MemoryFileSystem:
 
     # --- the interface of FileSystem -------------------------------------------------------------------------------
 
-    async def open(self, path: Path, *, create: bool = False, dedicated_thread: bool = False) -> MemoryFile:
+    async def open(
+        self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
+    ) -> MemoryFile:
         self._check_directory(path.parent)
         if create:
             if path in self._names:
@@ -315,7 +321,7 @@ class MemoryFileSystem:
             await self.step("open", path)
             if path not in self._names:
                 raise FileNotFoundError(f"no file {path}")
-        return MemoryFile(self, path, self._names[path])
+        return MemoryFile(self, path, self._names[path], direct=direct)
 
     async def list_directory(self, path: Path) -> list[str]:
         await self.step("list_directory", path)

@@ -1,0 +1,208 @@
+"""Files written past the page cache, beside a plain model of their bytes. Where the file system under the tests has no
+direct writes, the same must hold of ordinary ones."""
+
+import asyncio
+import errno
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from octavo.bookie.async_writes import AsyncWrites
+from octavo.bookie.direct_io import BUFFER_BYTES, DIRECT_BLOCK_BYTES, DirectWriter
+from octavo.bookie.filesystem import File, RealFileSystem
+
+SIZE = 4 * BUFFER_BYTES // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES
+
+
+@pytest.fixture(params=["kernel", "thread"])
+def by_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the kernel is asked to write by itself."""
+    if request.param == "thread":
+        monkeypatch.setattr(AsyncWrites, "open", classmethod(lambda _cls: None))
+    return bool(request.param == "kernel")
+
+
+@asynccontextmanager
+async def direct_file(path: Path, *, size: int = SIZE) -> AsyncIterator[File]:
+    filesystem = RealFileSystem()
+    file = await filesystem.open(path, create=True, dedicated_thread=True, direct=True)
+    await file.allocate(size)
+    try:
+        yield file
+    finally:
+        await file.close()
+        await filesystem.close()
+
+
+def written_by_kernel(path: Path) -> bool:
+    """Whether this machine lets the kernel write ``path`` by itself."""
+    context, writer = AsyncWrites.open(), DirectWriter.open(path)
+    for opened in (context, writer):
+        if opened is not None:
+            opened.close()
+    return context is not None and writer is not None
+
+
+def pieces(chance: random.Random, size: int) -> list[bytes]:
+    """``size`` bytes in some buffers."""
+    data, cuts = chance.randbytes(size), sorted(chance.randrange(size + 1) for _ in range(chance.randrange(5)))
+    return [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, size], strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.usefixtures("by_kernel")
+async def test_forward_writes_of_any_size_leave_what_was_written(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    path = tmp_path / "file"
+    async with direct_file(path) as file:
+        model = bytearray(await file.size())
+        at = 0
+        for _ in range(60):
+            if chance.random() < 0.2:
+                at += chance.randrange(3 * DIRECT_BLOCK_BYTES)  # also into the middle of a block never written
+            buffers = pieces(chance, chance.choice([0, 1, 300, 4096, chance.randrange(70_000)]))
+            data = b"".join(buffers)
+            await (file.write_and_sync if chance.random() < 0.8 else file.write)(at, buffers)
+            model[at : at + len(data)] = data
+            at += len(data)
+        await file.sync()
+        # Reads see it too, whichever way it was written.
+        assert await file.read(0, at) == model[:at]
+    written = path.read_bytes()
+    assert written[:at] == model[:at]
+    assert not any(written[at : at + 2 * DIRECT_BLOCK_BYTES])
+
+
+@pytest.mark.usefixtures("by_kernel")
+async def test_what_does_not_fit_in_the_buffer_is_written_whole(tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(2 * BUFFER_BYTES + 777)
+    async with direct_file(tmp_path / "file") as file:
+        await file.write_and_sync(0, [b"head"])
+        await file.write_and_sync(4, [data])
+        await file.write_and_sync(4 + len(data), [b"tail"])
+        assert await file.read(0, 8 + len(data)) == b"head" + data + b"tail"
+
+
+@pytest.mark.usefixtures("by_kernel")
+async def test_many_small_buffers_are_written_in_order(tmp_path: Path) -> None:
+    buffers = [bytes([number % 251]) * (number % 7) for number in range(3000)]
+    async with direct_file(tmp_path / "file") as file:
+        await file.write_and_sync(0, buffers)
+        assert await file.read(0, sum(map(len, buffers))) == b"".join(buffers)
+
+
+@pytest.mark.usefixtures("by_kernel")
+async def test_a_write_in_the_middle_keeps_what_stands_before_it_in_its_block(tmp_path: Path) -> None:
+    async with direct_file(tmp_path / "file") as file:
+        await file.write_and_sync(0, [b"a" * 100])
+        await file.write_and_sync(8192, [b"b" * 100])
+        await file.write_and_sync(100, [b"c" * 100])
+        assert await file.read(0, 200) == b"a" * 100 + b"c" * 100
+        assert await file.read(8192, 100) == b"b" * 100
+
+
+@pytest.mark.usefixtures("by_kernel")
+async def test_overlapping_calls_all_take_effect(tmp_path: Path) -> None:
+    async with direct_file(tmp_path / "file") as file:
+        writes = [file.write_and_sync(number * 1000, [bytes([number]) * 1000]) for number in range(20)]
+        await asyncio.gather(*writes)
+        assert await file.read(0, 20_000) == b"".join(bytes([number]) * 1000 for number in range(20))
+
+
+@pytest.mark.usefixtures("by_kernel")
+async def test_a_cancelled_waiter_withdraws_nothing(tmp_path: Path) -> None:
+    async with direct_file(tmp_path / "file") as file:
+        abandoned = asyncio.ensure_future(file.write_and_sync(0, [b"a" * 1000]))
+        await asyncio.sleep(0)
+        abandoned.cancel()
+        await file.write_and_sync(1000, [b"b" * 1000])
+        assert await file.read(0, 2000) == b"a" * 1000 + b"b" * 1000
+
+
+@pytest.mark.parametrize("refusal", [errno.EAGAIN, errno.EOPNOTSUPP])
+async def test_what_the_kernel_cannot_begin_at_once_is_written_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    def refuse(
+        _self: AsyncWrites, _fd: int, _at: int, _size: int, _offset: int, on_written: Callable[[int], None]
+    ) -> bool:
+        on_written(-refusal)
+        return True
+
+    monkeypatch.setattr(AsyncWrites, "write_and_sync", refuse)
+    async with direct_file(tmp_path / "file") as file:
+        await file.write_and_sync(0, [b"a" * 1000])
+        await file.write_and_sync(1000, [b"b" * 1000])
+        assert await file.read(0, 2000) == b"a" * 1000 + b"b" * 1000
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"), [(-errno.EIO, errno.EIO), (0, errno.EIO), (-errno.ENOSPC, errno.ENOSPC)]
+)
+async def test_a_failed_or_short_write_of_the_kernel_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: int, expected: int
+) -> None:
+    def fail(
+        _self: AsyncWrites, _fd: int, _at: int, _size: int, _offset: int, on_written: Callable[[int], None]
+    ) -> bool:
+        on_written(result)
+        return True
+
+    async with direct_file(tmp_path / "file") as file:
+        if not written_by_kernel(tmp_path / "file"):
+            return
+        monkeypatch.setattr(AsyncWrites, "write_and_sync", fail)
+        with pytest.raises(OSError, match="file") as raised:
+            await file.write_and_sync(0, [b"a" * 1000])
+        assert raised.value.errno == expected
+
+
+async def test_without_direct_writes_ordinary_ones_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really_open = os.open
+
+    def refuse_direct(path: Path, flags: int, *more: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no direct writes here")
+        return really_open(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", refuse_direct)
+    async with direct_file(tmp_path / "file") as file:
+        await file.write_and_sync(0, [b"a" * 1000])
+        await file.write_and_sync(1000, [b"b" * 1000])
+        assert await file.read(0, 2000) == b"a" * 1000 + b"b" * 1000
+
+
+def test_zeros_follow_up_to_the_next_block(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 3 * DIRECT_BLOCK_BYTES)
+    writer = DirectWriter.open(path)
+    if writer is None:
+        return  # this file system makes ordinary writes, which touch nothing else
+    writer.write_and_sync(0, [b"a" * 100])
+    writer.close()
+    left = path.read_bytes()
+    assert left[:DIRECT_BLOCK_BYTES] == b"a" * 100 + bytes(DIRECT_BLOCK_BYTES - 100)
+    assert left[DIRECT_BLOCK_BYTES:] == b"x" * 2 * DIRECT_BLOCK_BYTES
+
+
+def test_writes_end_at_their_block(tmp_path: Path) -> None:
+    """What is handed to the kernel is whole blocks, from where the last write's block began."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(16 * DIRECT_BLOCK_BYTES))
+    writer = DirectWriter.open(path)
+    if writer is None:
+        return
+    gathered: list[tuple[int, int] | None] = [
+        writer.gather(0, [b"a" * 100]),
+        writer.gather(100, [b"b" * DIRECT_BLOCK_BYTES]),
+        writer.gather(100 + DIRECT_BLOCK_BYTES, [b"c" * (DIRECT_BLOCK_BYTES - 100)]),
+        writer.gather(2 * DIRECT_BLOCK_BYTES, [b"d"]),
+        writer.gather(5, [b"unknown before it"]),
+        writer.gather(4096, [bytes(BUFFER_BYTES + 1)]),
+    ]
+    writer.close()
+    block = DIRECT_BLOCK_BYTES
+    assert gathered == [(0, block), (0, 2 * block), (block, block), (2 * block, block), None, None]
