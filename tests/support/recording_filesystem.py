@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from octavo.bookie.direct_io import DIRECT_BLOCK_BYTES
 from octavo.bookie.filesystem import DiskSpace, File, FileSystem
 
 
@@ -86,10 +87,11 @@ class Recording:
 class RecordingFile:
     """An open file whose changes are recorded."""
 
-    def __init__(self, inner: File, inode: int, recording: Recording) -> None:
+    def __init__(self, inner: File, inode: int, recording: Recording, *, direct: bool = False) -> None:
         self._inner = inner
         self._inode = inode
         self._recording = recording
+        self._block_bytes = DIRECT_BLOCK_BYTES if direct else 1
 
     @property
     def path(self) -> Path:
@@ -109,7 +111,9 @@ class RecordingFile:
         recording.events.append(Ended(serial))
 
     async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
-        await self._change(offset, b"".join(buffers), self._inner.write(offset, buffers))
+        data = b"".join(buffers)
+        data += bytes(-(offset + len(data)) % self._block_bytes)
+        await self._change(offset, data, self._inner.write(offset, [data]))
 
     async def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> None:
         await self.write(offset, buffers)
@@ -138,12 +142,14 @@ class RecordingFileSystem:
         self._inner = inner
         self._recording = recording
 
-    async def open(self, path: Path, *, create: bool = False, dedicated_thread: bool = False) -> RecordingFile:
+    async def open(
+        self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
+    ) -> RecordingFile:
         recording = self._recording
         if not create:
-            inner = await self._inner.open(path, dedicated_thread=dedicated_thread)
-            return RecordingFile(inner, recording.inodes[path], recording)
-        inner = await self._inner.open(path, create=True, dedicated_thread=dedicated_thread)
+            inner = await self._inner.open(path, dedicated_thread=dedicated_thread, direct=direct)
+            return RecordingFile(inner, recording.inodes[path], recording, direct=direct)
+        inner = await self._inner.open(path, create=True, dedicated_thread=dedicated_thread, direct=direct)
         inode = recording.new_inode()
         self._rename(NameChange(recording.serial(), path.parent, inode, None, path))
         return RecordingFile(inner, inode, recording)
