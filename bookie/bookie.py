@@ -16,6 +16,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.cookie import take_identity
 from octavo.bookie.errors import BookieStartError, DataWrongError
 from octavo.bookie.filesystem import FileSystem
+from octavo.bookie.free_space import FreeSpace
 from octavo.bookie.index_format import IndexDamagedError
 from octavo.bookie.journal import UnsupportedJournalError
 from octavo.bookie.registration import Registrar
@@ -96,14 +97,22 @@ class Bookie:
             raise _listen_error(error, config) from error
         stack.push_async_callback(server.stop, drain_timeout_seconds=config.drain_timeout_seconds)
         self.address = self._advertised(port)
-        registration = BookieRegistration(
-            bookie_id=self.bookie_id,
-            address=self.address,
-            state=BookieState.WRITABLE,
-            version=software,
-            boot_id=boot_id,
-        )
-        registrar = Registrar(store, lambda: registration, rng)
+
+        def registration() -> BookieRegistration:
+            return BookieRegistration(
+                bookie_id=self.bookie_id,
+                address=self.address,
+                state=BookieState.WRITABLE,
+                version=software,
+                boot_id=boot_id,
+                rack=config.rack,
+                free_bytes=free_space.told_bytes,
+            )
+
+        registrar = Registrar(store, registration, rng)
+        free_space = FreeSpace(storage.disk_space, registrar.announce)
+        stack.push_async_callback(free_space.stop)
+        await free_space.start()
         stack.push_async_callback(registrar.stop)
         await registrar.start()
         log.info("bookie is ready", address=self.address, data_dir=str(config.data_dir))

@@ -14,6 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from octavo.metadata.registration import RACK_UNNAMED, check_rack
 from octavo.protocol.errors import InvalidArgumentError
 
 ENVIRONMENT_PREFIX = "OCTAVO_BOOKIE_"
@@ -84,6 +85,13 @@ def _seconds(low: float, high: float) -> _Parse:
     return parse
 
 
+def _rack(value: Any) -> str:
+    try:
+        return check_rack(str(value))
+    except InvalidArgumentError:
+        raise ValueError("must be a path of 1 to 8 steps like /dc1/rack2, of letters, digits and ._-") from None
+
+
 def _address(value: Any) -> str:
     host, separator, port = str(value).rpartition(":")
     if not isinstance(value, str) or not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -111,6 +119,8 @@ class BookieConfig:
     """Port to listen on; 0 lets the system choose one."""
     advertise: str | None = _setting(_address, None)
     """``HOST:PORT`` that clients are told. None: host and port as listened on."""
+    rack: str = _setting(_rack, RACK_UNNAMED)
+    """Where this bookie stands, the wider first: ``/dc1/rack2``. The copies of an entry go to different racks."""
     metadata: str = _setting(_text, "sqlite:///octavo-data/metadata.db")
     """URI of the cluster's metadata store."""
     log_level: str = _setting(_choice(*LOG_LEVELS), "info")

@@ -34,6 +34,10 @@ def bookie(
         str | None,
         typer.Option("--advertise", metavar="HOST:PORT", help="What clients are told. (default: as listened)"),
     ] = None,
+    rack: Annotated[
+        str | None,
+        typer.Option("--rack", metavar="PATH", help="Where it stands, like /dc1/rack2: copies go to different racks."),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML; see docs/operations.md.")
     ] = None,
@@ -61,6 +65,7 @@ def bookie(
         "host": host,
         "port": port,
         "advertise": advertise,
+        "rack": rack,
         "metadata": metadata,
         "log_level": log_level.value if log_level else None,
         "log_format": log_format.value if log_format else None,

@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 async def bookies(session: Session) -> None:
-    """Show the registered bookies with state, version, capacity and load."""
+    """Show the registered bookies with state, version, rack, capacity and load."""
     from octavo.cli.output import print_json, print_table  # noqa: PLC0415 - `octavo --help` does without
 
     async with await session.connect() as client:
@@ -24,13 +24,14 @@ async def bookies(session: Session) -> None:
         print_json([_as_json(bookie) for bookie in known])
         return
     print_table(
-        ["bookie", "address", "state", "version", "free", "capacity", "ledgers", "connections"],
+        ["bookie", "address", "state", "version", "rack", "free", "capacity", "ledgers", "connections"],
         [
             [
                 bookie.bookie_id,
                 bookie.address,
                 bookie.state.value,
                 bookie.version,
+                bookie.rack,
                 _size(bookie, "free_bytes"),
                 _size(bookie, "total_bytes"),
                 _fact(bookie, "ledgers"),
@@ -47,11 +48,12 @@ def _as_json(bookie: "BookieStatus") -> dict[str, Any]:
         "address": bookie.address,
         "state": bookie.state.value,
         "version": bookie.version,
+        "rack": bookie.rack,
         **{name: value for name, value in sorted((bookie.facts or {}).items()) if name not in _NOT_FACTS},
     }
 
 
-_NOT_FACTS = {"bookie_id", "address", "state", "version"}
+_NOT_FACTS = {"bookie_id", "address", "state", "version", "rack"}
 
 
 def _fact(bookie: "BookieStatus", name: str) -> object:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from octavo.client.opening import Opening
 from octavo.client.options import ClientOptions
-from octavo.client.placement import place_ensemble
+from octavo.client.placer import Placer
 from octavo.client.pool import ConnectionPool
 from octavo.client.range_read import BlameList
 from octavo.client.reader import LedgerReader
@@ -57,6 +57,8 @@ class BookieStatus:
     state: BookieState
     version: str | None
     """Software version; None when unavailable."""
+    rack: str | None = None
+    """As registered; None when unavailable."""
     facts: Mapping[str, str | int | float | bool] | None = None
     """What the bookie itself tells (capacity, load, ...; docs/wire-protocol.md lists the names); None when it was
     not asked or did not answer."""
@@ -114,6 +116,7 @@ class Client:
         self._rng = rng if rng is not None else random.Random()
         self._wall_clock = wall_clock if wall_clock is not None else lambda: datetime.now(UTC)
         self._pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=self._rng)
+        self._placer = Placer(store, rng=self._rng, racks_min=options.racks_per_write_quorum_min)
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
         self._writers: set[LedgerWriter] = set()
         self._readers: set[LedgerReader] = set()
@@ -211,6 +214,7 @@ class Client:
                 bookie.address,
                 bookie.state,
                 None if bookie.registration is None else bookie.registration.version,
+                None if bookie.registration is None else bookie.registration.rack,
                 facts.get(bookie.bookie_id),
             )
             for bookie in known
@@ -298,9 +302,7 @@ class Client:
     async def _create(
         self, quorums: Quorums, password: bytes, digest: Digest, custom_metadata: Mapping[str, bytes]
     ) -> LedgerWriter:
-        registered = await self._store.list_bookies()
-        writable = [bookie_id for bookie_id, bookie in registered.items() if bookie.state is BookieState.WRITABLE]
-        ensemble = place_ensemble(writable, quorums.ensemble_size, rng=self._rng)
+        ensemble = await self._placer.new_ensemble(quorums)
         ledger_id = await self._store.allocate_ledger_id()
         secrets = derive_secrets(password, ledger_id)
         salt = self._rng.randbytes(_SALT_BYTES)

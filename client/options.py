@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from octavo.protocol.errors import InvalidArgumentError
-from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX, LONG_POLL_SECONDS_MAX
+from octavo.protocol.limits import E_MAX, ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX, LONG_POLL_SECONDS_MAX
 
 _MIB = 1024 * 1024
 
@@ -37,6 +37,13 @@ class ClientOptions:
 
     request_timeout_seconds: float = 10.0
     """Time a bookie has to answer one request. Covers a slow disk's longest sync; one that takes longer is failing."""
+
+    # --- placement
+
+    racks_per_write_quorum_min: int = 1
+    """Racks that the copies of each entry must span (or Qw, if that is less). Copies are spread over as many racks as
+    there are in any case; above 1 a ledger is refused, and a failed bookie not replaced, rather than spread over fewer.
+    """
 
     # --- writers
 
@@ -118,6 +125,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "reconnect_delay_seconds_max": _SECONDS,
     "outgoing_bytes_max": (FRAME_BYTES_MAX, 2**40),
     "request_timeout_seconds": _SECONDS,
+    "racks_per_write_quorum_min": (1, E_MAX),
     "window_entries": (1, 1_000_000),
     "window_bytes": (1, 2**40),
     "retained_bytes_max": (0, 2**40),

@@ -14,6 +14,7 @@ from octavo.metadata.registration import (
     BookieState,
     Cookie,
     KnownBookie,
+    check_rack,
     split_address,
 )
 from octavo.metadata.store import (
@@ -47,6 +48,7 @@ __all__ = [
     "Version",
     "Versioned",
     "Watch",
+    "check_rack",
     "open_metadata_store",
     "split_address",
     "update_ledger",

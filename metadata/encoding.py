@@ -73,6 +73,10 @@ class FieldReader:
             return None
         return self.get(name, kind)
 
+    def added_later[T, D](self, name: str, kind: type[T], default: D) -> T | D:
+        """As :meth:`get`, of a field that older versions do not write: ``default`` where it is missing."""
+        return self.get(name, kind) if name in self._fields else default
+
     def bytes_of(self, name: str) -> bytes:
         """A base64 field."""
         return self.decode_bytes(self.get(name, str), name)

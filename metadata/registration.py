@@ -1,6 +1,7 @@
 """What a bookie tells the cluster about itself: its registration (while it lives) and its cookie (for good). Pure."""
 
 import enum
+import re
 from dataclasses import dataclass
 
 from octavo.metadata.encoding import FieldReader, decode_object, encode_bytes, encode_object
@@ -10,6 +11,11 @@ from octavo.protocol.ids import BookieId
 
 FORMAT = 1
 """Format number of encoded registrations and cookies."""
+
+RACK_UNNAMED = "/unnamed"
+"""The rack of a bookie that was told none: all of these count as one rack."""
+
+_RACK = re.compile(r"(/[A-Za-z0-9._-]{1,64}){1,8}")
 
 
 class BookieState(enum.Enum):
@@ -33,9 +39,16 @@ class BookieRegistration:
     """Software version."""
     boot_id: str
     """Incarnation of the bookie's process, the one its hello carries."""
+    rack: str = RACK_UNNAMED
+    """Where it stands, the wider first: ``/dc1/rack2``. Bookies of one rack may fail together."""
+    free_bytes: int | None = None
+    """Room on its disks as of some minutes ago: weighs where new ledgers go. None: not known."""
 
     def __post_init__(self) -> None:
         _check_identity(self.bookie_id, self.address)
+        check_rack(self.rack)
+        if self.free_bytes is not None and self.free_bytes < 0:
+            raise InvalidArgumentError(f"bookie {self.bookie_id}: free space is not negative")
         if self.state is BookieState.UNAVAILABLE:
             raise InvalidArgumentError(f"bookie {self.bookie_id}: nobody registers as unavailable")
 
@@ -82,6 +95,15 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port_text)
 
 
+def check_rack(rack: str) -> str:
+    """The rack, if it is one. Raises :class:`InvalidArgumentError`."""
+    if not _RACK.fullmatch(rack):
+        raise InvalidArgumentError(
+            f"{rack!r} is not a rack: 1 to 8 steps like /dc1/rack2, each of up to 64 letters, digits and ._-"
+        )
+    return rack
+
+
 def encode_registration(registration: BookieRegistration) -> bytes:
     """The stored form (:mod:`octavo.metadata.encoding`)."""
     return encode_object(
@@ -91,6 +113,8 @@ def encode_registration(registration: BookieRegistration) -> bytes:
             "state": registration.state.value,
             "version": registration.version,
             "boot_id": registration.boot_id,
+            "rack": registration.rack,
+            **({} if registration.free_bytes is None else {"free_bytes": registration.free_bytes}),
         },
         format_number=FORMAT,
     )
@@ -106,6 +130,8 @@ def decode_registration(bookie_id: BookieId, value: bytes) -> BookieRegistration
             state=BookieState(reader.get("state", str)),
             version=reader.get("version", str),
             boot_id=reader.get("boot_id", str),
+            rack=reader.added_later("rack", str, RACK_UNNAMED),
+            free_bytes=reader.added_later("free_bytes", int, None),
         )
     except ValueError as error:
         raise reader.damaged(str(error)) from error

@@ -37,6 +37,8 @@ def test_everything_but_the_data_directory_has_a_default() -> None:
         ({}, {}, "", "data_dir is not set"),
         ({"data_dir": "d", "port": 65536}, {}, "", "--port must be a whole number from 0 to 65535, not 65536"),
         ({"data_dir": "d", "advertise": "nowhere"}, {}, "", "--advertise must be HOST:PORT"),
+        ({"data_dir": "d", "rack": "dc1/rack2"}, {}, "", "--rack must be a path of 1 to 8 steps like /dc1/rack2"),
+        ({"data_dir": "d"}, {"OCTAVO_BOOKIE_RACK": "/"}, "", "OCTAVO_BOOKIE_RACK must be a path"),
         ({"data_dir": "d", "bogus": 1}, {}, "", "'bogus' is no setting"),
         ({"data_dir": ""}, {}, "", "--data-dir must be a path"),
         ({"data_dir": "d"}, {"OCTAVO_BOOKIE_PORT": "x"}, "", "OCTAVO_BOOKIE_PORT must be a whole number"),

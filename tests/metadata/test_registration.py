@@ -1,9 +1,17 @@
 """Registrations and cookies: what they may say, and how they are stored."""
 
+from dataclasses import replace
+
 import pytest
 from octavo.metadata import BookieRegistration, BookieState, Cookie, split_address
 from octavo.metadata.encoding import encode_object
-from octavo.metadata.registration import decode_cookie, decode_registration, encode_cookie, encode_registration
+from octavo.metadata.registration import (
+    RACK_UNNAMED,
+    decode_cookie,
+    decode_registration,
+    encode_cookie,
+    encode_registration,
+)
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 from octavo.protocol.ids import BookieId
 
@@ -34,6 +42,31 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 def test_what_is_no_bookie_id_is_refused(bookie_id: str) -> None:
     with pytest.raises(InvalidArgumentError, match="bookie id"):
         Cookie(bookie_id=BookieId(bookie_id), generation=1, address="h:1")
+
+
+@pytest.mark.parametrize("rack", ["/r", "/dc1/rack2", "/a/b/c/d/e/f/g/h", "/" + "x" * 64, "/eu-1.a/R_2"])
+def test_rack_is_a_path(rack: str) -> None:
+    registration = replace(REGISTRATION, rack=rack, free_bytes=10**12)
+    assert decode_registration(B1, encode_registration(registration)) == registration
+
+
+@pytest.mark.parametrize(
+    "rack", ["", "/", "rack", "/a/", "//a", "/a b", "/a/b/c/d/e/f/g/h/i", "/" + "x" * 65, "/ä", "/a\n"]
+)
+def test_what_is_no_rack_is_refused(rack: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="is not a rack"):
+        replace(REGISTRATION, rack=rack)
+
+
+def test_free_space_is_not_negative() -> None:
+    with pytest.raises(InvalidArgumentError, match="free space"):
+        replace(REGISTRATION, free_bytes=-1)
+
+
+def test_registration_of_a_version_without_racks_is_read() -> None:
+    fields = {"bookie_id": "b1", "address": "h:1", "state": "writable", "version": "0.0.9", "boot_id": "b"}
+    registration = decode_registration(B1, encode_object(fields, format_number=1))
+    assert (registration.rack, registration.free_bytes) == (RACK_UNNAMED, None)
 
 
 def test_nobody_registers_as_unavailable_nor_with_a_negative_generation() -> None:
