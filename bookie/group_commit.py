@@ -9,6 +9,8 @@ record that does not fit in the rest of its segment goes to the next one, and a 
 queued before it; room for that one is always kept. A group never spans two segments: the first part is synced
 before anything of the next segment is written, which is why a torn tail only ever touches one segment.
 
+A record may be appended *along*: it goes with the next group of others and calls for none of its own.
+
 The machine knows nothing of disks or futures: ``token`` is whatever the caller wants back when the record is durable.
 """
 
@@ -80,6 +82,7 @@ class GroupCommit:
         self._offset = start.offset
         self._pending: deque[PendingRecord] = deque()
         self._pending_bytes = 0
+        self._due = 0  # pending records up to the last one that calls for a group
         self._writing: Group | None = None
         self._synced = start
         self._finished = False
@@ -105,11 +108,14 @@ class GroupCommit:
 
     @property
     def waiting(self) -> bool:
-        """True when records wait for the next group."""
-        return bool(self._pending)
+        """True when a record waits that calls for a group."""
+        return self._due > 0
 
-    def append(self, kind: int, buffers: Sequence[bytes], body_bytes: int, token: object) -> int:
-        """Queue a record; its place is settled here. Returns the bytes it takes on disk.
+    def append(
+        self, kind: int, buffers: Sequence[bytes], body_bytes: int, token: object, *, along: bool = False
+    ) -> int:
+        """Queue a record; its place is settled here. Returns the bytes it takes on disk. ``along``: with the next
+        group, whenever that is.
 
         The caller has checked that the body fits in an empty segment.
         """
@@ -123,12 +129,15 @@ class GroupCommit:
         self._pending.append(PendingRecord(self._segment, self._offset, kind, buffers, body_bytes, token))
         self._offset += size
         self._pending_bytes += size
+        if not along:
+            self._due = len(self._pending)
         return size
 
     def finish(self) -> None:
         """Queue the record that ends the log. Nothing is appended afterwards; the position stays before that
         record, so that a replay from there sees it."""
         self._queue_segment_end()
+        self._due = len(self._pending)
         self._finished = True
 
     def _queue_segment_end(self) -> None:
@@ -136,7 +145,7 @@ class GroupCommit:
         self._pending_bytes += SEGMENT_END_BYTES
 
     def take(self) -> Group:
-        """The next group. Call it only when records wait and no group is being written."""
+        """The next group. Call it only while :attr:`waiting` and when no group is being written."""
         assert self._pending, "no records wait"
         assert self._writing is None, "a group is being written"
         pending = self._pending
@@ -151,6 +160,7 @@ class GroupCommit:
                 break
             records.append(pending.popleft())
             stop = record_stop
+        self._due = max(0, self._due - len(records))
         self._writing = Group(segment, start, records, stop - start, JournalPosition(segment, stop))
         return self._writing
 
@@ -169,7 +179,7 @@ class GroupCommit:
         records = [*(self._writing.records if self._writing else ()), *self._pending]
         self._writing = None
         self._pending.clear()
-        self._pending_bytes = 0
+        self._pending_bytes = self._due = 0
         return [record.token for record in records]
 
     def check_invariants(self) -> None:
@@ -189,6 +199,7 @@ class GroupCommit:
             ends = record.kind == KIND_SEGMENT_END
             assert at.offset <= self._segment_stop + (SEGMENT_END_BYTES if ends else 0)
         assert total == self._pending_bytes
+        assert 0 <= self._due <= len(self._pending)
         if self._finished:
             at = JournalPosition(at.segment, at.offset - SEGMENT_END_BYTES)
         assert at == self.position

@@ -214,6 +214,15 @@ class Journal:
         self._records_appended += 1
         self._wake_writer()
 
+    def append_along(self, kind: RecordKind, body: bytes) -> None:
+        """Queue a record that goes to disk with the next group and causes none: for what may be lost, and must not make
+        the adds after it wait for a sync of its own. Nobody hears of its fate; a journal that has failed drops it."""
+        commit = self._running()
+        if self._failure is None and not self._closing:
+            assert len(body) <= self._body_bytes_max
+            self._bytes_appended += commit.append(kind, (body,), len(body), None, along=True)
+            self._records_appended += 1
+
     @property
     def position(self) -> JournalPosition:
         """Just after the last record appended, durable or not; before ``start``, where replay found the log to end.

@@ -66,9 +66,10 @@ class ClientOptions:
     resend_delay_seconds: float = 1.0
     """Pause before a bookie that refused or did not answer an add is tried again on the same connection."""
 
-    explicit_lac_delay_seconds: float = 0.05
-    """Idle time after which a writer tells its LAC by itself (PROTOCOL W2): how far a tailing reader lags behind the
-    last add of a burst."""
+    explicit_lac_delay_seconds: float = 0.001
+    """Time after which a writer looks whether adds have stopped coming, and if so tells its LAC by itself (PROTOCOL
+    W2): how far a tailing reader lags behind the last add of a burst. Well above the turn-around of a caller that adds
+    one entry after another, whose next entry tells as much; so at most one LAC goes out in so long a time."""
 
     close_timeout_seconds: float = 10.0
     """Longest a ledger takes to close on the way out of an ``async with`` block or of the client: above it pending adds

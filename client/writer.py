@@ -46,6 +46,10 @@ from octavo.protocol.limits import (
     ENTRY_PAYLOAD_BYTES_MAX,
 )
 
+_LAC_DELAY_FACTOR_BUSY = 5
+"""How much longer a writer whose adds were found coming one after another waits before it looks again whether they have
+stopped."""
+
 _DRAIN_SHARE = 0.75
 """Share of the time to close that pending adds may take; the rest is for the metadata."""
 
@@ -118,6 +122,8 @@ class LedgerWriter:
         self._length_pushed = 0
         self._length_freed = 0
         self._lac_timer: asyncio.TimerHandle | None = None
+        self._lac_delay_seconds = options.explicit_lac_delay_seconds
+        self._lac_armed_at: EntryId | None = None
 
         self._failure: OctavoError | None = None
         self._failed_adds = False
@@ -337,20 +343,29 @@ class LedgerWriter:
             if not acknowledged.done():
                 acknowledged.set_result(None)
         if self._lac_timer is None and not self._pipeline.pending:
-            self._lac_timer = self._loop.call_later(self._options.explicit_lac_delay_seconds, self._tell_lac)
+            self._arm_lac_timer(self._lac_delay_seconds)
+
+    def _arm_lac_timer(self, delay_seconds: float) -> None:
+        self._lac_armed_at = self._pipeline.last_add_confirmed
+        self._lac_timer = self._loop.call_later(delay_seconds, self._tell_lac)
 
     def _tell_lac(self) -> None:
         """Tell the LAC by itself if adds have stopped coming (PROTOCOL W2).
 
-        Armed by an acknowledgement, so no entry has carried this LAC unless one has been pushed since.
+        While they come, each tells of those before it, and looking costs a turn of the loop: it is done less often.
         """
         self._lac_timer = None
         lac = self._pipeline.last_add_confirmed
         if self._pipeline.pending or self._payloads or lac is None:
+            self._lac_delay_seconds = self._options.explicit_lac_delay_seconds * _LAC_DELAY_FACTOR_BUSY
             return
+        if lac != self._lac_armed_at:
+            self._arm_lac_timer(self._options.explicit_lac_delay_seconds)
+            return
+        self._lac_delay_seconds = self._options.explicit_lac_delay_seconds
         if not self._replication.write_lac(self._sealer.seal_explicit_lac(lac, length=self._pipeline.length)):
             # Nobody could be reached; who follows the ledger should not wait for the next add.
-            self._lac_timer = self._loop.call_later(self._options.resend_delay_seconds, self._tell_lac)
+            self._arm_lac_timer(self._options.resend_delay_seconds)
 
     # --- failing ----------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ def commit_with(**limits: int) -> GroupCommit:
     return GroupCommit(JournalPosition(1, DATA_START), segment_bytes=SEGMENT_BYTES, **limits)
 
 
-def append(commit: GroupCommit, size: int, token: object = None) -> None:
-    commit.append(RecordKind.ADD, [bytes(size)], size, token)
+def append(commit: GroupCommit, size: int, token: object = None, *, along: bool = False) -> None:
+    commit.append(RecordKind.ADD, [bytes(size)], size, token, along=along)
     commit.check_invariants()
 
 
@@ -98,9 +98,25 @@ def test_a_finished_log_takes_no_more_and_keeps_its_position() -> None:
         append(commit, 8)
 
 
+def test_a_record_that_goes_along_waits_for_others() -> None:
+    commit = commit_with(group_records_max=3)
+    append(commit, 1, "along", along=True)
+    assert not commit.waiting
+    append(commit, 1, "a")
+    append(commit, 1, "b")
+    for token in ("more", "still more"):
+        append(commit, 1, token, along=True)
+    assert commit.waiting
+    assert [record.token for record in commit.take().records] == ["along", "a", "b"]
+    commit.settle()
+    assert not commit.waiting
+    commit.finish()
+    assert [record.token for record in commit.take().records] == ["more", "still more", None]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.one_of(st.integers(0, 9000), st.just("take"), st.just("settle")), max_size=60),
+    st.lists(st.one_of(st.integers(-9000, 9000), st.just("take"), st.just("settle")), max_size=60),
     st.integers(1, 20000),
     st.integers(1, 5),
 )
@@ -111,9 +127,9 @@ def test_any_course_of_events_keeps_order_bounds_and_places(
     appended: list[int] = []
     synced: list[object] = []
     writing = False
-    for event in [*events, *["settle", "take"] * (2 * len(events) + 2), "settle"]:
-        if isinstance(event, int):
-            append(commit, event, len(appended))
+    for event in [*events, 0, *["settle", "take"] * (2 * len(events) + 3), "settle"]:
+        if isinstance(event, int):  # negative: one that goes along
+            append(commit, abs(event), len(appended), along=event < 0)
             appended.append(len(appended))
         elif event == "take" and not writing and commit.waiting:
             group = commit.take()

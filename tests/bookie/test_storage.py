@@ -278,6 +278,21 @@ async def test_lac_rises_with_entries_and_explicit_lacs_and_survives(filesystem:
     await storage.close()
 
 
+async def test_explicit_lac_waits_for_the_next_sync_and_makes_none(filesystem: MemoryFileSystem) -> None:
+    script = LedgerScript(1)
+    storage = await open_storage(filesystem)
+    await storage.add(script.ledger_id, script.key, script.entries(range(5), lac=2), recovery=False)
+    storage.write_lac(script.ledger_id, script.key, script.explicit_lac(4), EntryId(4))
+    assert storage.last_add_confirmed(script.ledger_id).last_add_confirmed == 4
+    for _ in range(20):
+        await asyncio.sleep(0)
+    pending = storage.statistics().journal_pending_bytes
+    assert pending > 0
+    await storage.add(script.ledger_id, script.key, [script.entry(5, lac=2)], recovery=False)
+    assert storage.statistics().journal_pending_bytes == 0
+    await storage.close()
+
+
 async def test_waiting_for_a_lac_ends_on_a_higher_one_or_a_fence(storage: Storage) -> None:
     script = LedgerScript(1)
     await storage.add(script.ledger_id, script.key, script.entries([0], lac=None), recovery=False)

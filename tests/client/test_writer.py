@@ -133,6 +133,17 @@ async def test_an_idle_writer_tells_its_last_add_confirmed_once(cluster: FakeClu
     assert cluster.bookies[0].count(Op.WRITE_LAC) == 2
 
 
+async def test_no_lac_is_told_by_itself_while_adds_follow_one_another(cluster: FakeCluster) -> None:
+    """Each add tells of those before it; the last one's LAC is told soon after it."""
+    ledger = await cluster.writer(explicit_lac_delay_seconds=0.02)
+    stop_at = asyncio.get_running_loop().time() + 0.3
+    while asyncio.get_running_loop().time() < stop_at:
+        last = await ledger.add(b"one after another")
+    assert cluster.bookies[0].count(Op.WRITE_LAC) == 0
+    await asyncio.gather(*(bookie.received(Op.WRITE_LAC) for bookie in cluster.bookies))
+    assert cluster.bookies[0].ledger(ledger.id).last_add_confirmed == last
+
+
 @pytest.mark.parametrize(
     "quorums", [(1, 1, 1), (3, 3, 1), (3, 2, 2), (3, 1, 1), (2, 2, 2)], ids=lambda quorums: "-".join(map(str, quorums))
 )
