@@ -14,32 +14,26 @@ entry, into the page cache only; where its runs lie is kept in memory (``flushed
 6. trim the journal up to the mark.
 
 A crash before 5 leaves files that no manifest names; the next start removes them and replays the journal from the
-old mark. Adds, and flushes, go on during 3 to 6. Any OSError here is fatal to the bookie (PROTOCOL B1): nothing is
-tried again.
+old mark. Adds, and flushes, go on during 3 to 6. A full disk is waited out (``disk_full``); any other OSError here is
+fatal to the bookie (PROTOCOL B1): nothing is tried again.
 
 States may be newer than the mark when they are encoded: they only grow, and the journal tells the rest again.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import structlog
-from octavo.bookie.checkpoint_manifest import Manifest, encode_manifest
-from octavo.bookie.entry_log import EntryLogWriter
-from octavo.bookie.filesystem import FileSystem, replace_file
+from octavo.bookie.disk_full import DiskFullWaits
 from octavo.bookie.index import Index
-from octavo.bookie.index_format import IndexDamagedError
-from octavo.bookie.index_merge import choose_merge, merge_parts
-from octavo.bookie.index_part import Part
+from octavo.bookie.index_part import Part, PartWriter
 from octavo.bookie.index_runs import Run, RunMap, coalesce, run_bytes, span
 from octavo.bookie.journal import Journal, JournalPosition, RecordKind
 from octavo.bookie.ledger_state import LedgerState, PackedStates, encode_ledger_record
+from octavo.bookie.log_stream import LogStream
+from octavo.bookie.manifest_keeper import ManifestKeeper
 from octavo.bookie.write_cache import Generation, WriteCache
-
-log = structlog.get_logger()
 
 _WRITE_BYTES = 2 * 1024 * 1024
 """One vectored write of a flush: large enough for the disk, small enough to leave the loop quickly."""
@@ -61,44 +55,35 @@ class Frozen(NamedTuple):
 
 
 class Checkpointer:
-    """Owns the entry logs being written, the runs not yet in the index, and the manifest."""
+    """Owns what is on its way from the cache into entry logs and index."""
 
     def __init__(
         self,
-        filesystem: FileSystem,
-        directory: Path,
         *,
-        manifest: Manifest,
+        keeper: ManifestKeeper,
+        stream: LogStream,
+        waits: DiskFullWaits,
         cache: WriteCache,
         index: Index,
         journal: Journal,
         packed: PackedStates,
-        entry_log_bytes: int,
+        is_gone: Callable[[int], bool],
         on_room: Callable[[], None],
         on_freeze: Callable[[], None],
     ) -> None:
-        self._filesystem = filesystem
-        self._manifest_path = directory / "manifest"
-        self._logs_directory = directory / "entries"
-        self._manifest = manifest
+        """``is_gone`` tells ledgers that are durably deleted: nothing of theirs is written any more."""
+        self._keeper = keeper
+        self._stream = stream
+        self._waits = waits
         self._cache = cache
         self._index = index
         self._journal = journal
         self._packed = packed
-        self._entry_log_bytes = entry_log_bytes
+        self._is_gone = is_gone
         self._on_room = on_room
         self._on_freeze = on_freeze
-        self._writer: EntryLogWriter | None = None
-        self._rolled: list[EntryLogWriter] = []
-        self._log_sizes = dict(manifest.logs)
-        self._next_part_id = manifest.next_part_id
-        self._next_log_id = manifest.next_log_id
         self._flush_lock = asyncio.Lock()
         self._commit_lock = asyncio.Lock()
-        self._manifest_lock = asyncio.Lock()
-        self._unmergeable: set[int] = set()
-        self.doubt_stop = manifest.doubt_stop
-        """See :class:`Manifest`. What is set here is durable with the next manifest."""
         self.dirty: dict[int, LedgerState] = {}
         """Ledgers whose state has changed since the last mark."""
         self.committing_states: dict[int, LedgerState] = {}
@@ -108,12 +93,6 @@ class Checkpointer:
         self.mark_bytes = 0
         """The journal's ``bytes_appended`` at the last mark."""
         self.checkpoints = 0
-        self.merges = 0
-
-    @property
-    def log_bytes(self) -> int:
-        """Bytes of all live entry logs."""
-        return sum(self._log_sizes.values())
 
     def layers(self, ledger_id: int) -> list[RunMap]:
         """The ledger's run maps between cache and index, newest first."""
@@ -138,32 +117,36 @@ class Checkpointer:
         batch: list[tuple[int, Run]] = []
         size = 0
         for ledger_id in sorted(generation.ledgers):
+            if self._is_gone(ledger_id):
+                continue
             for run in generation.ledgers[ledger_id].runs:
                 length = run_bytes(run)
                 batch.append((ledger_id, run))
                 size += length
                 if size >= _WRITE_BYTES or len(batch) >= _WRITE_BUFFERS:
-                    await self._write_batch(batch, size)
+                    await self._write_batch(batch)
                     batch, size = [], 0
         if batch:
-            await self._write_batch(batch, size)
+            await self._write_batch(batch)
         self._cache.flushed()
         self._on_room()
         await _dismantle(generation)
 
-    async def _write_batch(self, batch: list[tuple[int, Run]], size: int) -> None:
-        writer = await self._log_for(size)
-        offset = writer.size
+    async def _write_batch(self, batch: list[tuple[int, Run]]) -> None:
         buffers = []
-        placed: dict[int, list[Run]] = {}
+        totals: dict[int, int] = {}
         for ledger_id, run in batch:
             assert isinstance(run.place, bytes), "cached runs are in memory"
             start, length = span(run, 0, len(run.ids))
             buffers.append(run.place if length == len(run.place) else run.place[start : start + length])
-            placed.setdefault(ledger_id, []).append(run._replace(place=writer.log_id, offset=offset))
-            writer.totals[ledger_id] = writer.totals.get(ledger_id, 0) + length
-            offset += length
-        await writer.append(buffers, size)
+            totals[ledger_id] = totals.get(ledger_id, 0) + length
+        log_id, offset = await self._waits.until_it_fits(
+            self._stream.directory, lambda: self._stream.append(buffers, totals)
+        )
+        placed: dict[int, list[Run]] = {}
+        for (ledger_id, run), buffer in zip(batch, buffers, strict=True):
+            placed.setdefault(ledger_id, []).append(run._replace(place=log_id, offset=offset))
+            offset += len(buffer)
         for ledger_id, runs in placed.items():
             run_map = self.flushed.get(ledger_id)
             if run_map is None:
@@ -171,16 +154,15 @@ class Checkpointer:
             for run in coalesce(runs):
                 run_map.put(run)
 
-    async def _log_for(self, size: int) -> EntryLogWriter:
-        writer = self._writer
-        if writer is not None and writer.size + size > self._entry_log_bytes and writer.totals:
-            self._rolled.append(writer)
-            self._writer = writer = None
-        if writer is None:
-            log_id = self._next_log_id
-            self._next_log_id += 1
-            self._writer = writer = await EntryLogWriter.create(self._filesystem, self._logs_directory, log_id)
-        return writer
+    async def roll_log_if(self, wanted: Callable[[Mapping[int, int]], bool]) -> None:
+        """Close the log of this moment, so that it can be compacted, if ``wanted`` says so of the bytes of each
+        ledger in it. Raises OSError."""
+        async with self._flush_lock:
+            totals = self._stream.totals
+            if totals and wanted(totals):
+                self._stream.roll()
+        if self._stream.rolled:
+            await self.checkpoint()
 
     # --- checkpoint -------------------------------------------------------------------------------------------
 
@@ -193,17 +175,17 @@ class Checkpointer:
                     await self._write_generation(generation)
                 assert not self.committing, "one commit at a time"
                 self.committing, self.flushed = self.flushed, {}
-                rolled, self._rolled = self._rolled, []
-                writers = [*rolled, *([self._writer] if self._writer is not None else [])]
+                writers = self._stream.unfinished
                 sizes = {writer.log_id: writer.size for writer in writers}
             for writer in writers:
                 await writer.sync()
             await frozen.barrier
-            part = await self._write_part(frozen.states)
-            await self._commit(frozen, part, sizes)
+            part = await self._waits.until_it_fits(self._index.directory, lambda: self._write_part(frozen.states))
+            await self._keeper.commit_checkpoint((frozen.mark.segment, frozen.mark.offset), part, sizes)
+            self.committing, self.committing_states = {}, {}
             await self._journal.trim(frozen.mark)
-            for writer in rolled:
-                await writer.finish()
+            self._waits.made_room()
+            await self._stream.finish([writer for writer in writers if writer.size == sizes[writer.log_id]])
             self.checkpoints += 1
 
     def _freeze(self) -> tuple[Frozen, Generation | None]:
@@ -226,11 +208,20 @@ class Checkpointer:
     async def _write_part(self, states: dict[int, LedgerState]) -> Part | None:
         if not states and not self.committing:
             return None
-        part_id = self._next_part_id
-        self._next_part_id += 1
-        writer = await self._index.new_part(part_id)
+        writer = await self._index.new_part(self._keeper.new_part_id())
+        try:
+            await self._fill_part(writer, states)
+            return await writer.finish()
+        except OSError:
+            with contextlib.suppress(OSError):
+                await writer.abandon()
+            raise
+
+    async def _fill_part(self, writer: PartWriter, states: dict[int, LedgerState]) -> None:
         handled = 0
         for ledger_id in sorted(self.committing):
+            if self._is_gone(ledger_id):
+                continue
             for run in coalesce(self.committing[ledger_id].runs):
                 await writer.add_run(ledger_id, run)
                 handled += _RUN_WORK + len(run.ids)
@@ -243,104 +234,11 @@ class Checkpointer:
             await writer.add_state(ledger_id, encoded)
             if at % _YIELD_LEDGERS == 0:
                 await asyncio.sleep(0)
-        return await writer.finish()
-
-    async def _commit(self, frozen: Frozen, part: Part | None, sizes: dict[int, int]) -> None:
-        async with self._manifest_lock:
-            part_ids = tuple(live.part_id for live in self._index.parts)
-            if part is not None:
-                part_ids = (*part_ids, part.part_id)
-            mark = (frozen.mark.segment, frozen.mark.offset)
-            await self._replace_manifest(mark, part_ids, self._log_sizes | sizes)
-            self._log_sizes |= sizes
-            if part is not None:
-                self._index.append(part)
-            self.committing = {}
-            self.committing_states = {}
-
-    async def _replace_manifest(
-        self, mark: tuple[int, int] | None, part_ids: tuple[int, ...], log_sizes: dict[int, int]
-    ) -> None:
-        logs = tuple(sorted(log_sizes.items()))
-        manifest = Manifest(mark, self._next_part_id, self._next_log_id, part_ids, logs, self.doubt_stop)
-        await replace_file(self._filesystem, self._manifest_path, encode_manifest(manifest))
-        self._manifest = manifest
-
-    async def limit_doubt(self, stop: int) -> None:
-        """Narrow the doubt to ledgers with ids below ``stop``, durably. Raises OSError."""
-        async with self._manifest_lock:
-            self.doubt_stop = stop
-            parts = tuple(part.part_id for part in self._index.parts)
-            await self._replace_manifest(self._manifest.mark, parts, self._log_sizes)
-
-    # --- merging ----------------------------------------------------------------------------------------------
-
-    async def merge(self) -> bool:
-        """Merge some neighbouring parts, if that is worth while. False when nothing was to be done. Raises OSError."""
-        parts = self._index.parts
-        chosen = choose_merge([part.size for part in parts])
-        if chosen is None:
-            return False
-        old = parts[chosen[0] : chosen[1]]
-        if any(part.part_id in self._unmergeable for part in old):
-            return False
-        part_id = self._next_part_id
-        self._next_part_id += 1
-        writer = await self._index.new_part(part_id)
-        try:
-            merged = await merge_parts(old, writer)
-        except IndexDamagedError as error:
-            # The damaged part stays as it is: what it holds elsewhere can still be read, and nothing is lost twice.
-            log.error(  # noqa: TRY400 - told in full; a traceback would say nothing more
-                "index parts are not merged", path=str(error.path), offset=error.offset, reason=error.message
-            )
-            self._unmergeable.update(part.part_id for part in old if part.path == error.path)
-            await writer.abandon()
-            return False
-        async with self._manifest_lock:
-            gone = {part.part_id for part in old}
-            part_ids = [part.part_id for part in self._index.parts]
-            at = part_ids.index(old[0].part_id)
-            kept = [live for live in part_ids if live not in gone]
-            kept.insert(at, part_id)
-            await self._replace_manifest(self._manifest.mark, tuple(kept), self._log_sizes)
-            await self._index.replace(old, merged)
-        self.merges += 1
-        return True
 
     async def close(self) -> None:
         """Let go of the entry logs. What was not checkpointed is in the journal."""
-        writers = [*self._rolled, *([self._writer] if self._writer is not None else [])]
-        self._rolled, self._writer = [], None
-        for writer in writers:
-            # Without a checkpoint the totals would be of bytes that may vanish: a scan makes them again.
-            complete = self._log_sizes.get(writer.log_id) == writer.size
-            with contextlib.suppress(OSError):
-                await (writer.finish() if complete else writer.close())
-
-
-async def remove_orphans(filesystem: FileSystem, directory: Path, manifest: Manifest) -> tuple[int, int]:
-    """Remove index parts and entry logs that no manifest names: what a crash interrupted.
-
-    Returns ids from which new parts and logs may be numbered.
-    """
-    next_part_id, next_log_id = manifest.next_part_id, manifest.next_log_id
-    for folder, live in (("entries", set(dict(manifest.logs))), ("index", set(manifest.part_ids))):
-        for name in await filesystem.list_directory(directory / folder):
-            stem, _, suffix = name.partition(".")
-            try:
-                number = int(stem, 16)
-            except ValueError:
-                continue  # nothing of ours
-            if folder == "entries":
-                next_log_id = max(next_log_id, number + 1)
-            else:
-                next_part_id = max(next_part_id, number + 1)
-            if number not in live or suffix.endswith("tmp"):
-                await filesystem.remove(directory / folder / name)
-    await filesystem.sync_directory(directory / "entries")
-    await filesystem.sync_directory(directory / "index")
-    return next_part_id, next_log_id
+        with contextlib.suppress(OSError):
+            await self._stream.close()
 
 
 async def _dismantle(generation: Generation) -> None:

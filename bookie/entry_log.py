@@ -11,15 +11,19 @@ u64 and bytes u64 of each ledger with entries in it, ascending, and a CRC32C. It
 again by a scan.
 """
 
+import contextlib
 import struct
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import google_crc32c
-from octavo.bookie.filesystem import File, FileSystem, read_file, replace_file
+import structlog
+from octavo.bookie.filesystem import File, FileSystem, is_disk_full, read_file, replace_file, sync_file
 from octavo.protocol.entries import SEALED_BYTES_MAX, SEALED_BYTES_MIN, header_of, is_intact, sealed_bytes
 from octavo.protocol.errors import BookieStorageError, ProtocolError
+
+log = structlog.get_logger("octavo.bookie")
 
 MAGIC = b"OCTVELOG"
 TOTALS_MAGIC = b"OCTVTOTL"
@@ -79,31 +83,48 @@ class EntryLogWriter:
 
     @classmethod
     async def create(cls, filesystem: FileSystem, directory: Path, log_id: int) -> "EntryLogWriter":
-        """Start a log. Its name is durable once this returns, its bytes are not."""
+        """Start a log. Its name is durable once this returns, its bytes are not. Raises OSError; then nothing of it
+        remains that counts."""
         path = directory / log_name(log_id)
         file = await filesystem.open(path, create=True)
-        await file.write(0, [encode_header(log_id)])
-        await filesystem.sync_directory(directory)
-        # A second handle with its own thread: a long sync must not hold up the writes of the next flush.
-        sync_file = await filesystem.open(path, dedicated_thread=True)
+        try:
+            await file.write(0, [encode_header(log_id)])
+            await filesystem.sync_directory(directory)
+            # A second handle with its own thread: a long sync must not hold up the writes of the next flush.
+            sync_file = await filesystem.open(path, dedicated_thread=True)
+        except OSError:
+            await file.close()
+            with contextlib.suppress(OSError):
+                await filesystem.remove(path)
+            raise
         return cls(filesystem, log_id, file, sync_file)
 
     async def append(self, buffers: Sequence[bytes], size: int) -> None:
-        """Write whole sealed entries, ``size`` bytes together, at the end. Raises OSError; then the log is not used
-        again."""
-        offset = self.size
+        """Write whole sealed entries, ``size`` bytes together, at the end. Raises OSError; then the log ends where it
+        did, and is not appended to again."""
+        try:
+            await self._file.write(self.size, buffers)
+        except OSError:
+            with contextlib.suppress(OSError):
+                await self._file.truncate(self.size)  # gives back what a full disk had taken of it
+            raise
         self.size += size
-        await self._file.write(offset, buffers)
 
     async def sync(self) -> None:
         """Make durable what was appended before the call."""
-        await self._sync_file.sync()
+        await sync_file(self._sync_file)
 
     async def finish(self) -> None:
         """Write the totals and close. The log must have been synced."""
-        await replace_file(
-            self._filesystem, self._file.path.with_suffix(".totals"), encode_totals(self.log_id, self.totals)
-        )
+        # Totals only save a scan.
+        try:
+            await replace_file(
+                self._filesystem, self._file.path.with_suffix(".totals"), encode_totals(self.log_id, self.totals)
+            )
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            log.warning("totals of an entry log not written", path=str(self._file.path), reason=str(error))
         await self.close()
 
     async def close(self) -> None:
@@ -112,15 +133,47 @@ class EntryLogWriter:
 
 
 class EntryLogs:
-    """Reads entry logs of one directory. Keeps the recently used ones open."""
+    """The entry logs of a bookie, in one directory or several. Keeps those recently read from open."""
 
-    def __init__(self, filesystem: FileSystem, directory: Path) -> None:
+    def __init__(self, filesystem: FileSystem, directories: Sequence[Path]) -> None:
+        assert directories, "entry logs need a directory"
         self._filesystem = filesystem
-        self._directory = directory
+        self.directories = tuple(directories)
+        self._homes: dict[int, Path] = {}
         self._open: OrderedDict[int, File] = OrderedDict()
+        self._turn = 0
+        self.full: set[Path] = set()
+        """Directories in which no new log is begun while there is another."""
+
+    async def find(self) -> None:
+        """Learn which log is where. Raises OSError."""
+        for directory in self.directories:
+            for name in await self._filesystem.list_directory(directory):
+                stem, _, suffix = name.partition(".")
+                if suffix == "log" and _is_hexadecimal(stem):
+                    known = self._homes.setdefault(int(stem, 16), directory)
+                    if known != directory:
+                        log.error("an entry log stands in two directories", name=name, used=str(known))
 
     def path(self, log_id: int) -> Path:
-        return self._directory / log_name(log_id)
+        return self._homes.get(log_id, self.directories[0]) / log_name(log_id)
+
+    async def create(self, log_id: int) -> EntryLogWriter:
+        """Begin a log, in the directories by turns. Raises OSError."""
+        usable = [directory for directory in self.directories if directory not in self.full] or self.directories
+        self._turn += 1
+        directory = usable[self._turn % len(usable)]
+        self._homes[log_id] = directory
+        try:
+            return await EntryLogWriter.create(self._filesystem, directory, log_id)
+        except OSError:
+            self.note_trouble(log_id)
+            raise
+
+    def note_trouble(self, log_id: int) -> None:
+        """The disk of this log has no room, or worse: begin the next one elsewhere if that is possible. Whoever watches
+        the disks corrects :attr:`full`."""
+        self.full.add(self._homes[log_id])
 
     async def read(self, log_id: int, offset: int, size: int) -> bytes:
         """Bytes of a log, fewer than ``size`` at its end. Raises OSError."""
@@ -141,10 +194,34 @@ class EntryLogs:
             await oldest.close()
         return raced
 
+    async def totals(self, log_id: int, size: int) -> dict[int, int]:
+        """Bytes of each ledger in the first ``size`` bytes of a log. Raises :class:`BookieStorageError`, OSError."""
+        path = self.path(log_id)
+        return await log_totals(self._filesystem, path.parent, log_id, size)
+
+    async def remove(self, log_id: int) -> None:
+        """Remove a log that the manifest does not name and nobody reads. Raises OSError."""
+        path = self.path(log_id)
+        self._homes.pop(log_id, None)
+        file = self._open.pop(log_id, None)
+        if file is not None:
+            await file.close()
+        for gone in (path, path.with_suffix(".totals")):
+            with contextlib.suppress(FileNotFoundError):
+                await self._filesystem.remove(gone)
+
     async def close(self) -> None:
         while self._open:
             _, file = self._open.popitem()
             await file.close()
+
+
+def _is_hexadecimal(stem: str) -> bool:
+    try:
+        int(stem, 16)
+    except ValueError:
+        return False
+    return True
 
 
 async def scan_log(filesystem: FileSystem, path: Path, *, stop: int | None = None) -> AsyncIterator[tuple[int, bytes]]:

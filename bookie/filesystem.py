@@ -15,6 +15,7 @@ belong to the seam, so no operation here ever holds up the event loop.
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -109,6 +110,19 @@ class FileSystem(Protocol):
         """Stop the seam's threads, after the operations already begun."""
 
 
+def is_disk_full(error: OSError) -> bool:
+    """There was no room: on the disk, within a quota, or within the largest size that a file may have."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+async def sync_file(file: File) -> None:
+    """Sync, and raise a failure as one that nothing may wait out or try again, whatever errno the disk gave."""
+    try:
+        await file.sync()
+    except OSError as error:
+        raise OSError(errno.EIO, f"sync failed: {error.strerror or error}", str(file.path)) from error
+
+
 async def read_file(filesystem: FileSystem, path: Path) -> bytes:
     """A whole small file. FileNotFoundError when it is missing."""
     file = await filesystem.open(path)
@@ -125,7 +139,9 @@ async def replace_file(filesystem: FileSystem, path: Path, content: bytes) -> No
         await filesystem.remove(temporary)
     file = await filesystem.open(temporary, create=True)
     try:
-        await file.write_and_sync(0, [content])
+        # Two steps: a write that finds no room may be tried again, a sync that fails may not.
+        await file.write(0, [content])
+        await sync_file(file)
     finally:
         await file.close()
     await filesystem.rename(temporary, path)

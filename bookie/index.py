@@ -50,6 +50,10 @@ class Index:
         return cls(filesystem, directory, parts, cache_bytes)
 
     @property
+    def directory(self) -> Path:
+        return self._directory
+
+    @property
     def cache_bytes(self) -> int:
         """Memory of the decoded blocks kept."""
         return self._cache.bytes
@@ -65,7 +69,12 @@ class Index:
 
     async def lookup(self, ledger_id: int, first: int, last: int, newer: Sequence[Run] = ()) -> Lookup:
         """The runs that hold ids of ``first..last``. ``newer`` are those of layers above the index and win over it."""
-        parts = self.parts
+        return await self.lookup_in(self.parts, ledger_id, first, last, newer)
+
+    async def lookup_in(
+        self, parts: Sequence[Part], ledger_id: int, first: int, last: int, newer: Sequence[Run] = ()
+    ) -> Lookup:
+        """As :meth:`lookup`, in these parts (oldest first) only."""
         found: list[Run] = list(newer)
         unknown: list[tuple[int, int]] = []
         for part in parts:
@@ -80,14 +89,15 @@ class Index:
                 if runs:
                     found = list(merge_runs(runs, found)) if found else runs
                 for error in damage:
-                    self._report(error)
+                    self.report(error)
                     unknown += gaps_between(found, error.first, error.last)
         finally:
             for part in parts:
                 await part.release()
         return Lookup(found, sorted(unknown))
 
-    def _report(self, error: IndexDamagedError) -> None:
+    def report(self, error: IndexDamagedError) -> None:
+        """Count the damage, and log it the first time it is met."""
         self.damage_seen += 1
         place = (error.path, error.offset)
         if place not in self._reported and len(self._reported) < 10_000:
@@ -104,6 +114,11 @@ class Index:
             await part.retire()
             with contextlib.suppress(FileNotFoundError):
                 await self._filesystem.remove(part.path)
+
+    def insert_above(self, above: Part, part: Part) -> None:
+        """Add a part just newer than ``above``. The manifest says so already."""
+        at = self.parts.index(above) + 1
+        self.parts = (*self.parts[:at], part, *self.parts[at:])
 
     def append(self, part: Part) -> None:
         """Add the newest part. The manifest says so already."""

@@ -1,7 +1,7 @@
 """When parts of the index are merged, and how: streaming, a block of each in memory at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from octavo.bookie.index_part import Part, PartWriter
 from octavo.bookie.index_runs import Run, coalesce, merge_step
@@ -89,13 +89,16 @@ async def _add_runs(writer: PartWriter, ledger_id: int, runs: Sequence[Run]) -> 
         await writer.add_run(ledger_id, run)
 
 
-async def merge_parts(parts: Sequence[Part], writer: PartWriter) -> Part:
-    """Write what ``parts`` (oldest first) say together, and finish. Raises :class:`IndexDamagedError`, OSError."""
+async def merge_parts(parts: Sequence[Part], writer: PartWriter, is_gone: Callable[[int], bool]) -> Part:
+    """Write what ``parts`` (oldest first) say together, and finish. Runs of ledgers that ``is_gone`` names are left
+    out. Raises :class:`IndexDamagedError`, OSError."""
     stream: Stream = parts[0].runs()
     for part in parts[1:]:
         stream = _merge_two(stream, part.runs())
     current, batch, handled = -1, list[Run](), 0
     async for ledger_id, run in stream:
+        if is_gone(ledger_id):
+            continue
         if ledger_id != current or len(batch) >= _YIELD_RUNS:
             await _add_runs(writer, current, batch)
             current, batch = ledger_id, []

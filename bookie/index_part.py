@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from octavo.bookie.filesystem import File, FileSystem
+from octavo.bookie.filesystem import File, FileSystem, sync_file
 from octavo.bookie.index_format import (
     BLOCK_BODY_BYTES_MAX,
     BLOCK_BODY_BYTES_TARGET,
@@ -279,7 +279,7 @@ class PartWriter:
         self._pending.append(footer)
         self._offset += len(footer)
         await self._write()
-        await self._file.sync()
+        await sync_file(self._file)
         await self._filesystem.sync_directory(self._file.path.parent)
         return Part(self._part_id, self._offset, self._file, self._blocks)
 

@@ -66,6 +66,13 @@ class LedgerState:
         """No held entry has a higher id; None when none is held."""
         return self.highest_plus_one - 1 if self.highest_plus_one else None
 
+    def bury(self) -> None:
+        """Make it the tombstone of a deleted ledger: nothing else is remembered."""
+        self.deleted = True
+        self.fenced = False
+        self.ledger_key = self.explicit_lac = None
+        self.highest_plus_one = self.lac_plus_one = 0
+
     def encode(self) -> bytes:
         flags = (
             (_FENCED if self.fenced else 0)
@@ -94,6 +101,11 @@ class LedgerState:
         state.ledger_key = key if flags & _HAS_KEY else None
         state.explicit_lac = explicit or None
         return state
+
+
+def is_tombstone(encoded: bytes) -> bool:
+    """Whether an encoded state is that of a deleted ledger."""
+    return bool(encoded[0] & _DELETED)
 
 
 class PackedStates:

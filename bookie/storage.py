@@ -10,43 +10,42 @@ write or sync breaks a promise: ``on_fatal`` is called once, and the process mus
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import structlog
-from octavo.bookie.checkpoint import Checkpointer, remove_orphans
-from octavo.bookie.checkpoint_manifest import EMPTY, EVERY_LEDGER, Manifest, decode_manifest, encode_manifest
+from octavo.bookie.checkpoint import Checkpointer
+from octavo.bookie.checkpoint_manifest import EVERY_LEDGER
+from octavo.bookie.compaction import CompactionResult, Compactor
+from octavo.bookie.disk_full import DiskFullWaits
 from octavo.bookie.entry_log import EntryLogs
-from octavo.bookie.filesystem import DiskSpace, FileSystem, read_file, replace_file
+from octavo.bookie.filesystem import DiskSpace, FileSystem, is_disk_full
 from octavo.bookie.index import Index
-from octavo.bookie.index_format import IndexDamagedError
-from octavo.bookie.index_runs import run_bytes
+from octavo.bookie.index_merger import IndexMerger
 from octavo.bookie.journal import (
     Journal,
     JournalCorruption,
     JournalPosition,
     JournalSettings,
-    RecordKind,
     settle_future,
 )
-from octavo.bookie.ledger_state import (
-    LedgerState,
-    PackedStates,
-    decode_add,
-    decode_ledger_record,
-)
-from octavo.bookie.storage_ledgers import LedgerTable, add_waiter, apply_explicit_lac, is_known
+from octavo.bookie.ledger_state import LedgerState, PackedStates
+from octavo.bookie.log_stream import LogStream
+from octavo.bookie.manifest_keeper import ManifestKeeper, read_manifest, remove_orphans
+from octavo.bookie.rate import RateLimiter
+from octavo.bookie.storage_ledgers import LedgerTable, add_waiter, is_known
 from octavo.bookie.storage_reads import EntryReader, ReadResult
+from octavo.bookie.storage_replay import replay_journal
 from octavo.bookie.storage_settings import LacView, StorageSettings, StorageStatistics
 from octavo.bookie.storage_writes import EntryWriter
 from octavo.bookie.write_cache import WriteCache
-from octavo.protocol.entries import SealedBatch, header_of, verify_batch
+from octavo.protocol.entries import SealedBatch, verify_batch
 from octavo.protocol.errors import (
     BookieInDoubtError,
     BookieShuttingDownError,
     BookieStorageError,
-    OctavoError,
+    NoSuchLedgerError,
 )
 from octavo.protocol.ids import EntryId, LedgerId
 
@@ -62,6 +61,7 @@ class Storage:
         self,
         filesystem: FileSystem,
         directory: Path,
+        entry_directories: Sequence[Path],
         settings: StorageSettings,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
@@ -73,20 +73,27 @@ class Storage:
         self._packed = PackedStates()
         self._ledgers = LedgerTable(self._packed, settings.ledgers_hot_max)
         self._cache = WriteCache(settings.cache_bytes_max)
-        self._logs = EntryLogs(filesystem, directory / "entries")
+        self._logs = EntryLogs(filesystem, [folder / "entries" for folder in (directory, *entry_directories)])
+        self._waits = DiskFullWaits(self._met_full_disk)
         self._journal: Journal
+        self._keeper: ManifestKeeper
         self._checkpointer: Checkpointer
+        self._merger: IndexMerger
+        self._compactor: Compactor
         self._reader: EntryReader
         self._writer: EntryWriter
         self._index: Index
         self._failure: BaseException | None = None
         self._closing = False
+        self._gave_up = False
         self._flush_wanted = asyncio.Event()
         self._checkpoint_wanted = asyncio.Event()
         self._merge_wanted = asyncio.Event()
         self._room_made = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._supervisor: asyncio.Task[None] | None = None
+        self.disk_full = asyncio.Event()
+        """Set whenever a write has found no room and waits for some. Whoever makes room clears it."""
         self.corruption: list[JournalCorruption] = []
         """Damage of the journal found by replay: lost copies, each reported once (PROTOCOL B3)."""
 
@@ -99,15 +106,18 @@ class Storage:
         *,
         directory: Path,
         journal_directory: Path,
+        entry_directories: Sequence[Path] = (),
         settings: StorageSettings | None = None,
         on_fatal: Callable[[BaseException], None],
     ) -> "Storage":
         """Open what is there, or begin anew; returns once everything found is durable.
 
-        Raises :class:`IndexDamagedError` when manifest, a footer or the ledger states do not verify (restore the
-        file or rebuild the bookie from its peers), OSError when the disk cannot be used.
+        ``directory`` has manifest and index; entry logs are begun by turns there and in ``entry_directories``.
+
+        Raises :class:`IndexDamagedError` when manifest, a footer or the ledger states do not verify (the index can be
+        rebuilt), OSError when the disk cannot be used.
         """
-        storage = cls(filesystem, directory, settings or StorageSettings(), on_fatal)
+        storage = cls(filesystem, directory, entry_directories, settings or StorageSettings(), on_fatal)
         async with contextlib.AsyncExitStack() as opened:
             await storage._open(journal_directory, opened)
             opened.pop_all()
@@ -116,11 +126,11 @@ class Storage:
     async def _open(self, journal_directory: Path, opened: contextlib.AsyncExitStack) -> None:
         """``opened`` gets what must be closed if opening fails or is cancelled: tasks and files would outlive it."""
         filesystem, directory, settings = self._filesystem, self._directory, self._settings
-        for folder in (directory / "entries", directory / "index"):
+        for folder in (*self._logs.directories, directory / "index"):
             await filesystem.make_directory(folder)
-        manifest = await _read_manifest(filesystem, directory)
-        next_part_id, next_log_id = await remove_orphans(filesystem, directory, manifest)
-        manifest = manifest._replace(next_part_id=next_part_id, next_log_id=next_log_id)
+        manifest = await read_manifest(filesystem, directory)
+        manifest = await remove_orphans(filesystem, self._logs.directories, directory / "index", manifest)
+        await self._logs.find()
         self._index = await Index.open(
             filesystem, directory / "index", manifest.part_ids, cache_bytes=settings.index_cache_bytes
         )
@@ -136,25 +146,9 @@ class Storage:
         )
         opened.push_async_callback(self._logs.close)
         opened.push_async_callback(self._journal.close)
-        self._checkpointer = Checkpointer(
-            filesystem,
-            directory,
-            manifest=manifest,
-            cache=self._cache,
-            index=self._index,
-            journal=self._journal,
-            packed=self._packed,
-            entry_log_bytes=settings.entry_log_bytes,
-            on_room=self._room_made.set,
-            on_freeze=self._disarm,
-        )
-        self._ledgers.checkpointer = self._checkpointer
+        self._keeper = ManifestKeeper(filesystem, directory, manifest, self._index, self._waits)
         self._ledgers.doubt_stop = manifest.doubt_stop
-        self._reader = EntryReader(self._cache, self._checkpointer, self._index, self._logs)
-        self._writer = EntryWriter(
-            self._journal, self._cache, self._ledgers, self._reader,
-            changed=self._changed, check_usable=self._check_usable,
-        )  # fmt: skip
+        self._assemble()
         await self._replay()
         # The mark of this checkpoint lies in the new incarnation of the journal: all older segments go (PROTOCOL B1).
         await self._journal.start()
@@ -162,49 +156,57 @@ class Storage:
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise(), name="octavo-storage")
         self._merge_wanted.set()
 
+    def _assemble(self) -> None:
+        settings, is_gone = self._settings, self._ledgers.is_gone
+        stream = LogStream(self._logs, self._keeper, settings.entry_log_bytes)
+        self._checkpointer = Checkpointer(
+            keeper=self._keeper,
+            stream=stream,
+            waits=self._waits,
+            cache=self._cache,
+            index=self._index,
+            journal=self._journal,
+            packed=self._packed,
+            is_gone=is_gone,
+            on_room=self._room_made.set,
+            on_freeze=self._disarm,
+        )
+        self._ledgers.checkpointer = self._checkpointer
+        self._reader = EntryReader(self._cache, self._checkpointer, self._index, self._logs)
+        self._writer = EntryWriter(
+            self._journal, self._cache, self._ledgers, self._reader,
+            changed=self._changed, check_usable=self._check_usable,
+        )  # fmt: skip
+        upkeep = asyncio.Lock()
+        self._merger = IndexMerger(self._index, self._keeper, upkeep, is_gone)
+        self._compactor = Compactor(
+            self._logs,
+            self._index,
+            self._keeper,
+            self._reader,
+            waits=self._waits,
+            stream=LogStream(self._logs, self._keeper, settings.entry_log_bytes),
+            upkeep=upkeep,
+            is_gone=is_gone,
+            unfinished=lambda: {writer.log_id for writer in stream.unfinished},
+            highest=lambda ledger_id: self._ledgers.get(ledger_id).highest,
+        )
+
     async def _replay(self) -> None:
-        records = 0
-        async for kind, body, position in self._journal.replay():
-            try:
-                self._replay_record(kind, body)
-            except (ValueError, OctavoError) as error:
-                raise BookieStorageError(
-                    f"the journal record before {position} verifies but makes no sense: {error}"
-                ) from error
-            records += 1
-            if self._cache.is_full:
-                await self._checkpointer.flush()
+        dirty = self._checkpointer.dirty
+        await replay_journal(
+            self._journal,
+            self._cache,
+            self._ledgers,
+            changed=lambda ledger: dirty.__setitem__(ledger.ledger_id, ledger),
+            flush=self._checkpointer.flush,
+        )
         self.corruption = list(self._journal.corruption)
-        for place in self.corruption:
-            log.error("journal damaged", path=str(place.path), offset=place.offset, reason=place.what)
         if self.corruption:
             # Durable with the checkpoint of this start, which comes before the damaged journal is let go.
-            self._checkpointer.doubt_stop = self._ledgers.doubt_stop = EVERY_LEDGER
+            self._keeper.doubt_stop = self._ledgers.doubt_stop = EVERY_LEDGER
         if self._ledgers.doubt_stop is not None:
             log.error("the bookie is in doubt: it may have lost acknowledged entries", ledgers_below=self.doubt_stop)
-        log.info("journal replayed", records=records)
-
-    def _replay_record(self, kind: RecordKind, body: bytes) -> None:
-        if kind is RecordKind.ADD:
-            ledger_id, run, lac_plus_one = decode_add(body)
-            self._cache.put(ledger_id, run, run_bytes(run))
-            ledger = self._ledgers.get(ledger_id)
-            ledger.highest_plus_one = max(ledger.highest_plus_one, run.last + 1)
-            ledger.lac_plus_one = max(ledger.lac_plus_one, lac_plus_one)
-        else:
-            ledger_id, rest = decode_ledger_record(body)
-            if kind is RecordKind.LEDGER_KEY and not rest:
-                return  # a barrier
-            ledger = self._ledgers.get(ledger_id)
-            if kind is RecordKind.LEDGER_KEY:
-                ledger.ledger_key = rest
-            elif kind is RecordKind.FENCE:
-                ledger.fenced = True
-            elif kind is RecordKind.TOMBSTONE:
-                ledger.deleted = True
-            else:
-                apply_explicit_lac(ledger, rest, header_of(rest).entry_id)
-        self._checkpointer.dirty[ledger_id] = ledger
 
     # --- writes -----------------------------------------------------------------------------------------------
 
@@ -269,12 +271,12 @@ class Storage:
     async def last_add_confirmed_entry(self, ledger_id: LedgerId) -> bytes | None:
         """The sealed entry that vouches for the highest LAC: the intact one with the highest id. None when none is
         held."""
-        return await self._reader.highest_entry(ledger_id, self._ledgers.get(ledger_id).highest)
+        return await self._reader.highest_entry(ledger_id, self._not_deleted(ledger_id).highest)
 
     def wait_lac(self, ledger_id: LedgerId, above: int | None) -> asyncio.Future[None]:
         """Done once a LAC above ``above`` is known or the ledger is fenced; cancel it to give up. Free while idle."""
         self._check_usable()
-        return add_waiter(self._ledgers.get(ledger_id), above)
+        return add_waiter(self._not_deleted(ledger_id), above)
 
     # --- reads ------------------------------------------------------------------------------------------------
 
@@ -292,22 +294,50 @@ class Storage:
         one at least if one is found. Ids that damage or an I/O error hides are unknown, never absent (PROTOCOL R2), and
         so is all that is missing of a ledger in doubt (B4)."""
         return await self._reader.read(
-            ledger_id, first, last, highest=self._ledgers.get(ledger_id).highest, stripe=stripe,
+            ledger_id, first, last, highest=self._not_deleted(ledger_id).highest, stripe=stripe,
             entries_max=entries_max, bytes_max=bytes_max, in_doubt=self._ledgers.in_doubt(ledger_id),
         )  # fmt: skip
 
     async def list_entries(self, ledger_id: LedgerId) -> list[tuple[int, int]]:
         """The ids held, as intervals. Raises :class:`BookieStorageError` where damage hides them,
         :class:`BookieInDoubtError` for a ledger in doubt, where the ids left out would be negatives."""
+        ledger = self._not_deleted(ledger_id)
         if self._ledgers.in_doubt(ledger_id):
             raise BookieInDoubtError(
                 f"ledger {ledger_id}: this bookie may have lost what it held of it", may_have_happened=False
             )
-        return await self._reader.ranges(ledger_id, self._ledgers.get(ledger_id).highest)
+        return await self._reader.ranges(ledger_id, ledger.highest)
 
     def ledgers(self) -> list[int]:
-        """Every ledger heard of, ascending."""
-        return self._ledgers.ledger_ids()
+        """Every ledger heard of that has not been deleted here, ascending."""
+        return self._ledgers.live_ids()
+
+    def _not_deleted(self, ledger_id: LedgerId) -> LedgerState:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger.deleted:
+            raise NoSuchLedgerError(f"ledger {ledger_id} has been deleted", may_have_happened=False)
+        return ledger
+
+    # --- deletion, compaction ---------------------------------------------------------------------------------
+
+    def delete(self, ledger_id: LedgerId) -> asyncio.Future[None]:
+        """Forget a ledger for good: from now on it is refused with :class:`NoSuchLedgerError`, and a tombstone keeps it
+        so (PROTOCOL B5). The future is done once the tombstone is durable; then what it held may go. Idempotent.
+
+        Only for ledgers that the metadata say are deleted."""
+        return self._writer.delete(ledger_id)
+
+    async def compact(self, live_share_below: float, limiter: RateLimiter) -> CompactionResult:
+        """Give back the space of deleted ledgers in entry logs of which a smaller share still counts. Raises OSError,
+        but for want of room."""
+        await self._checkpointer.roll_log_if(lambda totals: self._live_share(totals) < live_share_below)
+        result = await self._compactor.compact(live_share_below, limiter)
+        await self._merger.purge()
+        return result
+
+    def _live_share(self, totals: Mapping[int, int]) -> float:
+        live = sum(length for ledger_id, length in totals.items() if not self._ledgers.is_gone(ledger_id))
+        return live / (sum(totals.values()) or 1)
 
     # --- doubt ------------------------------------------------------------------------------------------------
 
@@ -326,7 +356,7 @@ class Storage:
         """All ledgers with ids from ``stop`` on were created after the doubt began. Durable when it returns.
         Raises OSError."""
         assert self.doubts_every_ledger, "doubt is limited once; only copying from peers ends it"
-        await self._checkpointer.limit_doubt(stop)
+        await self._keeper.limit_doubt(stop)
         self._ledgers.doubt_stop = stop
 
     # --- room, statistics -------------------------------------------------------------------------------------
@@ -357,14 +387,20 @@ class Storage:
             cache_bytes=self._cache.cost_bytes,
             journal_bytes=self._journal.bytes_appended - checkpointer.mark_bytes,
             journal_pending_bytes=self._journal.pending_bytes,
-            log_bytes=checkpointer.log_bytes,
+            log_bytes=sum(self._keeper.log_sizes.values()),
+            entry_logs=len(self._keeper.log_sizes),
             index_parts=len(self._index.parts),
             index_cache_bytes=self._index.cache_bytes,
             checkpoints=checkpointer.checkpoints,
-            merges=checkpointer.merges,
+            merges=self._merger.merges,
             entries_damaged=self._reader.entries_damaged,
             index_damage_seen=self._index.damage_seen,
             duplicates_refused=self._writer.duplicates_refused,
+            logs_compacted=self._compactor.logs_removed,
+            logs_kept_damaged=self._compactor.logs_kept,
+            compaction_bytes_copied=self._compactor.bytes_copied,
+            compaction_bytes_freed=self._compactor.bytes_removed,
+            disk_full_met=self._waits.met,
         )
 
     async def disk_space(self) -> DiskSpace:
@@ -400,7 +436,12 @@ class Storage:
                 group.create_task(self._checkpoint_when_wanted())
                 group.create_task(self._merge_when_wanted())
         except* Exception as errors:
-            self._fail(errors.exceptions[0])
+            error = errors.exceptions[0]
+            if self._closing and isinstance(error, OSError) and is_disk_full(error):
+                self._gave_up = True
+                log.warning("closing with a full disk: the journal keeps what found no room", reason=str(error))
+            else:
+                self._fail(error)
 
     def _goes_on(self) -> bool:
         return not self._closing
@@ -422,13 +463,16 @@ class Storage:
         while self._goes_on():
             await self._merge_wanted.wait()
             self._merge_wanted.clear()
-            while self._goes_on() and await self._checkpointer.merge():
+            while self._goes_on() and await self._merger.merge():
                 pass
 
     async def checkpoint(self) -> None:
         """Make everything accepted so far durable outside the journal. Raises OSError, which is fatal."""
         await self._checkpointer.checkpoint()
         self._merge_wanted.set()
+
+    def _met_full_disk(self, _path: Path) -> None:
+        self.disk_full.set()
 
     def _disarm(self) -> None:
         """A checkpoint has fixed what it covers: what asked for it is answered."""
@@ -454,6 +498,7 @@ class Storage:
         if self._closing:
             return
         self._closing = True
+        self._waits.give_up()
         for waiter in self._ledgers.all_waiters():
             waiter.cancel()
         for event in (self._flush_wanted, self._checkpoint_wanted, self._merge_wanted, self._room_made):
@@ -468,20 +513,6 @@ class Storage:
             if self._supervisor is not None:
                 await self._supervisor
             if self._failure is None:
-                if self._checkpointer.is_dirty:
+                if self._checkpointer.is_dirty and not self._gave_up:
                     await self._checkpointer.checkpoint()
                 await self._checkpointer.close()
-
-
-async def _read_manifest(filesystem: FileSystem, directory: Path) -> Manifest:
-    path = directory / "manifest"
-    try:
-        return decode_manifest(await read_file(filesystem, path))
-    except ValueError as error:
-        raise IndexDamagedError(path, 0, f"{error}; restore it, or rebuild the bookie from its peers") from error
-    except FileNotFoundError:
-        # The manifest is written before anything it could name: files without it mean that it was lost.
-        if await filesystem.list_directory(directory / "index"):
-            raise IndexDamagedError(path, 0, "the file is missing though there are index files") from None
-        await replace_file(filesystem, path, encode_manifest(EMPTY))
-        return EMPTY

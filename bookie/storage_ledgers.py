@@ -4,7 +4,7 @@ import asyncio
 from itertools import islice
 
 from octavo.bookie.checkpoint import Checkpointer
-from octavo.bookie.ledger_state import LedgerState, PackedStates
+from octavo.bookie.ledger_state import LedgerState, PackedStates, is_tombstone
 from octavo.protocol.entries import header_of
 
 
@@ -14,6 +14,8 @@ class LedgerTable:
     def __init__(self, packed: PackedStates, hot_max: int) -> None:
         self.doubt_stop: int | None = None
         """Of ledgers with lower ids something may have been lost here; None: of none (PROTOCOL B4)."""
+        self.deleting: set[int] = set()
+        """Ledgers whose tombstone is not durable yet."""
         self._packed = packed
         self._hot: dict[int, LedgerState] = {}
         self._hot_max = hot_max
@@ -31,6 +33,17 @@ class LedgerTable:
                 self._evict()
             self._hot[ledger_id] = state
         return state
+
+    def is_deleted(self, ledger_id: int) -> bool:
+        state = self._hot.get(ledger_id)
+        if state is not None:
+            return state.deleted
+        encoded = self._packed.get(ledger_id)
+        return encoded is not None and is_tombstone(encoded)
+
+    def is_gone(self, ledger_id: int) -> bool:
+        """Whether the ledger is deleted, durably: what is left of it anywhere may go (PROTOCOL B5)."""
+        return self.is_deleted(ledger_id) and ledger_id not in self.deleting
 
     def in_doubt(self, ledger_id: int) -> bool:
         """Whether acknowledged entries, or the fence, of this ledger may have been lost here."""
@@ -54,6 +67,10 @@ class LedgerTable:
         """Every ledger known, ascending."""
         return sorted({*self._packed, *(ledger_id for ledger_id, state in self._hot.items() if is_known(state))})
 
+    def live_ids(self) -> list[int]:
+        """Every ledger known that is not deleted, ascending."""
+        return [ledger_id for ledger_id in self.ledger_ids() if not self.is_deleted(ledger_id)]
+
     def count(self) -> int:
         """How many ledgers are known; those new since the last checkpoint may be missing."""
         return len(self._packed)
@@ -72,7 +89,7 @@ def add_waiter(state: LedgerState, above: int | None) -> "asyncio.Future[None]":
     cancelled."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     needed = 1 if above is None else above + 2
-    if state.fenced or state.lac_plus_one >= needed:
+    if state.fenced or state.deleted or state.lac_plus_one >= needed:
         future.set_result(None)
         return future
     if state.waiters is None:
@@ -90,9 +107,9 @@ def add_waiter(state: LedgerState, above: int | None) -> "asyncio.Future[None]":
 
 
 def wake_waiters(state: LedgerState) -> None:
-    """The LAC has risen or the ledger has been fenced: tell those it concerns."""
+    """The LAC has risen or the ledger has been fenced or deleted: tell those it concerns."""
     for future, needed in list((state.waiters or {}).items()):
-        if (state.fenced or state.lac_plus_one >= needed) and not future.done():
+        if (state.fenced or state.deleted or state.lac_plus_one >= needed) and not future.done():
             future.set_result(None)
 
 

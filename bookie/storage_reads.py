@@ -5,9 +5,11 @@ Whatever stands in the way of knowing (damage of index or entry, an I/O error, a
 (PROTOCOL R2).
 """
 
+import asyncio
+import contextlib
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -58,6 +60,16 @@ class Selection(NamedTuple):
     positions: Sequence[int]
 
 
+class _Reads:
+    """Reads that began in one period. ``over``: done when the period has passed and the last of them has ended."""
+
+    __slots__ = ("over", "running")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.over: asyncio.Future[None] | None = None
+
+
 class EntryReader:
     """Looks ids up in all layers, newest first, and reads their bytes."""
 
@@ -67,7 +79,28 @@ class EntryReader:
         self._index = index
         self._logs = logs
         self._reported: set[tuple[Path, int]] = set()
+        self._reads = _Reads()
         self.entries_damaged = 0
+
+    @contextlib.contextmanager
+    def places_kept(self) -> Iterator[None]:
+        """Inside the block, places that are looked up can be read: no log is removed before the block is left."""
+        reads = self._reads
+        reads.running += 1
+        try:
+            yield
+        finally:
+            reads.running -= 1
+            if not reads.running and reads.over is not None and not reads.over.done():
+                reads.over.set_result(None)
+
+    async def quiesce(self) -> None:
+        """Returns once every block of :meth:`places_kept` that has been entered before the call is left. One caller at
+        a time."""
+        reads, self._reads = self._reads, _Reads()
+        if reads.running:
+            reads.over = asyncio.get_running_loop().create_future()
+            await reads.over
 
     def memory_runs(self, ledger_id: int, first: int, last: int) -> list[Run]:
         """What the layers above the index hold of an interval."""
@@ -103,6 +136,24 @@ class EntryReader:
         it is unknown (PROTOCOL B4)."""
         if highest is None or first > highest:
             return ReadResult(first, last, [], [(first, last)] if in_doubt else [])
+        with self.places_kept():
+            return await self._read(
+                ledger_id, first, last, highest=highest, stripe=stripe,
+                entries_max=entries_max, bytes_max=bytes_max, in_doubt=in_doubt,
+            )  # fmt: skip
+
+    async def _read(
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        *,
+        highest: int,
+        stripe: tuple[int, Sequence[int]],
+        entries_max: int,
+        bytes_max: int,
+        in_doubt: bool,
+    ) -> ReadResult:
         modulus, residues = stripe
         window_last = min(last, highest, first + -(-entries_max * modulus // len(residues)) - 1)
         wanted = window_last - first + 1 if modulus == 1 else None
@@ -193,6 +244,10 @@ class EntryReader:
 
     async def highest_entry(self, ledger_id: int, highest: int | None) -> bytes | None:
         """The intact entry with the highest id, which carries the highest LAC; a lower one where some are damaged."""
+        with self.places_kept():
+            return await self._highest_entry(ledger_id, highest)
+
+    async def _highest_entry(self, ledger_id: int, highest: int | None) -> bytes | None:
         width, last, tried = 64, highest, 0
         while last is not None and last >= 0:
             first = max(0, last - width + 1)

@@ -49,6 +49,7 @@ class StorageStatistics(NamedTuple):
     """Journaled since the last checkpoint's mark."""
     journal_pending_bytes: int
     log_bytes: int
+    entry_logs: int
     index_parts: int
     index_cache_bytes: int
     checkpoints: int
@@ -56,3 +57,11 @@ class StorageStatistics(NamedTuple):
     entries_damaged: int
     index_damage_seen: int
     duplicates_refused: int
+    logs_compacted: int
+    logs_kept_damaged: int
+    """Entry logs that compaction left as they are because something in them, or of what the index says of them, is
+    damaged."""
+    compaction_bytes_copied: int
+    compaction_bytes_freed: int
+    disk_full_met: int
+    """Times that a write found no room and waited for some."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import structlog
 from octavo.bookie.index_runs import Run
-from octavo.bookie.journal import Journal, RecordKind
+from octavo.bookie.journal import Journal, RecordKind, settle_future
 from octavo.bookie.ledger_state import LedgerState, encode_add_head, encode_ledger_record
 from octavo.bookie.storage_ledgers import LedgerTable, apply_explicit_lac, wake_waiters
 from octavo.bookie.storage_reads import EntryReader, Selection
@@ -94,13 +94,12 @@ class EntryWriter:
 
     def _admit(self, ledger: LedgerState, ledger_key: bytes, recovery: bool) -> None:
         self._check_usable()
+        self._refuse_deleted(ledger)
         pinned = ledger.ledger_key
         if pinned is not None and not hmac.compare_digest(pinned, ledger_key):
             raise UnauthorizedError(f"ledger {ledger.ledger_id}: not the ledger's key")
         if not ledger_key:
             raise UnauthorizedError(f"ledger {ledger.ledger_id}: adds need the ledger key")
-        if ledger.deleted:
-            raise NoSuchLedgerError(f"ledger {ledger.ledger_id} has been deleted")
         if ledger.fenced and not recovery:
             raise LedgerFencedError(f"ledger {ledger.ledger_id} is fenced", may_have_happened=False)
         if not recovery and self._ledgers.in_doubt(ledger.ledger_id):
@@ -108,6 +107,10 @@ class EntryWriter:
                 f"ledger {ledger.ledger_id}: this bookie may have lost what it held of it, its fence included",
                 may_have_happened=False,
             )
+
+    def _refuse_deleted(self, ledger: LedgerState) -> None:
+        if ledger.deleted:
+            raise NoSuchLedgerError(f"ledger {ledger.ledger_id} has been deleted", may_have_happened=False)
 
     def _pin(self, ledger: LedgerState, ledger_key: bytes) -> None:
         ledger.ledger_key = ledger_key
@@ -146,8 +149,10 @@ class EntryWriter:
         while queue:
             slow_add = queue[0]
             try:
-                missing = await self._missing(ledger, slow_add)
+                with self._reader.places_kept():
+                    missing = await self._missing(ledger, slow_add)
                 # From here to the end of the turn nothing else runs: the answer above still holds.
+                self._refuse_deleted(ledger)
                 if ledger.fenced and not slow_add.recovery:
                     raise LedgerFencedError(f"ledger {ledger.ledger_id} is fenced", may_have_happened=False)  # noqa: TRY301
                 self._check_usable()
@@ -205,6 +210,7 @@ class EntryWriter:
         """See ``Storage.fence``."""
         self._check_usable()
         ledger = self._ledgers.get(ledger_id)
+        self._refuse_deleted(ledger)
         if ledger.ledger_key is not None and not hmac.compare_digest(ledger.ledger_key, ledger_key):
             raise UnauthorizedError(f"ledger {ledger_id}: not the ledger's key")
         if not ledger.fenced:
@@ -214,6 +220,26 @@ class EntryWriter:
         future = self._journal.append(RecordKind.FENCE, [encode_ledger_record(ledger_id)])
         self._changed(ledger)
         wake_waiters(ledger)
+        return future
+
+    def delete(self, ledger_id: int) -> asyncio.Future[None]:
+        """See ``Storage.delete``."""
+        self._check_usable()
+        ledger = self._ledgers.get(ledger_id)
+        if not ledger.deleted:
+            ledger.bury()
+            log.info("ledger deleted", ledger=ledger_id)
+            wake_waiters(ledger)
+        self._ledgers.deleting.add(ledger_id)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def durable(failure: BaseException | None) -> None:
+            if failure is None:
+                self._ledgers.deleting.discard(ledger_id)
+            settle_future(future, failure)
+
+        self._journal.append_then(RecordKind.TOMBSTONE, [encode_ledger_record(ledger_id)], durable)
+        self._changed(ledger)
         return future
 
     def write_lac(self, ledger_id: int, ledger_key: bytes, sealed: bytes, lac: int) -> None:

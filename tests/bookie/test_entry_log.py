@@ -36,7 +36,7 @@ async def test_log_is_walked_entry_by_entry_and_read_at_any_place() -> None:
     assert filesystem.content(path)[:HEADER_BYTES] == encode_header(5)
     walked = [item async for item in scan_log(filesystem, path)]
     assert [sealed for _, sealed in walked] == entries
-    logs = EntryLogs(filesystem, DIRECTORY)
+    logs = EntryLogs(filesystem, [DIRECTORY])
     for offset, sealed in walked:
         assert await logs.read(5, offset, len(sealed)) == sealed
     with pytest.raises(FileNotFoundError):

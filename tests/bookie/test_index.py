@@ -83,7 +83,7 @@ def test_parts_and_their_merges_are_a_dict(chosen: list[tuple[int, int, Run]], s
         await check_lookups(index, model)
         states = dict([item async for item in index.states()])
         old = index.parts[start : start + count]
-        merged = await merge_parts(old, await index.new_part(9))
+        merged = await merge_parts(old, await index.new_part(9), lambda _ledger_id: False)
         await index.replace(old, merged)
         await check_lookups(index, model)
         assert dict([item async for item in index.states()]) == states
@@ -122,7 +122,7 @@ async def test_damaged_block_hides_only_the_ids_it_could_name() -> None:
     assert 0 < high - low < 20_000
     assert (await index.lookup(8, 0, 10**6)).unknown == []
     with pytest.raises(IndexDamagedError, match=f"offset {blocks[1].offset}"):
-        await merge_parts(parts, await index.new_part(3))
+        await merge_parts(parts, await index.new_part(3), lambda _ledger_id: False)
     await index.close()
 
 

@@ -7,19 +7,19 @@ combination can be built; ``make soak`` raises it.
 
 import asyncio
 import os
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from sys import stdout
 
 import pytest
 import structlog
 from support.crash_states import FAULT_CLASSES, crash_states
 from support.crash_workload import Driver, Promises, promises_at, recorded, verify
-from support.recording_filesystem import Noted, Recording, SyncBegun, SyncEnded
+from support.recording_filesystem import NameChange, Noted, Recording, SyncBegun, SyncEnded
 
 SAMPLES = int(os.environ.get("OCTAVO_CRASH_SAMPLES", "4"))
-PHASES = ("replay", "checkpoint", "close")
+PHASES = ("replay", "checkpoint", "close", "delete", "compaction")
 
 Workload = Callable[[Driver], Awaitable[None]]
 
@@ -61,7 +61,27 @@ async def everything(driver: Driver) -> None:
             await driver.checkpoint()
 
 
-WORKLOADS = (few_adds_and_a_fence, everything)
+async def deletion_and_compaction(driver: Driver) -> None:
+    """Ledgers come and go; logs that hold little else are compacted, wholly dead ones dropped, while others are written
+    and resent; a compacted log is compacted again."""
+    for ledger_id in (1, 2, 3, 4):
+        await asyncio.gather(driver.add(ledger_id, range(15)), driver.add(5, range(ledger_id * 5, ledger_id * 5 + 5)))
+        if ledger_id in {2, 4}:
+            await driver.checkpoint()
+    await driver.fence(5)
+    await driver.delete(1)
+    await driver.delete(2)
+    more = [driver.add(6, range(first, first + 10)) for first in range(0, 40, 10)]
+    await asyncio.gather(driver.compact(0.6), driver.storage.checkpoint(), *more)
+    await driver.delete(3)
+    await driver.add(5, range(5), recovery=True)  # below what is held: looked up
+    await driver.compact(0.9)
+    await driver.checkpoint()
+    await driver.delete(6)
+    await driver.compact(0.9)
+
+
+WORKLOADS = (few_adds_and_a_fence, everything, deletion_and_compaction)
 
 
 async def run(workload: Workload, files: Mapping[Path, bytes]) -> Recording:
@@ -96,20 +116,40 @@ def _short(event: object) -> str:
     return str(event)[:200]
 
 
+def _file_kind(event: object) -> str | None:
+    """What happened to which kind of file, as ``made .log``."""
+    if not isinstance(event, NameChange):
+        return None
+    verb = "removed" if event.target is None else "made" if event.source is None else "renamed"
+    path = event.target or event.source
+    assert path is not None
+    return f"{verb} {path.suffix or path.name}"
+
+
+CROSSED = {
+    "made .log", "removed .log", "made .runs", "removed .runs", "renamed .totals", "removed .totals",
+    "renamed manifest", "renamed .segment",
+}  # fmt: skip
+"""What the workloads must do to files, or the states were of something else than they are meant to be."""
+
+
 def show(title: str, counts: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
     total = sum(counts[name] for name in FAULT_CLASSES)
     lines = [f"\n{title}: {total} crash states"]
     lines += [f"  {count:6} {name}" for name, count in sorted(counts.items())]
     with capsys.disabled():
-        stdout.write("\n".join(lines) + "\n")
+        sys.stdout.write("\n".join(lines) + "\n")
 
 
 async def test_what_was_promised_survives_a_power_cut_at_every_instant(capsys: pytest.CaptureFixture[str]) -> None:
     counts: Counter[str] = Counter()
+    crossed: set[str] = set()
     for seed, workload in enumerate(WORKLOADS):
         recording = await run(workload, {})
         await check_all(recording, None, seed=seed, samples=SAMPLES, counts=counts)
+        crossed.update(kind for event in recording.events if (kind := _file_kind(event)))
     show("one power cut", counts, capsys)
+    assert crossed >= CROSSED
     missing = [name for name in FAULT_CLASSES if not counts[name]]
     missing += [name for name in PHASES if not counts[f"while: {name}"]]
     assert not missing, "classes that no state was built for"

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import pytest
 from octavo.bookie.filesystem import FileSystem
 from octavo.bookie.journal import JournalSettings
+from octavo.bookie.rate import RateLimiter
 from octavo.bookie.storage import Storage, StorageSettings
-from octavo.protocol.errors import LedgerFencedError
+from octavo.protocol.errors import LedgerFencedError, NoSuchLedgerError
 from octavo.protocol.ids import EntryId
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript, ids_of
@@ -57,6 +58,18 @@ class Fenced(NamedTuple):
     ledger_id: int
 
 
+class Deleting(NamedTuple):
+    """The ledger may be gone from now on, with all it held."""
+
+    ledger_id: int
+
+
+class Deleted(NamedTuple):
+    """The ledger must be gone from now on."""
+
+    ledger_id: int
+
+
 class Phase(NamedTuple):
     """What the storage is busy with from now on; None: nothing but adds."""
 
@@ -70,6 +83,8 @@ class Promises:
         self.sent: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
         self.acknowledged: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
         self.fenced: set[int] = set()
+        self.deleting: set[int] = set()
+        self.deleted: set[int] = set()
         self.phase: str | None = None
 
     def copy(self) -> "Promises":
@@ -84,6 +99,8 @@ class Promises:
             *(Sent(ledger_id, tuple(ids)) for ledger_id, ids in self.sent.items()),
             *(Acknowledged(ledger_id, tuple(ids)) for ledger_id, ids in self.acknowledged.items()),
             *map(Fenced, self.fenced),
+            *map(Deleting, self.deleting),
+            *map(Deleted, self.deleted),
         ]
 
     def take(self, note: object) -> None:
@@ -93,6 +110,10 @@ class Promises:
             self.acknowledged[note.ledger_id].update(note.ids)
         elif isinstance(note, Fenced):
             self.fenced.add(note.ledger_id)
+        elif isinstance(note, Deleting):
+            self.deleting.add(note.ledger_id)
+        elif isinstance(note, Deleted):
+            self.deleted.add(note.ledger_id)
         elif isinstance(note, Phase):
             self.phase = note.name
 
@@ -137,6 +158,16 @@ class Driver:
     async def fence(self, ledger_id: int) -> None:
         await self.storage.fence(SCRIPTS[ledger_id].ledger_id, SCRIPTS[ledger_id].key)
         self._recording.note(Fenced(ledger_id))
+
+    async def delete(self, ledger_id: int) -> None:
+        async with self.phase("delete"):
+            self._recording.note(Deleting(ledger_id))
+            await self.storage.delete(SCRIPTS[ledger_id].ledger_id)
+            self._recording.note(Deleted(ledger_id))
+
+    async def compact(self, live_share_below: float) -> None:
+        async with self.phase("compaction"):
+            await self.storage.compact(live_share_below, RateLimiter(1e12))
 
     def write_lac(self, ledger_id: int, lac: int) -> None:
         script = SCRIPTS[ledger_id]
@@ -192,6 +223,9 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
     assert not storage.corruption, "a power cut was taken for damage"
     assert storage.doubt_stop is None, "a power cut was taken for damage"
     for ledger_id, script in SCRIPTS.items():
+        if ledger_id in promises.deleting and await _is_gone(storage, script):
+            continue
+        assert ledger_id not in promises.deleted, f"ledger {ledger_id} came back"
         held = await _read_all(storage, script)
         ids = ids_of(held)
         acknowledged, sent = promises.acknowledged[ledger_id], promises.sent[ledger_id]
@@ -207,6 +241,22 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
     assert not statistics.entries_damaged
     assert not statistics.index_damage_seen
     await storage.close()
+
+
+async def _is_gone(storage: Storage, script: LedgerScript) -> bool:
+    """Every operation on the ledger is refused as one on a deleted ledger, or none is."""
+    try:
+        await storage.read(script.ledger_id, 0, 1, entries_max=1, bytes_max=1)
+    except NoSuchLedgerError:
+        with pytest.raises(NoSuchLedgerError):
+            storage.add(script.ledger_id, script.key, [script.entry(LAST_ID)], recovery=True)
+        with pytest.raises(NoSuchLedgerError):
+            storage.fence(script.ledger_id, script.key)
+        with pytest.raises(NoSuchLedgerError):
+            await storage.list_entries(script.ledger_id)
+        assert script.ledger_id not in storage.ledgers()
+        return True
+    return False
 
 
 async def _read_all(storage: Storage, script: LedgerScript) -> list[bytes]:

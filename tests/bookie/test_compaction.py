@@ -1,0 +1,296 @@
+"""Deleted ledgers' space comes back, and nothing else changes for anybody."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from pathlib import Path
+
+import pytest
+import structlog
+from octavo.bookie.filesystem import FileSystem
+from octavo.bookie.journal import JournalSettings
+from octavo.bookie.rate import RateLimiter
+from octavo.bookie.storage import Storage, StorageSettings
+from octavo.protocol.errors import NoSuchLedgerError
+from octavo.protocol.ids import EntryId
+from support.faulty_filesystem import MemoryFileSystem
+from support.ledgers import LedgerScript, ids_of
+
+SETTINGS = StorageSettings(
+    cache_bytes_max=20_000,
+    entry_log_bytes=30_000,
+    checkpoint_seconds=3600,
+    journal=JournalSettings(segment_bytes=1024 * 1024, first_fill_bytes=0),
+)
+DATA, JOURNAL = Path("/bookie/data"), Path("/bookie/journal")
+FAST = RateLimiter(1e12)
+KEPT = LedgerScript(1)
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[list[MutableMapping[str, object]]]:
+    with structlog.testing.capture_logs() as events:
+        yield events
+
+
+def never(error: BaseException) -> None:
+    raise AssertionError("the storage failed") from error
+
+
+async def open_storage(filesystem: FileSystem, settings: StorageSettings = SETTINGS) -> Storage:
+    return await Storage.open(filesystem, directory=DATA, journal_directory=JOURNAL, settings=settings, on_fatal=never)
+
+
+@pytest.fixture
+def filesystem() -> MemoryFileSystem:
+    return MemoryFileSystem()
+
+
+@pytest.fixture
+async def storage(filesystem: MemoryFileSystem) -> AsyncIterator[Storage]:
+    opened = await open_storage(filesystem)
+    yield opened
+    await opened.close()
+
+
+async def add(storage: Storage, script: LedgerScript, ids: range) -> None:
+    await storage.add(script.ledger_id, script.key, script.entries(ids), recovery=False)
+
+
+async def read(storage: Storage, script: LedgerScript, last: int = 5_000) -> list[bytes]:
+    found: list[bytes] = []
+    first = 0
+    while first <= last:
+        result = await storage.read(script.ledger_id, first, last, entries_max=500, bytes_max=100_000)
+        assert not result.unknown
+        found += result.entries
+        first = result.last_covered + 1
+    return found
+
+
+def log_files(filesystem: MemoryFileSystem) -> list[Path]:
+    return [path for path in filesystem.files(DATA / "entries") if path.suffix == ".log"]
+
+
+def disk_bytes(filesystem: MemoryFileSystem) -> int:
+    return sum(len(filesystem.content(path)) for path in filesystem.files() if path.is_relative_to(DATA))
+
+
+async def many_logs(storage: Storage, *, ledgers: range, kept: LedgerScript = KEPT) -> list[LedgerScript]:
+    """Every log has entries of every ledger, and of the one that is kept."""
+    entries = 50
+    scripts = [LedgerScript(ledger_id) for ledger_id in ledgers]
+    for first in range(0, entries * 4, entries):
+        for script in scripts:
+            await add(storage, script, range(first, first + entries))
+        await add(storage, kept, range(first, first + entries))
+    await storage.checkpoint()
+    return scripts
+
+
+async def test_space_comes_back_to_within_ten_percent_of_what_counts(
+    storage: Storage, filesystem: MemoryFileSystem
+) -> None:
+    kept = LedgerScript(1, payload_bytes=400)
+    scripts = await many_logs(storage, ledgers=range(2, 30), kept=kept)
+    before = disk_bytes(filesystem)
+    assert len(log_files(filesystem)) > 10
+    for script in scripts:
+        await storage.delete(script.ledger_id)
+    result = await storage.compact(0.8, FAST)
+    assert result.logs_removed > 10
+    live = sum(map(len, kept.entries(range(200))))
+    assert live <= disk_bytes(filesystem) <= 1.1 * live
+    assert before > 5 * live
+    assert await read(storage, kept) == kept.entries(range(200))
+    await storage.close()
+    again = await open_storage(filesystem)
+    assert await read(again, kept) == kept.entries(range(200))
+    assert again.ledgers() == [1]
+    with pytest.raises(NoSuchLedgerError):
+        await add(again, scripts[0], range(1_000, 1_001))
+    await again.close()
+
+
+async def test_logs_above_the_threshold_are_left_alone(storage: Storage, filesystem: MemoryFileSystem) -> None:
+    scripts = await many_logs(storage, ledgers=range(2, 6))
+    await storage.delete(scripts[0].ledger_id)
+    files = log_files(filesystem)
+    assert (await storage.compact(0.5, FAST)).logs_removed == 0
+    assert log_files(filesystem) == files
+    assert (await storage.compact(0.95, FAST)).logs_removed > 0
+
+
+async def test_deleted_ledger_is_refused_at_once_and_stays_so(filesystem: MemoryFileSystem) -> None:
+    storage = await open_storage(filesystem)
+    script = LedgerScript(9)
+    await add(storage, script, range(10))
+    poll = storage.wait_lac(script.ledger_id, 50)
+    deletion = storage.delete(script.ledger_id)
+    await poll  # whoever waits for the ledger is let go
+    for _ in range(2):
+        with pytest.raises(NoSuchLedgerError):
+            storage.add(script.ledger_id, script.key, [script.entry(10)], recovery=True)
+        with pytest.raises(NoSuchLedgerError):
+            storage.fence(script.ledger_id, script.key)
+        with pytest.raises(NoSuchLedgerError):
+            storage.wait_lac(script.ledger_id, None)
+        with pytest.raises(NoSuchLedgerError):
+            storage.write_lac(script.ledger_id, script.key, script.explicit_lac(5), EntryId(5))
+        with pytest.raises(NoSuchLedgerError):
+            await storage.read(script.ledger_id, 0, 9, entries_max=10, bytes_max=1_000)
+        with pytest.raises(NoSuchLedgerError):
+            await storage.list_entries(script.ledger_id)
+        await deletion
+        await storage.close()
+        storage = await open_storage(filesystem)
+    await storage.close()
+
+
+async def test_slow_add_that_meets_a_deletion_stores_nothing(storage: Storage) -> None:
+    script = LedgerScript(9)
+    await add(storage, script, range(10))
+    await storage.checkpoint()
+    resent = storage.add(script.ledger_id, script.key, script.entries(range(5)), recovery=False)
+    await storage.delete(script.ledger_id)
+    with pytest.raises(NoSuchLedgerError):
+        await resent
+
+
+class SlowJournal(MemoryFileSystem):
+    """While ``held``, no sync in the journal's directory returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = asyncio.Event()
+        self.released = asyncio.Event()
+
+    async def step(self, name: str, path: Path) -> None:
+        if self.held.is_set() and name == "sync" and path.parent == JOURNAL:
+            await self.released.wait()
+        await super().step(name, path)
+
+
+async def test_nothing_goes_before_the_tombstone_is_durable() -> None:
+    filesystem = SlowJournal()
+    storage = await open_storage(filesystem)
+    scripts = await many_logs(storage, ledgers=range(2, 4))
+    await storage.compact(0.0, FAST)
+    filesystem.held.set()
+    deletion = storage.delete(scripts[0].ledger_id)
+    files = log_files(filesystem)
+    assert (await storage.compact(0.9, FAST)).logs_removed == 0
+    assert log_files(filesystem) == files
+    filesystem.released.set()
+    await deletion
+    assert (await storage.compact(0.9, FAST)).logs_removed >= 2
+    await storage.close()
+
+
+async def test_readers_and_a_writer_go_on_while_everything_moves_under_them(storage: Storage) -> None:
+    scripts = await many_logs(storage, ledgers=range(2, 12))
+    written = 200
+    stop = False
+
+    async def keep_reading() -> int:
+        rounds = 0
+        while not stop:
+            assert await read(storage, KEPT, 199) == KEPT.entries(range(200))
+            rounds += 1
+        return rounds
+
+    async def keep_writing() -> None:
+        nonlocal written
+        while not stop:
+            await add(storage, KEPT, range(written, written + 20))
+            written += 20
+
+    readers = [asyncio.ensure_future(keep_reading()) for _ in range(3)]
+    writer = asyncio.ensure_future(keep_writing())
+    for script in scripts:
+        await storage.delete(script.ledger_id)
+        await storage.compact(0.9, FAST)
+        await storage.checkpoint()
+    stop = True
+    assert min(await asyncio.gather(*readers)) > 3
+    await writer
+    assert ids_of(await read(storage, KEPT, written)) == list(range(written))
+    assert storage.statistics().logs_compacted > 10
+
+
+async def test_an_entry_written_anew_while_its_log_is_compacted_wins(
+    storage: Storage, filesystem: MemoryFileSystem
+) -> None:
+    """W11: the damaged copy that compaction copies nothing of is replaced; what replaced it is not hidden later."""
+    scripts = await many_logs(storage, ledgers=range(2, 4))
+    path = log_files(filesystem)[0]
+    filesystem.damage(path, filesystem.content(path).index(KEPT.entry(3)) + 50)
+    await storage.delete(scripts[0].ledger_id)
+    assert (await storage.compact(0.9, FAST)).logs_kept == 1
+    assert path in log_files(filesystem)
+    await storage.add(KEPT.ledger_id, KEPT.key, [KEPT.entry(3)], recovery=True)
+    await storage.checkpoint()
+    assert await read(storage, KEPT) == KEPT.entries(range(200))
+
+
+Damage = Callable[[MemoryFileSystem, Path], None]
+
+
+def _rot_an_entry(filesystem: MemoryFileSystem, data: Path) -> None:
+    path = log_files(filesystem)[0]
+    filesystem.damage(path, filesystem.content(path).index(KEPT.entry(3)) + 50)
+
+
+def _rot_the_index(filesystem: MemoryFileSystem, data: Path) -> None:
+    for path in filesystem.files(data / "index"):
+        filesystem.damage(path, 40)
+
+
+@pytest.mark.parametrize("damage", [_rot_an_entry, _rot_the_index])
+async def test_log_is_kept_where_damage_hides_what_counts(
+    storage: Storage, filesystem: MemoryFileSystem, damage: Damage, logged: list[MutableMapping[str, object]]
+) -> None:
+    scripts = await many_logs(storage, ledgers=range(2, 4))
+    await storage.delete(scripts[0].ledger_id)
+    damage(filesystem, DATA)
+    first = log_files(filesystem)[0]
+    for _ in range(2):
+        await storage.compact(0.9, FAST)
+    assert first in log_files(filesystem)
+    assert storage.statistics().logs_kept_damaged >= 1
+    kept = [event for event in logged if event["event"] == "entry log kept as it is"]
+    assert [event["path"] for event in kept].count(str(first)) == 1, "reported once"
+
+
+async def test_index_forgets_runs_of_deleted_ledgers(storage: Storage, filesystem: MemoryFileSystem) -> None:
+    scripts = [LedgerScript(ledger_id) for ledger_id in range(2, 40)]
+    for first in range(0, 600, 60):
+        for script in (KEPT, *scripts):
+            await add(storage, script, range(first, first + 60, 3))
+    await storage.checkpoint()
+    before = sum(len(filesystem.content(path)) for path in filesystem.files(DATA / "index"))
+    for script in scripts:
+        await storage.delete(script.ledger_id)
+    await storage.compact(0.9, FAST)
+    after = sum(len(filesystem.content(path)) for path in filesystem.files(DATA / "index"))
+    assert after < before / 3
+    assert ids_of(await read(storage, KEPT)) == list(range(0, 600, 3))
+
+
+async def test_rate_limits_what_is_copied(storage: Storage) -> None:
+    loop = asyncio.get_running_loop()
+    limiter = RateLimiter(1_000)
+    began_at = loop.time()
+    await limiter.take(20)  # the first is free, and pays for the wait of the second
+    await limiter.take(1)
+    assert 0.015 < loop.time() - began_at < 1
+
+
+async def test_damaged_totals_are_made_again_by_a_scan(storage: Storage, filesystem: MemoryFileSystem) -> None:
+    scripts = await many_logs(storage, ledgers=range(2, 4))
+    for path in filesystem.files(DATA / "entries"):
+        if path.suffix == ".totals":
+            filesystem.damage(path, 20)
+    for script in scripts:
+        await storage.delete(script.ledger_id)
+    assert (await storage.compact(0.9, FAST)).logs_removed > 2
+    assert await read(storage, KEPT) == KEPT.entries(range(200))
