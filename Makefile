@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Nothing of the caller's may stand before the installed tree.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 
-.PHONY: help setup demo up test check bench format clean
+.PHONY: help setup demo up test check model bench format clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r target does; do \
@@ -34,6 +34,9 @@ check: setup ## formatting, lint, types, tidy rules: every one runs, and any tha
 	echo "== types"; $(VENV)/python scripts/check_types.py || failed+=(types); \
 	echo "== tidy rules"; OCTAVO_NO_SKIPS=1 $(VENV)/pytest -q tests/house || failed+=("tidy rules"); \
 	if [ $${#failed[@]} -gt 0 ]; then printf 'make check: failed: %s\n' "$${failed[@]}" >&2; exit 1; fi
+
+model: setup ## the protocol, state by state: every setting, and every rule broken on purpose
+	@$(VENV)/python scripts/check_model.py $(MODEL_OPTIONS)
 
 bench: setup ## the benchmark suite
 	@$(VENV)/python scripts/bench.py

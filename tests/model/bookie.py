@@ -1,0 +1,223 @@
+"""The model's bookie: what PROTOCOL B1-B4, F2 and W11 say of one ledger, and nothing of disks.
+
+Where a setting counts power cuts, what is accepted is durable only after a *sync*, and answers that promise durability
+wait for it (group commit: one sync makes all that was accepted before it durable). Elsewhere every step is durable at
+once, which is what a bookie that never loses its power looks like from outside.
+
+Each rule has a method of its own, so that a canary can break that one.
+"""
+
+from dataclasses import dataclass, replace
+
+from model.exchange import (
+    DUPLICATE,
+    FENCED,
+    IN_DOUBT,
+    Add,
+    Answer,
+    Done,
+    Found,
+    Lac,
+    Message,
+    Read,
+    ReadLac,
+    Refused,
+    Request,
+    WriteLac,
+)
+from octavo.protocol.entries import header_of
+
+
+@dataclass(frozen=True, slots=True)
+class BookieState:
+    """One bookie's part of the ledger."""
+
+    held: tuple[bytes, ...] = ()
+    """Sealed entries accepted, by id."""
+    fenced: bool = False
+    explicit_lac: bytes | None = None
+    damaged: frozenset[int] = frozenset()
+    """Ids whose copy does not verify."""
+    in_doubt: bool = False
+    unsynced: frozenset[int] = frozenset()
+    """Ids accepted since the last sync."""
+    fence_unsynced: bool = False
+    trusted: frozenset[int] = frozenset()
+    """Ids taken for synced though they are not; only canaries do."""
+    waiting: tuple[Message, ...] = ()
+    """Answers that leave after the next sync."""
+    slow: tuple[Message, ...] = ()
+    """Requests taken up and not decided; only canaries do that in two steps."""
+
+    def entry(self, entry_id: int) -> bytes | None:
+        """The copy of an entry, damaged or not."""
+        return next((sealed for sealed in self.held if header_of(sealed).entry_id == entry_id), None)
+
+    def without_waiting(self, client: int) -> "BookieState":
+        """The bookie once nobody waits for the answers of one client."""
+        return replace(
+            self,
+            waiting=tuple(message for message in self.waiting if message.client != client),
+            slow=tuple(one.orphaned() if one.client == client else one for one in self.slow),
+        )
+
+
+def _by_id(sealed: bytes) -> int:
+    return header_of(sealed).entry_id
+
+
+class Bookie:
+    """The rules. Holds no state: every method takes one and gives the next."""
+
+    def __init__(self, *, syncs: bool) -> None:
+        self.syncs = syncs
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def receive(self, state: BookieState, message: Message) -> tuple[BookieState, tuple[Message, ...]]:
+        """Take a request up and decide it in one step; the answers that leave now."""
+        after, answer = self.accept(state, message.request)
+        return self.reply(after, message, answer)
+
+    def reply(
+        self, state: BookieState, message: Message, answer: Answer | None
+    ) -> tuple[BookieState, tuple[Message, ...]]:
+        """Let the answer leave now, or after the sync it promises."""
+        if message.client is None or answer is None:
+            return state, ()
+        answered = message.answered(answer)
+        if self.must_wait(state, message.request, answer):
+            waiting = (answered, *(other for other in state.waiting if other != answered))
+            return replace(state, waiting=tuple(sorted(waiting, key=repr))), ()
+        return state, (answered,)
+
+    def must_wait(self, state: BookieState, request: Request, answer: Answer) -> bool:
+        """Whether the answer promises something that is not durable yet (PROTOCOL B1, B2, F2)."""
+        if not self.syncs or isinstance(answer, Refused):
+            return False
+        if isinstance(request, Add):
+            return any(header_of(sealed).entry_id in state.unsynced for sealed in request.entries)
+        # A fence's answer leaves after everything that it has seen is durable: the journal is written in order.
+        return self.fences(request) and (state.fence_unsynced or bool(state.unsynced))
+
+    def fences(self, request: Request) -> bool:
+        return isinstance(request, Read | ReadLac) and request.fence
+
+    def accept(self, state: BookieState, request: Request) -> tuple[BookieState, Answer | None]:
+        """One synchronous step: decide on the state as it is, and give the state after it."""
+        if isinstance(request, Add):
+            return self.add(state, request)
+        if isinstance(request, WriteLac):
+            return self.write_lac(state, request), None
+        if self.fences(request):
+            state = self.fence(state)
+        if isinstance(request, Read):
+            return state, self.read(state, request)
+        assert isinstance(request, ReadLac)
+        return state, self.last_add_confirmed(state)
+
+    def fence(self, state: BookieState) -> BookieState:
+        """From this step on ordinary adds are refused (PROTOCOL F2)."""
+        if state.fenced:
+            return state
+        return replace(state, fenced=True, fence_unsynced=self.syncs)
+
+    def refusal(self, state: BookieState, request: Add) -> Refused | None:
+        """Why an add may not be taken (PROTOCOL F2, B4)."""
+        if request.recovery:
+            return None
+        if state.fenced:
+            return Refused(FENCED)
+        return Refused(IN_DOUBT) if state.in_doubt else None
+
+    def add(self, state: BookieState, request: Add) -> tuple[BookieState, Answer]:
+        refusal = self.refusal(state, request)
+        return (state, refusal) if refusal is not None else self.store(state, request)
+
+    def store(self, state: BookieState, request: Add) -> tuple[BookieState, Answer]:
+        """All entries or none; the same bytes again are a success, other bytes are not (PROTOCOL W11)."""
+        held = {header_of(sealed).entry_id: sealed for sealed in state.held}
+        fresh: set[int] = set()
+        for sealed in request.entries:
+            entry_id = header_of(sealed).entry_id
+            if entry_id in held and entry_id not in state.damaged:
+                if held[entry_id] != sealed:
+                    return state, Refused(DUPLICATE)
+                continue
+            held[entry_id] = sealed
+            fresh.add(entry_id)
+        if not fresh:
+            return state, Done()
+        after = replace(
+            state,
+            held=tuple(sorted(held.values(), key=_by_id)),
+            damaged=state.damaged - fresh,
+            unsynced=state.unsynced | fresh if self.syncs else state.unsynced,
+        )
+        return after, Done()
+
+    def write_lac(self, state: BookieState, request: WriteLac) -> BookieState:
+        """The highest explicit LAC is kept (PROTOCOL W2)."""
+        known = state.explicit_lac
+        if known is not None and header_of(known).entry_id >= header_of(request.sealed).entry_id:
+            return state
+        return replace(state, explicit_lac=request.sealed)
+
+    def read(self, state: BookieState, request: Read) -> Found:
+        """What is held, and what cannot be told: never a negative from doubt (PROTOCOL R2, B4)."""
+        entries, unknown = [], []
+        for entry_id in range(request.first, request.last + 1):
+            sealed = state.entry(entry_id)
+            if sealed is not None and entry_id not in state.damaged:
+                entries.append(sealed)
+            elif self.cannot_tell(state, entry_id):
+                unknown.append(entry_id)
+        return Found(request.last, tuple(entries), tuple(unknown))
+
+    def cannot_tell(self, state: BookieState, entry_id: int) -> bool:
+        """Whether an entry that the bookie cannot show may have been held (PROTOCOL R2, B4)."""
+        return state.in_doubt or entry_id in state.damaged
+
+    def last_add_confirmed(self, state: BookieState) -> Lac:
+        """The newest intact entry and the explicit LAC; the writer sealed both."""
+        intact = [sealed for sealed in state.held if header_of(sealed).entry_id not in state.damaged]
+        return Lac(intact[-1] if intact else None, state.explicit_lac, state.in_doubt)
+
+    def readable(self, state: BookieState, last_add_confirmed: int) -> tuple[bytes, ...]:
+        """What the bookie shows to an ordinary reader who knows only what this bookie knows (PROTOCOL R1, I3)."""
+        return tuple(sealed for sealed in state.held if header_of(sealed).entry_id <= last_add_confirmed)
+
+    def decide(self, state: BookieState, message: Message) -> tuple[BookieState, tuple[Message, ...]]:
+        """Work off a request taken up before: nothing is, all is decided in the step that accepts it."""
+        raise AssertionError("no request is left undecided")
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def sync(self, state: BookieState) -> tuple[BookieState, tuple[Message, ...]]:
+        """Everything accepted is durable; the answers that waited leave."""
+        return replace(state, unsynced=frozenset(), fence_unsynced=False, waiting=()), state.waiting
+
+    def cut_power(self, state: BookieState) -> BookieState:
+        """What was not synced is gone (PROTOCOL B1, B2)."""
+        return replace(
+            state,
+            held=tuple(sealed for sealed in state.held if header_of(sealed).entry_id not in state.unsynced),
+            fenced=state.fenced and not state.fence_unsynced,
+            unsynced=frozenset(),
+            fence_unsynced=False,
+            waiting=(),
+            slow=(),
+        )
+
+    def kill(self, state: BookieState) -> BookieState:
+        """The process dies and starts again: what it had written but not synced is found, and made durable before
+        the port opens (PROTOCOL B1)."""
+        return replace(state, unsynced=frozenset(), fence_unsynced=False, waiting=(), slow=())
+
+    def wipe(self, state: BookieState) -> BookieState:
+        """The disk is lost, and the bookie knows that it may have lost something (PROTOCOL B4)."""
+        return BookieState(in_doubt=True)
+
+    def damage(self, state: BookieState, entry_id: int) -> BookieState:
+        """A copy rots."""
+        return replace(state, damaged=state.damaged | {entry_id})

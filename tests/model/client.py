@@ -1,0 +1,96 @@
+"""What the model asks of a client: a real pure machine with the little around it that its shell would do."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Self
+
+from model.exchange import Message
+from model.renaming import Renaming
+from octavo.metadata.model import LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that a client may do of its own accord."""
+
+    name: str
+    """For traces, and for the client itself."""
+    argument: Hashable = None
+    """Numbers of positions or bookies are renamed by the client's :meth:`Client.rename`."""
+    fault: str | None = None
+    """Which of the budget's faults it is; None: none."""
+
+
+type Event = Message | Step
+"""A message with an answer, or a step of one's own."""
+
+
+class Client(ABC):
+    """One client of the ledger. Mutable; the model copies it before every event.
+
+    It must not tell bookies apart but by what they answer, so that renamed histories lead to renamed clients; the
+    model checks that.
+    """
+
+    def __init__(self, index: int, name: str) -> None:
+        self.index = index
+        self.name = name
+        self.acknowledged_before = -1
+        """The last entry that a writer which is no longer there was told is acknowledged."""
+
+    def identity(self) -> Hashable:
+        """Equal for clients that are the same and do the same for ever after."""
+        return self.index, self.acknowledged_before, self.key()
+
+    # --- for the model ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def copy(self) -> Self:
+        """An independent client in the same state."""
+
+    @abstractmethod
+    def key(self) -> Hashable:
+        """Everything that decides what it does next, but for its index."""
+
+    @abstractmethod
+    def on(self, event: Event) -> list[Message]:
+        """Take an event; the requests it sends then."""
+
+    @abstractmethod
+    def steps(self) -> list[Step]:
+        """What it may do of its own accord, now."""
+
+    @abstractmethod
+    def rename(self, step: Step, renaming: Renaming) -> Step:
+        """The same step under other names."""
+
+    # --- for the promises ---------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool:
+        """Nothing that still arrives matters to it."""
+
+    @abstractmethod
+    def undone(self, metadata: LedgerMetadata) -> str | None:
+        """What it still waits for, when nothing can happen any more (PROTOCOL I8); None when it is done."""
+
+    @property
+    def acknowledged(self) -> int:
+        """The highest entry that its caller was told is acknowledged; -1 before the first."""
+        return -1
+
+    @property
+    def did_not_happen_from(self) -> int | None:
+        """Its caller was told that no entry from this id on has happened (PROTOCOL W6)."""
+        return None
+
+    @property
+    def settled(self) -> LedgerMetadata | None:
+        """The closed metadata that it told its caller of."""
+        return None
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What it knows, for a trace."""

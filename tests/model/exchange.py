@@ -1,0 +1,197 @@
+"""What travels in the model: requests to bookies and to the metadata, and their answers. Values.
+
+The network loses, delays and reorders: a message in flight may arrive at any time, in any order, or never. A request
+whose sender has given it up is *orphaned*: it may still arrive, and its answer is for nobody.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from octavo.metadata.changes import MetadataChange
+from octavo.metadata.model import LedgerMetadata
+from octavo.protocol.entries import header_of
+
+STORE = -1
+"""The metadata store, as a message's server; bookies are 0, 1, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Store these sealed entries; ``recovery`` also where the ledger is fenced."""
+
+    entries: tuple[bytes, ...]
+    recovery: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The entries ``first..last``."""
+
+    first: int
+    last: int
+    fence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLac:
+    """What the bookie knows of the last add confirmed."""
+
+    fence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLac:
+    """An explicit LAC."""
+
+    sealed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of the metadata, in the compare-and-set loop."""
+
+    change: MetadataChange
+
+
+type Request = Add | Read | ReadLac | WriteLac | Change
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Added, and durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not done. ``reason`` is one of the constants below."""
+
+    reason: str
+
+
+FENCED = "fenced"
+IN_DOUBT = "in doubt"
+DUPLICATE = "other bytes are held"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """No answer: the connection broke, or the time was over. The request may have arrived, or arrive yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Answer to :class:`Read`. Every id up to ``last_covered`` is in ``entries``, in ``unknown``, or absent."""
+
+    last_covered: int
+    entries: tuple[bytes, ...]
+    unknown: tuple[int, ...]
+
+    def cut_off_after(self, entry_id: int) -> Self:
+        """The answer up to an id, as limits on an answer's size may cut it."""
+        entries = tuple(sealed for sealed in self.entries if header_of(sealed).entry_id <= entry_id)
+        return replace(
+            self, last_covered=entry_id, entries=entries, unknown=tuple(one for one in self.unknown if one <= entry_id)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lac:
+    """Answer to :class:`ReadLac`: what the writer sealed last, as far as the bookie knows."""
+
+    entry: bytes | None
+    explicit: bytes | None
+    in_doubt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The change was made, or what it wanted stands there, or what replaces it for good: this stands there now."""
+
+    metadata: LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The change cannot be made any more."""
+
+    metadata: LedgerMetadata
+
+
+type Answer = Done | Refused | Failed | Found | Lac | Changed | Conflict
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A request on its way to a server, or its answer on the way back."""
+
+    client: int | None
+    """Who waits for the answer; None when nobody does."""
+    server: int
+    """A bookie, or :data:`STORE`."""
+    tag: Hashable
+    """The client's own, to know what is answered. Names no bookie."""
+    request: Request
+    answer: Answer | None = None
+    """None on the way there."""
+
+    def answered(self, answer: Answer) -> Self:
+        """The answer on its way back."""
+        return replace(self, answer=answer)
+
+    def orphaned(self) -> Self:
+        """The request with nobody waiting for its answer."""
+        return replace(self, client=None, tag=None)
+
+
+def entry_text(sealed: bytes) -> str:
+    """A sealed entry for a trace: id, payload, and the LAC sealed with it."""
+    header = header_of(sealed)
+    lac = header.last_add_confirmed_plus_one - 1
+    payload = sealed[len(sealed) - 4 - header.payload_bytes : -4].decode("ascii", "replace")
+    return f"{header.entry_id}:{payload}" + (f"(LAC {lac})" if lac >= 0 else "")
+
+
+def entries_text(entries: tuple[bytes, ...]) -> str:
+    return ", ".join(map(entry_text, entries)) or "nothing"
+
+
+def request_text(request: Request) -> str:
+    """A request for a trace."""
+    if isinstance(request, Add):
+        return f"{'recovery add' if request.recovery else 'add'} of {entries_text(request.entries)}"
+    if isinstance(request, Read):
+        ids = f"{request.first}" if request.first == request.last else f"{request.first}..{request.last}"
+        return f"{'fencing read' if request.fence else 'read'} of {ids}"
+    if isinstance(request, ReadLac):
+        return "fence and LAC read" if request.fence else "LAC read"
+    if isinstance(request, WriteLac):
+        return f"explicit LAC {header_of(request.sealed).entry_id}"
+    return f"change {type(request.change).__name__}"
+
+
+def answer_text(answer: Answer) -> str:
+    """An answer for a trace."""
+    if isinstance(answer, Found):
+        unknown = f", unknown {list(answer.unknown)}" if answer.unknown else ""
+        return f"{entries_text(answer.entries)} up to {answer.last_covered}{unknown}"
+    if isinstance(answer, Lac):
+        known = [entry_text(answer.entry)] if answer.entry else []
+        known += [f"explicit {header_of(answer.explicit).entry_id}"] if answer.explicit else []
+        return f"newest {', '.join(known) or 'nothing'}" + (", in doubt" if answer.in_doubt else "")
+    if isinstance(answer, Refused):
+        return f"refused, {answer.reason}"
+    if isinstance(answer, Changed):
+        return f"made; {metadata_text(answer.metadata)}"
+    if isinstance(answer, Conflict):
+        return f"conflict; {metadata_text(answer.metadata)}"
+    return "done" if isinstance(answer, Done) else "failed"
+
+
+def metadata_text(metadata: LedgerMetadata) -> str:
+    """Metadata for a trace: ``OPEN [0: abc]``, ``CLOSED at 1 [0: abc] [1: abd]``."""
+    end = ""
+    if metadata.is_closed:
+        end = " empty" if metadata.last_entry_id is None else f" at {metadata.last_entry_id}"
+    fragments = " ".join(f"[{part.first_entry_id}: {''.join(part.bookies)}]" for part in metadata.fragments)
+    return f"{metadata.state.name}{end} {fragments}"

@@ -1,0 +1,96 @@
+"""Interchanges of equals: bookies of the first ensemble among each other, spare bookies, clients that do the same.
+
+Where every bookie of an ensemble holds every entry (E = Qw), nothing in the protocol tells one position from another.
+So two states that differ only by an interchange of positions are equally good, and one of them is enough. A renaming
+moves the bookies of the first ensemble among its positions; *positions* move with them, and every later ensemble is
+rewritten in the moved order, so that a client that tells bookies by position finds the same world.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations, product
+from typing import Any, cast
+
+from octavo.metadata.changes import ChangeEnsemble, CloseLedger, FinishRecovery
+from octavo.metadata.model import Fragment, LedgerMetadata
+from octavo.protocol.ids import BookieId
+
+BOOKIE_NAMES = "abcdefgh"
+
+
+def bookie_id(index: int) -> BookieId:
+    """The name of a bookie, a letter."""
+    return BookieId(BOOKIE_NAMES[index])
+
+
+def bookie_index(name: BookieId) -> int:
+    """The inverse of :func:`bookie_id`."""
+    return BOOKIE_NAMES.index(name)
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """``bookies[i]`` and ``clients[i]`` are the new numbers of bookie and client ``i``."""
+
+    bookies: tuple[int, ...]
+    clients: tuple[int, ...]
+    ensemble_size: int
+
+    @cached_property
+    def bookies_before(self) -> tuple[int, ...]:
+        """The old number of each new one."""
+        return tuple(self.bookies.index(number) for number in range(len(self.bookies)))
+
+    @cached_property
+    def clients_before(self) -> tuple[int, ...]:
+        """The old number of each new one."""
+        return tuple(self.clients.index(number) for number in range(len(self.clients)))
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether nothing moves."""
+        return list(self.bookies) == sorted(self.bookies) and list(self.clients) == sorted(self.clients)
+
+    def position(self, position: int) -> int:
+        """Where a position of an ensemble moves."""
+        return self.bookies[position]
+
+    def ensemble(self, names: tuple[BookieId, ...]) -> tuple[BookieId, ...]:
+        """An ensemble with its positions moved and its bookies renamed."""
+        moved = list(names)
+        for position, name in enumerate(names):
+            moved[self.position(position)] = bookie_id(self.bookies[bookie_index(name)])
+        return tuple(moved)
+
+    def value[T](self, value: T) -> T:
+        """Metadata, or a change of metadata, or anything that names no bookie."""
+        renamed: Any = value
+        if isinstance(value, Fragment):
+            renamed = replace(value, bookies=self.ensemble(value.bookies))
+        elif isinstance(value, LedgerMetadata):
+            renamed = replace(value, fragments=tuple(map(self.value, value.fragments)))
+        elif isinstance(value, ChangeEnsemble):
+            renamed = replace(value, base=self.value(value.base), ensemble=self.ensemble(value.ensemble))
+        elif isinstance(value, CloseLedger):
+            renamed = replace(value, base=self.value(value.base))
+        elif isinstance(value, FinishRecovery):
+            fragments = tuple(map(self.value, value.fragments))
+            renamed = replace(value, base=self.value(value.base), fragments=fragments)
+        return cast("T", renamed)
+
+
+def interchanges(bookies: int, ensemble_size: int, like_clients: tuple[tuple[int, ...], ...]) -> list[Renaming]:
+    """Every renaming: the first ``ensemble_size`` bookies among themselves, the spares, each group of like clients."""
+    spares = range(ensemble_size, bookies)
+    groups = [permutations(group) for group in like_clients]
+    client_orders = [
+        tuple(moved for _, moved in sorted(pair for old, new in zip(like_clients, choice, strict=True)
+                                           for pair in zip(old, new, strict=True)))
+        for choice in product(*groups)
+    ]  # fmt: skip
+    return [
+        Renaming((*members, *others), clients, ensemble_size)
+        for members in permutations(range(ensemble_size))
+        for others in permutations(spares)
+        for clients in client_orders
+    ]

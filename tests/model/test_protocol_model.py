@@ -1,0 +1,30 @@
+"""The protocol, state by state: the part of `make model` that fits into `make test`."""
+
+import pytest
+from model.canaries import CANARIES, Canary
+from model.explorer import explore
+from model.settings import JOBS, Job
+from model.world import World
+
+QUICK = [job for job in JOBS if job.quick]
+
+
+@pytest.mark.parametrize("job", QUICK, ids=lambda job: job.name)
+def test_every_promise_holds(job: Job) -> None:
+    found = job.run()
+    assert found.violation is None, str(found.violation)
+    assert found.exhausted or job.depth_max is not None or job.walks
+
+
+@pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.name)
+def test_rule_broken_on_purpose_is_found(canary: Canary) -> None:
+    violation = explore(World(canary.broken)).violation
+    assert violation is not None
+    assert violation.what.startswith(canary.rule)
+
+
+@pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.name)
+def test_setting_of_a_canary_is_clean_without_it(canary: Canary) -> None:
+    found = explore(World(canary.healthy))
+    assert found.violation is None, str(found.violation)
+    assert found.exhausted

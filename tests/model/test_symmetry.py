@@ -1,0 +1,71 @@
+"""Interchanges of equals, checked against what they save."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from model.explorer import explore
+from model.renaming import Renaming, interchanges
+from model.sealing import metadata
+from model.settings import JOBS, Job
+from model.states import State
+from model.world import World
+from octavo.protocol.quorums import Quorums
+
+SYMMETRIC = [job for job in JOBS if job.quick and job.make().symmetric]
+
+
+def some_states(world: World, *, walks: int, steps_max: int) -> list[State]:
+    """States on random walks, the same ones every time."""
+    rng = random.Random(7)
+    initials = list(world.initial_states())
+    states: list[State] = []
+    for _ in range(walks):
+        state = rng.choice(initials)
+        for _ in range(rng.randrange(1, steps_max)):
+            choices = world.successors(state)
+            if not choices:
+                break
+            state = rng.choice(choices)[1]
+        states.append(state)
+    return states
+
+
+@pytest.mark.parametrize("job", SYMMETRIC, ids=lambda job: job.name)
+def test_clients_tell_bookies_apart_by_their_answers_alone(job: Job) -> None:
+    world = World(job.make())
+    for state in some_states(world, walks=100, steps_max=40):
+        assert world.symmetry.holds(state), "\n".join(world.describe_state(state))
+
+
+@pytest.mark.parametrize("job", SYMMETRIC, ids=lambda job: job.name)
+def test_renamed_states_have_one_representative(job: Job) -> None:
+    world = World(job.make())
+    for state in some_states(world, walks=100, steps_max=40):
+        representative = world.representative(state)
+        assert {world.representative(renamed) for renamed in world.symmetry.class_of(state)} == {representative}
+        assert representative in world.symmetry.class_of(state)
+
+
+def test_interchange_moves_positions_with_their_bookies() -> None:
+    renaming = Renaming((1, 0, 2, 3), (0,), 3)
+    before = metadata(Quorums(3, 3, 2), (0, "abc"), (1, "abd"), (2, "dbc"))
+    after = metadata(Quorums(3, 3, 2), (0, "abc"), (1, "abd"), (2, "adc"))
+    assert renaming.value(before) == after
+
+
+def test_interchanges_of_members_spares_and_like_clients() -> None:
+    assert len(interchanges(5, 3, ((0,),))) == 6 * 2
+    assert len(interchanges(4, 3, ((0,), (1, 2)))) == 6 * 2
+    assert {renaming.clients for renaming in interchanges(2, 1, ((0,), (1, 2)))} == {(0, 1, 2), (0, 2, 1)}
+    assert {renaming.bookies for renaming in interchanges(4, 2, ((0,),))} == {
+        (0, 1, 2, 3), (1, 0, 2, 3), (0, 1, 3, 2), (1, 0, 3, 2)
+    }  # fmt: skip
+
+
+def test_symmetry_saves_states_and_loses_none() -> None:
+    setting = JOBS[0].make()
+    reduced, whole = World(setting), World(replace(setting, symmetric=False))
+    few, all_states = explore(reduced), explore(whole)
+    assert few.states < all_states.states < 6 * few.states + 1
+    assert few.depth == all_states.depth

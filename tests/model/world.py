@@ -1,0 +1,301 @@
+"""The whole model: bookies, network, metadata and clients, as states and what can happen in them.
+
+A state is a tuple of numbers: each metadata value, bookie state, client state and message has one. What an event does
+to a bookie or a client depends on that one alone, so every such step is computed once, with the real machine, and
+looked up from then on. That is what makes hundreds of thousands of states affordable.
+
+What can happen, in any order: a request arrives at its bookie or at the metadata; an answer arrives; a client takes a
+step of its own; and, as far as the setting's budget goes, a fault (:mod:`model.faults`).
+
+Some things are done at once because nobody could see a difference: an answer that its receiver ignores is dropped;
+the requests of a client that has finished are orphaned; an orphan that changes nothing, and never will, is dropped.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator
+
+from model.bookie import BookieState
+from model.client import Client, Event, Step
+from model.exchange import STORE, Change, Changed, Conflict, Failed, Found, Message, Read
+from model.faults import Faults
+from model.interning import Interner
+from model.promises import Promises
+from model.renaming import interchanges
+from model.setting import Setting
+from model.states import (
+    CUT,
+    DAMAGE,
+    FAULTS,
+    KILL,
+    LOST_SETTLEMENT,
+    POWER_CUT,
+    WIPE,
+    Action,
+    State,
+    replaced,
+    spent,
+    with_messages,
+)
+from model.symmetry import Symmetry
+from model.telling import Teller
+from octavo.metadata.changes import Refuse, Write
+from octavo.metadata.model import LedgerMetadata
+
+type _Taken = tuple[int, tuple[int, ...]]
+"""The number after an event, and the messages sent."""
+
+
+class World:
+    """A setting as a :class:`~model.explorer.Model`."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.metadata: Interner[LedgerMetadata] = Interner()
+        self.bookies: Interner[BookieState] = Interner()
+        self.clients: Interner[Client] = Interner()
+        self.messages: Interner[Message] = Interner()
+        self._origins: dict[int, tuple[int, Event]] = {}
+        self._reactions: dict[tuple[int, int], _Taken] = {}
+        self._acts: dict[tuple[int, Step], _Taken] = {}
+        self._receipts: dict[tuple[int, int], _Taken] = {}
+        self._settlements: dict[tuple[int, int], tuple[int, int]] = {}
+        self._steps: dict[int, tuple[tuple[Step, int | None], ...]] = {}
+        self._verdicts: dict[Hashable, str | None] = {}
+        assert set(setting.budget) <= set(FAULTS), "every entry of a budget names a fault"
+        self._budget = tuple(setting.budget.get(fault, 0) for fault in FAULTS)
+        self._nothing_is_lost = not any(self._budget[fault] for fault in (WIPE, DAMAGE, POWER_CUT, KILL))
+        self._promises = Promises(setting.quorums, setting.payloads, setting.bookie)
+        self._faults = Faults(self)
+        self._teller = Teller(self)
+        sizes = setting.bookies, setting.quorums.ensemble_size
+        self.symmetry = Symmetry(self, interchanges(*sizes, setting.like_clients) if setting.symmetric else [])
+
+    # --- initial states -----------------------------------------------------------------------------------------------
+
+    def initial_states(self) -> Iterator[State]:
+        for placement in self.setting.placements():
+            yield (
+                self.metadata.number(placement.metadata),
+                tuple(self.bookies.number(bookie) for bookie in placement.bookies),
+                tuple(self.root(client, placement.acknowledged) for client in self.setting.clients(placement)),
+                self.in_flight(placement.messages),
+                self._budget,
+            )
+
+    def root(self, client: Client, acknowledged_before: int) -> int:
+        """The number of a client that comes from no other one."""
+        client.acknowledged_before = acknowledged_before
+        return self.clients.number(client, client.identity())
+
+    def in_flight(self, messages: Iterable[Message]) -> tuple[int, ...]:
+        """The numbers of messages, sorted."""
+        return tuple(sorted(self.messages.number(message) for message in messages))
+
+    # --- what can happen ----------------------------------------------------------------------------------------------
+
+    def successors(self, state: State) -> list[tuple[Action, State]]:
+        messages, budget = state[3], state[4]
+        found: list[tuple[Action, State]] = []
+        previous = -1
+        for at, number in enumerate(messages):
+            if number == previous:
+                continue  # twice the same message: the same happens
+            previous = number
+            rest = messages[:at] + messages[at + 1 :]
+            message = self.messages[number]
+            if message.answer is not None:
+                found.append((("answer", number, 0), self._answer(state, rest, number, message)))
+                if message.server == STORE and budget[LOST_SETTLEMENT]:
+                    found.append((("lose", number, 0), self._ask_again(state, rest, message)))
+            elif message.server == STORE:
+                found.append((("settle", number, 0), self._settle(state, rest, number)))
+            else:
+                found += self._arrivals(state, rest, number, message)
+        for index, client in enumerate(state[2]):
+            for which, (step, fault) in enumerate(self.steps_of(client)):
+                if fault is None or budget[fault]:
+                    paid = (*state[:4], spent(budget, fault))
+                    successor = self._client_moved(paid, index, self.act(client, step))
+                    found.append((("step", index, which), successor))
+        found += self._faults.of(state)
+        return found
+
+    def _arrivals(
+        self, state: State, rest: tuple[int, ...], number: int, message: Message
+    ) -> list[tuple[Action, State]]:
+        """A request arrives at its bookie, and may be answered in part."""
+        metadata, bookies, clients, _, budget = state
+        server = message.server
+        after, answers = self.receive(bookies[server], number)
+        if message.client is None and after == bookies[server] and self._nothing_is_lost:
+            return [(("drop", number, 0), (metadata, bookies, clients, rest, budget))]
+        changed = replaced(bookies, server, after)
+        whole = metadata, changed, clients, rest, budget
+        found = [(("arrive", number, 0), self.answers_sent(whole, answers))]
+        if budget[CUT] and isinstance(message.request, Read) and message.request.last > message.request.first:
+            cut = metadata, changed, clients, rest, spent(budget, CUT)
+            found += [(("cut", number, 0), self.answers_sent(cut, (self._cut_off(answer),))) for answer in answers]
+        return found
+
+    def _cut_off(self, number: int) -> int:
+        message = self.messages[number]
+        assert isinstance(message.request, Read)
+        assert isinstance(message.answer, Found)
+        return self.messages.number(message.answered(message.answer.cut_off_after(message.request.first)))
+
+    def receive(self, bookie: int, message: int) -> _Taken:
+        """What a request does to a bookie."""
+        known = self._receipts.get((bookie, message))
+        if known is None:
+            after, answers = self.setting.bookie.receive(self.bookies[bookie], self.messages[message])
+            known = self._receipts[bookie, message] = self.bookies.number(after), self.in_flight(answers)
+        return known
+
+    def _settle(self, state: State, rest: tuple[int, ...], message: int) -> State:
+        metadata, bookies, clients, _, budget = state
+        after, answer = self.settlement(metadata, message)
+        return after, bookies, clients, with_messages(rest, (answer,)), budget
+
+    def settlement(self, metadata: int, message: int) -> tuple[int, int]:
+        """What a change does to the metadata, and its answer.
+
+        The whole compare-and-set loop in one step: to read again after a lost race is the same as to come later.
+        """
+        known = self._settlements.get((metadata, message))
+        if known is None:
+            current, request = self.metadata[metadata], self.messages[message].request
+            assert isinstance(request, Change)
+            decision = request.change.decide(current)
+            after = decision.metadata if isinstance(decision, Write) else current
+            answer = Conflict(after) if isinstance(decision, Refuse) else Changed(after)
+            answered = self.messages[message].answered(answer)
+            known = self.metadata.number(after), self.messages.number(answered)
+            self._settlements[metadata, message] = known
+        return known
+
+    def _ask_again(self, state: State, rest: tuple[int, ...], message: Message) -> State:
+        metadata, bookies, clients, _, budget = state
+        asked = self.messages.number(Message(message.client, STORE, message.tag, message.request))
+        return metadata, bookies, clients, with_messages(rest, (asked,)), spent(budget, LOST_SETTLEMENT)
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def _answer(self, state: State, rest: tuple[int, ...], number: int, message: Message) -> State:
+        index = message.client
+        assert index is not None, "answers are for somebody"
+        metadata, bookies, clients, _, budget = state
+        taken = self.react(clients[index], number)
+        return self._client_moved((metadata, bookies, clients, rest, budget), index, taken)
+
+    def react(self, client: int, message: int) -> _Taken:
+        """What an answer does to a client."""
+        known = self._reactions.get((client, message))
+        if known is None:
+            known = self._reactions[client, message] = self._take(client, self.messages[message])
+        return known
+
+    def act(self, client: int, step: Step) -> _Taken:
+        """What a step of its own does to a client."""
+        known = self._acts.get((client, step))
+        if known is None:
+            known = self._acts[client, step] = self._take(client, step)
+        return known
+
+    def _take(self, client: int, event: Event) -> _Taken:
+        """One event of one client, by the real machine."""
+        after = self.clients[client].copy()
+        sent = after.on(event)
+        unknown = len(self.clients)
+        number = self.clients.number(after, after.identity())
+        if number == unknown:
+            self._origins[number] = client, event
+        return number, self.in_flight(sent)
+
+    def origin(self, client: int) -> tuple[int, Event] | None:
+        """The client that this one came from, and by what event; None for one that was there at the beginning."""
+        return self._origins.get(client)
+
+    def steps_of(self, client: int) -> tuple[tuple[Step, int | None], ...]:
+        """What a client may do of its own accord, each with the fault that it is."""
+        known = self._steps.get(client)
+        if known is None:
+            steps = self.clients[client].steps()
+            known = tuple((step, None if step.fault is None else FAULTS.index(step.fault)) for step in steps)
+            self._steps[client] = known
+        return known
+
+    def _client_moved(self, state: State, index: int, taken: _Taken) -> State:
+        """The state in which the client has taken an event; what it does not care for any more is gone."""
+        metadata, bookies, clients, messages, budget = state
+        after, sent = taken
+        if after != clients[index]:
+            messages = self._cared_for(index, after, messages)
+            clients = replaced(clients, index, after)
+        return metadata, bookies, clients, with_messages(messages, sent), budget
+
+    def _cared_for(self, index: int, client: int, messages: tuple[int, ...]) -> tuple[int, ...]:
+        kept: list[int] = []
+        finished = self.clients[client].finished
+        for number in messages:
+            message = self.messages[number]
+            if message.client != index:
+                kept.append(number)
+            elif message.answer is not None:
+                if not self.ignores(client, number):
+                    kept.append(number)
+            elif finished and message.server != STORE:
+                kept.append(self.messages.number(message.orphaned()))
+            else:
+                kept.append(number)
+        return tuple(kept)
+
+    def ignores(self, client: int, answer: int) -> bool:
+        """Whether an answer makes no difference to a client."""
+        return self.react(client, answer) == (client, ())
+
+    def answers_sent(self, state: State, answers: tuple[int, ...]) -> State:
+        """The state with these answers under way, but for those that nobody cares for."""
+        metadata, bookies, clients, messages, budget = state
+        wanted = []
+        for number in answers:
+            index = self.messages[number].client
+            assert index is not None, "answers are for somebody"
+            if not self.ignores(clients[index], number):
+                wanted.append(number)
+        return metadata, bookies, clients, with_messages(messages, wanted), budget
+
+    def failed(self, state: State, failures: Iterable[Message]) -> State:
+        """The state after clients have learnt at once that these requests failed."""
+        for failure in failures:
+            assert isinstance(failure.answer, Failed)
+            index = failure.client
+            assert index is not None, "answers are for somebody"
+            state = self._client_moved(state, index, self.react(state[2][index], self.messages.number(failure)))
+        return state
+
+    # --- for the explorer ---------------------------------------------------------------------------------------------
+
+    def representative(self, state: State) -> State:
+        return self.symmetry.representative(state)
+
+    def violation(self, state: State) -> str | None:
+        metadata, bookies, clients, _, budget = state
+        lost = sum(self._budget[fault] - budget[fault] for fault in (WIPE, DAMAGE))
+        key = metadata, bookies, clients, lost
+        if key not in self._verdicts:
+            self._verdicts[key] = self._promises.broken(
+                self.metadata[metadata],
+                [self.bookies[number] for number in bookies],
+                [self.clients[number] for number in clients],
+                lost,
+            )
+        return self._verdicts[key]
+
+    def stuck(self, state: State) -> str | None:
+        undone = (self.clients[number].undone(self.metadata[state[0]]) for number in state[2])
+        return next((f"I8: nothing can happen any more, and {what}" for what in undone if what is not None), None)
+
+    def describe_action(self, state: State, action: Action) -> str:
+        return self._teller.action(state, action)
+
+    def describe_state(self, state: State) -> list[str]:
+        return self._teller.state(state)
