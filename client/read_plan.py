@@ -276,7 +276,8 @@ class ReadPlan:
                     )
         self._open = kept
         if taken:
-            self._keep(taken)
+            # Segments come in no particular order: those after one answer are grouped by their verdicts.
+            self._keep(sorted(taken, key=_entry_id))
 
     def _keep(self, entries: list[Entry]) -> None:
         self._found.append(entries)

@@ -86,6 +86,14 @@ def test_holes_go_to_the_next_replica_in_one_request_over_their_hull() -> None:
     assert ids_of(plan.found_prefix()) == list(range(10))
 
 
+def test_entries_of_one_answer_are_in_order_whatever_was_said_of_them_before() -> None:
+    plan = plan_of((2, 2, 1), 0, 2)
+    (ask,) = plan.start()
+    (second,) = plan.on_answer(ask, last_covered=2, entries=[], unknown=[(0, 0), (2, 2)])
+    plan.on_answer(second, last_covered=2, entries=entries(0, 1, 2))
+    assert ids_of(plan.found_prefix()) == [0, 1, 2]
+
+
 def test_missing_entry_names_every_replica_and_the_prefix_before_it_is_given() -> None:
     plan = plan_of((3, 3, 2), 0, 4)
     (ask,) = plan.start()
