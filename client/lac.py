@@ -5,15 +5,28 @@ Bookies are believed only what the writer sealed: an explicit LAC, or an entry w
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from octavo.client.ledger_view import LedgerView
 from octavo.client.range_read import ReplicaReader
 from octavo.protocol.entries import Entry, Opener
 from octavo.protocol.errors import BookieUnavailableError, DigestMismatchError, OctavoError, QuorumLostError
 from octavo.protocol.ids import BookieId
-from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
+from octavo.protocol.limits import FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import LacAnswer, ReadFlag, ReadLac
 from octavo.protocol.quorums import Quorums
+
+
+class Polled(NamedTuple):
+    """What one long poll brought."""
+
+    news: bool
+    """A LAC above the one asked about."""
+    fenced: bool
+    """The ledger is being recovered, or has been: the metadata tell more."""
+    entries: list[Entry]
+    """The first entries above the one asked about, verified, ids consecutive; empty if they were not asked for or are
+    not held there."""
 
 
 class LacAsker:
@@ -70,23 +83,26 @@ class LacAsker:
 
     async def ask(self, bookie_id: BookieId) -> None:
         """Ask one bookie what it knows now. Raises :class:`OctavoError`."""
-        await self._request(bookie_id, above=None, wait_seconds=0.0, bring=False)
+        answer = await self._request(bookie_id, above=None, wait_seconds=0.0, entries_max=0)
+        if self._absorb(answer, bookie_id)[1]:
+            self._on_change()
 
-    async def poll(
-        self, bookie_id: BookieId, *, above: int, wait_seconds: float, bring: bool
-    ) -> tuple[bool, list[Entry]]:
-        """Let one bookie answer once it knows a LAC over ``above`` (-1 for none), or the time is over.
+    async def poll(self, bookie_id: BookieId, *, above: int, wait_seconds: float, entries_max: int) -> Polled:
+        """Let one bookie answer once it knows a LAC over ``above`` (-1 for none), or the ledger is fenced, or the time
+        is over; with up to ``entries_max`` entries from ``above + 1`` on.
 
-        Gives whether it knew one, and with ``bring`` the first entries over ``above``, verified, if it sent them.
-        Raises :class:`OctavoError`.
+        The view learns of it at once, ``on_change`` is left to the caller. Raises :class:`OctavoError`.
         """
-        answer = await self._request(bookie_id, above=above, wait_seconds=wait_seconds, bring=bring)
+        answer = await self._request(bookie_id, above=above, wait_seconds=wait_seconds, entries_max=entries_max)
         entries: list[Entry] = []
         if answer.entries:
-            entries, _ = self._replicas.open_entries(answer.entries)
-        return self._absorb(answer, bookie_id) > above, entries
+            entries = _from_on(self._replicas.open_entries(answer.entries)[0], above + 1)
+        highest, _ = self._absorb(answer, bookie_id)
+        return Polled(highest > above, answer.fenced, entries)
 
-    async def _request(self, bookie_id: BookieId, *, above: int | None, wait_seconds: float, bring: bool) -> LacAnswer:
+    async def _request(
+        self, bookie_id: BookieId, *, above: int | None, wait_seconds: float, entries_max: int
+    ) -> LacAnswer:
         options = self._replicas.options
         request = ReadLac(
             self._view.metadata.ledger_id,
@@ -95,8 +111,8 @@ class LacAsker:
             0,
             None if above is None or above < 0 else above,
             int(wait_seconds * 1000),
-            ENTRIES_PER_FRAME_MAX if bring else 0,
-            FRAME_PAYLOAD_BYTES_TARGET if bring else 0,
+            entries_max,
+            FRAME_PAYLOAD_BYTES_TARGET if entries_max else 0,
         )
         connection = self._replicas.pool.get(bookie_id)
         answer = await connection.request(request, timeout_seconds=wait_seconds + options.request_timeout_seconds)
@@ -104,12 +120,11 @@ class LacAsker:
             raise BookieUnavailableError(
                 f"bookie {bookie_id} answered {type(answer).__name__} to a question for its LAC"
             )
-        if above is None:
-            self._absorb(answer, bookie_id)
         return answer
 
-    def _absorb(self, answer: LacAnswer, bookie_id: BookieId) -> int:
-        """Tell the view what the answer vouches for; gives the highest LAC in it, -1 for none."""
+    def _absorb(self, answer: LacAnswer, bookie_id: BookieId) -> tuple[int, bool]:
+        """Tell the view what the answer vouches for; gives the highest LAC in it, -1 for none, and whether the view's
+        has moved."""
         highest = -1
         moved = False
         try:
@@ -123,6 +138,13 @@ class LacAsker:
                 highest = max(highest, -1 if entry.last_add_confirmed is None else entry.last_add_confirmed)
         except DigestMismatchError:
             self._replicas.blame.blame(bookie_id)
-        if moved:
-            self._on_change()
-        return highest
+        return highest, moved
+
+
+def _from_on(entries: list[Entry], first: int) -> list[Entry]:
+    """The consecutive entries that begin with ``first``."""
+    if not entries or entries[0].entry_id != first:
+        return []
+    if entries[-1].entry_id - first == len(entries) - 1:
+        return entries
+    return [entry for at, entry in enumerate(entries) if entry.entry_id == first + at]

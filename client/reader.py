@@ -28,6 +28,7 @@ from octavo.protocol.entries import OVERHEAD_BYTES_MAX, Entry, LedgerSecrets, Op
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
+    MetadataUnavailableError,
     NoSuchEntryError,
     OctavoTimeoutError,
     QuorumLostError,
@@ -324,10 +325,18 @@ class LedgerReader:
                 self._learn_entry_bytes(entries)
                 return entries
             segment = read.plan.missing[0]
-            changed = await self._read_metadata()
-            self._refuse_if_not_there(segment, metadata_changed=changed)
-            hopeful = any(verdict.kind is VerdictKind.FAILED for _, verdict in segment.verdicts)
             over = loop.time() + pause_seconds > deadline
+            try:
+                changed = await self._read_metadata()
+            except MetadataUnavailableError as error:
+                # Nothing is reported as missing before the metadata have been read again (PROTOCOL R5).
+                if over:
+                    missing = describe_missing(self._id, read.plan.bookies, segment)
+                    raise MetadataUnavailableError(f"{error.message}; {missing}") from error
+                changed, hopeful = False, True
+            else:
+                self._refuse_if_not_there(segment, metadata_changed=changed)
+                hopeful = any(verdict.kind is VerdictKind.FAILED for _, verdict in segment.verdicts)
             if (pause_seconds and not hopeful) or (over and (pause_seconds or not changed)):
                 raise QuorumLostError(describe_missing(self._id, read.plan.bookies, segment), may_have_happened=False)
             if pause_seconds:
@@ -362,10 +371,7 @@ class LedgerReader:
     async def _read_metadata(self) -> bool:
         """Read the metadata again; gives whether they are news."""
         self._check_open()
-        changed = self._view.on_metadata(*await self._store.read_ledger(self._id))
-        if changed:
-            self._notify()
-        return changed
+        return self._tail.adopt(await self._store.read_ledger(self._id))
 
     async def _learn_last_add_confirmed(self) -> None:
         await self._asker.ask_ensemble()

@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import pytest
+from octavo.client import follow
 from octavo.protocol.entries import Entry
 from octavo.protocol.errors import BookieStorageError, ClientClosedError, NoSuchLedgerError
 from octavo.protocol.messages import Op, ReadLac
-from support.reading import QUICK, Cluster, cluster_of
+from support.reading import QUICK, Cluster, TroubledStore, cluster_of
 
 
 class Following:
@@ -99,6 +100,51 @@ async def test_new_entries_come_along_with_the_answer_to_the_poll() -> None:
             await following.got(len(ledger.payloads))
         assert following.payloads == ledger.payloads
         assert cluster.bookies[0].count(Op.READ) == 0
+        following.task.cancel()
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2), (5, 3, 1), (4, 1, 1)])
+async def test_adds_that_come_one_by_one_need_no_read(
+    sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a striped ledger: whoever has the next entry sends it along, whatever the others say before."""
+    monkeypatch.setattr(follow, "_BRINGER_SECONDS", 60.0)
+    async with cluster_of(sizes[0]) as cluster:
+        ledger = await cluster.ledger(sizes)
+        ledger.add_numbered(1)
+        ledger.say_lac()
+        reader = await cluster.open(ledger)
+        following = Following(reader.follow(first=1))
+        before = sum(bookie.count(Op.READ) for bookie in cluster.bookies)
+        for _ in range(2 * sizes[0]):
+            await polls(cluster, min(sizes[0], sizes[0] - sizes[1] + 2))
+            ledger.add_numbered(1)
+            for bookie in reversed(cluster.bookies):
+                ledger.say_lac(bookie.bookie_id)
+                await asyncio.sleep(0.001)
+            await following.got(len(ledger.payloads) - 1)
+        assert following.payloads == ledger.payloads[1:]
+        assert sum(bookie.count(Op.READ) for bookie in cluster.bookies) == before
+        following.task.cancel()
+
+
+async def test_news_without_the_entry_are_followed_by_a_read_of_it() -> None:
+    """The bookie that would bring the entry has not heard of it."""
+    async with cluster_of() as cluster:
+        ledger = await cluster.ledger()
+        reader = await cluster.open(ledger)
+        following = Following(reader.follow())
+        await polls(cluster, 2)
+        (bringer,) = [
+            bookie
+            for bookie in cluster.bookies
+            if any(isinstance(request, ReadLac) and request.entries_max for request in bookie.requests)
+        ]
+        (other,) = [bookie for bookie in cluster.bookies if bookie.long_polls and bookie is not bringer]
+        ledger.add_numbered(1)
+        ledger.say_lac(other.bookie_id)
+        await following.got(1)
+        assert bringer.long_polls == 1
         following.task.cancel()
 
 
@@ -213,6 +259,74 @@ async def test_follower_moves_on_to_a_new_ensemble() -> None:
         ledger.add_numbered(3)
         await following.got(5)
         await ledger.close()
+        await following.task
+        assert following.payloads == ledger.payloads
+
+
+@pytest.mark.parametrize("hint", ["fenced", "refusing", "silent"])
+async def test_metadata_are_read_again_when_a_watch_says_nothing(hint: str) -> None:
+    """PROTOCOL R5: the ensemble was replaced, then the ledger recovered; only the old bookies' answers hint at it."""
+    options = replace(QUICK, long_poll_seconds=0.01)
+    async with cluster_of(6, options) as cluster:
+        ledger = await cluster.ledger()
+        ledger.add_numbered(3)
+        reader = await cluster.open(ledger, store=TroubledStore(cluster.store))
+        following = Following(reader.follow())
+        await polls(cluster, 2)
+        await ledger.change_ensemble("b3", "b4", "b5")
+        for bookie in cluster.bookies[:3]:
+            match hint:
+                case "fenced":
+                    bookie.fence(ledger.id)
+                case "refusing":
+                    bookie.refuse(Op.READ_LAC, BookieStorageError("disk on fire"))
+                    bookie.disconnect()
+                case "silent":
+                    bookie.end_long_polls()
+        await _until(lambda: sum(bookie.long_polls for bookie in cluster.bookies[3:]) == 2)
+        ledger.add_numbered(3)
+        await following.got(5)
+        await ledger.close()
+        for bookie in cluster.bookies[3:]:
+            bookie.fence(ledger.id)
+        await following.task
+        assert following.payloads == ledger.payloads
+
+
+async def test_metadata_out_of_reach_end_no_follower() -> None:
+    async with cluster_of(3, replace(QUICK, long_poll_seconds=0.01)) as cluster:
+        ledger = await cluster.ledger()
+        ledger.add_numbered(3)
+        store = TroubledStore(cluster.store)
+        reader = await cluster.open(ledger, store=store)
+        store.down = True
+        following = Following(reader.follow())
+        await polls(cluster, 2)
+        for bookie in cluster.bookies:
+            bookie.end_long_polls()
+        await _until(lambda: store.reads >= 1)
+        ledger.add_numbered(3)
+        await following.got(5)
+        store.down = False
+        await ledger.close()
+        for bookie in cluster.bookies:
+            bookie.fence(ledger.id)
+        await following.task
+        assert following.payloads == ledger.payloads
+
+
+async def test_polls_move_on_with_metadata_that_somebody_else_has_read() -> None:
+    async with cluster_of(6) as cluster:
+        ledger = await cluster.ledger()
+        ledger.add_numbered(3)
+        reader = await cluster.open(ledger, store=TroubledStore(cluster.store))
+        following = Following(reader.follow())
+        await polls(cluster, 2)
+        await ledger.change_ensemble("b3", "b4", "b5")
+        assert await reader.refresh_last_add_confirmed() == 2
+        await _until(lambda: sum(bookie.long_polls for bookie in cluster.bookies[3:]) == 2)
+        await ledger.close()
+        await reader.refresh_last_add_confirmed()
         await following.task
         assert following.payloads == ledger.payloads
 

@@ -213,20 +213,6 @@ async def test_connection_lost_in_the_middle_of_a_read_is_survived() -> None:
         assert payloads(await reading) == ledger.payloads
 
 
-async def test_slow_replica_is_raced_by_the_next() -> None:
-    async with cluster_of() as cluster:
-        ledger = await cluster.ledger()
-        ledger.add_numbered(5)
-        await ledger.close()
-        reader = await cluster.open(ledger, options=replace(QUICK, read_slow_seconds=0.01))
-        cluster.bookies[0].drop(Op.READ)
-        async with asyncio.timeout(5):
-            assert payloads(await reader.read(0, 4)) == ledger.payloads
-            assert reads(ledger) == {"b0": 1, "b1": 1, "b2": 0}
-            await reader.read(0, 4)
-        assert reads(ledger) == {"b0": 1, "b1": 2, "b2": 0}, "the slow one is asked last for a while"
-
-
 async def test_lost_entry_is_an_error_that_names_each_bookie_and_its_answer() -> None:
     async with cluster_of() as cluster:
         ledger = await cluster.ledger()

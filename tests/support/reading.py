@@ -1,12 +1,13 @@
 """A cluster of fake bookies with ledgers put there by hand, for tests of readers that want no writer."""
 
+import asyncio
 import contextlib
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from octavo.client.options import ClientOptions
 from octavo.client.pool import ConnectionPool
@@ -22,6 +23,7 @@ from octavo.metadata import (
     open_metadata_store,
 )
 from octavo.protocol.entries import Digest, LedgerSecrets, Sealer, derive_secrets, make_verifier
+from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
 from support.fake_bookie import FakeBookie
@@ -86,7 +88,7 @@ class Cluster:
         reader = LedgerReader(
             await self.store.read_ledger(ledger.id),
             ledger.secrets,
-            store=self.store,
+            store=cast(MetadataStore, changes.get("store", self.store)),
             pool=self.pool,
             options=changes.get("options", self.options),
             blame=self.blame,
@@ -95,6 +97,32 @@ class Cluster:
         self.readers.append(reader)
         await reader.start()
         return reader
+
+
+class TroubledStore:
+    """A store as a reader in trouble sees it: watches say nothing, and nothing answers while it is ``down``."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.down = False
+        self.reads = 0
+
+    async def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        """As the store does, when it can be reached."""
+        self.reads += 1
+        if self.down:
+            raise MetadataUnavailableError("the metadata store does not answer")
+        return await self._store.read_ledger(ledger_id)
+
+    @contextlib.asynccontextmanager
+    async def watch_ledger(self, _ledger_id: LedgerId) -> AsyncIterator[AsyncIterator[None]]:
+        """A watch that never tells of anything."""
+
+        async def nothing() -> AsyncIterator[None]:
+            await asyncio.Event().wait()
+            yield None
+
+        yield nothing()
 
 
 def lots() -> Callable[[], float]:
