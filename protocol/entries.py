@@ -307,9 +307,12 @@ _BATCH_HEAD_BYTES = 40
 _REGULAR_ENTRIES_MIN = 16
 """Batches of fewer entries (but for a lone one) are quicker verified entry by entry."""
 
+_WORD_CODES = ("Q", "B", "H", "B", "I", "B", "H", "B")
+"""Size of an entry modulo 8 -> code of the widest array items that every entry of a batch of that size begins on."""
+
 _ENTRY_ID_COLUMN = 16
-_CONSTANT_COLUMNS = (*range(_ENTRY_ID_COLUMN), *range(24, 32))
-"""Header bytes that entries of a regular batch share: all before the entry id, and the LAC."""
+_NUMBERS = struct.pack(">65536H", *range(65536))
+"""The lowest 16 bits of every id, in order."""
 
 _batch_head = itemgetter(slice(0, _BATCH_HEAD_BYTES))
 
@@ -324,13 +327,15 @@ def verify_batch(ledger_id: LedgerId, entries: Sequence[bytes]) -> SealedBatch:
     if not entries:
         raise ProtocolError("a batch without entries")
     sizes = list(map(len, entries))
-    if min(sizes) < SEALED_BYTES_MIN:
-        raise ProtocolError(f"a sealed entry of {min(sizes)} bytes is shorter than its header")
-    if max(sizes) > SEALED_BYTES_MAX:
-        raise EntryTooLargeError(f"a sealed entry of {max(sizes)} bytes is over the limit of {SEALED_BYTES_MAX}")
+    count, size = len(sizes), sizes[0]
+    equal = sizes.count(size) == count
+    smallest, largest = (size, size) if equal else (min(sizes), max(sizes))
+    if smallest < SEALED_BYTES_MIN:
+        raise ProtocolError(f"a sealed entry of {smallest} bytes is shorter than its header")
+    if largest > SEALED_BYTES_MAX:
+        raise EntryTooLargeError(f"a sealed entry of {largest} bytes is over the limit of {SEALED_BYTES_MAX}")
     data = b"".join(entries)
-    count = len(sizes)
-    if count == 1 or (count >= _REGULAR_ENTRIES_MIN and sizes.count(sizes[0]) == count):
+    if equal and (count == 1 or count >= _REGULAR_ENTRIES_MIN):
         regular = _verify_regular(ledger_id, sizes, data)
         if regular is not None:
             return regular
@@ -403,17 +408,24 @@ def _verify_regular(ledger_id: LedgerId, sizes: list[int], data: bytes) -> Seale
         return batch if _crc32c(data) == RESIDUE else None
     if _crc32c(data) != _checksum_of_intact(size, count):
         return None
-    for column in _CONSTANT_COLUMNS:
+    # In the widest words that every entry begins on: a pass over the batch costs about the same for any width.
+    words = array(_WORD_CODES[size % 8], data)
+    stride, per_field = size // words.itemsize, 8 // words.itemsize
+    for column in (*range(2 * per_field), *range(3 * per_field, 4 * per_field)):
+        if words[column::stride] != array(words.typecode, (words[column],)) * count:
+            return None
+    return batch if _ids_follow(data, size, first, count) else None
+
+
+def _ids_follow(data: bytes, size: int, first: int, count: int) -> bool:
+    """Whether the ids of entries of ``size`` bytes are ``first`` and those after it. Not seen where the lowest 16 bits
+    begin anew: in one batch of a hundred."""
+    for column in range(_ENTRY_ID_COLUMN, _ENTRY_ID_COLUMN + 6):
         if data[column::size].count(data[column]) != count:
-            return None
-    ids = array("Q", range(first, first + count))
-    if sys.byteorder == "little":
-        ids.byteswap()
-    expected = ids.tobytes()
-    for column in range(8):
-        if data[_ENTRY_ID_COLUMN + column :: size] != expected[column::8]:
-            return None
-    return batch
+            return False
+    low, stop = 2 * (first & 0xFFFF), 2 * ((first & 0xFFFF) + count)
+    at = _ENTRY_ID_COLUMN + 6
+    return data[at::size] == _NUMBERS[low:stop:2] and data[at + 1 :: size] == _NUMBERS[low + 1 : stop : 2]
 
 
 def verify_explicit_lac(ledger_id: LedgerId, sealed: bytes) -> EntryId:

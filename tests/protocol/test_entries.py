@@ -365,13 +365,14 @@ def test_bookie_refuses_batches_that_no_honest_writer_sends(batch: list[bytes], 
     digest=st.sampled_from(DIGESTS),
     size=st.integers(0, 40),
     count=st.integers(16, 20),
+    first=st.sampled_from((9, 250, 65_530, 65_536, 2**32 - 5, 2**48 + 65_500)),
     change=st.none() | st.tuples(st.integers(0, 19), st.integers(0, 200), st.integers(0, 7), st.booleans()),
 )
 def test_regular_batch_gets_the_verdict_of_one_looked_at_entry_by_entry(
-    digest: Digest, size: int, count: int, change: tuple[int, int, int, bool] | None
+    digest: Digest, size: int, count: int, first: int, change: tuple[int, int, int, bool] | None
 ) -> None:
     batch = Sealer(LEDGER, digest, SECRETS).seal(
-        EntryId(9), [bytes(size)] * count, last_add_confirmed=EntryId(3), length=5
+        EntryId(first), [bytes(size)] * count, last_add_confirmed=EntryId(3), length=5
     )
     if change is not None:
         which, place, bit, seal_again = change
@@ -390,7 +391,7 @@ def test_regular_batch_gets_the_verdict_of_one_looked_at_entry_by_entry(
 
     assert verdict(batch, regular=True) == verdict(batch, regular=False)
     if change is None:
-        assert verdict(batch, regular=True) == (range(9, 9 + count), 4, list(map(len, batch)), b"".join(batch))
+        assert verdict(batch, regular=True) == (range(first, first + count), 4, list(map(len, batch)), b"".join(batch))
 
 
 def test_batch_whose_later_entries_confirm_its_first_passes() -> None:
