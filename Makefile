@@ -25,6 +25,7 @@ up: setup ## a cluster on this machine, in the foreground
 	@$(VENV)/octavo up
 
 test: setup ## all tests; a skipped test is a failure
+	@$(VENV)/python scripts/zookeeper.py check
 	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest
 
 check: setup ## formatting, lint, types, tidy rules: every one runs, and any that fails is the result

@@ -32,7 +32,8 @@ async def open_metadata_store(
     lease_seconds: float = LEASE_SECONDS_DEFAULT,
     rng: random.Random | None = None,
 ) -> MetadataStore:
-    """Open the store that ``uri`` names: ``memory://name``, ``sqlite:///relative/path``, ``sqlite:////absolute/path``.
+    """Open the store that ``uri`` names: ``memory://name``, ``sqlite:///relative/path``, ``sqlite:////absolute/path``,
+    ``zk://host:port,host:port/root``.
 
     ``create`` makes a store where there is none; without it, that is a :class:`MetadataUnavailableError`, so that a
     mistyped path does not become an empty cluster. Raises :class:`InvalidArgumentError` for a URI that nobody
@@ -57,13 +58,15 @@ async def _open_sqlite(uri: str, options: OpenOptions) -> MetadataStore:
     )
 
 
-async def _refuse_zookeeper(uri: str, _options: OpenOptions) -> MetadataStore:
-    raise InvalidArgumentError(f"{uri!r}: this version does not include ZooKeeper; use sqlite:///path")
+async def _open_zookeeper(uri: str, options: OpenOptions) -> MetadataStore:
+    from octavo.metadata.zookeeper_open import open_zookeeper_store  # noqa: PLC0415 - others do without aiozk
+
+    return await open_zookeeper_store(uri, create=options.create, lease_seconds=options.lease_seconds, rng=options.rng)
 
 
 DRIVERS: Final[dict[str, Opener]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
-    "zk": _refuse_zookeeper,
+    "zk": _open_zookeeper,
 }
 """Scheme -> how to open it."""

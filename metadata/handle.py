@@ -51,7 +51,7 @@ class RecordMetadataStore(MetadataStore):
         check_lease_seconds(lease_seconds)
         self._records = records
         self._closed = False
-        self._hub = WatchHub(records.watching)
+        self._hub = WatchHub(records.watching, self._on_topic)
         self._keeper = LeaseKeeper(records, lease_seconds, clock, lambda: f"{rng.getrandbits(128):032x}")
         records.start(self._on_change)
 
@@ -300,6 +300,11 @@ class RecordMetadataStore(MetadataStore):
             if len(keys) < LIST_PAGE_RECORDS:
                 return
             after = keys[-1]
+
+    def _on_topic(self, topic: Hashable, active: bool) -> None:
+        assert isinstance(topic, tuple)
+        kind, key = topic
+        self._records.watch_record(kind, key, active=active)
 
     def _on_change(self, kind: Kind | None, key: str | None) -> None:
         if kind is not None and key is not None:

@@ -55,6 +55,10 @@ class RecordStore(ABC):
         """Whether other handles' changes and ends of sessions must be reported too, within 200 ms. A change made after
         the call is never missed, nor is one that was made between two times of watching."""
 
+    def watch_record(self, kind: Kind, key: str | None, *, active: bool) -> None:  # noqa: B027 - most need not care
+        """Of drivers that watch each thing by itself: this record, or all of a kind (key None), must be reported from
+        its next read on; or must no more. Called beside :meth:`watching`, which serves the others."""
+
     @abstractmethod
     async def close(self) -> None:
         """Let go of everything. Called once; nothing is called afterwards."""

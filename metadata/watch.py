@@ -128,10 +128,16 @@ class HubWatch[T]:
 
 
 class WatchHub:
-    """All watches of one store handle. ``on_watching`` hears whether anything is being watched, when that changes."""
+    """All watches of one store handle. ``on_watching`` hears whether anything is being watched, when that changes;
+    ``on_topic`` hears it of each thing, before it is loaded for the first time."""
 
-    def __init__(self, on_watching: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        on_watching: Callable[[bool], None],
+        on_topic: Callable[[Hashable, bool], None] = lambda _key, _active: None,
+    ) -> None:
         self._on_watching = on_watching
+        self._on_topic = on_topic
         self._topics: dict[Hashable, _Topic] = {}
         self._closed = False
 
@@ -170,6 +176,7 @@ class WatchHub:
         if topic is None or topic.error is not None:
             if not self._topics:
                 self._on_watching(True)
+            self._on_topic(key, True)
             topic = self._topics[key] = _Topic(key, load)
         topic.watchers += 1
         return topic
@@ -180,6 +187,7 @@ class WatchHub:
         if topic.watchers == 0:
             if self._topics.get(topic.key) is topic:
                 del self._topics[topic.key]
+                self._on_topic(topic.key, False)
                 if not self._topics:
                     self._on_watching(False)
             await _end_tasks([topic])

@@ -13,11 +13,6 @@ async def test_unknown_uri_is_refused_and_the_known_schemes_are_listed(uri: str)
         await open_metadata_store(uri)
 
 
-async def test_zookeeper_is_refused_clearly() -> None:
-    with pytest.raises(InvalidArgumentError, match="does not include ZooKeeper"):
-        await open_metadata_store("zk://127.0.0.1:2181/octavo")
-
-
 async def test_named_memory_store_is_shared_while_it_is_open() -> None:
     async with await open_metadata_store("memory://shared") as one, await open_metadata_store("memory://shared") as two:
         assert await one.cluster_id() == await two.cluster_id()

@@ -13,8 +13,10 @@ from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataSto
 from octavo.metadata.handle import RecordMetadataStore
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.sqlite import open_sqlite_store
+from octavo.metadata.zookeeper_open import open_zookeeper_store
 from octavo.protocol.ids import BookieId, LedgerId
 from support.ledger_metadata import open_ledger
+from support.zookeeper import expire_session, new_cluster_uri, records_of
 
 LEASE_SECONDS = 10.0
 PATIENCE_SECONDS = 20.0
@@ -28,11 +30,13 @@ class Cluster:
         self.now = 1000.0
         self.stack = AsyncExitStack()
         self.handles: list[RecordMetadataStore] = []
+        self.renewed_at: dict[RecordMetadataStore, float] = {}
 
     async def open(self) -> RecordMetadataStore:
         """A further handle, as another process would have."""
         handle = await self.open_handle()
         self.handles.append(handle)
+        self.renewed_at[handle] = self.now
         self.stack.push_async_callback(handle.close)
         return handle
 
@@ -45,6 +49,7 @@ class Cluster:
             for handle in self.handles:
                 if handle is not asleep and "closed" not in repr(handle):
                     await handle.renew_leases()
+                    self.renewed_at[handle] = self.now
 
     async def open_handle(self) -> RecordMetadataStore:
         raise NotImplementedError
@@ -83,7 +88,34 @@ class SqliteCluster(Cluster):
         )
 
 
-DRIVERS: dict[str, Callable[[Path], Cluster]] = {"memory": MemoryCluster, "sqlite": SqliteCluster}
+class ZooKeeperCluster(Cluster):
+    """A cluster in the one ZooKeeper of this test run. Its sessions really last as long as the handles are open; time
+    passes for them by being ended."""
+
+    def __init__(self, _directory: Path) -> None:
+        super().__init__()
+        self.uri = new_cluster_uri()
+
+    async def open_handle(self) -> RecordMetadataStore:
+        return await open_zookeeper_store(
+            self.uri,
+            create=True,
+            lease_seconds=LEASE_SECONDS,
+            clock=lambda: self.now,
+            rng=random.Random(len(self.handles)),
+        )
+
+    async def time_passed(self) -> None:
+        for handle in self.handles:
+            if self.now >= self.renewed_at[handle] + LEASE_SECONDS and "closed" not in repr(handle):
+                await expire_session(records_of(handle))
+
+
+DRIVERS: dict[str, Callable[[Path], Cluster]] = {
+    "memory": MemoryCluster,
+    "sqlite": SqliteCluster,
+    "zookeeper": ZooKeeperCluster,
+}
 
 
 async def soon[T](awaitable: Awaitable[T]) -> T:

@@ -1,0 +1,290 @@
+"""Where things stand in ZooKeeper, and in what form: paths and values, no connections.
+
+Below the root (``/octavo`` unless the URI names another):
+
+==============================  ==================================================================================
+path                            holds
+==============================  ==================================================================================
+``layout``                      format of the layout and the cluster's id; made once, together with the folders
+``ledger-ids``                  the lowest ledger id that nobody was given
+``ledgers/dddd/ddd/.../ddd``    a ledger's metadata: the 19 digits of its id as 4 + 3 + 3 + 3 + 3 + 3, so that no
+                                folder has more than a thousand children (the topmost: 9224); the folders are
+                                containers, which the servers remove when they are empty
+``documents/NAME``              a document (*guarded*), with ``/`` in its name written ``%2F``
+``cookies/BOOKIE``              a cookie (*guarded*)
+``bookies/registered/BOOKIE``   a live bookie; ephemeral
+``bookies/incarnations/BOOKIE`` changed whenever the bookie is registered: see below
+``locks/NAME``                  the holder of a lock; ephemeral
+==============================  ==================================================================================
+
+ZooKeeper counts a node's versions from 0 whenever it is made anew, so a compare-and-set on the version alone could hit
+a later node of the same path. Ledger ids are never used twice; for the rest there are guards. A *guarded* node has one
+child whose name is random, and every change of the node demands in the same transaction that this child is there. A
+registration, being ephemeral, can have no child: its guard is the version of its ``incarnations`` node.
+
+A guarded node's value is a line of JSON (see :mod:`octavo.metadata.encoding`), then what is stored. The line names the
+guard, has a checksum of what follows, and a token of the change that wrote it, by which its writer recognises it.
+
+Versions, for those above this driver, are 32 bits of ZooKeeper's below the number of the change that made the node:
+they grow in the life of a node, and from each node of a path to the next.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+import google_crc32c
+from octavo.metadata.encoding import FieldReader, decode_object, encode_object
+from octavo.metadata.records import Kind
+from octavo.metadata.store import Version
+from octavo.protocol.errors import InvalidArgumentError, MetadataError
+
+LAYOUT_FORMAT: Final = 1
+"""Format number of the layout. Raised when nodes move or change their meaning."""
+
+GUARDED_FORMAT: Final = 1
+"""Format number of the line before a guarded node's value."""
+
+PORT_DEFAULT: Final = 2181
+ROOT_DEFAULT: Final = "/octavo"
+
+VALUE_BYTES_MAX: Final = 1_000_000
+"""Largest value of a node: ZooKeeper takes requests of 1 MiB - 1 by default, path and frame included."""
+
+KEY_DIGITS: Final = (4, 3, 3, 3, 3, 3)
+"""How the digits of a ledger's key are spread over its path."""
+
+_VERSION_BITS: Final = 32
+_VERSION_MASK: Final = (1 << _VERSION_BITS) - 1
+
+_ROOT: Final = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._-]{1,64}){1,16}")
+_SERVER: Final = re.compile(
+    r"(\[(?P<v6>[0-9A-Fa-f:.]+(%[A-Za-z0-9]+)?)\]|(?P<host>[^\[\]:@/\s]+))(:(?P<port>[0-9]{1,5}))?"
+)
+
+
+# --- the URI ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What a ``zk://`` URI says."""
+
+    servers: tuple[tuple[str, int], ...]
+    root: str
+    """Path of the cluster's nodes, without a slash at its end."""
+    auth_file: str | None = None
+    """File that holds the credentials, ``scheme:credentials``."""
+
+
+def parse_uri(uri: str) -> Address:
+    """The parts of ``zk://host:port,host:port/root?auth_file=PATH``. Raises :class:`InvalidArgumentError`.
+
+    Errors do not repeat a URI that holds a password.
+    """
+    rest = uri.removeprefix("zk://")
+    if "@" in rest.partition("/")[0]:
+        raise InvalidArgumentError(
+            "a zk:// URI holds no credentials, as URIs end up in logs and lists of processes: put them into the "
+            "variable OCTAVO_ZOOKEEPER_AUTH, or into a file that ?auth_file=PATH names"
+        )
+    rest, _, query = rest.partition("?")
+    hosts, slash, path = rest.partition("/")
+    root = ROOT_DEFAULT if not path else (slash + path).rstrip("/")
+    if _ROOT.fullmatch(root) is None or root.startswith("/zookeeper"):
+        raise InvalidArgumentError(
+            f"{uri!r}: {root} cannot be the root: up to 16 words of letters, digits and ._- after slashes, "
+            "not below /zookeeper"
+        )
+    auth_file: str | None = None
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name != "auth_file" or not value:
+            raise InvalidArgumentError(f"{uri!r}: {name}={value} is not understood; known is auth_file=PATH")
+        auth_file = unquote(value)
+    return Address(tuple(_parse_server(text, uri) for text in hosts.split(",")), root, auth_file)
+
+
+def _parse_server(text: str, uri: str) -> tuple[str, int]:
+    found = _SERVER.fullmatch(text)
+    port = int(found["port"] or PORT_DEFAULT) if found else 0
+    if found is None or not 0 < port < 65536:
+        raise InvalidArgumentError(f"{uri!r}: {text!r} is not a server; write zk://host:port,host:port/root")
+    return found["v6"] or found["host"], port
+
+
+def parse_credentials(text: str, origin: str) -> tuple[str, bytes]:
+    """Scheme and credentials of ``digest:user:password``. Errors name the ``origin`` and not the text."""
+    scheme, separator, credentials = text.strip().partition(":")
+    if not separator or not scheme or not credentials or (scheme == "digest" and ":" not in credentials):
+        raise InvalidArgumentError(f"{origin} does not hold ZooKeeper credentials of the form digest:user:password")
+    return scheme, credentials.encode()
+
+
+# --- paths -----------------------------------------------------------------------------------------------------------
+
+FOLDERS: Final = ("ledgers", "documents", "cookies", "bookies", "bookies/registered", "bookies/incarnations", "locks")
+"""What is made with a new layout, parents first."""
+
+_FOLDER_OF: Final = {
+    Kind.LEDGER: "ledgers",
+    Kind.DOCUMENT: "documents",
+    Kind.COOKIE: "cookies",
+    Kind.BOOKIE: "bookies/registered",
+    Kind.LOCK: "locks",
+}
+
+GUARDED: Final = frozenset({Kind.DOCUMENT, Kind.COOKIE})
+"""Kinds whose nodes are guarded by a child."""
+
+
+class Paths:
+    """Paths below one root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.layout = f"{root}/layout"
+        self.ledger_ids = f"{root}/ledger-ids"
+        self.folders = tuple(f"{root}/{folder}" for folder in FOLDERS)
+        self._folder = {kind: f"{root}/{folder}" for kind, folder in _FOLDER_OF.items()}
+
+    def folder(self, kind: Kind) -> str:
+        """The folder that holds all of a kind."""
+        return self._folder[kind]
+
+    def node(self, kind: Kind, key: str) -> str:
+        """The node of one record."""
+        if kind is not Kind.LEDGER:
+            return f"{self._folder[kind]}/{escape(key)}"
+        return f"{self._folder[kind]}/{key[:4]}/{key[4:7]}/{key[7:10]}/{key[10:13]}/{key[13:16]}/{key[16:]}"
+
+    def incarnation(self, key: str) -> str:
+        """The guard of a bookie's registration."""
+        return f"{self.root}/bookies/incarnations/{escape(key)}"
+
+    def record_of(self, path: str) -> tuple[Kind, str | None] | None:
+        """What a node is about, for its watchers: a record, or all of a kind; None when it is no record's."""
+        for kind, folder in self._folder.items():
+            if path == folder:
+                return kind, None
+            if path.startswith(folder + "/"):
+                name = path[len(folder) + 1 :]
+                return kind, name.replace("/", "") if kind is Kind.LEDGER else unescape(name)
+        return None
+
+
+def parents_of(path: str) -> list[str]:
+    """The paths above, topmost first, without ``/``."""
+    parts = path.split("/")[1:-1]
+    return ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]
+
+
+def escape(key: str) -> str:
+    """A key as the name of a node. No key has a ``%``."""
+    return key.replace("/", "%2F")
+
+
+def unescape(name: str) -> str:
+    """The key that :func:`escape` made a name of."""
+    return name.replace("%2F", "/")
+
+
+def check_digits(names: Sequence[str], width: int, folder: str) -> list[str]:
+    """The names, sorted, if each has ``width`` digits. Raises :class:`MetadataError`: something that is not ours."""
+    for name in names:
+        if len(name) != width or not (name.isascii() and name.isdecimal()):
+            raise MetadataError(f"ZooKeeper: {folder}/{name} is not part of a ledger's path; who made it?")
+    return sorted(names)
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+class Stat(NamedTuple):
+    """What ZooKeeper knows of a node."""
+
+    created: int
+    """The change (zxid) that made it: never the same for two nodes, also of the same path."""
+    version: int
+    """Changes of its value since."""
+    owner: int
+    """The session that it ends with; 0: none."""
+
+
+def version_of(stat: Stat) -> Version:
+    """The version of a node, for those above."""
+    return Version(stat.created << _VERSION_BITS | stat.version & _VERSION_MASK)
+
+
+def split_version(version: Version) -> tuple[int, int]:
+    """The change that made the node, and ZooKeeper's version of it."""
+    low = version & _VERSION_MASK
+    return version >> _VERSION_BITS, low - (1 << _VERSION_BITS) if low >> (_VERSION_BITS - 1) else low
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """The value of a guarded node."""
+
+    guard: str
+    """Name of the child that guards it."""
+    change: str
+    """Token of the change that wrote it."""
+    value: bytes
+
+
+def encode_guarded(stored: Guarded) -> bytes:
+    """The bytes of a guarded node."""
+    line = encode_object(
+        {
+            "guard": stored.guard,
+            "change": stored.change,
+            "value_bytes": len(stored.value),
+            "value_crc32c": google_crc32c.value(stored.value),
+        },
+        format_number=GUARDED_FORMAT,
+    )
+    return line + b"\n" + stored.value
+
+
+def decode_guarded(data: bytes, what: str) -> Guarded:
+    """What :func:`encode_guarded` wrote. Raises :class:`MetadataError` naming the thing."""
+    line, _, value = data.partition(b"\n")
+    reader = FieldReader(decode_object(line, what=what, format_max=GUARDED_FORMAT), what)
+    if reader.get("value_bytes", int) != len(value) or reader.get("value_crc32c", int) != google_crc32c.value(value):
+        raise reader.damaged("checksum mismatch of the value")
+    return Guarded(reader.get("guard", str), reader.get("change", str), value)
+
+
+def encode_layout(cluster_id: str, *, destroying: bool = False) -> bytes:
+    """The layout node."""
+    return encode_object({"cluster_id": cluster_id, "destroying": destroying}, format_number=LAYOUT_FORMAT)
+
+
+def decode_layout(data: bytes, path: str) -> str:
+    """The cluster's id. Raises :class:`MetadataError` for a layout that is not to be used."""
+    what = f"ZooKeeper's node {path}"
+    reader = FieldReader(decode_object(data, what=what, format_max=LAYOUT_FORMAT), what)
+    if reader.get("destroying", bool):
+        raise MetadataError(f"{what}: the cluster is being destroyed; finish it with `octavo cluster destroy`")
+    return reader.get("cluster_id", str)
+
+
+def encode_ledger_ids(next_id: int) -> bytes:
+    """The node of ledger ids."""
+    return encode_object({"next_ledger_id": next_id}, format_number=1)
+
+
+def decode_ledger_ids(data: bytes, path: str) -> int:
+    """The lowest id that nobody was given. Raises :class:`MetadataError`."""
+    what = f"ZooKeeper's node {path}"
+    return FieldReader(decode_object(data, what=what, format_max=1), what).get("next_ledger_id", int)
+
+
+def name_of(kind: Kind, key: str) -> str:
+    """A record, for people."""
+    return f"ledger {int(key)}" if kind is Kind.LEDGER else f"{kind.value} {key}"
