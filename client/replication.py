@@ -69,6 +69,8 @@ class Replication:
         self._refusals: list[OctavoError | None] = [None] * quorums.ensemble_size
         self._pauses: list[asyncio.TimerHandle | None] = [None] * quorums.ensemble_size
         self._quorum_timer: asyncio.TimerHandle | None = None
+        self._explicit_lac = b""
+        self._lac_untold = 0  # positions that have not been told it
         self._remove_listeners = [
             connection.add_state_listener(partial(self._connection_changed, position))
             for position, connection in enumerate(self._connections)
@@ -79,21 +81,32 @@ class Replication:
     def push(self, entries: Sequence[bytes], *, sealed_bytes: int, length_after: int) -> None:
         """Send one frame's worth of sealed entries on their way."""
         now = self._loop.time()
+        self._lac_untold = 0  # every entry carries as high a LAC
         if self._quorum_timer is None:
             self._arm_quorum_timer(now + self._options.add_quorum_timeout_seconds)
         self._perform(
             self.pipeline.push(entries, sealed_bytes=sealed_bytes, length_after=length_after, now=now)
         )  # fmt: skip
 
-    def write_lac(self, sealed: bytes) -> bool:
-        """Tell every bookie that can be reached an explicit LAC; whether there was one. Its loss is harmless (W2)."""
-        request_id = self._next_request_id()
+    def write_lac(self, sealed: bytes) -> None:
+        """Tell every bookie an explicit LAC: now, or when it can be reached again, unless an entry is pushed before
+        that. Its loss is harmless (PROTOCOL W2), but a follower may have nobody else to ask."""
+        self._explicit_lac = sealed
+        self._lac_untold = (1 << len(self._connections)) - 1
+        for position in range(len(self._connections)):
+            self._tell_lac(position)
+
+    def _tell_lac(self, position: int) -> None:
+        request_id, sealed = self._next_request_id(), self._explicit_lac
         body = WriteLac(self._ledger_id, self._ledger_key, 0, sealed).encode(request_id)
+        on_outcome = partial(self._lac_outcome, position, sealed)
         timeout = self._options.request_timeout_seconds
-        sent = False
-        for connection in self._connections:
-            sent |= connection.send(body, request_id, _ignore, timeout_seconds=timeout)
-        return sent
+        if self._connections[position].send(body, request_id, on_outcome, timeout_seconds=timeout):
+            self._lac_untold &= ~(1 << position)
+
+    def _lac_outcome(self, position: int, sealed: bytes, outcome: Outcome) -> None:
+        if isinstance(outcome, BookieUnavailableError) and sealed is self._explicit_lac:
+            self._lac_untold |= 1 << position
 
     def describe(self) -> str:
         """Each bookie of the ensemble and what it last answered, for an error's message."""
@@ -105,6 +118,7 @@ class Replication:
     def stop(self) -> None:
         """Acknowledge and send nothing from now on."""
         self.pipeline.stop()
+        self._lac_untold = 0
         if self._quorum_timer is not None:
             self._quorum_timer.cancel()
             self._quorum_timer = None
@@ -188,6 +202,8 @@ class Replication:
     def _make_ready(self, position: int) -> None:
         if self._pauses[position] is None and self._connections[position].writable:
             self._perform(self.pipeline.on_ready(position))
+            if self._lac_untold >> position & 1:
+                self._tell_lac(position)
 
     # --- the quorum timeout -----------------------------------------------------------------------------------------
 
@@ -219,7 +235,3 @@ class Replication:
         if not connection.connected:
             return "not connected"
         return "no answer yet" if self.pipeline.unconfirmed_at(position) else "has confirmed everything"
-
-
-def _ignore(_outcome: Outcome) -> None:
-    """Nobody waits for an explicit LAC."""

@@ -363,9 +363,7 @@ class LedgerWriter:
             self._arm_lac_timer(self._options.explicit_lac_delay_seconds)
             return
         self._lac_delay_seconds = self._options.explicit_lac_delay_seconds
-        if not self._replication.write_lac(self._sealer.seal_explicit_lac(lac, length=self._pipeline.length)):
-            # Nobody could be reached; who follows the ledger should not wait for the next add.
-            self._arm_lac_timer(self._options.resend_delay_seconds)
+        self._replication.write_lac(self._sealer.seal_explicit_lac(lac, length=self._pipeline.length))
 
     # --- failing ----------------------------------------------------------------------------------------------------
 

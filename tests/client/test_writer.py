@@ -133,6 +133,33 @@ async def test_an_idle_writer_tells_its_last_add_confirmed_once(cluster: FakeClu
     assert cluster.bookies[0].count(Op.WRITE_LAC) == 2
 
 
+@pytest.mark.parametrize("lost", ["never sent", "never answered"])
+async def test_bookie_that_missed_the_lac_is_told_it_when_it_is_back(cluster: FakeCluster, lost: str) -> None:
+    """A follower may have nobody else to ask."""
+    ledger = await cluster.writer(3, 3, 1)
+    await ledger.add(b"everywhere")
+    await cluster.until(lambda: all(bookie.count(Op.WRITE_LAC) == 1 for bookie in cluster.bookies))
+    missing = cluster.bookies[2]
+    if lost == "never sent":
+        await missing.stop()
+    else:
+        missing.drop(Op.WRITE_LAC)
+    await ledger.add(b"where it can be")
+    await asyncio.gather(*(bookie.received(Op.WRITE_LAC, 2) for bookie in cluster.bookies[:2]))
+    if lost == "never sent":
+        await missing.start()
+    else:
+        await missing.received(Op.WRITE_LAC, 2)
+        missing.accept(Op.WRITE_LAC)
+        missing.disconnect()
+    await missing.until(lambda: missing.ledger(ledger.id).last_add_confirmed == 1)
+    told = missing.count(Op.WRITE_LAC)
+    missing.disconnect()
+    await ledger.add(b"and on")
+    await missing.until(lambda: missing.ledger(ledger.id).last_add_confirmed == 2)
+    assert missing.count(Op.WRITE_LAC) == told + 1
+
+
 async def test_no_lac_is_told_by_itself_while_adds_follow_one_another(cluster: FakeCluster) -> None:
     """Each add tells of those before it; the last one's LAC is told soon after it."""
     ledger = await cluster.writer(explicit_lac_delay_seconds=0.02)
