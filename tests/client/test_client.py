@@ -288,7 +288,7 @@ async def test_closing_the_client_closes_its_writers_and_ends_its_readers() -> N
 
 async def test_closing_raises_the_failure_of_a_writer_once_everything_is_closed() -> None:
     async with cluster_of() as cluster:
-        client = await octavo.connect(cluster.uri, **(QUICK | {"close_timeout_seconds": 0.2}))
+        client = await octavo.connect(cluster.uri, **(QUICK | {"close_timeout_seconds": 0.8}))
         ledger = await client.create_ledger()
         for bookie in cluster.bookies:
             bookie.drop(Op.ADD)
@@ -305,7 +305,7 @@ async def test_leaving_the_block_on_an_error_closes_and_never_masks_it() -> None
         clients: list[octavo.Client] = []
 
         async def fail_in_the_block() -> None:
-            async with octavo.connect(cluster.uri, **(QUICK | {"close_timeout_seconds": 0.2})) as client:
+            async with octavo.connect(cluster.uri, **(QUICK | {"close_timeout_seconds": 0.8})) as client:
                 clients.append(client)
                 ledger = await client.create_ledger()
                 for bookie in cluster.bookies:
