@@ -54,6 +54,7 @@ class RecordMetadataStore(MetadataStore):
         self._hub = WatchHub(records.watching, self._on_topic)
         self._keeper = LeaseKeeper(records, lease_seconds, clock, lambda: f"{rng.getrandbits(128):032x}")
         records.start(self._on_change)
+        records.report_ended_sessions(self._keeper.renew_soon)
 
     def __repr__(self) -> str:
         return f"<MetadataStore {self.uri}{' closed' if self._closed else ''}>"

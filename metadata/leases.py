@@ -97,6 +97,7 @@ class LeaseKeeper:
         self._beginning = asyncio.Lock()
         self._leases: dict[tuple[Kind, str], HeldLease] = {}
         self._renewing: asyncio.Task[None] | None = None
+        self._renewal_wanted = asyncio.Event()
         self._cleaning: set[asyncio.Task[None]] = set()
 
     def out_of_time(self, session: str) -> bool:
@@ -148,6 +149,10 @@ class LeaseKeeper:
             if lease.thing not in held and self._leases.get(lease.thing) is lease:
                 del self._leases[lease.thing]
                 lease.end()
+
+    def renew_soon(self) -> None:
+        """Do not wait until the next renewal is due: the session may have ended."""
+        self._renewal_wanted.set()
 
     async def close(self) -> None:
         """Give up everything. Does not raise when the store does not answer: the session then ends by itself."""
@@ -210,7 +215,10 @@ class LeaseKeeper:
                 # After renewals that failed: be there when the time is out, to tell the holders.
                 remaining = self._renewed_at + self._lease_seconds - self._clock()
                 delay = min(interval, max(remaining, interval / 10))
-            await asyncio.sleep(delay)
+            self._renewal_wanted.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._renewal_wanted.wait()
             await self.renew()
 
 

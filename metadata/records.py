@@ -59,6 +59,9 @@ class RecordStore(ABC):
         """Of drivers that watch each thing by itself: this record, or all of a kind (key None), must be reported from
         its next read on; or must no more. Called beside :meth:`watching`, which serves the others."""
 
+    def report_ended_sessions(self, tell: Callable[[], None]) -> None:  # noqa: B027 - most are not told
+        """Of drivers that are told of the end of a session before a renewal finds it: call ``tell`` then."""
+
     @abstractmethod
     async def close(self) -> None:
         """Let go of everything. Called once; nothing is called afterwards."""

@@ -7,7 +7,7 @@ so that the answer is definite is in :mod:`octavo.metadata.zookeeper_nodes`, and
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from octavo.metadata.records import Kind, Listener, Record, RecordStore
 from octavo.metadata.store import Version
@@ -89,6 +89,7 @@ class ZooKeeperRecordStore(RecordStore):
         self._ids = LedgerIds(self.nodes, self.paths, rng)
         self._cluster_id: str | None = None
         self._listener: Listener | None = None
+        self._tell_session_ended: Callable[[], None] | None = None
         self._watched: set[tuple[Kind, str | None]] = set()
         self._armed: set[str] = set()
         """Paths that the present connection watches."""
@@ -101,6 +102,9 @@ class ZooKeeperRecordStore(RecordStore):
 
     def start(self, listener: Listener) -> None:
         self._listener = listener
+
+    def report_ended_sessions(self, tell: Callable[[], None]) -> None:
+        self._tell_session_ended = tell
 
     def watching(self, active: bool) -> None:
         """Each thing is watched by itself: see :meth:`watch_record`."""
@@ -143,6 +147,8 @@ class ZooKeeperRecordStore(RecordStore):
 
     def on_expired(self, session_id: int) -> None:
         self._leases.expired(session_id)
+        if self._tell_session_ended is not None:
+            self._tell_session_ended()
 
     async def _check_cluster(self, _session: Session) -> None:
         if self._cluster_id is None:

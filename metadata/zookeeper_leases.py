@@ -6,6 +6,7 @@ ended when that one has, or when another name has been begun. What a name has ma
 it may have been given up as lost, for lack of an answer, while ZooKeeper still keeps the session.
 """
 
+import asyncio
 import random
 from typing import Final, NamedTuple
 
@@ -30,7 +31,7 @@ from octavo.metadata.zookeeper_messages import (
     set_value,
 )
 from octavo.metadata.zookeeper_nodes import Nodes, Operation
-from octavo.metadata.zookeeper_session import SessionGoneError
+from octavo.metadata.zookeeper_session import CLOSE_SECONDS_MAX, SessionGoneError
 from octavo.protocol.errors import MetadataUnavailableError
 
 _TOLERANCE_SECONDS: Final = 0.001
@@ -117,9 +118,12 @@ class SessionRecords:
         self._name = None
         if not self._nodes.session.connected:
             raise MetadataUnavailableError(f"ZooKeeper is out of reach ({self._nodes.session.last_failure})")
-        async with self._nodes.operation("the session of a handle that closes"):
-            for thing in {*self._held, *self._doubtful}:
-                await self._remove(thing, self._session_id)
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                for thing in {*self._held, *self._doubtful}:
+                    await self._remove(thing, self._session_id)
+        except TimeoutError as error:
+            raise MetadataUnavailableError("ZooKeeper does not answer a handle that closes") from error
 
     def _is_live(self, name: str) -> bool:
         return name == self._name and self._session_id == self._nodes.session.session_id != 0

@@ -116,7 +116,7 @@ class Session:
     @property
     def connected(self) -> bool:
         """Whether requests go through."""
-        return self._connection is not None
+        return self._usable() is not None
 
     @property
     def last_failure(self) -> str:
@@ -164,7 +164,7 @@ class Session:
             while not self.connected:
                 await self._wait_change()
             async with self._window:
-                connection = self._connection
+                connection = self._usable()
                 if connection is None:
                     continue
                 if session_id is not None and session_id != self._session_id:
@@ -175,10 +175,16 @@ class Session:
 
     def post(self, request: Request) -> None:
         """Send a request if there is a connection; nobody waits for the answer."""
-        if self._connection is not None and not self._connection.lost.done():
-            self._connection.send(request)
+        connection = self._usable()
+        if connection is not None:
+            connection.send(request)
 
     # --- waiting ---------------------------------------------------------------------------------------------------
+
+    def _usable(self) -> Connection | None:
+        """The connection, unless it has just broken and the supervisor has not had its turn yet."""
+        connection = self._connection
+        return None if connection is None or connection.lost.done() else connection
 
     async def _wait_change(self) -> None:
         if self._closed:

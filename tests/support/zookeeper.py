@@ -8,6 +8,7 @@ import atexit
 import itertools
 import struct
 import tempfile
+from collections.abc import Awaitable, Callable
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from zookeeper_server import ServerGroup, Settings
 
 QUICK = Settings(tick_milliseconds=200, sync=False)
 """Short sessions; no syncs, as nothing here cuts the power."""
+
+type Opener = Callable[..., Awaitable[RecordMetadataStore]]
+"""Opens a handle at a URI, with options, that is closed at the end of the test."""
 
 _numbers = itertools.count(1)
 

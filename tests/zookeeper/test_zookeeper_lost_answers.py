@@ -1,0 +1,254 @@
+"""A change whose answer was lost is never reported as a conflict with oneself, nor done twice (PROTOCOL M1).
+
+Each change is made three times over a network that breaks: before the server has the request, after it has done it, and
+after it has done it while somebody else makes a change of his own before the connection is back.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from octavo.metadata import MetadataStore, Version
+from octavo.protocol.errors import (
+    LedgerExistsError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+)
+from octavo.protocol.ids import BookieId
+from support.ledger_metadata import open_ledger
+from support.metadata_clusters import cookie, new_ledger, registration, soon
+from support.zookeeper_proxy import CREATE, MULTI, SET, ZooKeeperProxy
+
+type Lose = Callable[[ZooKeeperProxy, int], None]
+
+
+def lose_request(proxy: ZooKeeperProxy, kind: int) -> None:
+    proxy.lose_request = kind
+
+
+def lose_answer(proxy: ZooKeeperProxy, kind: int) -> None:
+    proxy.lose_answer = kind
+
+
+either_way = pytest.mark.parametrize("lose", [lose_request, lose_answer])
+
+
+async def meanwhile(
+    proxy: ZooKeeperProxy, kind: int, change: Awaitable[Any], others: Callable[[], Awaitable[Any]]
+) -> Any:
+    """Make a change whose answer is lost; somebody else does something before the connection is back."""
+    proxy.lose_answer = kind
+    changing = asyncio.ensure_future(change)
+    await soon(proxy.lost.wait())
+    proxy.refusing = True
+    await others()
+    proxy.back()
+    return await soon(changing)
+
+
+# --- ledgers -------------------------------------------------------------------------------------------------------
+
+
+@either_way
+async def test_ledger_is_created_once(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy, lose: Lose
+) -> None:
+    await new_ledger(store)  # the folders are there now
+    ledger_id = await store.allocate_ledger_id()
+    lose(proxy, CREATE)
+    version = await soon(store.create_ledger(open_ledger(ledger_id, writer_token="mine")))
+    assert proxy.lost.is_set()
+    found = await other.read_ledger(ledger_id)
+    assert (found.value.writer_token, found.version) == ("mine", version)
+    with pytest.raises(LedgerExistsError):
+        await store.create_ledger(open_ledger(ledger_id, writer_token="another"))
+
+
+@either_way
+async def test_ledger_changes_once(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy, lose: Lose
+) -> None:
+    ledger_id, version = await new_ledger(store)
+    lose(proxy, SET)
+    second = await soon(store.compare_and_set_ledger(open_ledger(ledger_id, writer_token="mine"), version))
+    assert proxy.lost.is_set()
+    assert second == version + 1
+    assert (await other.read_ledger(ledger_id)).version == second
+    third = await store.compare_and_set_ledger(open_ledger(ledger_id), second)
+    assert third == second + 1
+
+
+async def test_conflict_with_somebody_else_is_one_also_after_a_break(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+) -> None:
+    ledger_id, version = await new_ledger(store)
+    proxy.lose_request = SET
+    changing = asyncio.ensure_future(store.compare_and_set_ledger(open_ledger(ledger_id, writer_token="mine"), version))
+    await soon(proxy.lost.wait())
+    proxy.refusing = True
+    await other.compare_and_set_ledger(open_ledger(ledger_id, writer_token="other"), version)
+    proxy.back()
+    with pytest.raises(MetadataConflictError):
+        await soon(changing)
+    assert (await other.read_ledger(ledger_id)).value.writer_token == "other"
+
+
+async def test_ledger_deleted_by_another_before_the_connection_is_back_is_missed(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+) -> None:
+    ledger_id, version = await new_ledger(store)
+    change = store.compare_and_set_ledger(open_ledger(ledger_id, writer_token="mine"), version)
+    with pytest.raises(NoSuchLedgerError):
+        await meanwhile(proxy, SET, change, lambda: other.delete_ledger(ledger_id))
+
+
+@either_way
+async def test_ledger_is_deleted_once(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy, lose: Lose
+) -> None:
+    ledger_id, version = await new_ledger(store)
+    lose(proxy, MULTI)
+    await soon(store.delete_ledger(ledger_id, version))
+    assert proxy.lost.is_set()
+    with pytest.raises(NoSuchLedgerError):
+        await other.read_ledger(ledger_id)
+
+
+@either_way
+async def test_ids_are_never_given_twice(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy, lose: Lose
+) -> None:
+    given = [await store.allocate_ledger_id() for _ in range(3)]
+    for _ in range(4):
+        proxy.lost.clear()
+        lose(proxy, SET)
+        while not proxy.lost.is_set():
+            given.append(await soon(store.allocate_ledger_id()))
+        given.append(await other.allocate_ledger_id())
+    assert len(set(given)) == len(given)
+
+
+# --- documents and cookies -------------------------------------------------------------------------------------------
+
+
+@either_way
+async def test_document_is_created_changed_and_deleted_once(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy, lose: Lose
+) -> None:
+    lose(proxy, MULTI)
+    version = await soon(store.create_document("logs/a", b"1"))
+    assert await other.read_document("logs/a") == (b"1", version)
+    lose(proxy, MULTI)
+    # The same bytes as before: only the token of the change tells it.
+    second = await soon(store.compare_and_set_document("logs/a", b"1", version))
+    assert second == version + 1
+    assert await other.read_document("logs/a") == (b"1", second)
+    lose(proxy, MULTI)
+    await soon(store.delete_document("logs/a", second))
+    assert await other.read_document("logs/a") is None
+
+
+async def test_own_document_changed_by_another_since_is_still_created(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+) -> None:
+    async def change() -> Version:
+        found = await other.read_document("logs/a")
+        assert found is not None
+        return await other.compare_and_set_document("logs/a", b"2", found.version)
+
+    version = await meanwhile(proxy, MULTI, store.create_document("logs/a", b"1"), change)
+    with pytest.raises(MetadataConflictError):
+        await store.compare_and_set_document("logs/a", b"3", version)
+
+
+async def test_change_that_was_changed_again_before_it_could_be_seen_is_in_doubt(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+) -> None:
+    version = await store.create_document("logs/a", b"1")
+
+    async def change() -> Version:
+        return await other.compare_and_set_document("logs/a", b"3", Version(version + 1))
+
+    with pytest.raises(MetadataUnavailableError) as failed:
+        await meanwhile(proxy, MULTI, store.compare_and_set_document("logs/a", b"2", version), change)
+    assert failed.value.may_have_happened
+
+
+async def test_document_made_anew_is_another(store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy) -> None:
+    """ZooKeeper's versions begin again with a new node: the old version must not fit it, break or no break."""
+    version = await store.create_document("logs/a", b"1")
+    proxy.lose_request = MULTI
+    changing = asyncio.ensure_future(store.compare_and_set_document("logs/a", b"2", version))
+    await soon(proxy.lost.wait())
+    proxy.refusing = True
+    await other.delete_document("logs/a")
+    again = await other.create_document("logs/a", b"new")
+    assert again > version
+    proxy.back()
+    with pytest.raises((MetadataConflictError, MetadataUnavailableError)):
+        await soon(changing)
+    with pytest.raises(MetadataConflictError):
+        await store.delete_document("logs/a", version)
+    assert await other.read_document("logs/a") == (b"new", again)
+
+
+@either_way
+async def test_cookie_changes_once(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy, lose: Lose
+) -> None:
+    lose(proxy, MULTI)
+    version = await soon(store.create_cookie(cookie("b1")))
+    lose(proxy, MULTI)
+    second = await soon(store.compare_and_set_cookie(cookie("b1", 2), version))
+    assert await other.read_cookie(BookieId("b1")) == (cookie("b1", 2), second)
+
+
+# --- what lives with the session -------------------------------------------------------------------------------------
+
+
+@either_way
+async def test_bookie_is_registered_once_and_keeps_its_lease(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy, lose: Lose
+) -> None:
+    lose(proxy, MULTI)
+    lease = await soon(store.register_bookie(registration("b1")))
+    assert list(await other.list_bookies()) == ["b1"]
+    lose(proxy, MULTI)
+    await soon(lease.update(registration("b1", boot="boot-2")))
+    assert (await other.list_bookies())[BookieId("b1")].boot_id == "boot-2"
+    lose(proxy, MULTI)
+    await soon(lease.release())
+    assert await other.list_bookies() == {}
+
+
+@either_way
+async def test_lock_is_taken_once_and_released(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy, lose: Lose
+) -> None:
+    await (await store.lock("warm-up", "mine")).release()
+    lose(proxy, CREATE)
+    lease = await soon(store.try_lock("leader", "mine"))
+    assert lease is not None
+    assert await other.try_lock("leader", "other") is None
+    lose(proxy, MULTI)
+    await soon(lease.release())
+    taken = await other.try_lock("leader", "other")
+    assert taken is not None
+    assert taken.fencing_number > lease.fencing_number
+
+
+async def test_registration_that_had_no_answer_does_not_stay(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+) -> None:
+    """A lock made by a call that gave up must not be held for ever by a handle that does not know of it."""
+    await (await store.lock("warm-up", "mine")).release()
+    taking = asyncio.ensure_future(store.try_lock("leader", "mine"))
+    await soon(proxy.wait_for(CREATE))
+    proxy.stall()
+    taking.cancel()
+    await asyncio.gather(taking, return_exceptions=True)
+    proxy.resume()
+    taken = await soon(other.lock("leader", "other"))
+    assert not taken.lost

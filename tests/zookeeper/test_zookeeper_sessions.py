@@ -1,0 +1,318 @@
+"""What becomes of a handle when its session expires, its server hangs or goes, or its credentials are wrong."""
+
+import asyncio
+import io
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+from octavo.bookie.logs import configure_logging
+from octavo.metadata import BookieState, Fragment, MetadataStore
+from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.zookeeper_layout import encode_layout
+from octavo.metadata.zookeeper_messages import delete, set_value
+from octavo.metadata.zookeeper_open import open_zookeeper_store
+from octavo.protocol.errors import (
+    InvalidArgumentError,
+    LeaseLostError,
+    MetadataError,
+    MetadataUnavailableError,
+    UnauthorizedError,
+)
+from octavo.protocol.ids import BookieId, EntryId
+from support.ledger_metadata import bookie_ids, open_ledger
+from support.metadata_clusters import new_ledger, registration, soon, until
+from support.zookeeper import QUICK, Opener, expire_session, records_of, shared_server
+from support.zookeeper_proxy import CHILDREN, EXISTS, GET, SYNC, ZooKeeperProxy
+from zookeeper_server import ServerGroup, Settings
+
+# --- expiry --------------------------------------------------------------------------------------------------------
+
+
+async def test_expired_session_loses_its_leases_and_nothing_else(
+    store: RecordMetadataStore, other: MetadataStore
+) -> None:
+    bookie = await store.register_bookie(registration("b1"))
+    lock = await store.lock("leader", "mine")
+    ledger_id, version = await new_ledger(store)
+    async with store.watch_ledger(ledger_id) as watch:
+        await soon(anext(watch))
+        await expire_session(records_of(store))
+        await soon(bookie.wait_lost())
+        await soon(lock.wait_lost())
+        assert await other.read_lock("leader") is None
+        with pytest.raises(LeaseLostError):
+            await bookie.update(registration("b1", state=BookieState.READ_ONLY))
+        again = await soon(store.register_bookie(registration("b1")))
+        assert again.fencing_number > bookie.fencing_number
+        assert list(await other.list_bookies()) == ["b1"]
+        assert await soon(store.try_lock("leader", "mine")) is not None
+        changed = open_ledger(ledger_id, writer_token="other")
+        version = await other.compare_and_set_ledger(changed, version)
+        assert await until(watch, lambda found: found is not None and found.version == version) == (changed, version)
+
+
+async def test_session_that_was_out_of_reach_for_too_long_has_expired(
+    open_store: Opener, uri: str, proxy: ZooKeeperProxy, other: MetadataStore
+) -> None:
+    root = uri.rpartition("/")[2]
+    store = await open_store(f"zk://127.0.0.1:{proxy.port}/{root}", lease_seconds=0.6)
+    lease = await store.register_bookie(registration("b1"))
+    async with other.watch_bookies() as watch:
+        await until(watch, lambda bookies: "b1" in bookies)
+        proxy.stall()
+        await until(watch, lambda bookies: "b1" not in bookies)  # the servers have ended it
+        await soon(lease.wait_lost())  # and its owner knows although nobody could tell
+        proxy.resume()
+        await soon(store.register_bookie(registration("b1", boot="boot-2")))
+        await until(watch, lambda bookies: "b1" in bookies and bookies[BookieId("b1")].boot_id == "boot-2")
+
+
+async def test_break_shorter_than_the_session_loses_nothing(
+    store: RecordMetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+) -> None:
+    lease = await store.register_bookie(registration("b1"))
+    session = records_of(store).session.session_id
+    for _ in range(3):
+        proxy.cut()
+        await soon(store.renew_leases())
+        assert list(await store.list_bookies()) == ["b1"]
+    assert not lease.lost
+    assert records_of(store).session.session_id == session
+
+
+# --- servers that go -------------------------------------------------------------------------------------------------
+
+
+async def test_operations_wait_for_servers_that_come_back(store: MetadataStore, proxy: ZooKeeperProxy) -> None:
+    ledger_id, version = await new_ledger(store)
+    proxy.away()
+    changing = asyncio.ensure_future(store.compare_and_set_ledger(open_ledger(ledger_id, writer_token="late"), version))
+    reading = asyncio.ensure_future(store.read_document("logs/a"))
+    await asyncio.sleep(0.1)
+    assert not changing.done()
+    assert not reading.done()
+    proxy.back()
+    assert await soon(changing) == version + 1
+    assert await soon(reading) is None
+
+
+async def test_operations_give_up_at_their_deadline_and_say_why(
+    open_store: Opener, uri: str, proxy: ZooKeeperProxy, other: MetadataStore
+) -> None:
+    root = uri.rpartition("/")[2]
+    store = await open_store(f"zk://127.0.0.1:{proxy.port}/{root}", operation_seconds=0.3)
+    ledger_id, version = await new_ledger(store)
+    proxy.away()
+    with pytest.raises(MetadataUnavailableError):
+        await store.read_ledger(ledger_id)  # the break has been noticed after this
+    with pytest.raises(
+        MetadataUnavailableError, match=f"ledger {ledger_id}: no answer from ZooKeeper within 0.3 s"
+    ) as e:
+        await store.compare_and_set_ledger(open_ledger(ledger_id), version)
+    assert not e.value.may_have_happened  # it was never sent
+    assert f"127.0.0.1:{proxy.port}" in e.value.message
+    proxy.back()
+    await soon(store_answers(store))
+    proxy.stall()
+    with pytest.raises(MetadataUnavailableError) as e:
+        await store.compare_and_set_ledger(open_ledger(ledger_id), version)
+    assert e.value.may_have_happened
+
+
+async def store_answers(store: MetadataStore) -> None:
+    while True:
+        try:
+            await store.list_bookies()
+        except MetadataUnavailableError:
+            continue
+        return
+
+
+async def test_server_that_hangs_is_left_for_another(
+    open_store: Opener, uri: str, stack: AsyncExitStack, other: MetadataStore
+) -> None:
+    port = shared_server().servers[0].client_port
+    one, two = [await stack.enter_async_context(ZooKeeperProxy(port)) for _ in range(2)]
+    root = uri.rpartition("/")[2]
+    store = await open_store(f"zk://127.0.0.1:{one.port},127.0.0.1:{two.port}/{root}", lease_seconds=1.0)
+    lease = await store.register_bookie(registration("b1"))
+    used = one if one.requests else two
+    used.stall()
+    assert list(await soon(store.list_bookies())) == ["b1"]
+    assert not lease.lost
+    assert (two if used is one else one).requests
+
+
+async def test_server_restarted_keeps_what_was_stored_and_the_session(tmp_path: Path, open_store: Opener) -> None:
+    with ServerGroup(tmp_path / "zookeeper", settings=QUICK, outlives=False) as group:
+        store = await open_store(f"{group.uri}/octavo", lease_seconds=20.0)
+        lease = await store.register_bookie(registration("b1"))
+        ledger_id, version = await new_ledger(store)
+        async with store.watch_ledger(ledger_id) as watch:
+            await soon(anext(watch))
+            group.kill_server(1)
+            changing = asyncio.ensure_future(store.compare_and_set_ledger(open_ledger(ledger_id), version))
+            group.start_server(1)
+            assert await soon(changing) == version + 1
+            await until(watch, lambda found: found is not None and found.version == version + 1)
+        await soon(store.renew_leases())
+        assert not lease.lost
+        assert list(await store.list_bookies()) == ["b1"]
+
+
+async def test_closing_does_not_wait_for_servers_that_are_gone(
+    store: RecordMetadataStore, proxy: ZooKeeperProxy
+) -> None:
+    lease = await store.register_bookie(registration("b1"))
+    proxy.stall()
+    begun = asyncio.get_running_loop().time()
+    await soon(store.close())
+    assert asyncio.get_running_loop().time() - begun < 10
+    assert lease.lost
+
+
+async def test_every_read_is_synced(store: MetadataStore, proxy: ZooKeeperProxy) -> None:
+    ledger_id, _ = await new_ledger(store)
+    await store.create_document("a", b"")
+    await store.register_bookie(registration("b1"))
+    del proxy.requests[:]
+    await store.read_ledger(ledger_id)
+    await store.read_document("a")
+    await store.list_bookies()
+    assert [found async for found in store.list_ledgers()] == [ledger_id]
+    reads = {GET, EXISTS, CHILDREN}
+    assert proxy.requests.count(GET) >= 3
+    for before, kind in zip([None, *proxy.requests], proxy.requests, strict=False):
+        assert kind not in reads or before in {SYNC, GET}
+
+
+# --- the right cluster -----------------------------------------------------------------------------------------------
+
+
+async def test_cluster_that_is_not_there_is_made_only_when_asked(uri: str) -> None:
+    with pytest.raises(MetadataUnavailableError, match=r"there is no cluster at zk://.*octavo cluster init"):
+        await soon(open_zookeeper_store(uri))
+
+
+async def test_handle_notices_that_its_cluster_has_been_replaced(
+    store: RecordMetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+) -> None:
+    """An empty list from another cluster would be believed, and everything be garbage (PROTOCOL B5)."""
+    records = records_of(other)
+    await new_ledger(store)
+    proxy.away()
+    layout = await records.nodes.read(records.paths.layout)
+    assert layout is not None
+    await records.session.call(set_value(records.paths.layout, encode_layout("f" * 32), -1))
+    proxy.back()
+    with pytest.raises(MetadataError, match="another cluster, ffff"):
+        [ledger_id async for ledger_id in store.list_ledgers()]
+    await records.session.call(set_value(records.paths.layout, layout.value, -1))
+    while True:  # it looks again from time to time
+        try:
+            assert len([ledger_id async for ledger_id in store.list_ledgers()]) == 1
+        except MetadataError:
+            await asyncio.sleep(0.01)
+            continue
+        break
+
+
+async def test_missing_folder_is_an_error_not_an_empty_list(store: RecordMetadataStore) -> None:
+    records = records_of(store)
+    await records.session.call(delete(f"{records.paths.root}/ledgers", -1))
+    with pytest.raises(MetadataError, match="/ledgers is missing"):
+        [ledger_id async for ledger_id in store.list_ledgers()]
+    with pytest.raises(MetadataError, match="/ledgers is missing"):
+        await new_ledger(store)
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+async def test_ledger_too_large_for_a_node_is_refused_by_name(store: MetadataStore) -> None:
+    ledger_id, version = await new_ledger(store)
+    ensembles = [bookie_ids(*(f"bookie-{number}-{'x' * 100}" for number in range(i, i + 3))) for i in range(2)]
+    fragments = tuple(Fragment(EntryId(entry), ensembles[entry % 2], entry) for entry in range(2600))
+    grown = replace(open_ledger(ledger_id), fragments=fragments)
+    with pytest.raises(InvalidArgumentError, match=f"ledger {ledger_id}: .* more than the 1000000"):
+        await store.compare_and_set_ledger(grown, version)
+    assert (await store.read_ledger(ledger_id)).version == version
+
+
+async def test_server_that_takes_less_than_others_is_suspected(tmp_path: Path, open_store: Opener) -> None:
+    settings = Settings(tick_milliseconds=200, sync=False, request_bytes_max=100_000)
+    with ServerGroup(tmp_path / "zookeeper", settings=settings, outlives=False) as group:
+        store = await open_store(f"{group.uri}/octavo")
+        with pytest.raises(MetadataUnavailableError, match=r"document a: .*200\d{3} bytes; does .*jute.maxbuffer") as e:
+            await soon(store.create_document("a", bytes(200_000)))
+        assert not e.value.may_have_happened
+        await soon(store.create_document("a", bytes(20_000)))
+
+
+# --- credentials -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    configure_logging("debug", "json", stream=stream)
+    yield stream
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def auth_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Credentials in a file; the environment holds the same."""
+    monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", "digest:octavo:seCret")
+    path = tmp_path / "auth"
+    path.write_text("digest:octavo:seCret\n")
+    return path
+
+
+async def test_credentials_are_shown_at_every_connection_and_never_logged(
+    uri: str, proxy: ZooKeeperProxy, open_store: Opener, auth_file: Path, log: io.StringIO
+) -> None:
+    through_proxy = f"zk://127.0.0.1:{proxy.port}/{uri.rpartition('/')[2]}"
+    store = await open_store(through_proxy)
+    ledger_id, _ = await new_ledger(store)
+    await store.create_document("a", b"")
+    await store.register_bookie(registration("b1"))
+    proxy.cut()
+    assert (await soon(store.read_ledger(ledger_id))).value == open_ledger(ledger_id)
+    await expire_session(records_of(store))
+    assert (await soon(store.read_ledger(ledger_id))).value == open_ledger(ledger_id)
+    proxy.away()
+    with pytest.raises(MetadataUnavailableError) as unavailable:
+        await open_store(through_proxy, operation_seconds=0.1)
+
+    by_file = await open_store(f"{uri}?auth_file={auth_file}")
+    assert (await by_file.read_ledger(ledger_id)).value == open_ledger(ledger_id)
+    assert "connected to ZooKeeper" in log.getvalue()
+    for told in (log.getvalue(), str(unavailable.value), repr(store), store.uri):
+        assert "seCret" not in told
+
+
+async def test_without_the_credentials_nothing_is_given_away(
+    uri: str, open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", "digest:octavo:secret")
+    await open_store(uri)
+    for wrong in ("", "digest:octavo:guess", "digest:other:secret"):
+        monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", wrong)
+        with pytest.raises(UnauthorizedError, match=r"no access to .*OCTAVO_ZOOKEEPER_AUTH"):
+            await soon(open_store(uri))
+
+
+async def test_credentials_that_make_no_sense_are_refused_and_not_repeated(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", "seCret")
+    with pytest.raises(InvalidArgumentError, match="OCTAVO_ZOOKEEPER_AUTH") as refused:
+        await open_zookeeper_store(uri)
+    assert "seCret" not in str(refused.value)
+    with pytest.raises(InvalidArgumentError, match=f"{tmp_path}/nowhere: No such file"):
+        await open_zookeeper_store(f"{uri}?auth_file={tmp_path}/nowhere")
