@@ -28,11 +28,22 @@ runs that some position still lacks are *retained*, oldest given up first, withi
 a short break leaves no hole in a replica, bounded however long a bookie stays away. Pending runs are bounded by the
 writer's window.
 
-What it never does: acknowledge out of order, or before Qa confirmations, or anything after :meth:`Pipeline.stop`;
-seal, or change the bytes of an entry; decide that a quorum is lost. Time is the shell's: it asks for
-:attr:`Pipeline.pending_since` and stops the pipeline when its patience is over (PROTOCOL W6, W8). No flags are kept
-of what is complete, so a change of the ensemble has only to clear the bits of the positions it replaces and recompute
-(PROTOCOL W3, W4).
+*Ensemble changes* (PROTOCOL W3). Bookies are replaced in two steps. :meth:`Pipeline.begin_change` chooses the new
+fragment's first id, LAC + 1, and from then on nothing is acknowledged, whoever confirms it (W1): the fragment may be in
+the metadata already. Confirmations go on being noted. Once the compare-and-set has succeeded,
+:meth:`Pipeline.commit_change` clears the bits of the replaced positions, puts their cursors on the first pending run
+and acknowledges what is complete now (W4). Each bookie at a position has a *tenure*: sends carry it, and news about a
+send of an earlier tenure is ignored, so what a replaced bookie confirms does not count. Runs below the new fragment
+stay with the old ensemble; nobody waits for the replaced bookies' copies of them.
+
+What it never does: acknowledge out of order, or before Qa confirmations of the current ensemble, or anything after
+:meth:`Pipeline.stop`; seal, or change the bytes of an entry; decide that a bookie has failed or a quorum is lost. Time
+is the shell's: it asks for :attr:`Pipeline.pending_since` and stops the pipeline when its patience is over (PROTOCOL
+W6, W8). No flags are kept of what is complete: it is computed from the bits.
+
+*How a harness drives it.* ``push`` what was sealed with :attr:`~Pipeline.next_entry_id` on; perform every
+:class:`Send`, and answer it with ``on_confirmed``, ``on_failed`` or ``on_unsent`` and the send's position, run number
+and tenure, at any time, any number of times, in any order; ``on_ready`` when a position that was held takes requests.
 """
 
 from collections import deque
@@ -47,7 +58,7 @@ from octavo.protocol.quorums import Quorums
 
 @dataclass(slots=True)
 class Run:
-    """Consecutive entries that travel and are confirmed together. Only ``confirmed`` ever changes."""
+    """Consecutive entries that travel and are confirmed together. Only the masks ever change."""
 
     number: int
     first: int
@@ -59,7 +70,7 @@ class Run:
     pushed_at: float
     """The shell's clock, in seconds."""
     holders: int
-    """Mask of the positions whose write sets include an entry of the run."""
+    """Mask of the positions whose bookies are to hold an entry of the run."""
     confirmed: int = 0
     """Mask of the positions that have confirmed their share."""
 
@@ -71,13 +82,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send the share of ``position`` in ``run``, now; report what becomes of it by ``run.number``.
+    """Send the share of ``position`` in ``run``, now; report what becomes of it by ``run.number`` and ``tenure``.
 
     If it cannot be sent now, report :meth:`Pipeline.on_unsent` before the next effect for this position is performed.
     """
 
     position: int
     run: Run
+    tenure: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +104,19 @@ class Acknowledge:
 
 type Effect = Send | Acknowledge
 
+
+@dataclass(frozen=True, slots=True)
+class EnsembleChange:
+    """A change of the ensemble that has begun and is not settled: what the metadata are to say (PROTOCOL W3)."""
+
+    replaced: int
+    """Mask of the positions that get another bookie."""
+    first_entry_id: EntryId
+    """First id of the new fragment."""
+    length_before: int
+    """Payload bytes of the ledger before it."""
+
+
 _NOTHING: tuple[Effect, ...] = ()
 
 
@@ -99,6 +124,7 @@ class Pipeline:
     """See the module. Events return the effects to be performed, in order, before the next event."""
 
     __slots__ = (
+        "_change",
         "_cursors",
         "_first_unacknowledged",
         "_head",
@@ -111,7 +137,9 @@ class Pipeline:
         "_retained_bytes",
         "_retained_bytes_max",
         "_runs",
+        "_starts",
         "_stopped",
+        "_tenures",
     )
 
     def __init__(self, quorums: Quorums, *, retained_bytes_max: int, first_entry_id: int = 0, length: int = 0) -> None:
@@ -128,6 +156,10 @@ class Pipeline:
         self._retained_bytes = 0
         self._highest_sent = first_entry_id - 1
         self._stopped = False
+        self._change: EnsembleChange | None = None
+        self._tenures = [0] * quorums.ensemble_size
+        self._starts = [first_entry_id] * quorums.ensemble_size
+        """First id that the bookie at each position is to hold."""
 
     # --- what is known --------------------------------------------------------------------------------------------
 
@@ -175,6 +207,20 @@ class Pipeline:
         """Whether runs are sent to the position as they are pushed."""
         return bool(self._ready >> position & 1)
 
+    @property
+    def change(self) -> EnsembleChange | None:
+        """The change of the ensemble that is under way."""
+        return self._change
+
+    def tenure(self, position: int) -> int:
+        """How many bookies were at the position before the present one."""
+        return self._tenures[position]
+
+    def is_waited_for(self, position: int) -> bool:
+        """Whether the position has yet to confirm a pending run."""
+        bit = 1 << position
+        return any(run.holders & ~run.confirmed & bit for run in self._pending_runs())
+
     def unconfirmed_at(self, position: int) -> int:
         """How many pending runs the position has yet to confirm."""
         bit = 1 << position
@@ -190,13 +236,18 @@ class Pipeline:
             usable_mask) > run.last for run in self._pending_runs() )  # fmt: skip
 
     def share(self, run: Run, position: int) -> Sequence[bytes]:
-        """The entries of ``run`` that ``position`` holds, in order."""
+        """The entries of ``run`` that the bookie at ``position`` is to hold, in order."""
         if not self._quorums.striped:
             return run.entries
-        size = self._quorums.ensemble_size
+        size, start = self._quorums.ensemble_size, self._starts[position]
         residues = self._quorums.residues_at(position)
         pattern = [(run.first + offset) % size in residues for offset in range(size)]
-        return list(compress(run.entries, cycle(pattern)))
+        if start <= run.first:
+            return list(compress(run.entries, cycle(pattern)))
+        # Part of the run lies in the fragment before this bookie's.
+        return list(
+            compress(islice(run.entries, start - run.first, None), islice(cycle(pattern), start - run.first, None))
+        )
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -215,17 +266,17 @@ class Pipeline:
                 assert cursor == number, "a ready position has been sent everything before"
                 self._cursors[position] = number + 1
                 if run.holders >> position & 1:
-                    effects.append(Send(position, run))
+                    effects.append(Send(position, run, self._tenures[position]))
         if effects:
             self._highest_sent = run.last
         return effects
 
-    def on_confirmed(self, position: int, number: int) -> Sequence[Effect]:
+    def on_confirmed(self, position: int, number: int, tenure: int) -> Sequence[Effect]:
         """The bookie at ``position`` has made its share of run ``number`` durable. Late and repeated news are
-        welcome.
+        welcome; of a bookie that has been replaced they mean nothing any more (PROTOCOL W3).
         """
         index = number - self._oldest
-        if index < 0 or self._stopped:
+        if index < 0 or self._stopped or tenure != self._tenures[position]:
             return _NOTHING
         run = self._runs[index]
         bit = 1 << position
@@ -240,12 +291,13 @@ class Pipeline:
         self._release()
         return _NOTHING
 
-    def on_unsent(self, position: int, number: int) -> None:
+    def on_unsent(self, position: int, number: int, tenure: int) -> None:
         """A :class:`Send` could not be sent, or its outcome was a failure: hold the position, send the run again
         later.
         """
-        self._ready &= ~(1 << position)
-        self._cursors[position] = min(self._cursors[position], number)
+        if tenure == self._tenures[position]:
+            self._ready &= ~(1 << position)
+            self._cursors[position] = min(self._cursors[position], number)
 
     on_failed = on_unsent
 
@@ -254,12 +306,13 @@ class Pipeline:
         W8).
         """
         bit = 1 << position
-        if self._ready & bit or self._stopped:
+        leaving = self._change is not None and self._change.replaced & bit
+        if self._ready & bit or self._stopped or leaving:
             return _NOTHING
         self._ready |= bit
         start = max(self._cursors[position], self._oldest) - self._oldest
         effects = [
-            Send(position, run)
+            Send(position, run, self._tenures[position])
             for run in islice(self._runs, start, None)
             if run.holders & bit and not run.confirmed & bit
         ]
@@ -267,6 +320,48 @@ class Pipeline:
         if effects:
             self._highest_sent = max(self._highest_sent, effects[-1].run.last)
         return list(effects)
+
+    def begin_change(self, replaced: int) -> EnsembleChange:
+        """Replace the bookies at these positions (a mask) from LAC + 1 on: what to write into the metadata.
+
+        Until :meth:`commit_change` nothing is acknowledged, and nothing is sent to these positions (PROTOCOL W1, W3).
+        """
+        assert replaced, "a change replaces somebody"
+        assert replaced & ~self._quorums.full_mask == 0, "positions are those of the ensemble"
+        assert self._change is None, "a writer makes one change at a time (W5)"
+        assert not self._stopped, "nothing is changed after the stop"
+        self._ready &= ~replaced
+        self._change = EnsembleChange(replaced, EntryId(self._first_unacknowledged), self._length)
+        return self._change
+
+    def commit_change(self) -> Sequence[Effect]:
+        """The change stands in the metadata: other bookies are at its positions now, all of them held."""
+        change = self._change
+        assert change is not None, "a change was begun"
+        self._change = None
+        if self._stopped:
+            return _NOTHING
+        for position in range(self._quorums.ensemble_size):
+            if change.replaced >> position & 1:
+                self._tenures[position] += 1
+                self._starts[position] = change.first_entry_id
+                self._cursors[position] = self._head
+        for run in self._runs:
+            if run.number < self._head:
+                run.holders &= run.confirmed | ~change.replaced
+            else:
+                run.confirmed &= ~change.replaced
+        head = self._head - self._oldest
+        if head < len(self._runs):
+            # Of a run that lies in both fragments a new bookie may hold nothing.
+            run = self._runs[head]
+            run.holders = self._holders(run.first, len(run.entries))
+            for position in range(self._quorums.ensemble_size):
+                if run.holders >> position & 1 and not self.share(run, position):
+                    run.holders &= ~(1 << position)
+        effects = self._acknowledge()
+        self._release()
+        return effects
 
     def stop(self) -> None:
         """Acknowledge and send nothing from now on: the writer has failed, or its end is being settled (PROTOCOL
@@ -291,6 +386,8 @@ class Pipeline:
 
     def _acknowledge(self) -> Sequence[Effect]:
         """Acknowledge every complete entry from the head on, up to the first that is not."""
+        if self._change is not None:
+            return _NOTHING
         quorums, runs = self._quorums, self._runs
         first = at = self._first_unacknowledged
         while self._head - self._oldest < len(runs):
@@ -325,8 +422,11 @@ class Pipeline:
             self._first_unacknowledged,
             self._next_entry_id,
             self._length,
-            tuple((run.first, run.last, run.confirmed) for run in self._runs),
+            tuple((run.first, run.last, run.holders, run.confirmed) for run in self._runs),
             tuple(self._cursors),
+            tuple(self._tenures),
+            tuple(self._starts),
+            self._change,
             self._ready,
             self._highest_sent,
             self._stopped,
@@ -344,21 +444,28 @@ class Pipeline:
             assert run.entries
             following = run.last + 1
             assert run.confirmed & ~run.holders == 0
-            assert run.holders == self._holders(run.first, len(run.entries))
+            whole = self._holders(run.first, len(run.entries))
+            assert run.holders & ~whole == 0
+            assert run.holders == whole or run.number <= self._head, "only replaced bookies need not hold a run"
         assert following == self._next_entry_id
         retained, pending = runs[: self._head - self._oldest], runs[self._head - self._oldest :]
-        assert all(quorums.first_unacknowledged(run.first, run.last, run.confirmed) > run.last for run in retained)
         assert sum(run.sealed_bytes for run in retained) == self._retained_bytes
         assert self._retained_bytes <= self._retained_bytes_max or not retained
         if pending:
             head = pending[0]
             assert head.first <= self._first_unacknowledged <= head.last
-            if not self._stopped:
-                complete_below = quorums.first_unacknowledged(head.first, head.last, head.confirmed)
-                assert complete_below == self._first_unacknowledged, "completion is always drawn at once"
+            first = self._first_unacknowledged
+            if not self._stopped and self._change is None:
+                complete_below = quorums.first_unacknowledged(first, head.last, head.confirmed)
+                assert complete_below == first, "completion is always drawn at once"
         else:
             assert self._first_unacknowledged == self._next_entry_id
         for position, cursor in enumerate(self._cursors):
             assert cursor <= next_number
             assert not self.is_ready(position) or cursor == next_number
+            assert not self._quorums.striped or self._starts[position] <= self._next_entry_id
         assert not (self._stopped and self._ready)
+        if self._change is not None:
+            assert self._change.first_entry_id == self._first_unacknowledged, "nothing is acknowledged meanwhile"
+            assert self._change.length_before == self._length
+            assert not self._ready & self._change.replaced

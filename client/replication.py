@@ -140,7 +140,7 @@ class Replication:
             if isinstance(effect, Acknowledge):
                 self._on_acknowledged(effect.first, effect.last)
                 continue
-            run, position = effect.run, effect.position
+            run, position, tenure = effect.run, effect.position, effect.tenure
             if run.number != number or not self._shared_body:
                 number = run.number
                 request_id = self._next_request_id()
@@ -149,30 +149,30 @@ class Replication:
             taken = self._connections[position].send(
                 body,
                 request_id,
-                partial(self._outcome, position, number),
+                partial(self._outcome, position, number, tenure),
                 timeout_seconds=self._options.request_timeout_seconds,
             )
             if not taken:
-                self.pipeline.on_unsent(position, number)
+                self.pipeline.on_unsent(position, number, tenure)
 
-    def _outcome(self, position: int, number: int, outcome: Outcome) -> None:
+    def _outcome(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
         try:
             if type(outcome) is Added:
                 self._refusals[position] = None
-                self._perform(self.pipeline.on_confirmed(position, number))
+                self._perform(self.pipeline.on_confirmed(position, number, tenure))
             else:
-                self._not_confirmed(position, number, outcome)
+                self._not_confirmed(position, number, tenure, outcome)
         except Exception as error:  # a broken invariant: nothing may be acknowledged after it
             failure = InternalError(f"ledger {self._ledger_id}: {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._on_failure(failure)
             raise
 
-    def _not_confirmed(self, position: int, number: int, outcome: Outcome) -> None:
+    def _not_confirmed(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
         error = outcome if isinstance(outcome, OctavoError) else InternalError(f"answered with {outcome!r}")
         bookie_id = self._connections[position].bookie_id
         self._refusals[position] = error
-        self.pipeline.on_failed(position, number)
+        self.pipeline.on_failed(position, number, tenure)
         if isinstance(error, FATAL):
             failure = type(error)(f"ledger {self._ledger_id}: bookie {bookie_id}: {error.message}")
             failure.__cause__ = error

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.client.pipeline import Acknowledge, Effect, Pipeline, Send
-from octavo.protocol.entries import Digest, Sealer, derive_secrets
+from octavo.client.pipeline import Acknowledge, Effect, EnsembleChange, Pipeline, Send
+from octavo.protocol.entries import Digest, Sealer, derive_secrets, header_of
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
 
@@ -33,8 +33,12 @@ class Driver:
         self.confirmations: list[set[int]] = []
         """Per entry, the positions that hold it durably and have said so."""
         self.acknowledged: list[int] = []
-        self.outstanding: list[tuple[int, int]] = []
-        """(position, run number) sent and neither answered nor failed."""
+        self.outstanding: list[tuple[int, int, int]] = []
+        """(position, run number, tenure) sent and neither answered nor failed."""
+        self.starts = [0] * quorums.ensemble_size
+        """First id that the bookie at each position is to hold."""
+        self.changing: list[int] | None = None
+        """Positions being replaced, while a change is under way."""
         self.runs: dict[int, range] = {}
         self.sent_bytes: dict[int, bytes] = {}
         self.stopped = False
@@ -62,25 +66,49 @@ class Driver:
     def ready(self, position: int) -> list[Effect]:
         return self._perform(self.pipeline.on_ready(position))
 
-    def confirm(self, position: int, number: int) -> list[Effect]:
+    def confirm(self, position: int, number: int, tenure: int | None = None) -> list[Effect]:
         """The bookie confirms its share of a run that it was sent."""
-        if (position, number) in self.outstanding:
-            self.outstanding.remove((position, number))
-        for entry_id in self.runs[number]:
-            if position in self.quorums.write_set(entry_id):
-                self.confirmations[entry_id].add(position)
-        return self._perform(self.pipeline.on_confirmed(position, number))
+        tenure = self.pipeline.tenure(position) if tenure is None else tenure
+        if (position, number, tenure) in self.outstanding:
+            self.outstanding.remove((position, number, tenure))
+        if tenure == self.pipeline.tenure(position):
+            for entry_id in self.runs[number]:
+                if position in self.quorums.write_set(entry_id) and entry_id >= self.starts[position]:
+                    self.confirmations[entry_id].add(position)
+        return self._perform(self.pipeline.on_confirmed(position, number, tenure))
 
-    def fail(self, position: int, number: int) -> None:
-        self.outstanding.remove((position, number))
-        self.pipeline.on_failed(position, number)
+    def fail(self, position: int, number: int, tenure: int) -> None:
+        self.outstanding.remove((position, number, tenure))
+        self.pipeline.on_failed(position, number, tenure)
+        self.check()
+
+    def unsent(self, position: int, number: int) -> None:
+        self.pipeline.on_unsent(position, number, self.pipeline.tenure(position))
         self.check()
 
     def lose(self, position: int) -> None:
         """The connection breaks: everything outstanding there fails."""
-        for at, number in list(self.outstanding):
-            if at == position:
-                self.fail(at, number)
+        for sent in list(self.outstanding):
+            if sent[0] == position and sent[2] == self.pipeline.tenure(position):
+                self.fail(*sent)
+
+    def begin(self, *positions: int) -> EnsembleChange:
+        self.changing = sorted(positions)
+        change = self.pipeline.begin_change(sum(1 << position for position in positions))
+        assert change.first_entry_id == len(self.acknowledged), "the new fragment starts at LAC + 1 (W3)"
+        assert change.length_before == len(self.acknowledged) * len(PAYLOAD)
+        self.check()
+        return change
+
+    def commit(self) -> list[Effect]:
+        assert self.changing is not None
+        first = len(self.acknowledged)
+        for position in self.changing:
+            self.starts[position] = first
+            for confirmed in self.confirmations[first:]:
+                confirmed.discard(position)
+        self.changing = None
+        return self._perform(self.pipeline.commit_change())
 
     def stop(self) -> None:
         self.stopped = True
@@ -101,13 +129,19 @@ class Driver:
     def _sent(self, effect: Send) -> None:
         run, position = effect.run, effect.position
         assert not self.stopped
-        mine = [entry_id for entry_id in self.runs[run.number] if position in self.quorums.write_set(entry_id)]
+        assert effect.tenure == self.pipeline.tenure(position)
+        assert position not in (self.changing or ()), "nothing is sent to a bookie that is being replaced"
+        mine = [
+            entry_id
+            for entry_id in self.runs[run.number]
+            if position in self.quorums.write_set(entry_id) and entry_id >= self.starts[position]
+        ]
         share = self.pipeline.share(run, position)
         assert mine, "nothing is sent to a bookie that holds nothing of it"
         assert len(share) == len(mine)
         for entry_id, sealed in zip(mine, share, strict=True):
             assert self.sent_bytes.setdefault(entry_id, sealed) == sealed, "sealed once (W2, I3)"
-        self.outstanding.append((position, run.number))
+        self.outstanding.append((position, run.number, effect.tenure))
 
     def check(self) -> None:
         """What must hold after every event."""
@@ -117,7 +151,7 @@ class Driver:
             range(len(self.confirmations)),
         )
         expected = sum(1 for _ in complete)
-        if self.stopped:
+        if self.stopped or self.changing is not None:
             assert len(self.acknowledged) <= expected
         else:
             assert len(self.acknowledged) == expected, "everything complete, and nothing else, is acknowledged (W1)"
@@ -192,9 +226,8 @@ def test_what_could_not_be_sent_is_sent_later() -> None:
     driver = ready_driver(Quorums(2, 2, 2))
     driver.push(1)
     driver.push(1)
-    driver.pipeline.on_unsent(1, 0)
-    driver.pipeline.on_unsent(1, 1)
-    driver.check()
+    driver.unsent(1, 0)
+    driver.unsent(1, 1)
     assert not driver.pipeline.is_ready(1)
     assert sends(driver.ready(1)) == [(1, 0), (1, 1)]
     assert driver.ready(1) == []
@@ -203,7 +236,7 @@ def test_what_could_not_be_sent_is_sent_later() -> None:
 def test_acknowledged_runs_are_kept_for_a_bookie_that_is_away_within_the_bound() -> None:
     driver = ready_driver(Quorums(3, 3, 2), retained_bytes_max=250)
     driver.lose(2)
-    driver.pipeline.on_unsent(2, 0)
+    driver.unsent(2, 0)
     for number in range(8):
         driver.push(1)
         driver.confirm(0, number)
@@ -251,6 +284,69 @@ def test_the_oldest_pending_push_is_told() -> None:
     assert driver.pipeline.pending_since is None
 
 
+def test_nothing_is_acknowledged_while_the_ensemble_changes() -> None:
+    driver = ready_driver(Quorums(3, 3, 2))
+    driver.push(1)
+    driver.confirm(0, 0)
+    driver.confirm(1, 0)
+    driver.push(2)
+    driver.begin(2)
+    assert driver.confirm(0, 1) == []
+    assert driver.confirm(1, 1) == [], "two of three, but the new fragment's first id has been chosen (W1)"
+    assert sends(driver.push(1)) == [(0, 2), (1, 2)]
+    assert driver.commit() == [Acknowledge(1, 2)], "complete now, though no further answer comes (W4)"
+    assert sends(driver.ready(2)) == [(2, 1), (2, 2)]
+    assert driver.confirm(2, 2) == []
+    assert driver.confirm(0, 2) == [Acknowledge(3, 3)]
+
+
+def test_confirmations_of_replaced_bookies_do_not_count() -> None:
+    driver = ready_driver(Quorums(3, 3, 2))
+    driver.push(1)
+    driver.confirm(2, 0)
+    driver.begin(2)
+    assert driver.commit() == []
+    assert driver.confirm(1, 0) == [], "the copy on the replaced bookie is no copy of the new ensemble's (W3)"
+    assert driver.confirm(2, 0, tenure=0) == []
+    assert sends(driver.ready(2)) == [(2, 0)]
+    assert driver.confirm(2, 0, tenure=0) == [], "also when it says so again"
+    assert driver.confirm(2, 0) == [Acknowledge(0, 0)]
+
+
+def test_a_new_bookie_is_sent_what_its_fragment_holds_lowest_first_and_nothing_below() -> None:
+    # E=3, Qw=2: entry 0 on 0 and 1, entry 1 on 1 and 2, entry 2 on 2 and 0, entry 3 on 0 and 1.
+    driver = ready_driver(Quorums(3, 2, 2))
+    driver.push(4)
+    driver.push(3)
+    driver.confirm(0, 0)
+    assert driver.confirm(1, 0) == [Acknowledge(0, 0)]
+    change = driver.begin(1)
+    assert change.first_entry_id == 1
+    driver.commit()
+    effects = driver.ready(1)
+    shares = [driver.pipeline.share(effect.run, 1) for effect in effects if isinstance(effect, Send)]
+    assert [[header_of(sealed).entry_id for sealed in share] for share in shares] == [[1, 3], [4, 6]]
+
+
+def test_a_bookie_that_comes_back_while_it_is_being_replaced_stays_out() -> None:
+    driver = ready_driver(Quorums(3, 3, 2))
+    driver.push(1)
+    driver.begin(0)
+    assert driver.ready(0) == []
+    driver.commit()
+    assert sends(driver.ready(0)) == [(0, 0)], "its successor is sent everything"
+
+
+def test_a_change_that_is_settled_after_the_stop_sends_and_acknowledges_nothing() -> None:
+    driver = ready_driver(Quorums(3, 3, 2))
+    driver.push(1)
+    driver.begin(0)
+    driver.confirm(1, 0)
+    driver.confirm(2, 0)
+    driver.stop()
+    assert driver.commit() == []
+
+
 @pytest.mark.parametrize("quorums", QUORUMS, ids=str)
 def test_whether_pending_entries_can_still_reach_their_quorum_agrees_with_counting(quorums: Quorums) -> None:
     driver = ready_driver(quorums)
@@ -284,7 +380,10 @@ def scripts(draw: st.DrawFn) -> tuple[Quorums, int, list[tuple[str, int, int]]]:
     quorums = draw(st.sampled_from(QUORUMS))
     step = st.tuples(
         st.sampled_from(
-            ["push", "push", "confirm", "confirm", "confirm", "confirm", "fail", "lose", "ready", "late", "stop"]
+            [
+                *("push", "push", "confirm", "confirm", "confirm", "confirm", "fail", "lose", "ready", "late", "stop"),
+                *("begin", "commit", "commit"),
+            ]
         ),
         st.integers(0, 1000),
         st.integers(1, 7),
@@ -295,7 +394,7 @@ def scripts(draw: st.DrawFn) -> tuple[Quorums, int, list[tuple[str, int, int]]]:
 
 def run_script(quorums: Quorums, retained: int, steps: list[tuple[str, int, int]]) -> Driver:
     driver = Driver(quorums, retained_bytes_max=retained)
-    answered: list[tuple[int, int]] = []
+    answered: list[tuple[int, int, int]] = []
     for action, choice, count in steps:
         position = choice % quorums.ensemble_size
         if action == "push" and not driver.stopped:
@@ -314,6 +413,10 @@ def run_script(quorums: Quorums, retained: int, steps: list[tuple[str, int, int]
             driver.lose(position)
         elif action == "ready":
             driver.ready(position)
+        elif action == "begin" and driver.changing is None and not driver.stopped:
+            driver.begin(*range(position, min(position + count % 3 + 1, quorums.ensemble_size)))
+        elif action == "commit" and driver.changing is not None:
+            driver.commit()
         elif action == "stop" and count == 7:
             driver.stop()
     return driver
@@ -327,18 +430,22 @@ def test_in_whatever_order_things_happen_exactly_the_complete_prefix_is_acknowle
     driver = run_script(*script)
     if driver.stopped:
         return
-    # Once faults stop everything is acknowledged (I8), and, bounds aside, every copy is made.
+    # Once faults stop everything is acknowledged (I8), and, bounds and replaced bookies aside, every copy is made.
+    if driver.changing is not None:
+        driver.commit()
     for position in range(driver.quorums.ensemble_size):
         driver.lose(position)
-        driver.pipeline.on_unsent(position, len(driver.runs))
+        driver.unsent(position, len(driver.runs))
         driver.ready(position)
     while driver.outstanding:
         driver.confirm(*driver.outstanding[0])
     assert driver.acknowledged == list(range(len(driver.confirmations)))
     assert driver.pipeline.pending == 0
     if script[1] == 1 << 30:
-        assert all(len(confirmed) == driver.quorums.write_quorum for confirmed in driver.confirmations)
         assert driver.pipeline.retained_bytes == 0
+        for entry_id, confirmed in enumerate(driver.confirmations):
+            holders = {at for at in driver.quorums.write_set(entry_id) if driver.starts[at] <= entry_id}
+            assert holders <= confirmed
 
 
 @settings(max_examples=40, deadline=None)

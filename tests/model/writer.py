@@ -123,9 +123,9 @@ class Writer(Client):
         position = self._metadata.last_fragment.bookies.index(BookieId(BOOKIE_NAMES[message.server]))
         assert isinstance(message.tag, int)
         if isinstance(message.answer, Done):
-            return self._perform(self._pipeline.on_confirmed(position, message.tag))
+            return self._perform(self._pipeline.on_confirmed(position, message.tag, 0))
         if isinstance(message.answer, Failed):
-            self._pipeline.on_failed(position, message.tag)
+            self._pipeline.on_failed(position, message.tag, 0)
             return []
         assert isinstance(message.answer, Refused)
         self._failure = message.answer.reason
