@@ -116,7 +116,12 @@ class Client:
         self._rng = rng if rng is not None else random.Random()
         self._wall_clock = wall_clock if wall_clock is not None else lambda: datetime.now(UTC)
         self._pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=self._rng)
-        self._placer = Placer(store, rng=self._rng, racks_min=options.racks_per_write_quorum_min)
+        self._placer = Placer(
+            store,
+            rng=self._rng,
+            racks_min=options.racks_per_write_quorum_min,
+            quarantined=self._pool.quarantined,
+        )
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
         self._writers: set[LedgerWriter] = set()
         self._readers: set[LedgerReader] = set()
@@ -329,7 +334,13 @@ class Client:
 
     def _writer(self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> LedgerWriter:
         writer = LedgerWriter(
-            ledger, secrets, store=self._store, pool=self._pool, options=self._options, on_close=self._writers.discard
+            ledger,
+            secrets,
+            store=self._store,
+            pool=self._pool,
+            placer=self._placer,
+            options=self._options,
+            on_close=self._writers.discard,
         )
         self._writers.add(writer)
         return writer

@@ -63,6 +63,18 @@ class ClientOptions:
     """Time an add has to reach its ack quorum before the writer gives up for good (PROTOCOL W6, W8). Outlasts the
     restart of a bookie."""
 
+    bookie_loss_seconds: float = 0.5
+    """How long the connection to a bookie may be gone before a writer that waits for it replaces the bookie. Outlasts a
+    connection that breaks and is made again; a bookie that restarts usually takes longer."""
+
+    ensemble_change_delay_seconds: float = 0.0
+    """Further patience with a failed bookie while every add can reach its ack quorum without it: above the time of a
+    restart it keeps rolling restarts from moving ledgers about, at the price of fewer copies meanwhile."""
+
+    bookie_quarantine_seconds: float = 30.0
+    """How long a bookie that was replaced, or could not be reached as a spare, is not chosen again. One that registers
+    anew is well again at once."""
+
     resend_delay_seconds: float = 1.0
     """Pause before a bookie that refused or did not answer an add is tried again on the same connection."""
 
@@ -131,6 +143,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "window_bytes": (1, 2**40),
     "retained_bytes_max": (0, 2**40),
     "add_quorum_timeout_seconds": _SECONDS,
+    "bookie_loss_seconds": _SECONDS,
+    "ensemble_change_delay_seconds": (0.0, 86_400.0),
+    "bookie_quarantine_seconds": (0.0, 86_400.0),
     "resend_delay_seconds": _SECONDS,
     "explicit_lac_delay_seconds": _SECONDS,
     "close_timeout_seconds": _SECONDS,

@@ -8,7 +8,7 @@ registered (it may only have lost its lease: PROTOCOL M2) is tried at the addres
 import asyncio
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from octavo.client.connection import BookieConnection
 from octavo.client.options import ClientOptions
@@ -36,6 +36,8 @@ class ConnectionPool:
         """A request id that no other request of this client has: the same body may go to several bookies."""
         self._connections: dict[BookieId, BookieConnection] = {}
         self._registrations: Mapping[BookieId, BookieRegistration] = {}
+        self._quarantine: dict[BookieId, float] = {}
+        """Bookie -> the loop's time at which it may be chosen again."""
         self._supervisor = Supervisor("octavo connections", self._failed)
         self._watching = False
         self._closed = False
@@ -63,6 +65,17 @@ class ConnectionPool:
                 self._watching = True
                 self._supervisor.start(self._watch_registrations())
         return connection
+
+    def put_in_quarantine(self, bookie_id: BookieId) -> None:
+        """The bookie has failed somebody: it is not chosen for a while, unless it registers anew."""
+        until = asyncio.get_running_loop().time() + self._options.bookie_quarantine_seconds
+        self._quarantine[bookie_id] = until
+
+    def quarantined(self) -> Set[BookieId]:
+        """Bookies not to be chosen now."""
+        now = asyncio.get_running_loop().time()
+        self._quarantine = {bookie_id: until for bookie_id, until in self._quarantine.items() if until > now}
+        return self._quarantine.keys()
 
     async def close(self) -> None:
         """Break all connections; whatever is outstanding fails. Any task may call it, any number of times."""
@@ -92,8 +105,11 @@ class ConnectionPool:
                 async for registrations in watch:
                     before, self._registrations = self._registrations, registrations
                     for bookie_id, registration in registrations.items():
+                        if registration == before.get(bookie_id):
+                            continue
+                        self._quarantine.pop(bookie_id, None)
                         connection = self._connections.get(bookie_id)
-                        if connection is not None and registration != before.get(bookie_id):
+                        if connection is not None:
                             connection.address_changed()
         except ClientClosedError:
             # The store was closed before us. Connections live on; only news of bookies that come back are missing.

@@ -23,11 +23,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from octavo.client.adds import Payload, another, checked_payload, frames_of, internal_error, reject
+from octavo.client.ensemble_changes import Commit
 from octavo.client.options import ClientOptions
+from octavo.client.placer import Placer
 from octavo.client.pool import ConnectionPool
 from octavo.client.replication import Replication
 from octavo.client.supervisor import Supervisor
-from octavo.metadata.changes import CloseLedger
+from octavo.metadata.changes import ChangeEnsemble, CloseLedger
 from octavo.metadata.model import LedgerMetadata, LedgerState
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.update import update_ledger
@@ -35,6 +37,7 @@ from octavo.protocol.entries import LedgerSecrets, Sealer
 from octavo.protocol.errors import (
     LedgerClosedError,
     LedgerFencedError,
+    MetadataUnavailableError,
     NoSuchLedgerError,
     OctavoError,
     OctavoTimeoutError,
@@ -83,6 +86,7 @@ class LedgerWriter:
         *,
         store: MetadataStore,
         pool: ConnectionPool,
+        placer: Placer,
         options: ClientOptions,
         on_close: Callable[["LedgerWriter"], object] | None = None,
     ) -> None:
@@ -97,11 +101,15 @@ class LedgerWriter:
         self._loop = asyncio.get_running_loop()
         self._create_future: Callable[[], asyncio.Future[EntryId]] = self._loop.create_future
         self._sealer = Sealer(metadata.ledger_id, metadata.digest, secrets)
+        self._supervisor = Supervisor(f"octavo writer of ledger {metadata.ledger_id}", self._supervisor_failed)
         self._replication = Replication(
             metadata,
             secrets.ledger_key,
             pool=pool,
+            placer=placer,
             options=options,
+            commit=self._change_ensemble,
+            start=self._supervisor.start,
             on_acknowledged=self._acknowledged,
             on_failure=self._fail,
         )
@@ -130,7 +138,6 @@ class LedgerWriter:
         self._settling = False
         self._closing: asyncio.Task[None] | None = None
         self._close_error: OctavoError | None = None
-        self._supervisor = Supervisor(f"octavo writer of ledger {metadata.ledger_id}", self._supervisor_failed)
         self._supervisor.start(self._watch_metadata())
 
     # --- what is known --------------------------------------------------------------------------------------------
@@ -423,8 +430,30 @@ class LedgerWriter:
             self._ledger = ledger
             done = "been recovered and closed" if ledger.value.is_closed else "begun to be recovered"
             self._fail(LedgerFencedError(f"ledger {self.id} has {done} by another client"))
-        else:
+        elif ledger.value.last_fragment == self.metadata.last_fragment:
+            # Older fragments may have been repaired. The last one is ours: another one is news from before our latest
+            # change, or of one whose answer is still to come.
             self._ledger = ledger
+
+    # --- changing the metadata ----------------------------------------------------------------------------------
+
+    async def _change_ensemble(self, change: Commit) -> bool:
+        """Write a new last fragment (PROTOCOL W3, W5); whether it stands there. While the store does not answer this
+        goes on: nothing can be acknowledged until it is known what stands there. False only once the writer has failed;
+        raises what the change is refused with."""
+        wanted = ChangeEnsemble(
+            self.metadata.last_fragment, change.first_entry_id, change.ensemble, change.length_before
+        )
+        while self._failure is None:
+            try:
+                self._ledger = await update_ledger(
+                    self._store, self.id, wanted, writer_token=self.metadata.writer_token, known=self._ledger
+                )
+            except MetadataUnavailableError:
+                await asyncio.sleep(self._options.resend_delay_seconds)
+            else:
+                return True
+        return False
 
     # --- closing ----------------------------------------------------------------------------------------------------
 
@@ -491,9 +520,10 @@ class LedgerWriter:
     async def _settle_end(self, deadline: float) -> OctavoError | None:
         """Write the end into the metadata; why it could not be written, or None."""
         pipeline = self._pipeline
-        change = CloseLedger(self.metadata.last_fragment, pipeline.last_add_confirmed, pipeline.length)
         try:
             async with asyncio.timeout_at(deadline):
+                await self._replication.settled()
+                change = CloseLedger(self.metadata.last_fragment, pipeline.last_add_confirmed, pipeline.length)
                 self._ledger = await update_ledger(
                     self._store, self.id, change, writer_token=self.metadata.writer_token, known=self._ledger
                 )

@@ -21,6 +21,18 @@ settings.register_profile("long", max_examples=2000, deadline=None, suppress_hea
 settings.load_profile("long" if os.environ.get("OCTAVO_LONG") == "1" else "quick")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite", action="store_true", help="take what scripts (support/scripts.py) answer now as what is expected"
+    )
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    """Whether expected answers of scripts are written anew."""
+    return bool(request.config.getoption("--rewrite"))
+
+
 def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Why the test, or the module that holds it, did not run to a verdict."""
     if isinstance(report, pytest.TestReport) and hasattr(report, "wasxfail"):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from octavo.client.options import ClientOptions
+from octavo.client.placer import Placer
 from octavo.client.pool import ConnectionPool
 from octavo.client.writer import LedgerWriter
 from octavo.metadata import (
@@ -69,7 +70,10 @@ class FakeCluster:
             writer_token="test",
         )
         version = await self.store.create_ledger(metadata)
-        writer = LedgerWriter(Versioned(metadata, version), secrets, store=self.store, pool=pool, options=checked)
+        placer = Placer(self.store, rng=random.Random(0), racks_min=1, quarantined=pool.quarantined)
+        writer = LedgerWriter(
+            Versioned(metadata, version), secrets, store=self.store, pool=pool, placer=placer, options=checked
+        )
         self.writers.append(writer)
         for bookie in self.bookies[:ensemble_size]:
             if bookie.listening and not bookie.hello_hung:

@@ -1,0 +1,140 @@
+"""The write pipeline and its ensemble changes, driven by scripts.
+
+Commands (positions are numbers, bookies words, times seconds)::
+
+    quorums E Qw Qa [loss=S] [delay=S] [retry=S]   begin; bookies a, b, c, ...
+    time T                      the clock
+    up P...                     connected and taking requests
+    down P                      the connection broke: what was outstanding there fails
+    push N                      N entries become one run
+    ok P RUN [old]              the bookie (old: the one before) confirms its share of the run
+    refuse P RUN                the bookie does not take it
+    poll                        is anybody to be replaced?
+    spares P=BOOKIE...          what the search found; nothing: nobody
+    committed                   the metadata have the new fragment
+    stop
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from octavo.client.ensemble_changes import EnsembleChanges, Phase
+from octavo.client.pipeline import Acknowledge, Effect, Pipeline
+from octavo.protocol.entries import Digest, Sealer, derive_secrets, header_of
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.quorums import Quorums
+from support.scripts import check_script, scripts_in
+
+LEDGER = LedgerId(1)
+SEALER = Sealer(LEDGER, Digest.CRC32C, derive_secrets(b"", LEDGER))
+SCRIPTS = Path(__file__).parent / "scripts" / "writing"
+
+
+class Interpreter:
+    """One writer's pure parts."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.outstanding: set[tuple[int, int]] = set()
+
+    def __call__(self, words: list[str]) -> Iterable[str]:
+        command, *arguments = words
+        answers = list(getattr(self, f"do_{command}")(*arguments) or ())
+        self.pipeline.check_invariants()
+        self.changes.check_invariants()
+        return answers
+
+    def do_quorums(self, ensemble: str, write: str, ack: str, *options: str) -> None:
+        quorums = Quorums(int(ensemble), int(write), int(ack))
+        given = {name: float(value) for name, value in (option.split("=") for option in options)}
+        self.pipeline = Pipeline(quorums, retained_bytes_max=1 << 20)
+        self.changes = EnsembleChanges(
+            self.pipeline,
+            quorums,
+            [BookieId(chr(ord("a") + at)) for at in range(quorums.ensemble_size)],
+            now=0.0,
+            loss_seconds=given.get("loss", 0.0),
+            delay_seconds=given.get("delay", 0.0),
+            retry_seconds=given.get("retry", 0.0),
+        )
+
+    def do_time(self, now: str) -> None:
+        self.now = float(now)
+
+    def do_up(self, *positions: str) -> Iterable[str]:
+        for position in map(int, positions):
+            self.changes.on_connected(position)
+            yield from self.tell(self.pipeline.on_ready(position))
+
+    def do_down(self, position: str) -> None:
+        at = int(position)
+        for sent in sorted(self.outstanding):
+            if sent[0] == at:
+                self.outstanding.remove(sent)
+                self.pipeline.on_failed(*sent, self.pipeline.tenure(at))
+        self.pipeline.on_unsent(at, 1 << 30, self.pipeline.tenure(at))
+        self.changes.on_lost(at, self.now)
+
+    def do_push(self, count: str) -> Iterable[str]:
+        first, lac = self.pipeline.next_entry_id, self.pipeline.last_add_confirmed
+        sealed = SEALER.seal(EntryId(first), [b"x"] * int(count), last_add_confirmed=lac, length=first)
+        size = sum(map(len, sealed))
+        return self.tell(self.pipeline.push(sealed, sealed_bytes=size, length_after=first + int(count), now=self.now))
+
+    def do_ok(self, position: str, run: str, old: str = "") -> Iterable[str]:
+        at, number = int(position), int(run)
+        tenure = self.pipeline.tenure(at) - bool(old)
+        if not old:
+            self.outstanding.discard((at, number))
+            self.changes.on_confirmed(at)
+        return self.tell(self.pipeline.on_confirmed(at, number, tenure))
+
+    def do_refuse(self, position: str, run: str) -> None:
+        at, number = int(position), int(run)
+        self.outstanding.discard((at, number))
+        self.pipeline.on_failed(at, number, self.pipeline.tenure(at))
+        self.changes.on_refused(at, self.now)
+
+    def do_poll(self) -> Iterable[str]:
+        wanted = self.changes.poll(self.now)
+        if wanted is not None:
+            yield "find spares for " + ", ".join(map(str, wanted.positions))
+            return
+        wake_at = self.changes.wake_at()
+        yield "nothing to do" + ("" if wake_at is None else f" before {wake_at:g}")
+
+    def do_spares(self, *spares: str) -> Iterable[str]:
+        found = {int(position): BookieId(name) for position, name in (spare.split("=") for spare in spares)}
+        commit = self.changes.on_spares(found, self.now)
+        if commit is None:
+            yield "nobody is replaced"
+        else:
+            ensemble, length = " ".join(commit.ensemble), commit.length_before
+            yield f"commit fragment from {commit.first_entry_id}: {ensemble} (length before {length})"
+
+    def do_committed(self) -> Iterable[str]:
+        assert self.changes.phase is Phase.COMMITTING
+        before = self.changes.ensemble
+        effects = self.changes.on_committed(self.now)
+        replaced = {at for at, (old, new) in enumerate(zip(before, self.changes.ensemble, strict=True)) if old != new}
+        self.outstanding = {sent for sent in self.outstanding if sent[0] not in replaced}
+        return self.tell(effects)
+
+    def do_stop(self) -> None:
+        self.pipeline.stop()
+
+    def tell(self, effects: Sequence[Effect]) -> Iterable[str]:
+        for effect in effects:
+            if isinstance(effect, Acknowledge):
+                yield f"acknowledge {effect.first} to {effect.last}; length {self.pipeline.length}"
+            else:
+                self.outstanding.add((effect.position, effect.run.number))
+                share = [header_of(sealed).entry_id for sealed in self.pipeline.share(effect.run, effect.position)]
+                bookie = self.changes.ensemble[effect.position]
+                yield f"send run {effect.run.number} to {bookie}: entries {', '.join(map(str, share))}"
+
+
+@pytest.mark.parametrize("path", scripts_in(SCRIPTS))
+def test_script(path: Path, *, rewrite: bool) -> None:
+    check_script(path, Interpreter(), rewrite=rewrite)
