@@ -15,11 +15,11 @@ W8).
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
-import structlog
 from octavo.client.connection import BookieConnection
 from octavo.client.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
 from octavo.client.options import ClientOptions
@@ -45,7 +45,7 @@ from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Add, Added, AddFlag, WriteLac
 from octavo.protocol.quorums import Quorums
 
-log = structlog.get_logger("octavo.client")
+log = logging.getLogger("octavo.client")
 
 FATAL: Final = (LedgerFencedError, UnauthorizedError, DuplicateEntryError, NoSuchLedgerError)
 """Answers of one bookie that mean the same at every other: this writer may not, or must not, go on."""
@@ -342,7 +342,7 @@ class Replication:
         effects = self._changes.on_committed(self._loop.time())
         for position, (old, new) in enumerate(zip(before, self._changes.ensemble, strict=True)):
             if old != new:
-                log.info("bookie replaced", ledger=self._ledger_id, bookie=old, by=new, reason=self._answer(position))
+                log.info("ledger %d: %s replaced by %s: %s", self._ledger_id, old, new, self._answer(position))
                 self._pool.put_in_quarantine(old)
                 self._end_pause(position)
                 self._refusals[position] = None
