@@ -1,0 +1,274 @@
+"""A writer that replaces bookies, on bookies in memory that speak the real wire. ``b0`` to ``b2`` form the first
+ensemble of every ledger here, ``b3`` and ``b4`` are spares."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from octavo.client.writer import LedgerWriter
+from octavo.metadata import BeginRecovery, BookieRegistration, BookieState, update_ledger
+from octavo.metadata.handle import RecordMetadataStore
+from octavo.protocol.errors import (
+    BookieInDoubtError,
+    BookieReadOnlyError,
+    BookieStorageError,
+    LedgerFencedError,
+    MetadataUnavailableError,
+    OctavoError,
+    QuorumLostError,
+)
+from octavo.protocol.ids import BookieId, EntryId
+from octavo.protocol.messages import Op
+from support.writing import FakeCluster, fake_cluster
+
+HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.001}
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with fake_cluster(5) as cluster:
+        yield cluster
+
+
+def fragments(ledger: LedgerWriter) -> list[tuple[int, tuple[str, ...]]]:
+    return [(fragment.first_entry_id, fragment.bookies) for fragment in ledger.metadata.fragments]
+
+
+async def test_a_bookie_that_is_gone_is_replaced_and_no_add_fails(cluster: FakeCluster) -> None:
+    async with await cluster.writer(3, 3, 2, **HASTY) as ledger:
+        await ledger.add_many([b"before"] * 12)
+        await cluster.bookies[2].stop()
+        after = 12
+        while len(ledger.metadata.fragments) == 1:
+            assert await ledger.add(b"after") == after
+            after += 1
+        first, bookies = fragments(ledger)[1]
+        assert bookies[:2] == ("b0", "b1")
+        spare = int(bookies[2][1:])
+        assert spare in (3, 4)
+        assert await ledger.add(b"later") == after
+        # The new bookie is sent everything from the fragment's start on, and nothing below it.
+        await cluster.until(lambda: cluster.held(spare, ledger.id).keys() == set(range(first, after + 1)))
+    assert (await cluster.store.read_ledger(ledger.id)).value.last_entry_id == after
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 3), (3, 2, 2), (3, 3, 2), (3, 2, 1), (3, 1, 1)], ids=str)
+async def test_two_of_three_are_replaced_at_once_and_every_add_succeeds(
+    cluster: FakeCluster, quorums: tuple[int, int, int]
+) -> None:
+    async with await cluster.writer(*quorums, **HASTY) as ledger:
+        await ledger.add_many([b"x"] * 7)
+        await asyncio.gather(cluster.bookies[0].stop(), cluster.bookies[1].stop())
+        assert await ledger.add_many([b"y"] * 50) == range(7, 57)
+        await cluster.until(lambda: set(ledger.metadata.last_fragment.bookies) == {"b2", "b3", "b4"})
+        await ledger.add(b"z")
+    last = (await cluster.store.read_ledger(ledger.id)).value
+    assert last.last_entry_id == 57
+    holders = [cluster.held(position, ledger.id) for position in range(5)]
+    for entry_id in range(58):
+        assert sum(entry_id in held for held in holders) >= quorums[2]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        BookieReadOnlyError("full", may_have_happened=False),
+        BookieInDoubtError("wiped", may_have_happened=False),
+        BookieStorageError("disk gone"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_bookie_that_does_not_take_adds_is_replaced_at_once(cluster: FakeCluster, refusal: OctavoError) -> None:
+    cluster.bookies[1].refuse(Op.ADD, refusal)
+    async with await cluster.writer(3, 3, 3, bookie_loss_seconds=1000) as ledger:
+        assert await ledger.add(b"x") == 0
+        assert ledger.metadata.last_fragment.bookies[1] in {"b3", "b4"}
+        assert len(ledger.metadata.fragments) == 1, "a fragment in which nothing was acknowledged is replaced (W3)"
+
+
+async def test_a_bookie_that_does_not_answer_in_time_is_replaced(cluster: FakeCluster) -> None:
+    cluster.bookies[0].hold(Op.ADD)
+    async with await cluster.writer(3, 3, 3, request_timeout_seconds=0.05) as ledger:
+        assert await ledger.add(b"x") == 0
+        assert "b0" not in ledger.metadata.last_fragment.bookies
+
+
+async def test_a_registered_spare_that_is_dead_is_passed_over(cluster: FakeCluster) -> None:
+    await cluster.bookies[3].stop()
+    await cluster.bookies[0].stop()
+    async with await cluster.writer(3, 3, 3, connect_timeout_seconds=0.1, **HASTY) as ledger:
+        assert await ledger.add(b"x") == 0
+        assert ledger.metadata.last_fragment.bookies == ("b4", "b1", "b2")
+
+
+async def test_a_spare_that_fails_once_it_is_a_member_is_replaced_in_turn(cluster: FakeCluster) -> None:
+    for spare in (3, 4):
+        cluster.bookies[spare].refuse(Op.ADD, BookieStorageError("also bad"), times=1)
+    async with await cluster.writer(3, 3, 3, bookie_quarantine_seconds=0.0, **HASTY) as ledger:
+        await cluster.bookies[0].stop()
+        assert await ledger.add(b"x") == 0
+
+
+async def test_without_a_spare_the_writer_goes_on_and_says_why_when_it_cannot(cluster: FakeCluster) -> None:
+    for spare in (3, 4):
+        await cluster.bookies[spare].stop()
+    options = {"connect_timeout_seconds": 0.1, "add_quorum_timeout_seconds": 0.5, **HASTY}
+    ledger = await cluster.writer(3, 3, 2, **options)
+    await cluster.bookies[0].stop()
+    assert await ledger.add(b"two of three") == 0
+    await cluster.bookies[1].stop()
+    with pytest.raises(QuorumLostError, match=r"nobody can take the place of.*not to be used: b3, b4") as raised:
+        await ledger.add(b"one of three")
+    assert raised.value.may_have_happened
+    with pytest.raises(QuorumLostError):
+        await ledger.close()
+
+
+async def test_a_bookie_that_comes_back_before_a_spare_is_found_stays(cluster: FakeCluster) -> None:
+    for spare in (3, 4):
+        await cluster.bookies[spare].stop()
+    async with await cluster.writer(3, 3, 3, connect_timeout_seconds=0.1, **HASTY) as ledger:
+        await cluster.bookies[0].stop()
+        pending = ledger.add_nowait(b"x")
+        await asyncio.sleep(0)
+        await cluster.bookies[0].start()
+        assert await pending == 0
+        assert fragments(ledger) == [(0, ("b0", "b1", "b2"))]
+
+
+async def test_patience_with_a_lost_bookie_while_nothing_hangs_on_it(cluster: FakeCluster) -> None:
+    async with await cluster.writer(3, 3, 2, ensemble_change_delay_seconds=1000, **HASTY) as ledger:
+        await cluster.bookies[0].stop()
+        for _ in range(20):
+            await ledger.add(b"x")
+        assert fragments(ledger) == [(0, ("b0", "b1", "b2"))]
+        await cluster.bookies[1].stop()
+        await ledger.add(b"now adds hang")
+        assert not {"b0", "b1"} <= set(ledger.metadata.last_fragment.bookies)
+
+
+async def test_an_idle_writer_changes_no_metadata(cluster: FakeCluster) -> None:
+    async with await cluster.writer(3, 3, 2, **HASTY) as ledger:
+        await ledger.add(b"x")
+        await cluster.until(lambda: all(len(cluster.held(at, ledger.id)) == 1 for at in range(3)))
+        version = (await cluster.store.read_ledger(ledger.id)).version
+        await cluster.bookies[0].stop()
+        await asyncio.sleep(0.02)
+        assert (await cluster.store.read_ledger(ledger.id)).version == version
+
+
+async def test_a_writer_whose_ledger_is_being_recovered_finds_out_when_it_changes_the_ensemble(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LedgerWriter, "_watch_metadata", asyncio.Event().wait)  # no news but by its own change
+    ledger = await cluster.writer(3, 3, 3, **HASTY)
+    await ledger.add(b"x")
+    await update_ledger(cluster.store, ledger.id, BeginRecovery(), writer_token="other")
+    await cluster.bookies[0].stop()
+    with pytest.raises(LedgerFencedError, match="recovered by another client") as raised:
+        await ledger.add(b"in doubt")
+    assert raised.value.may_have_happened, "two bookies hold it, and recovery may keep it (W6)"
+    with pytest.raises(LedgerFencedError) as raised:
+        await ledger.add(b"afterwards")
+    assert not raised.value.may_have_happened
+    with pytest.raises(LedgerFencedError):
+        await ledger.close()
+
+
+async def test_nothing_is_acknowledged_while_the_metadata_do_not_answer_and_everything_afterwards(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await cluster.writer(3, 3, 2, **HASTY) as ledger:
+        await ledger.add(b"x")
+        really, refused = RecordMetadataStore.compare_and_set_ledger, asyncio.Event()
+
+        async def unavailable(*_arguments: Any) -> Any:
+            refused.set()
+            raise MetadataUnavailableError("no answer")
+
+        monkeypatch.setattr(RecordMetadataStore, "compare_and_set_ledger", unavailable)
+        cluster.bookies[1].hold(Op.ADD)
+        await cluster.bookies[0].stop()
+        pending = [ledger.add_nowait(b"y") for _ in range(5)]
+        await refused.wait()
+        cluster.bookies[1].release(Op.ADD)
+        later = ledger.add_nowait(b"z")
+        await cluster.until(lambda: len(cluster.held(1, ledger.id)) == len(cluster.held(2, ledger.id)) == 7)
+        assert not later.done(), "on two of three, but above a first id that has been chosen (W1)"
+        monkeypatch.setattr(RecordMetadataStore, "compare_and_set_ledger", really)
+        assert [await add for add in pending] == [1, 2, 3, 4, 5]
+        assert await later == 6
+
+
+async def test_closing_waits_for_a_change_that_is_under_way(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = await cluster.writer(3, 3, 2, **HASTY)
+    await ledger.add(b"x")
+    really, begun, go = RecordMetadataStore.compare_and_set_ledger, asyncio.Event(), asyncio.Event()
+
+    async def slow(store: RecordMetadataStore, *arguments: Any) -> Any:
+        begun.set()
+        await go.wait()
+        return await really(store, *arguments)
+
+    monkeypatch.setattr(RecordMetadataStore, "compare_and_set_ledger", slow)
+    cluster.bookies[1].hold(Op.ADD)
+    await cluster.bookies[0].stop()
+    pending = ledger.add_nowait(b"y")
+    await begun.wait()
+    cluster.bookies[1].release(Op.ADD)
+    closing = asyncio.ensure_future(ledger.close())
+    await asyncio.sleep(0)
+    go.set()
+    await closing
+    assert await pending == 1
+    closed = (await cluster.store.read_ledger(ledger.id)).value
+    assert (closed.last_entry_id, len(closed.fragments)) == (1, 2)
+
+
+async def test_who_was_replaced_is_not_chosen_again_until_it_registers_anew(cluster: FakeCluster) -> None:
+    async with await cluster.writer(3, 3, 3, **HASTY) as ledger:
+        pool = cluster.pools[-1]
+        await cluster.bookies[0].stop()
+        await ledger.add(b"x")
+        assert set(pool.quarantined()) == {"b0"}
+        await cluster.bookies[0].start()
+        await cluster.store.register_bookie(
+            BookieRegistration(
+                bookie_id=BookieId("b0"),
+                address=cluster.bookies[0].address,
+                state=BookieState.WRITABLE,
+                version="1",
+                boot_id="boot-2",
+            )
+        )
+        await cluster.until(lambda: not pool.quarantined())
+
+
+async def test_rolling_restarts_under_load_fail_no_add(cluster: FakeCluster) -> None:
+    async with await cluster.writer(3, 2, 2, bookie_quarantine_seconds=0.0, **HASTY) as ledger:
+        acknowledged: list[int] = []
+
+        async def produce() -> None:
+            while not stop.is_set():
+                acknowledged.append(await ledger.add(b"payload"))
+
+        stop = asyncio.Event()
+        producers = [asyncio.create_task(produce()) for _ in range(5)]
+        for bookie in [*cluster.bookies, *cluster.bookies]:
+            await bookie.stop()
+            target = len(acknowledged) + 20
+            await cluster.until(lambda target=target: len(acknowledged) >= target)  # type: ignore[misc]
+            await bookie.start()
+        stop.set()
+        await asyncio.gather(*producers)
+        assert sorted(acknowledged) == list(range(len(acknowledged)))
+        assert len(ledger.metadata.fragments) > 2
+    closed = (await cluster.store.read_ledger(ledger.id)).value
+    assert closed.last_entry_id == len(acknowledged) - 1
+    for entry_id in acknowledged:
+        bookies = closed.fragment_of(EntryId(entry_id)).bookies
+        held = sum(entry_id in cluster.held(int(bookie[1:]), ledger.id) for bookie in bookies)
+        assert held >= 2, f"entry {entry_id} is on {held} of its bookies"
