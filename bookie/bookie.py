@@ -9,21 +9,29 @@ import asyncio
 import contextlib
 import errno
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.cookie import take_identity
+from octavo.bookie.disk_watch import DiskLimits, DiskRoles, DiskState
 from octavo.bookie.errors import BookieStartError, DataWrongError
 from octavo.bookie.filesystem import FileSystem
 from octavo.bookie.free_space import FreeSpace
+from octavo.bookie.garbage import GarbageCollector
+from octavo.bookie.hours import Hours
 from octavo.bookie.index_format import IndexDamagedError
 from octavo.bookie.journal import UnsupportedJournalError
 from octavo.bookie.registration import Registrar
 from octavo.bookie.server import BookieServer, Identity
 from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.upkeep import Upkeep, UpkeepSettings
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
 from octavo.protocol.ids import BookieId
+
+RESERVE_BYTES_MAX = 16 * 1024 * 1024
+"""Kept back for a full disk: enough for many manifests and index parts, and to compact small logs."""
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -48,21 +56,30 @@ class Bookie:
         store: MetadataStore,
         rng: random.Random,
         software: str,
+        wall_clock: Callable[[], float] | None = None,
     ) -> "Bookie":
-        """Start a bookie, ready to serve when this returns.
+        """Start a bookie, ready to serve when this returns. ``wall_clock`` gives seconds since 1970, for hours of the
+        day; without it every hour is as good as another.
 
         Raises :class:`BookieStartError` for what another attempt may cure, :class:`DataWrongError` for what a person
         must put right, other :class:`OctavoError` as the metadata store raises them.
         """
         async with contextlib.AsyncExitStack() as stack:
             bookie = cls(config, stack)
-            await bookie._start(filesystem, store, rng, software)
+            await bookie._start(filesystem, store, rng, software, wall_clock)
             bookie._stack = stack.pop_all()
             return bookie
 
-    async def _start(self, filesystem: FileSystem, store: MetadataStore, rng: random.Random, software: str) -> None:
+    async def _start(
+        self,
+        filesystem: FileSystem,
+        store: MetadataStore,
+        rng: random.Random,
+        software: str,
+        wall_clock: Callable[[], float] | None,
+    ) -> None:
         config, stack = self._config, self._stack
-        directories = {"data": config.data_dir, "journal": config.journal_directory}
+        directories = config.directories
         for directory in dict.fromkeys(directories.values()):
             await _lock_directory(filesystem, directory, stack)
         boot_id = f"{rng.getrandbits(64):016x}"
@@ -76,8 +93,10 @@ class Bookie:
                 filesystem,
                 directory=config.data_dir,
                 journal_directory=config.journal_directory,
+                entry_directories=config.entry_dirs,
                 settings=_storage_settings(config),
                 on_fatal=self._break,
+                rng=random.Random(rng.getrandbits(64)),
             )
         except OSError as error:
             raise _translated(error, config.data_dir) from error
@@ -102,7 +121,7 @@ class Bookie:
             return BookieRegistration(
                 bookie_id=self.bookie_id,
                 address=self.address,
-                state=BookieState.WRITABLE,
+                state=BookieState.READ_ONLY if server.read_only else BookieState.WRITABLE,
                 version=software,
                 boot_id=boot_id,
                 rack=config.rack,
@@ -110,6 +129,27 @@ class Bookie:
             )
 
         registrar = Registrar(store, registration, rng)
+
+        async def note_disks(disks: DiskState) -> None:
+            server.read_only, server.out_of_room = disks.read_only, disks.out_of_room
+            await registrar.announce()
+
+        upkeep = Upkeep(
+            storage,
+            GarbageCollector(storage, store, bookie_id=self.bookie_id, cluster_id=identity.cluster_id),
+            filesystem,
+            DiskRoles((config.data_dir, config.journal_directory), (config.data_dir, *config.entry_dirs)),
+            _upkeep_settings(config),
+            rng=random.Random(rng.getrandbits(64)),
+            wall_clock=wall_clock,
+            on_disk_state=note_disks,
+            on_failure=self._break,
+        )
+        stack.push_async_callback(upkeep.stop)
+        try:
+            await upkeep.start()
+        except OSError as error:
+            raise _translated(error, config.data_dir) from error
         free_space = FreeSpace(storage.disk_space, registrar.announce)
         stack.push_async_callback(free_space.stop)
         await free_space.start()
@@ -163,6 +203,22 @@ def _storage_settings(config: BookieConfig) -> StorageSettings:
         checkpoint_journal_bytes=config.checkpoint_journal_bytes,
         checkpoint_seconds=config.checkpoint_seconds,
         entry_log_bytes=config.entry_log_bytes,
+    )
+
+
+def _upkeep_settings(config: BookieConfig) -> UpkeepSettings:
+    return UpkeepSettings(
+        limits=DiskLimits(config.disk_warn_bytes, config.disk_writable_bytes, config.disk_read_only_bytes),
+        disk_check_seconds=config.disk_check_seconds,
+        garbage_seconds=config.garbage_seconds,
+        minor_live_share=config.compaction_minor_share,
+        major_live_share=config.compaction_major_share,
+        major_seconds=config.compaction_major_seconds,
+        major_hours=Hours.parse(config.compaction_major_hours),
+        compaction_bytes_per_second=config.compaction_bytes_per_second,
+        scrub_bytes_per_second=config.scrub_bytes_per_second,
+        scrub_pause_seconds=config.scrub_pause_seconds,
+        reserve_bytes=min(RESERVE_BYTES_MAX, config.entry_log_bytes // 16),
     )
 
 

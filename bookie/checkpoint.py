@@ -154,15 +154,14 @@ class Checkpointer:
             for run in coalesce(runs):
                 run_map.put(run)
 
-    async def roll_log_if(self, wanted: Callable[[Mapping[int, int]], bool]) -> None:
-        """Close the log of this moment, so that it can be compacted, if ``wanted`` says so of the bytes of each
-        ledger in it. Raises OSError."""
-        async with self._flush_lock:
-            totals = self._stream.totals
-            if totals and wanted(totals):
-                self._stream.roll()
-        if self._stream.rolled:
-            await self.checkpoint()
+    def roll_log_if(self, wanted: Callable[[Mapping[int, int]], bool]) -> bool:
+        """Write no more to the log of this moment if ``wanted`` says so of the bytes of each ledger in it: after the
+        next checkpoint it can be compacted. Does nothing, and says so, while a flush writes to it."""
+        totals = self._stream.totals
+        if self._flush_lock.locked() or not totals or not wanted(totals):
+            return False
+        self._stream.roll()
+        return True
 
     # --- checkpoint -------------------------------------------------------------------------------------------
 

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import structlog
 from octavo.bookie.disk_full import DiskFullWaits
-from octavo.bookie.entry_log import HEADER_BYTES, EntryLogs
+from octavo.bookie.entry_log import EntryLogs
+from octavo.bookie.entry_log_format import HEADER_BYTES
 from octavo.bookie.filesystem import is_disk_full
 from octavo.bookie.index import Index
 from octavo.bookie.index_part import Part

@@ -14,6 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from octavo.bookie.hours import Hours
 from octavo.metadata.registration import RACK_UNNAMED, check_rack
 from octavo.protocol.errors import InvalidArgumentError
 
@@ -92,6 +93,30 @@ def _rack(value: Any) -> str:
         raise ValueError("must be a path of 1 to 8 steps like /dc1/rack2, of letters, digits and ._-") from None
 
 
+def _paths(value: Any) -> tuple[Path, ...]:
+    pieces = value.split(":") if isinstance(value, str) else value
+    if not isinstance(pieces, list | tuple):
+        raise ValueError("must be a list of paths (in the environment: separated by colons)")  # noqa: TRY004 - every bad value is told alike
+    return tuple(map(_path, pieces))
+
+
+def _share(value: Any) -> float:
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+    except ValueError:
+        number = None
+    if number is None or not 0 <= number <= 1:
+        raise ValueError("must be a number from 0 to 1")
+    return number
+
+
+def _hours(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a text of hours, like 22:00-06:00")  # noqa: TRY004 - as above
+    Hours.parse(value)
+    return value
+
+
 def _address(value: Any) -> str:
     host, separator, port = str(value).rpartition(":")
     if not isinstance(value, str) or not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -135,6 +160,32 @@ class BookieConfig:
     """Longest time that entries wait for a checkpoint."""
     entry_log_bytes: int = _setting(_integer(64 * 1024, 64 * 1024 * _MEBIBYTE), 1024 * _MEBIBYTE)
     """Size at which an entry log is finished and the next begun."""
+    entry_dirs: tuple[Path, ...] = _setting(_paths, ())
+    """Further directories for entry logs, best on disks of their own; ``data_dir`` has some as well."""
+    garbage_seconds: float = _setting(_seconds(0.1, 86400), 900.0)
+    """Time between two looks for deleted ledgers, each with a minor compaction."""
+    compaction_minor_share: float = _setting(_share, 0.2)
+    """Entry logs of which less than this share still counts are compacted at every look."""
+    compaction_major_share: float = _setting(_share, 0.8)
+    """Entry logs of which less than this share still counts are compacted at major compactions."""
+    compaction_major_seconds: float = _setting(_seconds(0.1, 31 * 86400), 86400.0)
+    """Time between two major compactions."""
+    compaction_major_hours: str = _setting(_hours, "")
+    """When major compactions may begin, in UTC: ``22:00-06:00,12:00-13:00``. Not given: any time."""
+    compaction_bytes_per_second: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 32 * _MEBIBYTE)
+    """How fast compaction reads and writes together."""
+    scrub_bytes_per_second: int = _setting(_integer(0, 1024 * 1024 * _MEBIBYTE), 4 * _MEBIBYTE)
+    """How fast everything stored is verified in the background; 0: never."""
+    scrub_pause_seconds: float = _setting(_seconds(0.01, 31 * 86400), 3600.0)
+    """Time between two such rounds."""
+    disk_check_seconds: float = _setting(_seconds(0.01, 3600), 5.0)
+    """Time between two looks at the disks' free space."""
+    disk_warn_bytes: int = _setting(_integer(0, 1024 * 1024 * 1024 * _MEBIBYTE), 4096 * _MEBIBYTE)
+    """Free space below which the bookie warns."""
+    disk_writable_bytes: int = _setting(_integer(0, 1024 * 1024 * 1024 * _MEBIBYTE), 2048 * _MEBIBYTE)
+    """Free space from which a bookie that was read-only for want of it takes adds again."""
+    disk_read_only_bytes: int = _setting(_integer(0, 1024 * 1024 * 1024 * _MEBIBYTE), 1024 * _MEBIBYTE)
+    """Free space below which the bookie is read-only; below half of it, it refuses recovery adds too."""
     lease_seconds: float = _setting(_seconds(1, 600), 10.0)
     """How long the metadata store takes this bookie for alive after its last sign of life."""
     start_timeout_seconds: float = _setting(_seconds(0, 86400), 30.0)
@@ -146,6 +197,12 @@ class BookieConfig:
     def journal_directory(self) -> Path:
         """Where the journal is."""
         return self.journal_dir if self.journal_dir is not None else self.data_dir / "journal"
+
+    @property
+    def directories(self) -> dict[str, Path]:
+        """Every directory of the bookie by its role, in a fixed order."""
+        further = {f"entries-{number}": path for number, path in enumerate(self.entry_dirs, 1)}
+        return {"data": self.data_dir, "journal": self.journal_directory, **further}
 
 
 _PARSERS: dict[str, _Parse] = {setting.name: setting.metadata["parse"] for setting in fields(BookieConfig)}

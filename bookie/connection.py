@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
                 raise UnsupportedOperationError("deferred sync is not served by this version")
             recovery = bool(request.flags & AddFlag.RECOVERY)
         server = self._server
-        if server.read_only and not recovery:
+        if server.read_only and (not recovery or server.out_of_room):
             raise BookieReadOnlyError(f"bookie {server.identity.bookie_id} is read-only")
         ledger_id = LedgerId(request.ledger_id)
         entries = request.entries

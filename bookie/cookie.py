@@ -78,13 +78,14 @@ class MetadataState:
 
 
 class Disks(enum.Enum):
-    """What the directories look like together. The first that holds, in this order."""
+    """What the directories look like together, empty ones that no cookie knows left out: those are new. The first
+    that holds, in this order."""
 
     DAMAGED = "the cookie in {where} is damaged"
     EMPTY = "the directories are empty"
     NO_COOKIE = "{where} holds files and no directory has a cookie"
     FOREIGN = "the cookies belong to another cluster ({where})"
-    MIXED = "the cookies belong to different bookies, or directories were added, removed or exchanged ({where})"
+    MIXED = "the cookies belong to different bookies, or directories were removed or exchanged ({where})"
     SOME_MISSING = "{where} has no cookie, others have: it was emptied, exchanged or is not mounted"
     BEGUN = "the first start was interrupted: nothing but cookies"
     WHOLE = "all cookies are there"
@@ -192,9 +193,15 @@ def _look_at_disks(directories: Sequence[DirectoryState], cluster_id: str) -> tu
     roles = tuple(state.role for state in directories)
     for state in directories:
         cookie = state.cookie
-        if cookie and (cookie.bookie_id, cookie.role, cookie.roles) != (cookies[0].bookie_id, state.role, roles):
+        if cookie and (cookie.bookie_id, cookie.role, cookie.roles) != (
+            cookies[0].bookie_id,
+            state.role,
+            roles[: len(cookie.roles)],
+        ):
             return Disks.MIXED, state.role
-    missing = [state.role for state in directories if state.cookie is None]
+    # A new directory stands behind the others, is empty, and gets its cookie before any other cookie names it.
+    fewest = min((cookie.roles for cookie in cookies), key=len)
+    missing = [state.role for state in directories if state.cookie is None and (state.used or state.role in fewest)]
     if missing and used:
         return Disks.SOME_MISSING, missing[0]
     return (Disks.WHOLE if used else Disks.BEGUN), ""
@@ -328,7 +335,8 @@ async def take_identity(
             raise IdentityRefusedError(decision.reason)
         bookie_id = decision.bookie_id or BookieId(f"bookie-{rng.getrandbits(48):012x}")
         token = f"{rng.getrandbits(64):016x}"
-        for role, path in directories.items():
+        without = {state.role for state in states if state.cookie is None}
+        for role, path in sorted(directories.items(), key=lambda item: item[0] not in without):
             cookie = DirectoryCookie(bookie_id, cluster_id, decision.generation, token, role, tuple(directories))
             await write_directory_cookie(filesystem, path, cookie)
         wanted = Cookie(bookie_id=bookie_id, generation=decision.generation, address=address, body=token.encode())

@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+import time
 
 import structlog
 import uvloop
@@ -92,7 +93,9 @@ async def _main(config: BookieConfig, rng: random.Random) -> int:
     store = await _open_metadata(config)
     try:
         starting = asyncio.ensure_future(
-            Bookie.start(config, filesystem=filesystem, store=store, rng=rng, software=__version__)
+            Bookie.start(
+                config, filesystem=filesystem, store=store, rng=rng, software=__version__, wall_clock=time.time
+            )
         )
         await _first_of(starting, stopped.wait())
         if not starting.done():

@@ -6,6 +6,7 @@ by a slow disk. Only writes that can be undone wait here (a piece of an entry lo
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -26,8 +27,7 @@ class DiskFullWaits:
         self._on_full = on_full
         self._room = asyncio.Event()
         self._given_up = False
-        self.waiting = 0
-        """Writers that wait now."""
+        self._waiting: Counter[Path] = Counter()
         self.met = 0
         """How many times a writer found the disk full."""
 
@@ -44,16 +44,22 @@ class DiskFullWaits:
 
     async def _wait(self, path: Path, error: OSError) -> None:
         self.met += 1
-        if not self.waiting:
+        if not self._waiting:
             log.error("disk full, waiting for room", path=str(path), reason=error.strerror or str(error))
         self._on_full(path)
         self._room.clear()
-        self.waiting += 1
+        self._waiting[path] += 1
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._room.wait(), RETRY_SECONDS)
         finally:
-            self.waiting -= 1
+            self._waiting[path] -= 1
+            self._waiting += Counter()  # drops what is zero
+
+    @property
+    def waiting_at(self) -> frozenset[Path]:
+        """Where writers wait now."""
+        return frozenset(self._waiting)
 
     def made_room(self) -> None:
         """Space has been freed: whoever waits tries again at once."""

@@ -1,73 +1,21 @@
-"""Entry logs: large append-only files of sealed entries, back to back. Format, writer and readers.
-
-A log is a header of 32 bytes (magic ``OCTVELOG``, format u32 (1), log id u64, 8 bytes of zero, CRC32C u32 of what
-precedes; big-endian, the checksum little-endian) and then sealed entries as ``protocol.entries`` lays them out. An
-entry is its own record: it says how long it is, whose it is, and carries its own checksum, so a log can be walked
-and scrubbed without an index or a password. Bytes after the length that the manifest gives a log are left over from
-a crash and mean nothing.
-
-Beside a finished log stands ``<log>.totals``: magic ``OCTVTOTL``, format u32, log id u64, count u32, then ledger id
-u64 and bytes u64 of each ledger with entries in it, ascending, and a CRC32C. It serves compaction and can be made
-again by a scan.
-"""
+"""Entry logs: the files (format: ``entry_log_format``), their writers and readers."""
 
 import contextlib
-import struct
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-import google_crc32c
 import structlog
+from octavo.bookie.entry_log_format import HEADER_BYTES, decode_totals, encode_header, encode_totals, log_name
+from octavo.bookie.entry_log_walk import DamagedStretch, walk_log
 from octavo.bookie.filesystem import File, FileSystem, is_disk_full, read_file, replace_file, sync_file
-from octavo.protocol.entries import SEALED_BYTES_MAX, SEALED_BYTES_MIN, header_of, is_intact, sealed_bytes
-from octavo.protocol.errors import BookieStorageError, ProtocolError
+from octavo.protocol.entries import header_of
+from octavo.protocol.errors import BookieStorageError
 
 log = structlog.get_logger("octavo.bookie")
 
-MAGIC = b"OCTVELOG"
-TOTALS_MAGIC = b"OCTVTOTL"
-FORMAT = 1
-_HEADER = struct.Struct(">8sIQ8x")
-_CHECKSUM = struct.Struct("<I")
-HEADER_BYTES = _HEADER.size + _CHECKSUM.size
-_TOTALS = struct.Struct(">8sIQI")
-_TOTAL = struct.Struct(">QQ")
-
 _OPEN_LOGS_MAX = 256
 """Logs kept open for reading: far below the usual limit of 1,024 file descriptors."""
-
-_SCAN_BYTES = 2 * SEALED_BYTES_MAX
-"""One read of a scan: always holds a whole entry."""
-
-
-def log_name(log_id: int) -> str:
-    """File name of a log."""
-    return f"{log_id:016x}.log"
-
-
-def encode_header(log_id: int) -> bytes:
-    head = _HEADER.pack(MAGIC, FORMAT, log_id)
-    return head + _CHECKSUM.pack(google_crc32c.value(head))
-
-
-def encode_totals(log_id: int, totals: Mapping[int, int]) -> bytes:
-    """The side file of a finished log: bytes of each ledger in it."""
-    body = _TOTALS.pack(TOTALS_MAGIC, FORMAT, log_id, len(totals)) + b"".join(
-        _TOTAL.pack(ledger_id, totals[ledger_id]) for ledger_id in sorted(totals)
-    )
-    return body + _CHECKSUM.pack(google_crc32c.value(body))
-
-
-def decode_totals(log_id: int, data: bytes) -> dict[int, int] | None:
-    """What :func:`encode_totals` was given; None when the bytes do not verify: scan the log instead."""
-    body = data[: -_CHECKSUM.size]
-    if len(body) < _TOTALS.size or data[len(body) :] != _CHECKSUM.pack(google_crc32c.value(body)):
-        return None
-    magic, version, named, count = _TOTALS.unpack_from(body)
-    if (magic, version, named) != (TOTALS_MAGIC, FORMAT, log_id):
-        return None
-    return dict(_TOTAL.unpack_from(body, _TOTALS.size + at * _TOTAL.size) for at in range(count))
 
 
 class EntryLogWriter:
@@ -170,6 +118,11 @@ class EntryLogs:
             self.note_trouble(log_id)
             raise
 
+    @property
+    def has_other_disks(self) -> bool:
+        """There is a directory that is not known to be full."""
+        return not self.full.issuperset(self.directories)
+
     def note_trouble(self, log_id: int) -> None:
         """The disk of this log has no room, or worse: begin the next one elsewhere if that is possible. Whoever watches
         the disks corrects :attr:`full`."""
@@ -225,32 +178,17 @@ def _is_hexadecimal(stem: str) -> bool:
 
 
 async def scan_log(filesystem: FileSystem, path: Path, *, stop: int | None = None) -> AsyncIterator[tuple[int, bytes]]:
-    """Every intact entry of a log with its offset, in order, up to ``stop`` (default: the end of the file).
+    """Every entry of a log with its offset, in order, up to ``stop`` (default: the end of the file).
 
-    Raises :class:`BookieStorageError`, naming the offset, where the bytes stop being entries: nothing after that
-    place can be found without the index.
+    Raises :class:`BookieStorageError`, naming the offset, at the first place that is no intact entry.
     """
     file = await filesystem.open(path)
-    offset, at = HEADER_BYTES, 0
     try:
         end = await file.size() if stop is None else stop
-        while offset < end:
-            buffer = await file.read(offset, min(_SCAN_BYTES, end - offset))
-            at = 0
-            while len(buffer) - at >= SEALED_BYTES_MIN:
-                size = sealed_bytes(header_of(buffer[at : at + SEALED_BYTES_MIN]))
-                if at + size > len(buffer):
-                    break
-                sealed = buffer[at : at + size]
-                if not is_intact(sealed):
-                    raise ProtocolError("an entry's checksum does not match its bytes")  # noqa: TRY301
-                yield offset + at, sealed
-                at += size
-            if not at:
-                raise ProtocolError("the log ends inside an entry")  # noqa: TRY301
-            offset, at = offset + at, 0
-    except ProtocolError as error:
-        raise BookieStorageError(f"entry log {path}, offset {offset + at}: {error}") from error
+        async for found in walk_log(file.read, stop=end):
+            if isinstance(found, DamagedStretch):
+                raise BookieStorageError(f"entry log {path}, offset {found.offset}: no intact entry stands there")
+            yield found
     finally:
         await file.close()
 

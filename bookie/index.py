@@ -98,9 +98,9 @@ class Index:
 
     def report(self, error: IndexDamagedError) -> None:
         """Count the damage, and log it the first time it is met."""
-        self.damage_seen += 1
         place = (error.path, error.offset)
         if place not in self._reported and len(self._reported) < 10_000:
+            self.damage_seen += 1
             self._reported.add(place)
             log.error("index damaged", path=str(error.path), offset=error.offset, reason=error.message)
 

@@ -182,6 +182,16 @@ class Part:
             for item in decode_runs(await self._body(block)):
                 yield item
 
+    async def verify(self) -> AsyncIterator[tuple[int, IndexDamagedError | None]]:
+        """Every block's bytes, and the damage if it does not verify."""
+        for block in (*self._run_blocks, *self._state_blocks):
+            try:
+                await self._body(block)
+            except IndexDamagedError as error:
+                yield block.length, error
+            else:
+                yield block.length, None
+
     async def states(self) -> AsyncIterator[tuple[int, bytes]]:
         """Every ledger's encoded state, in order of ledger id. Raises :class:`IndexDamagedError`."""
         for block in self._state_blocks:

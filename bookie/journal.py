@@ -253,6 +253,19 @@ class Journal:
         """Recycle or remove the segments that end before ``up_to``'s segment. Raises OSError; may be called again."""
         await self._segments.trim(up_to.segment)
 
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    @property
+    def starved(self) -> bool:
+        """The disk has no room for the next segment: take no more adds, and checkpoint, before this one is full."""
+        return self._segments.starved
+
+    async def release_spares(self) -> None:
+        """Give back the space of segments kept for reuse. Never raises OSError."""
+        await self._segments.release_spares()
+
     def statistics(self) -> JournalStatistics:
         return JournalStatistics(
             records_appended=self._records_appended,
@@ -276,6 +289,7 @@ class Journal:
         """
         if not self._closing:
             self._closing = True
+            self._segments.give_up()
             if self._commit is not None and self._failure is None:
                 # A log with an explicit end needs no search behind it at the next start.
                 self._commit.finish()

@@ -13,13 +13,14 @@ of the last kind are removed at open."""
 
 import asyncio
 import contextlib
+import errno
 import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from octavo.bookie.filesystem import File, FileSystem
+from octavo.bookie.filesystem import File, FileSystem, is_disk_full
 from octavo.bookie.journal_format import (
     DATA_START,
     JournalPosition,
@@ -33,6 +34,9 @@ from octavo.bookie.journal_format import (
 FILL_CHUNK_BYTES = 256 * 1024
 """Zeros written and synced at a time in the background: a few milliseconds of the disk, which is how much a
 lone add may have to wait for them."""
+
+FULL_RETRY_SECONDS = 1.0
+"""Between two attempts to make a segment on a full disk."""
 
 SEGMENT_BYTES_MIN = 2 * DATA_START
 """Smallest segment: headers and about as much room for records."""
@@ -115,6 +119,9 @@ class SegmentFiles:
         self._trim_lock = asyncio.Lock()
         self._last_write_at = 0.0
         self.segments_unprepared = 0
+        self._given_up = False
+        self.starved = False
+        """The disk has no room for the segment after the one in use."""
 
     @property
     def numbers(self) -> list[int]:
@@ -207,6 +214,8 @@ class SegmentFiles:
                     # Only now: a spare that became a segment while its old name could still come back would stand
                     # under both.
                     self._spares.extend(recycled)
+                    if self.starved:
+                        self._work.set()
             finally:
                 self._spares_coming -= len(recycled)
 
@@ -256,11 +265,43 @@ class SegmentFiles:
             self._work.clear()
             try:
                 await self._prepare()
-            except Exception as error:
-                if self._waiter is not None and not self._waiter.done():
+            except OSError as error:
+                if is_disk_full(error):
+                    self._await_room(error)
+                elif self._waiter is not None and not self._waiter.done():
                     self._waiter.set_exception(error)
                 else:  # tried again at the next roll, where it matters
                     _log.warning("cannot prepare a journal segment", directory=str(self._directory), error=str(error))
+            except Exception as error:
+                if self._waiter is not None and not self._waiter.done():
+                    self._waiter.set_exception(error)
+                else:
+                    _log.exception("cannot prepare a journal segment", directory=str(self._directory))
+            else:
+                self.starved = False
+
+    def _await_room(self, error: OSError) -> None:
+        """No room for the next segment: a roll waits for it, and what is pending with it; nothing has failed yet."""
+        if not self.starved:
+            _log.error("no room for the next journal segment", directory=str(self._directory), reason=error.strerror)
+        self.starved = True
+        if self._given_up:
+            self.give_up()
+        else:
+            asyncio.get_running_loop().call_later(FULL_RETRY_SECONDS, self._work.set)
+
+    def give_up(self) -> None:
+        """Wait for room no more: the journal closes. Whoever waits for a segment gets an OSError."""
+        self._given_up = True
+        if self.starved and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(OSError(errno.ENOSPC, "no room for the next journal segment"))
+
+    async def release_spares(self) -> None:
+        """Remove the spares; they are made again as they are needed. Never raises OSError."""
+        spares, self._spares = self._spares, []
+        for name in spares:
+            with contextlib.suppress(OSError):
+                await self._filesystem.remove(self._directory / name)
 
     async def _prepare(self) -> None:
         while self._retired:

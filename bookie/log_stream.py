@@ -3,11 +3,13 @@
 Flushes of the write cache are one stream, compaction is another: entries of one age die together.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from octavo.bookie.entry_log import EntryLogs, EntryLogWriter
+from octavo.bookie.filesystem import is_disk_full
 from octavo.bookie.manifest_keeper import ManifestKeeper
 
 
@@ -39,11 +41,6 @@ class LogStream:
         return [*self._rolled, *([self._writer] if self._writer is not None else [])]
 
     @property
-    def rolled(self) -> bool:
-        """There are logs that are written no more and not finished."""
-        return bool(self._rolled)
-
-    @property
     def totals(self) -> Mapping[int, int]:
         """Bytes of each ledger in the log that is being written."""
         return self._writer.totals if self._writer is not None else {}
@@ -53,6 +50,14 @@ class LogStream:
 
         Raises OSError; then nothing has been written, and the next call begins a new log.
         """
+        while True:
+            try:
+                return await self._append(buffers, totals)
+            except OSError as error:
+                if not is_disk_full(error) or not self._logs.has_other_disks:
+                    raise
+
+    async def _append(self, buffers: Sequence[bytes], totals: Mapping[int, int]) -> Place:
         size = sum(totals.values())
         writer = self._writer
         if writer is not None and writer.size + size > self._entry_log_bytes and writer.totals:
@@ -66,6 +71,12 @@ class LogStream:
         except OSError:
             self._logs.note_trouble(writer.log_id)
             self.roll()
+            if not writer.totals:
+                # Nothing is in it, and each attempt on a full disk would leave another.
+                self._rolled.remove(writer)
+                await writer.close()
+                with contextlib.suppress(OSError):
+                    await self._logs.remove(writer.log_id)
             raise
         for ledger_id, length in totals.items():
             writer.totals[ledger_id] = writer.totals.get(ledger_id, 0) + length

@@ -46,6 +46,8 @@ class BookieServer:
         self.traffic = Traffic()
         self.draining = False
         self.read_only = False
+        self.out_of_room = False
+        """Read-only, and there is no room for recovery adds either (PROTOCOL B6)."""
         self.connections: set[Connection] = set()
         self._facts = facts or dict
         self._server: asyncio.Server | None = None

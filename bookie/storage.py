@@ -10,9 +10,10 @@ write or sync breaks a promise: ``on_fatal`` is called once, and the process mus
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import structlog
 from octavo.bookie.checkpoint import Checkpointer
@@ -34,6 +35,7 @@ from octavo.bookie.ledger_state import LedgerState, PackedStates
 from octavo.bookie.log_stream import LogStream
 from octavo.bookie.manifest_keeper import ManifestKeeper, read_manifest, remove_orphans
 from octavo.bookie.rate import RateLimiter
+from octavo.bookie.scrubber import Scrubber, ScrubResult
 from octavo.bookie.storage_ledgers import LedgerTable, add_waiter, is_known
 from octavo.bookie.storage_reads import EntryReader, ReadResult
 from octavo.bookie.storage_replay import replay_journal
@@ -73,13 +75,15 @@ class Storage:
         self._packed = PackedStates()
         self._ledgers = LedgerTable(self._packed, settings.ledgers_hot_max)
         self._cache = WriteCache(settings.cache_bytes_max)
-        self._logs = EntryLogs(filesystem, [folder / "entries" for folder in (directory, *entry_directories)])
+        self._entry_homes = (directory, *entry_directories)
+        self._logs = EntryLogs(filesystem, [folder / "entries" for folder in self._entry_homes])
         self._waits = DiskFullWaits(self._met_full_disk)
         self._journal: Journal
         self._keeper: ManifestKeeper
         self._checkpointer: Checkpointer
         self._merger: IndexMerger
         self._compactor: Compactor
+        self._scrubber: Scrubber
         self._reader: EntryReader
         self._writer: EntryWriter
         self._index: Index
@@ -93,7 +97,8 @@ class Storage:
         self._timer: asyncio.TimerHandle | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self.disk_full = asyncio.Event()
-        """Set whenever a write has found no room and waits for some. Whoever makes room clears it."""
+        """Set when a write has found no room and waits for some; see :meth:`take_full_directories`."""
+        self._full_places: set[Path] = set()
         self.corruption: list[JournalCorruption] = []
         """Damage of the journal found by replay: lost copies, each reported once (PROTOCOL B3)."""
 
@@ -109,21 +114,25 @@ class Storage:
         entry_directories: Sequence[Path] = (),
         settings: StorageSettings | None = None,
         on_fatal: Callable[[BaseException], None],
+        rng: random.Random | None = None,
     ) -> "Storage":
         """Open what is there, or begin anew; returns once everything found is durable.
 
         ``directory`` has manifest and index; entry logs are begun by turns there and in ``entry_directories``.
+        ``rng`` draws the journal's seeds; without it the operating system does.
 
         Raises :class:`IndexDamagedError` when manifest, a footer or the ledger states do not verify (the index can be
         rebuilt), OSError when the disk cannot be used.
         """
         storage = cls(filesystem, directory, entry_directories, settings or StorageSettings(), on_fatal)
         async with contextlib.AsyncExitStack() as opened:
-            await storage._open(journal_directory, opened)
+            await storage._open(journal_directory, opened, rng)
             opened.pop_all()
         return storage
 
-    async def _open(self, journal_directory: Path, opened: contextlib.AsyncExitStack) -> None:
+    async def _open(
+        self, journal_directory: Path, opened: contextlib.AsyncExitStack, rng: random.Random | None
+    ) -> None:
         """``opened`` gets what must be closed if opening fails or is cancelled: tasks and files would outlive it."""
         filesystem, directory, settings = self._filesystem, self._directory, self._settings
         for folder in (*self._logs.directories, directory / "index"):
@@ -143,6 +152,7 @@ class Storage:
             settings=settings.journal or JournalSettings(segment_bytes=settings.journal_segment_bytes),
             start=JournalPosition(*manifest.mark) if manifest.mark is not None else None,
             on_failure=self._fail,
+            rng=rng,
         )
         opened.push_async_callback(self._logs.close)
         opened.push_async_callback(self._journal.close)
@@ -177,6 +187,7 @@ class Storage:
             self._journal, self._cache, self._ledgers, self._reader,
             changed=self._changed, check_usable=self._check_usable,
         )  # fmt: skip
+        self._scrubber = Scrubber(self._logs, self._index, self._keeper, self._reader)
         upkeep = asyncio.Lock()
         self._merger = IndexMerger(self._index, self._keeper, upkeep, is_gone)
         self._compactor = Compactor(
@@ -330,10 +341,15 @@ class Storage:
     async def compact(self, live_share_below: float, limiter: RateLimiter) -> CompactionResult:
         """Give back the space of deleted ledgers in entry logs of which a smaller share still counts. Raises OSError,
         but for want of room."""
-        await self._checkpointer.roll_log_if(lambda totals: self._live_share(totals) < live_share_below)
+        if self._checkpointer.roll_log_if(lambda totals: self._live_share(totals) < live_share_below):
+            self._checkpoint_wanted.set()  # not waited for: on a full disk it could wait for this very compaction
         result = await self._compactor.compact(live_share_below, limiter)
         await self._merger.purge()
         return result
+
+    async def scrub(self, limiter: RateLimiter) -> ScrubResult:
+        """Verify everything in entry logs and index once; damage is reported and counted as by reads."""
+        return await self._scrubber.round(limiter)
 
     def _live_share(self, totals: Mapping[int, int]) -> float:
         live = sum(length for ledger_id, length in totals.items() if not self._ledgers.is_gone(ledger_id))
@@ -400,11 +416,36 @@ class Storage:
             logs_kept_damaged=self._compactor.logs_kept,
             compaction_bytes_copied=self._compactor.bytes_copied,
             compaction_bytes_freed=self._compactor.bytes_removed,
+            scrub_rounds=self._scrubber.rounds,
+            bytes_scrubbed=self._scrubber.bytes_scrubbed,
             disk_full_met=self._waits.met,
         )
 
     async def disk_space(self) -> DiskSpace:
-        return await self._filesystem.disk_space(self._directory)
+        """Of the disk with entry logs that has the most room."""
+        spaces = [await self._filesystem.disk_space(folder) for folder in self._entry_homes]
+        return max(spaces, key=lambda space: space.free_bytes)
+
+    def take_full_directories(self) -> frozenset[Path]:
+        """The directories in which writes have found no room since the last call, or wait for some."""
+        self.disk_full.clear()
+        places = self._full_places | self._waits.waiting_at
+        self._full_places.clear()
+        found = {self._journal.directory} if self._journal.starved else set()
+        for place in places:  # entry logs wait only when no directory of theirs has room
+            found.update(self._entry_homes if place in self._logs.directories else [self._directory])
+        return frozenset(found)
+
+    def note_short_directories(self, short: Collection[PurePath]) -> None:
+        """Begin no entry log on these disks while there is another."""
+        self._logs.full = {folder / "entries" for folder in self._entry_homes if folder in short}
+        if not short:
+            self._waits.made_room()
+
+    async def release_spares(self) -> None:
+        """Give back what the journal keeps ready for later. Never raises OSError."""
+        await self._journal.release_spares()
+        self._waits.made_room()
 
     # --- background -------------------------------------------------------------------------------------------
 
@@ -471,7 +512,8 @@ class Storage:
         await self._checkpointer.checkpoint()
         self._merge_wanted.set()
 
-    def _met_full_disk(self, _path: Path) -> None:
+    def _met_full_disk(self, path: Path) -> None:
+        self._full_places.add(path)
         self.disk_full.set()
 
     def _disarm(self) -> None:

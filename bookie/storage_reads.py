@@ -215,7 +215,7 @@ class EntryReader:
         try:
             data = await self._logs.read(run.place, offset, size)
         except OSError as error:
-            self._report(run.place, offset, stop - start, f"cannot be read: {error}")
+            self.report(run.place, offset, stop - start, f"cannot be read: {error}")
             return [None] * (stop - start)
         entries = slice_entries(data, 0, sizes)
         if len(data) == size and set(map(google_crc32c.value, entries)) == {RESIDUE}:
@@ -230,16 +230,17 @@ class EntryReader:
                 and _IDENTITY.unpack_from(sealed) == (ledger_id, entry_id)
             )
             if not intact:
-                self._report(run.place, offset, 1, f"ledger {ledger_id} entry {entry_id} does not verify")
+                self.report(run.place, offset, 1, f"ledger {ledger_id} entry {entry_id} does not verify")
             verified.append(sealed if intact else None)
             offset += expected
         return verified
 
-    def _report(self, log_id: int, offset: int, count: int, what: str) -> None:
-        self.entries_damaged += count
+    def report(self, log_id: int, offset: int, count: int, what: str) -> None:
+        """Count damage of so many entries, and log it, the first time that it is met at this place."""
         place = (self._logs.path(log_id), offset)
         if place not in self._reported and len(self._reported) < _REPORTED_MAX:
             self._reported.add(place)
+            self.entries_damaged += count
             log.error("entry unreadable", path=str(place[0]), offset=offset, reason=what)
 
     async def highest_entry(self, ledger_id: int, highest: int | None) -> bytes | None:

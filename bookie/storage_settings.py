@@ -63,5 +63,7 @@ class StorageStatistics(NamedTuple):
     damaged."""
     compaction_bytes_copied: int
     compaction_bytes_freed: int
+    scrub_rounds: int
+    bytes_scrubbed: int
     disk_full_met: int
     """Times that a write found no room and waited for some."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from octavo.bookie.compaction import CompactionResult
 from octavo.bookie.filesystem import FileSystem
 from octavo.bookie.journal import JournalSettings
 from octavo.bookie.rate import RateLimiter
@@ -56,6 +57,14 @@ async def add(storage: Storage, script: LedgerScript, ids: range) -> None:
     await storage.add(script.ledger_id, script.key, script.entries(ids), recovery=False)
 
 
+async def compact(storage: Storage, live_share_below: float = 0.9) -> CompactionResult:
+    """Twice: the first lets go of the log that is being written, which a checkpoint then finishes."""
+    first = await storage.compact(live_share_below, FAST)
+    await storage.checkpoint()
+    second = await storage.compact(live_share_below, FAST)
+    return second._replace(logs_removed=first.logs_removed + second.logs_removed)
+
+
 async def read(storage: Storage, script: LedgerScript, last: int = 5_000) -> list[bytes]:
     found: list[bytes] = []
     first = 0
@@ -96,7 +105,7 @@ async def test_space_comes_back_to_within_ten_percent_of_what_counts(
     assert len(log_files(filesystem)) > 10
     for script in scripts:
         await storage.delete(script.ledger_id)
-    result = await storage.compact(0.8, FAST)
+    result = await compact(storage, 0.8)
     assert result.logs_removed > 10
     live = sum(map(len, kept.entries(range(200))))
     assert live <= disk_bytes(filesystem) <= 1.1 * live
@@ -115,9 +124,9 @@ async def test_logs_above_the_threshold_are_left_alone(storage: Storage, filesys
     scripts = await many_logs(storage, ledgers=range(2, 6))
     await storage.delete(scripts[0].ledger_id)
     files = log_files(filesystem)
-    assert (await storage.compact(0.5, FAST)).logs_removed == 0
+    assert (await compact(storage, 0.5)).logs_removed == 0
     assert log_files(filesystem) == files
-    assert (await storage.compact(0.95, FAST)).logs_removed > 0
+    assert (await compact(storage, 0.95)).logs_removed > 0
 
 
 async def test_deleted_ledger_is_refused_at_once_and_stays_so(filesystem: MemoryFileSystem) -> None:
@@ -174,7 +183,7 @@ async def test_nothing_goes_before_the_tombstone_is_durable() -> None:
     filesystem = SlowJournal()
     storage = await open_storage(filesystem)
     scripts = await many_logs(storage, ledgers=range(2, 4))
-    await storage.compact(0.0, FAST)
+    await compact(storage, 0.0)
     filesystem.held.set()
     deletion = storage.delete(scripts[0].ledger_id)
     files = log_files(filesystem)
@@ -182,12 +191,12 @@ async def test_nothing_goes_before_the_tombstone_is_durable() -> None:
     assert log_files(filesystem) == files
     filesystem.released.set()
     await deletion
-    assert (await storage.compact(0.9, FAST)).logs_removed >= 2
+    assert (await compact(storage, 0.9)).logs_removed >= 2
     await storage.close()
 
 
 async def test_readers_and_a_writer_go_on_while_everything_moves_under_them(storage: Storage) -> None:
-    scripts = await many_logs(storage, ledgers=range(2, 12))
+    scripts = await many_logs(storage, ledgers=range(2, 8))
     written = 200
     stop = False
 
@@ -208,7 +217,7 @@ async def test_readers_and_a_writer_go_on_while_everything_moves_under_them(stor
     writer = asyncio.ensure_future(keep_writing())
     for script in scripts:
         await storage.delete(script.ledger_id)
-        await storage.compact(0.9, FAST)
+        await compact(storage, 0.9)
         await storage.checkpoint()
     stop = True
     assert min(await asyncio.gather(*readers)) > 3
@@ -225,7 +234,7 @@ async def test_an_entry_written_anew_while_its_log_is_compacted_wins(
     path = log_files(filesystem)[0]
     filesystem.damage(path, filesystem.content(path).index(KEPT.entry(3)) + 50)
     await storage.delete(scripts[0].ledger_id)
-    assert (await storage.compact(0.9, FAST)).logs_kept == 1
+    assert (await compact(storage, 0.9)).logs_kept == 1
     assert path in log_files(filesystem)
     await storage.add(KEPT.ledger_id, KEPT.key, [KEPT.entry(3)], recovery=True)
     await storage.checkpoint()
@@ -254,7 +263,7 @@ async def test_log_is_kept_where_damage_hides_what_counts(
     damage(filesystem, DATA)
     first = log_files(filesystem)[0]
     for _ in range(2):
-        await storage.compact(0.9, FAST)
+        await compact(storage, 0.9)
     assert first in log_files(filesystem)
     assert storage.statistics().logs_kept_damaged >= 1
     kept = [event for event in logged if event["event"] == "entry log kept as it is"]
@@ -270,7 +279,7 @@ async def test_index_forgets_runs_of_deleted_ledgers(storage: Storage, filesyste
     before = sum(len(filesystem.content(path)) for path in filesystem.files(DATA / "index"))
     for script in scripts:
         await storage.delete(script.ledger_id)
-    await storage.compact(0.9, FAST)
+    await compact(storage, 0.9)
     after = sum(len(filesystem.content(path)) for path in filesystem.files(DATA / "index"))
     assert after < before / 3
     assert ids_of(await read(storage, KEPT)) == list(range(0, 600, 3))
@@ -292,5 +301,5 @@ async def test_damaged_totals_are_made_again_by_a_scan(storage: Storage, filesys
             filesystem.damage(path, 20)
     for script in scripts:
         await storage.delete(script.ledger_id)
-    assert (await storage.compact(0.9, FAST)).logs_removed > 2
+    assert (await compact(storage, 0.9)).logs_removed > 2
     assert await read(storage, KEPT) == KEPT.entries(range(200))

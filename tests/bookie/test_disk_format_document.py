@@ -4,7 +4,7 @@ import re
 from array import array
 from pathlib import Path
 
-from octavo.bookie import entry_log, index_format
+from octavo.bookie import entry_log_format, index_format
 from octavo.bookie.checkpoint_manifest import Manifest, decode_manifest, encode_manifest
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.filesystem import RealFileSystem
@@ -75,8 +75,8 @@ def test_the_example_of_a_manifest_is_what_is_written_and_read() -> None:
 
 
 def test_the_examples_of_an_entry_log_are_what_is_written() -> None:
-    assert entry_log.encode_header(2) == example("entry-log-header")
-    assert entry_log.encode_totals(2, {12: 3064, 9: 1000}) == example("entry-log-totals")
+    assert entry_log_format.encode_header(2) == example("entry-log-header")
+    assert entry_log_format.encode_totals(2, {12: 3064, 9: 1000}) == example("entry-log-totals")
 
 
 async def test_the_example_of_an_index_part_is_what_is_written_and_read(tmp_path: Path) -> None:

@@ -3,16 +3,8 @@
 from pathlib import Path
 
 import pytest
-from octavo.bookie.entry_log import (
-    HEADER_BYTES,
-    EntryLogs,
-    EntryLogWriter,
-    decode_totals,
-    encode_header,
-    encode_totals,
-    log_totals,
-    scan_log,
-)
+from octavo.bookie.entry_log import EntryLogs, EntryLogWriter, log_totals, scan_log
+from octavo.bookie.entry_log_format import HEADER_BYTES, decode_totals, encode_header, encode_totals
 from octavo.protocol.errors import BookieStorageError
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript
@@ -69,6 +61,6 @@ async def test_scan_names_the_place_where_entries_end() -> None:
     with pytest.raises(BookieStorageError, match=f"offset {place}:"):
         assert [item async for item in scan_log(filesystem, path)]
     assert len([item async for item in scan_log(filesystem, path, stop=place)]) == 12
-    with pytest.raises(BookieStorageError, match="inside an entry"):
+    with pytest.raises(BookieStorageError, match="no intact entry"):
         assert [item async for item in scan_log(filesystem, path, stop=place - 1)]
     await writer.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from octavo.bookie import journal_segments
 from octavo.bookie.filesystem import RealFileSystem
 from octavo.bookie.journal import (
     Journal,
@@ -342,20 +343,56 @@ async def test_stale_records_of_recycled_segments_never_come_back() -> None:
     await again.close()
 
 
-async def test_a_full_disk_while_preparing_is_no_failure_until_the_segment_is_needed() -> None:
+def no_room(name: str, _path: Path) -> OSError | None:
+    return OSError(28, "No space left on device") if name in {"create", "allocate"} else None
+
+
+async def starvation(journal: Journal) -> None:
+    for _ in range(10_000):
+        if journal.starved:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the disk never fills")
+
+
+async def test_on_a_full_disk_a_journal_waits_for_its_next_segment_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal_segments, "FULL_RETRY_SECONDS", 0.001)
     filesystem = MemoryFileSystem()
     failures: list[BaseException] = []
     journal, _ = await started(filesystem, on_failure=failures.append)
-    filesystem.fault = lambda name, _: (
-        OSError(28, "No space left on device") if name in {"create", "allocate"} else None
-    )
-    first = await fill(journal, 3)
-    assert first
+    filesystem.fault = no_room
+    written = await fill(journal, 3)
+    filling = asyncio.ensure_future(fill(journal, 100))
+    await starvation(journal)
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert not filling.done()
+    filesystem.fault = None
+    written += await filling
+    assert not journal.starved
     assert failures == []
-    with pytest.raises(JournalFailedError):
-        await fill(journal, 100)
-    assert [type(error) for error in failures] == [OSError]
     await journal.close()
+    again, bodies = await started(filesystem)
+    assert bodies == [body for body, _ in written]
+    await again.close()
+
+
+async def test_closing_a_journal_that_waits_for_room_fails_what_is_pending_and_keeps_the_rest() -> None:
+    filesystem = MemoryFileSystem()
+    journal, _ = await started(filesystem, on_failure=lambda _error: None)
+    filesystem.fault = no_room
+    written = await fill(journal, 3)
+    filling = asyncio.ensure_future(fill(journal, 100))
+    await starvation(journal)
+    await journal.close()
+    with pytest.raises(JournalFailedError):
+        await filling
+    filesystem.fault = None
+    again, bodies = await started(filesystem)
+    assert bodies[:3] == [body for body, _ in written]
+    await again.close()
 
 
 async def test_a_journal_goes_on_with_another_segment_size(tmp_path: Path) -> None:

@@ -167,7 +167,8 @@ class Driver:
 
     async def compact(self, live_share_below: float) -> None:
         async with self.phase("compaction"):
-            await self.storage.compact(live_share_below, RateLimiter(1e12))
+            for _ in range(2):
+                await self.storage.compact(live_share_below, RateLimiter(1e12))
 
     def write_lac(self, ledger_id: int, lac: int) -> None:
         script = SCRIPTS[ledger_id]

@@ -16,6 +16,8 @@ tells the test, which cancels its tasks and goes on with :meth:`after_crash`, a 
 
 import asyncio
 import contextlib
+import errno
+import os
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -164,7 +166,11 @@ class MemoryFile:
         self._check_open()
         data = b"".join(buffers)
         data += bytes(-(offset + len(data)) % self._block_bytes)
-        await self._filesystem.change("write", self._path, lambda: self._inode.write(offset, data))
+        fitting = self._filesystem.fitting(self._inode, offset + len(data))
+        kept = data[: max(0, fitting - offset)]
+        await self._filesystem.change("write", self._path, lambda: self._inode.write(offset, kept))
+        if len(kept) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     async def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> None:
         await self.write(offset, buffers)
@@ -176,6 +182,8 @@ class MemoryFile:
 
     async def allocate(self, size: int) -> None:
         self._check_open()
+        if self._filesystem.fitting(self._inode, size) < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         if size > len(self._inode.volatile):
             await self._filesystem.change("allocate", self._path, lambda: self._inode.resize(size))
 
@@ -201,6 +209,8 @@ class MemoryFileSystem:
         self.history: list[tuple[str, Path]] = []
         self.crashed = asyncio.Event()
         self.fault: Fault | None = None
+        self.capacity_bytes: int | None = None
+        """Size of the disk: what finds no room is written as far as it goes, and fails with ENOSPC. None: no limit."""
         self._chance = random.Random(seed)
         self._names: dict[Path, Inode] = {}
         self._durable_names: dict[Path, Inode] = {}
@@ -229,6 +239,18 @@ class MemoryFileSystem:
         survivor._durable_names = dict(survivor._names)
         survivor._directories = set(self._directories)
         return survivor
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all files that have a name."""
+        return sum(len(inode.volatile) for inode in self._names.values())
+
+    def fitting(self, inode: Inode, size: int) -> int:
+        """How far the file can grow towards ``size``; never less than it has."""
+        if self.capacity_bytes is None:
+            return size
+        free = max(0, self.capacity_bytes - self.used_bytes)
+        return min(size, len(inode.volatile) + free) if size > len(inode.volatile) else size
 
     def content(self, path: Path) -> bytes:
         """A file's bytes as reads see them."""
@@ -379,7 +401,9 @@ class MemoryFileSystem:
 
     async def disk_space(self, path: Path) -> DiskSpace:
         await self.step("disk_space", path)
-        return DiskSpace(2**40, 2**40)
+        if self.capacity_bytes is None:
+            return DiskSpace(2**40, 2**40)
+        return DiskSpace(self.capacity_bytes, max(0, self.capacity_bytes - self.used_bytes))
 
     async def close(self) -> None:
         return None

@@ -1,0 +1,80 @@
+"""From free space to what a bookie still takes. Pure.
+
+Three limits of free bytes, for each disk by itself: below ``warn`` it says so, below ``read_only`` it takes no more,
+and only above ``writable`` again it takes more: in between it stays what it was, so that it does not turn to and fro.
+
+The journal and the index have one disk each, and a bookie is read-only when either is; entry logs may have several, and
+one that still takes some is enough.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from octavo.protocol.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLimits:
+    """Free bytes. Raises :class:`InvalidArgumentError` when they are not in order."""
+
+    warn_bytes: int
+    writable_bytes: int
+    read_only_bytes: int
+    """Must hold what has been acknowledged and is not in its place yet: both generations of the write cache, two
+    journal segments, and the merge of an index."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.read_only_bytes <= self.writable_bytes <= self.warn_bytes:
+            raise InvalidArgumentError(
+                f"free disk space: read-only below {self.read_only_bytes}, writable again from {self.writable_bytes}, "
+                f"warning below {self.warn_bytes} bytes: these must not fall"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DiskState:
+    """What is known of a bookie's disks."""
+
+    short: frozenset[PurePath] = frozenset()
+    """Directories whose disk takes no more."""
+    warned: frozenset[PurePath] = frozenset()
+    read_only: bool = False
+    out_of_room: bool = False
+    """Not even the recovery adds of a read-only bookie have room: less than half of ``read_only_bytes`` is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRoles:
+    """Which directories a bookie cannot do without (``single``), and those of which it needs one (``entries``)."""
+
+    single: tuple[PurePath, ...]
+    entries: tuple[PurePath, ...]
+
+    @property
+    def all(self) -> tuple[PurePath, ...]:
+        return tuple(dict.fromkeys((*self.single, *self.entries)))
+
+
+def judge(
+    before: DiskState,
+    free_bytes: Mapping[PurePath, int],
+    roles: DiskRoles,
+    limits: DiskLimits,
+    met_full: Iterable[PurePath] = (),
+) -> DiskState:
+    """The state after a look at the disks. ``met_full``: directories in which a write has found no room, whatever the
+    free space says (a quota, a limit of file sizes)."""
+    refused = frozenset(met_full)
+    short = frozenset(
+        directory
+        for directory, free in free_bytes.items()
+        if free < (limits.writable_bytes if directory in before.short else limits.read_only_bytes)
+        or directory in refused
+    )
+    warned = frozenset(directory for directory, free in free_bytes.items() if free < limits.warn_bytes)
+    read_only = any(directory in short for directory in roles.single) or short.issuperset(roles.entries)
+    tight = frozenset(directory for directory in short if free_bytes[directory] < limits.read_only_bytes // 2)
+    tight |= refused & short
+    out_of_room = any(directory in tight for directory in roles.single) or tight.issuperset(roles.entries)
+    return DiskState(short, warned, read_only, out_of_room)
