@@ -103,6 +103,11 @@ class EntryLogs:
                     if known != directory:
                         log.error("an entry log stands in two directories", name=name, used=str(known))
 
+    @property
+    def ids(self) -> list[int]:
+        """Every log there is, as far as it is known, ascending."""
+        return sorted(self._homes)
+
     def path(self, log_id: int) -> Path:
         return self._homes.get(log_id, self.directories[0]) / log_name(log_id)
 

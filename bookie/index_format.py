@@ -71,6 +71,7 @@ class IndexDamagedError(BookieStorageError):
         super().__init__(f"index file {path}, offset {offset}: {what}", may_have_happened=False)
         self.path = path
         self.offset = offset
+        self.what = what
         self.first = first
         self.last = last
 

@@ -89,12 +89,23 @@ async def _add_runs(writer: PartWriter, ledger_id: int, runs: Sequence[Run]) -> 
         await writer.add_run(ledger_id, run)
 
 
+def merged_runs(parts: Sequence[Part]) -> Stream:
+    """What ``parts`` (oldest first) say together, in order of ledger and id. Raises :class:`IndexDamagedError`."""
+    stream: Stream = parts[0].runs() if parts else _nothing()
+    for part in parts[1:]:
+        stream = _merge_two(stream, part.runs())
+    return stream
+
+
+async def _nothing() -> Stream:
+    for item in list[tuple[int, Run]]():
+        yield item
+
+
 async def merge_parts(parts: Sequence[Part], writer: PartWriter, is_gone: Callable[[int], bool]) -> Part:
     """Write what ``parts`` (oldest first) say together, and finish. Runs of ledgers that ``is_gone`` names are left
     out. Raises :class:`IndexDamagedError`, OSError."""
-    stream: Stream = parts[0].runs()
-    for part in parts[1:]:
-        stream = _merge_two(stream, part.runs())
+    stream = merged_runs(parts)
     current, batch, handled = -1, list[Run](), 0
     async for ledger_id, run in stream:
         if is_gone(ledger_id):

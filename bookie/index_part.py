@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -183,7 +183,13 @@ class Part:
                 yield item
 
     async def verify(self) -> AsyncIterator[tuple[int, IndexDamagedError | None]]:
-        """Every block's bytes, and the damage if it does not verify."""
+        """The bytes of header and every block, and the damage of each that does not verify."""
+        try:
+            sound = await self._file.read(0, HEADER_BYTES) == encode_header(self.part_id)
+        except OSError:
+            sound = False
+        damage = None if sound else IndexDamagedError(self.path, 0, "the header does not verify")
+        yield HEADER_BYTES, damage
         for block in (*self._run_blocks, *self._state_blocks):
             try:
                 await self._body(block)
@@ -192,10 +198,28 @@ class Part:
             else:
                 yield block.length, None
 
+    @property
+    def run_blocks(self) -> Sequence[BlockEntry]:
+        """The blocks with runs, for :meth:`runs_in`."""
+        return self._run_blocks
+
+    async def runs_in(self, block: BlockEntry) -> list[tuple[int, Run]]:
+        """The runs of one block. Raises :class:`IndexDamagedError`."""
+        return list(decode_runs(await self._body(block)))
+
+    @property
+    def state_blocks(self) -> Sequence[BlockEntry]:
+        """The blocks with ledger states, for :meth:`states_in`."""
+        return self._state_blocks
+
+    async def states_in(self, block: BlockEntry) -> list[tuple[int, bytes]]:
+        """The encoded states of one block. Raises :class:`IndexDamagedError`."""
+        return list(decode_states(await self._body(block)))
+
     async def states(self) -> AsyncIterator[tuple[int, bytes]]:
         """Every ledger's encoded state, in order of ledger id. Raises :class:`IndexDamagedError`."""
         for block in self._state_blocks:
-            for item in decode_states(await self._body(block)):
+            for item in await self.states_in(block):
                 yield item
 
 

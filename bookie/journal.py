@@ -258,6 +258,11 @@ class Journal:
         return self._directory
 
     @property
+    def oldest_segment(self) -> int | None:
+        """Number of the oldest segment there is; None in a new journal."""
+        return self._segments.numbers[0] if self._segments.numbers else None
+
+    @property
     def starved(self) -> bool:
         """The disk has no room for the next segment: take no more adds, and checkpoint, before this one is full."""
         return self._segments.starved

@@ -159,7 +159,7 @@ class Storage:
         self._keeper = ManifestKeeper(filesystem, directory, manifest, self._index, self._waits)
         self._ledgers.doubt_stop = manifest.doubt_stop
         self._assemble()
-        await self._replay()
+        await self._replay(marked=manifest.mark is not None)
         # The mark of this checkpoint lies in the new incarnation of the journal: all older segments go (PROTOCOL B1).
         await self._journal.start()
         await self._checkpointer.checkpoint()
@@ -203,8 +203,19 @@ class Storage:
             highest=lambda ledger_id: self._ledgers.get(ledger_id).highest,
         )
 
-    async def _replay(self) -> None:
+    def _lost_beginning(self, marked: bool) -> list[JournalCorruption]:
+        """Without a mark nothing has ever been checkpointed, and the journal begins with its first segment. Any other
+        is left of a bookie whose manifest has been put back to its beginning."""
+        oldest = self._journal.oldest_segment
+        if marked or oldest in {None, 1}:
+            return []
+        what = f"the manifest has no mark, and the journal begins with segment {oldest}: what was before is gone"
+        log.error("journal damaged", path=str(self._journal.directory), reason=what)
+        return [JournalCorruption(self._journal.directory, 0, None, what)]
+
+    async def _replay(self, *, marked: bool) -> None:
         dirty = self._checkpointer.dirty
+        before = self._lost_beginning(marked)
         await replay_journal(
             self._journal,
             self._cache,
@@ -212,7 +223,7 @@ class Storage:
             changed=lambda ledger: dirty.__setitem__(ledger.ledger_id, ledger),
             flush=self._checkpointer.flush,
         )
-        self.corruption = list(self._journal.corruption)
+        self.corruption = [*before, *self._journal.corruption]
         if self.corruption:
             # Durable with the checkpoint of this start, which comes before the damaged journal is let go.
             self._keeper.doubt_stop = self._ledgers.doubt_stop = EVERY_LEDGER

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from octavo.cli import bookie_offline
 from octavo.cli.session import LogFormat, LogLevel, guarded
 
 app = typer.Typer(name="bookie")
@@ -25,6 +26,10 @@ def bookie(
     data_dir: Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="The bookie's data.")] = None,
     journal_dir: Annotated[
         Path | None, typer.Option("--journal-dir", metavar="DIR", help="Its journal. (default: DIR/journal)")
+    ] = None,
+    entry_dir: Annotated[
+        list[Path] | None,
+        typer.Option("--entry-dir", metavar="DIR", help="A further directory for entry logs; may be given often."),
     ] = None,
     host: Annotated[str | None, typer.Option("--host", help="Interface to listen on. (default: 127.0.0.1)")] = None,
     port: Annotated[
@@ -62,6 +67,7 @@ def bookie(
     flags = {
         "data_dir": data_dir,
         "journal_dir": journal_dir,
+        "entry_dirs": tuple(entry_dir) if entry_dir else None,
         "host": host,
         "port": port,
         "advertise": advertise,
@@ -82,6 +88,9 @@ def bookie(
         return run(settings)
 
     raise typer.Exit(guarded(work, show_traceback=log_level is LogLevel.DEBUG))
+
+
+bookie_offline.register(app)
 
 
 def _stop_at_end_of_input() -> None:

@@ -1,0 +1,191 @@
+"""Verifies everything a stopped bookie has on disk, and that the parts fit together. Changes nothing."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+from octavo.bookie.checkpoint_manifest import Manifest, decode_manifest
+from octavo.bookie.cookie import COOKIE_NAME, decode_cookie
+from octavo.bookie.entry_log import EntryLogs
+from octavo.bookie.entry_log_format import HEADER_BYTES, decode_totals, encode_header
+from octavo.bookie.entry_log_walk import DamagedStretch, walk_log
+from octavo.bookie.filesystem import FileSystem, read_file
+from octavo.bookie.index_format import IndexDamagedError
+from octavo.bookie.index_merge import merged_runs
+from octavo.bookie.index_part import Part, part_name
+from octavo.bookie.index_runs import Run, sizes_between, slice_entries, span
+from octavo.bookie.journal_format import JournalCorruption, JournalPosition
+from octavo.bookie.ledger_state import is_tombstone
+from octavo.bookie.manifest_keeper import MANIFEST_NAME
+from octavo.bookie.offline import Layout, scan_journal
+from octavo.protocol.entries import header_of, is_intact
+
+READ_BYTES = 1 << 20
+
+
+class Finding(NamedTuple):
+    """Something that is wrong. ``offset`` in bytes, None when the whole file is meant."""
+
+    path: Path
+    offset: int | None
+    what: str
+
+    def __str__(self) -> str:
+        place = "" if self.offset is None else f", offset {self.offset}"
+        return f"{self.path}{place}: {self.what}"
+
+
+class OfflineCheck:
+    """One pass over a bookie's directories. ``counts`` says what has been verified."""
+
+    def __init__(self, filesystem: FileSystem, layout: Layout) -> None:
+        self._filesystem = filesystem
+        self._layout = layout
+        self._logs = EntryLogs(filesystem, layout.entries)
+        self.counts: Counter[str] = Counter()
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """What is wrong, as it is found. Raises OSError for a directory that cannot be read."""
+        for role, directory in self._layout.directories.items():
+            async for finding in self._check_cookie(role, directory):
+                yield finding
+        manifest_path = self._layout.data / MANIFEST_NAME
+        manifest: Manifest | None = None
+        try:
+            manifest = decode_manifest(await read_file(self._filesystem, manifest_path))
+        except FileNotFoundError:
+            yield Finding(manifest_path, None, "missing")
+        except (ValueError, OSError) as error:
+            yield Finding(manifest_path, 0, str(error))
+        if manifest is not None:
+            if manifest.doubt_stop is not None:
+                self.counts["in doubt"] = 1
+            try:
+                await self._logs.find()
+                async for finding in self._check_logs(manifest):
+                    yield finding
+                async for finding in self._check_index(manifest):
+                    yield finding
+            finally:
+                await self._logs.close()
+        mark = manifest.mark if manifest is not None else None
+        async for found in scan_journal(
+            self._filesystem, self._layout.journal, JournalPosition(*mark) if mark is not None else None
+        ):
+            if isinstance(found, JournalCorruption):
+                yield Finding(Path(found.path), found.offset, found.what)
+            else:
+                self.counts["journal records"] += 1
+
+    async def _check_cookie(self, role: str, directory: Path) -> AsyncIterator[Finding]:
+        path = directory / COOKIE_NAME
+        try:
+            cookie = decode_cookie(await read_file(self._filesystem, path))
+        except FileNotFoundError:
+            yield Finding(path, None, "missing: the directory is not one of a bookie, or it was emptied")
+            return
+        if cookie is None:
+            yield Finding(path, 0, "the cookie does not verify; see `octavo bookie reset-identity`")
+        elif role not in cookie.role.split("+"):
+            yield Finding(path, None, f"this is the directory for {cookie.role}, not for {role}")
+        else:
+            self.counts["cookies"] += 1
+
+    async def _check_logs(self, manifest: Manifest) -> AsyncIterator[Finding]:
+        for log_id, size in manifest.logs:
+            path = self._logs.path(log_id)
+            try:
+                file = await self._filesystem.open(path)
+            except OSError as error:
+                yield Finding(path, None, f"cannot be opened: {error.strerror}")
+                continue
+            try:
+                actual = await file.size()
+                if actual < size:
+                    yield Finding(path, actual, f"the entry log ends here, {size - actual} bytes early")
+                if await file.read(0, HEADER_BYTES) != encode_header(log_id):
+                    yield Finding(path, 0, "the header does not verify")
+                async for found in walk_log(file.read, stop=min(size, actual)):
+                    if isinstance(found, DamagedStretch):
+                        yield Finding(path, found.offset, f"{found.size} bytes are no intact entry")
+                    else:
+                        self.counts["entries"] += 1
+                self.counts["entry logs"] += 1
+            finally:
+                await file.close()
+            totals = path.with_suffix(".totals")
+            if await self._filesystem.exists(totals):
+                if decode_totals(log_id, await read_file(self._filesystem, totals)) is None:
+                    yield Finding(totals, 0, "the totals do not verify; they are made again when they are needed")
+                else:
+                    self.counts["totals"] += 1
+
+    async def _check_index(self, manifest: Manifest) -> AsyncIterator[Finding]:
+        parts: list[Part] = []
+        damaged = False
+        try:
+            for part_id in manifest.part_ids:
+                path = self._layout.index / part_name(part_id)
+                try:
+                    parts.append(await Part.open(self._filesystem, path, part_id))
+                except IndexDamagedError as error:
+                    damaged = True
+                    yield Finding(path, error.offset, error.what)
+                    continue
+                async for _, damage in parts[-1].verify():
+                    self.counts["index blocks"] += 1
+                    if damage is not None:
+                        damaged = True
+                        yield Finding(path, damage.offset, damage.what)
+            if not damaged:  # what is readable of a damaged index may be older than what is not
+                async for finding in self._check_runs(parts, dict(manifest.logs)):
+                    yield finding
+        finally:
+            for part in parts:
+                await part.retire()
+
+    async def _check_runs(self, parts: list[Part], lengths: dict[int, int]) -> AsyncIterator[Finding]:
+        deleted: set[int] = set()
+        for part in parts:
+            deleted.update([ledger_id async for ledger_id, state in part.states() if is_tombstone(state)])
+        async for ledger_id, run in merged_runs(parts):
+            if ledger_id not in deleted:
+                async for finding in self._check_run(ledger_id, run, lengths):
+                    yield finding
+
+    async def _check_run(self, ledger_id: int, run: Run, lengths: dict[int, int]) -> AsyncIterator[Finding]:
+        """The entries of a run are where the index says, and are those it means."""
+        assert isinstance(run.place, int)
+        path = self._logs.path(run.place)
+        offset, size = span(run, 0, len(run.ids))
+        if offset + size > lengths.get(run.place, 0):
+            yield Finding(path, offset, f"the index points behind the end, for ledger {ledger_id} from {run.first} on")
+            return
+        sizes = sizes_between(run, 0, len(run.ids))
+        start = 0
+        while start < len(run.ids):
+            stop, length = start, 0
+            while stop < len(run.ids) and (length + sizes[stop] <= READ_BYTES or stop == start):
+                length += sizes[stop]
+                stop += 1
+            try:
+                data = await self._logs.read(run.place, offset, length)
+            except OSError as error:
+                yield Finding(path, offset, f"cannot be read: {error.strerror}")
+                return
+            for entry_id, sealed in zip(run.ids[start:stop], slice_entries(data, 0, sizes[start:stop]), strict=True):
+                if is_intact(sealed):  # rot has been told already
+                    header = header_of(sealed)
+                    if (header.ledger_id, header.entry_id) != (ledger_id, entry_id):
+                        yield Finding(
+                            path,
+                            offset,
+                            f"ledger {header.ledger_id} entry {header.entry_id} stands where the index has ledger "
+                            f"{ledger_id} entry {entry_id}",
+                        )
+                    self.counts["indexed entries"] += 1
+                elif len(sealed) == 0:
+                    yield Finding(path, offset, f"nothing there for ledger {ledger_id} entry {entry_id}")
+                offset += sizes[start]
+                start += 1

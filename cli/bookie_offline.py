@@ -1,0 +1,147 @@
+"""``octavo bookie check | inspect | rebuild-index | reset-identity``: tools for a stopped bookie's files."""
+
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from octavo.cli.output import print_json, print_line
+from octavo.cli.session import CommandError, Session, command
+
+if TYPE_CHECKING:
+    from octavo.bookie.filesystem import RealFileSystem
+    from octavo.bookie.offline import Layout
+
+# ruff: noqa: PLC0415 - no other command needs a bookie's modules
+
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The bookie's data directory.")]
+JournalOption = Annotated[
+    Path | None, typer.Option("--journal-dir", metavar="DIR", help="Its journal. (default: DIR/journal)")
+]
+EntryOption = Annotated[
+    list[Path] | None,
+    typer.Option("--entry-dir", metavar="DIR", help="A further directory for entry logs; in their order."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app, "check")(check)
+    command(app, "inspect")(inspect)
+    command(app, "rebuild-index")(rebuild_index)
+    command(app, "reset-identity")(reset_identity)
+
+
+@asynccontextmanager
+async def _stopped(
+    directory: Path, journal_dir: Path | None, entry_dirs: list[Path] | None
+) -> "AsyncIterator[tuple[RealFileSystem, Layout]]":
+    """The files of a stopped bookie, locked."""
+    from octavo.bookie.filesystem import RealFileSystem
+    from octavo.bookie.offline import Layout, locked
+
+    filesystem = RealFileSystem()
+    try:
+        layout = Layout.of(directory, journal_dir, tuple(entry_dirs or ()))
+        async with locked(filesystem, layout):
+            yield filesystem, layout
+    except OSError as error:
+        raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from error
+    finally:
+        await filesystem.close()
+
+
+async def check(
+    session: Session, directory: DirectoryArgument, journal_dir: JournalOption = None, entry_dir: EntryOption = None
+) -> int:
+    """Verify everything a stopped bookie has on disk; exit status 1 if something is wrong. Changes nothing."""
+    from octavo.bookie.offline_check import OfflineCheck
+
+    found = 0
+    async with _stopped(directory, journal_dir, entry_dir) as (filesystem, layout):
+        checking = OfflineCheck(filesystem, layout)
+        async for finding in checking.findings():
+            found += 1
+            if session.as_json:
+                print_json({"path": str(finding.path), "offset": finding.offset, "problem": finding.what})
+            else:
+                print_line(str(finding))
+        counts = dict(sorted(checking.counts.items()))
+    if session.as_json:
+        print_json({"checked": counts, "problems": found})
+    else:
+        checked = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing"
+        print_line(f"{checked}; {found} problems")
+    return 1 if found else 0
+
+
+async def inspect(
+    session: Session, file: Annotated[Path, typer.Argument(metavar="FILE", help="Any one file of a bookie.")]
+) -> None:
+    """Show what is in a journal segment, an entry log or its totals, an index part, a manifest or a cookie."""
+    from octavo.bookie.filesystem import RealFileSystem
+    from octavo.bookie.inspect_file import inspect_file
+
+    filesystem = RealFileSystem()
+    try:
+        async for line in inspect_file(filesystem, file):
+            if session.as_json:
+                print_json({"line": line})
+            else:
+                print_line(line)
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror or error}") from error
+    finally:
+        await filesystem.close()
+
+
+async def rebuild_index(
+    session: Session, directory: DirectoryArgument, journal_dir: JournalOption = None, entry_dir: EntryOption = None
+) -> None:
+    """Build the index of a stopped bookie again from its entry logs. Where something was lost, it starts in doubt."""
+    from octavo.bookie.index_rebuild import IndexRebuild
+
+    async with _stopped(directory, journal_dir, entry_dir) as (filesystem, layout):
+        rebuilt = await IndexRebuild(filesystem, layout).run()
+    if session.as_json:
+        print_json(rebuilt._asdict())
+        return
+    print_line(f"indexed {rebuilt.entries} entries of {rebuilt.ledgers} ledgers from {rebuilt.logs} entry logs")
+    for reason in rebuilt.in_doubt_because:
+        print_line(f"lost: {reason}")
+    if rebuilt.in_doubt_because:
+        print_line(
+            "the bookie is in doubt: it refuses adds to ledgers that exist, and says of nothing that it is absent"
+        )
+
+
+async def reset_identity(
+    session: Session,
+    directory: DirectoryArgument,
+    journal_dir: JournalOption = None,
+    entry_dir: EntryOption = None,
+    bookie_id: Annotated[
+        str | None, typer.Option("--bookie-id", metavar="ID", help="Whose directories these are, if no cookie tells.")
+    ] = None,
+) -> None:
+    """Let a wiped, restored or exchanged directory start again under its bookie's id, in doubt about every ledger."""
+    from octavo.bookie import identity_reset
+    from octavo.metadata import open_metadata_store
+
+    for path in (directory, *([journal_dir] if journal_dir else []), *(entry_dir or [])):
+        path.mkdir(parents=True, exist_ok=True)
+    (journal_dir or directory / "journal").mkdir(exist_ok=True)
+    async with (
+        _stopped(directory, journal_dir, entry_dir) as (filesystem, layout),
+        await open_metadata_store(session.metadata_uri) as store,
+    ):
+        reset = await identity_reset.reset_identity(
+            filesystem, layout, store, bookie_id=bookie_id, rng=random.Random(os.urandom(16))
+        )
+    if session.as_json:
+        print_json(reset._asdict())
+    else:
+        print_line(f"{directory} is bookie {reset.bookie_id} from now on, in doubt about every ledger that exists")
