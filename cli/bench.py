@@ -128,7 +128,12 @@ async def _bench_ledgers(
     async def create() -> None:
         writers.append(
             await client.create_ledger(
-                **shape, digest=octavo.Digest[digest.name], password=password, custom_metadata={BENCH_KEY: b"write"}
+                shape["ensemble_size"],
+                shape["write_quorum"],
+                shape["ack_quorum"],
+                digest=octavo.Digest[digest.name],
+                password=password,
+                custom_metadata={BENCH_KEY: b"write"},
             )
         )
 

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
+from octavo.client.explicit_writer import ExplicitIdWriter
 from octavo.client.opening import Opening
 from octavo.client.options import ClientOptions
 from octavo.client.placer import Placer
@@ -36,6 +37,8 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.protocol.messages import Info, InfoAnswer
 from octavo.protocol.quorums import Quorums
+
+type _MakeWriter[W] = Callable[[Versioned[LedgerMetadata], LedgerSecrets], W]
 
 _SALT_BYTES = 16
 _TOKEN_BITS = 128
@@ -123,12 +126,38 @@ class Client:
             quarantined=self._pool.quarantined,
         )
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
-        self._writers: set[LedgerWriter] = set()
+        self._writers: set[LedgerWriter | ExplicitIdWriter] = set()
         self._readers: set[LedgerReader] = set()
-        self._creating: set[asyncio.Task[LedgerWriter]] = set()
+        self._creating: set[asyncio.Task[LedgerWriter] | asyncio.Task[ExplicitIdWriter]] = set()
         self._closing: asyncio.Task[None] | None = None
 
     # --- ledgers -------------------------------------------------------------------------------------------------
+
+    @overload
+    def create_ledger(
+        self,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        *,
+        password: bytes = b"",
+        digest: Digest = Digest.CRC32C,
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ids: Literal["sequential"] = "sequential",
+    ) -> Opening[LedgerWriter]: ...
+
+    @overload
+    def create_ledger(
+        self,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        *,
+        password: bytes = b"",
+        digest: Digest = Digest.CRC32C,
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ids: Literal["explicit"],
+    ) -> Opening[ExplicitIdWriter]: ...
 
     def create_ledger(
         self,
@@ -139,9 +168,14 @@ class Client:
         password: bytes = b"",
         digest: Digest = Digest.CRC32C,
         custom_metadata: Mapping[str, bytes] | None = None,
-    ) -> Opening[LedgerWriter]:
+        ids: Literal["sequential", "explicit"] = "sequential",
+    ) -> Opening[LedgerWriter] | Opening[ExplicitIdWriter]:
         """A new ledger on ``ensemble_size`` bookies, each entry on ``write_quorum`` of them and acknowledged by
         ``ack_quorum``.
+
+        ``ids``: who numbers the entries: ``"sequential"``, the writer, in the order of adds; ``"explicit"``, the
+        caller, who adds every id from 0 on exactly once, in any order: ``add(payload, entry_id=n)`` of an
+        :class:`ExplicitIdWriter`.
 
         Raises :class:`InvalidArgumentError`, :class:`NotEnoughBookiesError`. If creating fails or is cancelled,
         there is no ledger.
@@ -152,11 +186,19 @@ class Client:
             raise InvalidArgumentError(f"digest must be one of {', '.join(map(str, Digest))}, not {digest!r}")
         custom = _checked_custom_metadata(custom_metadata)
 
-        async def create() -> LedgerWriter:
-            self._check_open()
-            return await self._create_or_nothing(self._create(quorums, password, digest, custom))
+        def opening[W: (LedgerWriter, ExplicitIdWriter)](make: _MakeWriter[W]) -> Opening[W]:
+            async def create() -> W:
+                self._check_open()
+                return await self._create_or_nothing(self._create(quorums, password, digest, custom, make))
 
-        return Opening(create)
+            return Opening(create)
+
+        match ids:
+            case "sequential":
+                return opening(self._writer)
+            case "explicit":
+                return opening(self._explicit_writer)
+        raise InvalidArgumentError(f"ids must be 'sequential' or 'explicit', not {ids!r}")
 
     def open_ledger(
         self, ledger_id: int, *, password: bytes = b"", digest: Digest | None = None, recover: bool = True
@@ -287,7 +329,7 @@ class Client:
 
     # --- creating ------------------------------------------------------------------------------------------------
 
-    async def _create_or_nothing(self, creation: Coroutine[Any, Any, LedgerWriter]) -> LedgerWriter:
+    async def _create_or_nothing[W: (LedgerWriter, ExplicitIdWriter)](self, creation: Coroutine[Any, Any, W]) -> W:
         """Run a creation that tidies up when it is cancelled; a cancelled caller waits for that."""
         task = asyncio.get_running_loop().create_task(creation)
         self._creating.add(task)
@@ -304,9 +346,14 @@ class Client:
                 raise ClientClosedError("the client was closed while it created a ledger") from None
             raise
 
-    async def _create(
-        self, quorums: Quorums, password: bytes, digest: Digest, custom_metadata: Mapping[str, bytes]
-    ) -> LedgerWriter:
+    async def _create[W: (LedgerWriter, ExplicitIdWriter)](
+        self,
+        quorums: Quorums,
+        password: bytes,
+        digest: Digest,
+        custom_metadata: Mapping[str, bytes],
+        make_writer: _MakeWriter[W],
+    ) -> W:
         ensemble = await self._placer.new_ensemble(quorums)
         ledger_id = await self._store.allocate_ledger_id()
         secrets = derive_secrets(password, ledger_id)
@@ -327,25 +374,42 @@ class Client:
         try:
             version = await self._store.create_ledger(metadata)
             self._check_open()
-            return self._writer(Versioned(metadata, version), secrets)
+            writer = make_writer(Versioned(metadata, version), secrets)
         except BaseException:
             await self._uncreate(ledger_id)
             raise
+        self._writers.add(writer)
+        return writer
 
-    def _writer(self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> LedgerWriter:
-        writer = LedgerWriter(
+    def _writer(
+        self,
+        ledger: Versioned[LedgerMetadata],
+        secrets: LedgerSecrets,
+        *,
+        on_close: Callable[[LedgerWriter], object] | None = None,
+        on_failure: Callable[[OctavoError], object] | None = None,
+    ) -> LedgerWriter:
+        return LedgerWriter(
             ledger,
             secrets,
             store=self._store,
             pool=self._pool,
             placer=self._placer,
             options=self._options,
-            on_close=self._writers.discard,
+            on_close=self._writers.discard if on_close is None else on_close,
+            on_failure=on_failure,
         )
-        self._writers.add(writer)
+
+    def _explicit_writer(self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> ExplicitIdWriter:
+        def make_writer(on_failure: Callable[[OctavoError], None]) -> LedgerWriter:
+            return self._writer(
+                ledger, secrets, on_close=lambda _: self._writers.discard(writer), on_failure=on_failure
+            )  # fmt: skip
+
+        writer = ExplicitIdWriter(make_writer, self._options)
         return writer
 
-    async def _discard(self, writer: LedgerWriter) -> None:
+    async def _discard(self, writer: LedgerWriter | ExplicitIdWriter) -> None:
         with contextlib.suppress(OctavoError):
             await writer.close()
         await self._uncreate(writer.id)

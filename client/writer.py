@@ -89,15 +89,17 @@ class LedgerWriter:
         placer: Placer,
         options: ClientOptions,
         on_close: Callable[["LedgerWriter"], object] | None = None,
+        on_failure: Callable[[OctavoError], object] | None = None,
     ) -> None:
         """``ledger``: as just created, empty and OPEN. ``on_close`` is called once closing has ended, however it
-        ended.
+        ended; ``on_failure`` when the writer fails, in that step.
         """
         metadata = ledger.value
         self._ledger = ledger
         self._store = store
         self._options = options
         self._on_close = on_close
+        self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._create_future: Callable[[], asyncio.Future[EntryId]] = self._loop.create_future
         self._sealer = Sealer(metadata.ledger_id, metadata.digest, secrets)
@@ -200,8 +202,10 @@ class LedgerWriter:
                     self._loop.call_soon(self._end_turn)
                 return await future
         payload = checked_payload(payload)
-        self._check_usable()
-        return EntryId(await self._enqueue([payload]))
+        self.check_usable()
+        future = self._create_future()
+        self.enqueue([payload], future)
+        return EntryId(await future)
 
     def add_nowait(self, payload: Payload) -> asyncio.Future[EntryId]:
         """Queue an entry; a future of its id. Raises :class:`WouldBlock`, and queues nothing, when the window is full.
@@ -210,15 +214,19 @@ class LedgerWriter:
         failure that nobody asks the future about is raised by :meth:`close`.
         """
         payload = checked_payload(payload)
-        self._check_usable()
-        if self._queue or not self._has_room(len(payload)):
+        self.check_usable()
+        self.check_room(len(payload))
+        future = self._create_future()
+        self._enter(payload, future)
+        return future
+
+    def check_room(self, size: int) -> None:
+        """Raise :class:`WouldBlock` if an add of so many bytes would have to wait."""
+        if self._queue or not self._has_room(size):
             raise WouldBlock(
                 f"ledger {self.id}: the window of {self._options.window_entries} entries and "
                 f"{self._options.window_bytes} bytes is full"
             )
-        future = self._create_future()
-        self._enter(payload, future)
-        return future
 
     async def add_many(self, payloads: Iterable[Payload]) -> range:
         """Append entries, also more than a window, with consecutive ids; the ids, once the last is acknowledged.
@@ -227,11 +235,13 @@ class LedgerWriter:
         been added.
         """
         checked = [checked_payload(payload) for payload in payloads]
-        self._check_usable()
+        self.check_usable()
         if not checked:
             end = self._pipeline.next_entry_id + len(self._payloads)
             return range(end, end)
-        last = await self._enqueue(checked)
+        future = self._create_future()
+        self.enqueue(checked, future)
+        last = await future
         return range(last + 1 - len(checked), last + 1)
 
     async def flush(self) -> None:
@@ -247,13 +257,13 @@ class LedgerWriter:
             self._flushes.append((end - 1, acknowledged))
             await acknowledged
 
-    def _enqueue(self, payloads: Sequence[bytes]) -> asyncio.Future[EntryId]:
-        future: asyncio.Future[EntryId] = self._create_future()
+    def enqueue(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
+        """Queue checked payloads behind everything else, room or not; ``future`` gets the id of the last. For callers
+        who have called :meth:`check_usable` and bound by themselves what waits."""
         self._queue.append(_Queued(payloads, future))
         self._queued_entries += len(payloads)
         self._direct = False
         self._admit()
-        return future
 
     def _admit(self) -> None:
         """Let in from the queue what there is room for, in order."""
@@ -288,7 +298,8 @@ class LedgerWriter:
             self._turn_scheduled = True
             self._loop.call_soon(self._end_turn)
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise what an add would be refused with now: the writer's failure, or :class:`LedgerClosedError`."""
         if self._failure is not None:
             # PROTOCOL W6: an add issued after the failure did not happen.
             raise another(self._failure, may_have_happened=False)
@@ -381,6 +392,8 @@ class LedgerWriter:
         self._failure = error
         self._replication.stop()
         self._fail_pending(error, in_doubt=True)
+        if self._on_failure is not None:
+            self._on_failure(error)
 
     def _fail_pending(self, error: OctavoError, *, in_doubt: bool) -> None:
         """Fail every unacknowledged add; with ``in_doubt`` those that may be on some bookie say so (PROTOCOL W6)."""

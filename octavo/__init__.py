@@ -15,6 +15,7 @@ from octavo._version import __version__
 
 if TYPE_CHECKING:
     from octavo.client.client import BookieStatus, Client, connect
+    from octavo.client.explicit_writer import ExplicitIdWriter
     from octavo.client.reader import LedgerReader
     from octavo.client.writer import LedgerWriter
     from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
@@ -53,6 +54,7 @@ __all__ = [
     "DuplicateEntryError",
     "Entry",
     "EntryTooLargeError",
+    "ExplicitIdWriter",
     "Fragment",
     "InvalidArgumentError",
     "LedgerClosedError",
@@ -84,6 +86,7 @@ _HOMES = {
     "Client": "octavo.client.client",
     "Digest": "octavo.protocol.entries",
     "Entry": "octavo.protocol.entries",
+    "ExplicitIdWriter": "octavo.client.explicit_writer",
     "Fragment": "octavo.metadata.model",
     "LedgerMetadata": "octavo.metadata.model",
     "LedgerReader": "octavo.client.reader",

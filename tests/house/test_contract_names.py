@@ -69,6 +69,7 @@ def test_signatures_that_programs_rely_on() -> None:
         "password": b"",
         "digest": octavo.Digest.CRC32C,
         "custom_metadata": None,
+        "ids": "sequential",
     }
     opening = inspect.signature(octavo.Client.open_ledger).parameters
     assert opening["password"].default == b""
