@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 from octavo.bookie.filesystem import DiskSpace
+from octavo.protocol.errors import OctavoError
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -17,7 +18,8 @@ client of the cluster."""
 
 
 class FreeSpace:
-    """Looks at a disk from time to time. ``moved`` is awaited when :attr:`told_bytes` has changed."""
+    """Looks at a disk from time to time. ``moved`` is awaited when :attr:`told_bytes` has changed, and again later
+    if it raises an :class:`OctavoError`."""
 
     def __init__(self, look: Callable[[], Awaitable[DiskSpace]], moved: Callable[[], Awaitable[None]]) -> None:
         self._look = look
@@ -38,10 +40,17 @@ class FreeSpace:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _keep_looking(self) -> None:
+        untold = False
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if await self._refresh():
-                await self._moved()
+            untold |= await self._refresh()
+            if untold:
+                try:
+                    await self._moved()
+                    untold = False
+                except OctavoError as error:
+                    # The metadata store is out of reach: told at the next look.
+                    log.warning("free space not told", error=type(error).__name__, reason=error.message)
 
     async def _refresh(self) -> bool:
         try:

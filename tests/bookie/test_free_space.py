@@ -6,6 +6,7 @@ import pytest
 from octavo.bookie import free_space
 from octavo.bookie.filesystem import DiskSpace
 from octavo.bookie.free_space import FreeSpace
+from octavo.protocol.errors import MetadataUnavailableError
 
 
 class Disk:
@@ -15,6 +16,7 @@ class Disk:
         self.free_bytes: int | None = free_bytes
         self.looks = 0
         self.told: list[int | None] = []
+        self.deaf = False
         self.space = FreeSpace(self.look, self.moved)
 
     async def look(self) -> DiskSpace:
@@ -24,6 +26,8 @@ class Disk:
         return DiskSpace(1000, self.free_bytes)
 
     async def moved(self) -> None:
+        if self.deaf:
+            raise MetadataUnavailableError("the metadata store does not answer")
         self.told.append(self.space.told_bytes)
 
     async def next_look(self) -> None:
@@ -58,4 +62,17 @@ async def test_disk_that_cannot_be_asked_has_unknown_room_until_it_can(monkeypat
     disk.free_bytes = 601
     await disk.next_look()
     assert disk.told == [None, 601]
+    await disk.space.stop()
+
+
+async def test_what_the_cluster_could_not_be_told_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_space, "LOOK_SECONDS", 0.0)
+    disk = Disk(600)
+    await disk.space.start()
+    disk.deaf, disk.free_bytes = True, 100
+    await disk.next_look()
+    disk.deaf = False
+    await disk.next_look()
+    await disk.next_look()
+    assert disk.told == [100]
     await disk.space.stop()
