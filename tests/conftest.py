@@ -23,7 +23,9 @@ settings.load_profile("long" if os.environ.get("OCTAVO_LONG") == "1" else "quick
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--rewrite", action="store_true", help="take what scripts (support/scripts.py) answer now as what is expected"
+        "--rewrite",
+        action="store_true",
+        help="take what scripts (support/scripts.py) and golden files (support/golden.py) say now as what is expected",
     )
 
 
