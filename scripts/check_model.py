@@ -46,7 +46,7 @@ def run_canary(name: str, show_trace: bool) -> Report:
     if healthy.violation is not None or not healthy.exhausted:
         lines.append(f"{_figures(healthy, started)}  {'not clean without it':<22}  {name}")
         lines += [str(healthy.violation or "")]
-    good = violation is not None and violation.what.startswith(canary.rule) and healthy.exhausted
+    good = violation is not None and violation.what.startswith(canary.promise) and healthy.exhausted
     return good, "\n".join(lines)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.tree import ROOT
 
-TARGETS = ("demo", "up", "test", "check", "bench")
+TARGETS = ("demo", "up", "test", "check", "model", "bench")
 
 SETUP_INPUTS = (".python-version", "pyproject.toml", "scripts/setup_venv.sh")
 

@@ -16,6 +16,7 @@ from model.exchange import (
     Add,
     Answer,
     Done,
+    Fence,
     Found,
     Lac,
     Message,
@@ -58,7 +59,7 @@ class BookieState:
         return replace(
             self,
             waiting=tuple(message for message in self.waiting if message.client != client),
-            slow=tuple(one.orphaned() if one.client == client else one for one in self.slow),
+            slow=tuple(left for one in self.slow if (left := one.orphaned() if one.client == client else one)),
         )
 
 
@@ -101,7 +102,8 @@ class Bookie:
         return self.fences(request) and (state.fence_unsynced or bool(state.unsynced))
 
     def fences(self, request: Request) -> bool:
-        return isinstance(request, Read | ReadLac) and request.fence
+        """Whether the request is a fence besides what else it is."""
+        return isinstance(request, Fence) or (isinstance(request, Read | ReadLac) and request.fence)
 
     def accept(self, state: BookieState, request: Request) -> tuple[BookieState, Answer | None]:
         """One synchronous step: decide on the state as it is, and give the state after it."""
@@ -111,6 +113,8 @@ class Bookie:
             return self.write_lac(state, request), None
         if self.fences(request):
             state = self.fence(state)
+        if isinstance(request, Fence):
+            return state, None
         if isinstance(request, Read):
             return state, self.read(state, request)
         assert isinstance(request, ReadLac)
@@ -205,6 +209,7 @@ class Bookie:
             fenced=state.fenced and not state.fence_unsynced,
             unsynced=frozenset(),
             fence_unsynced=False,
+            trusted=frozenset(),
             waiting=(),
             slow=(),
         )

@@ -1,18 +1,40 @@
 """Rules broken on purpose, one at a time: each must be found (PROTOCOL, Canaries).
 
-A canary is a setting and the same setting with one rule broken, in the harness only: a bookie, a pipeline or a
-recovery with one method changed. The broken one must break a promise, the other one must be exhausted without; so the
+A canary is a setting and the same setting with one rule broken, in the harness only: a bookie, a writer or a recovery
+with one method changed. The broken one must break a promise, the other one must be exhausted without; so the
 promises, the faults and the bounds of the setting are all shown to be sharp enough for that rule.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from model.bookie import Bookie, BookieState
-from model.exchange import Answer, Request
-from model.sealing import PAYLOADS, metadata
+from model.broken_bookies import (
+    AnswersBeforeItFences,
+    AnswersBeforeTheSync,
+    DeniesWhatIsDamaged,
+    DeniesWhatItLost,
+    ForgetsItsFence,
+    LetsQueuedAddsThrough,
+    ShowsEverything,
+    TrustsWhatReplayFinds,
+)
+from model.broken_clients import (
+    AcknowledgesWhileChanging,
+    CommitsEarly,
+    CountsReplacedBookies,
+    CoversOneShort,
+    ReadsWithoutFence,
+    SealsAgain,
+    SealsLacsItself,
+    StartsAtTheLac,
+    TakesCutForAbsent,
+)
+from model.client import Client
+from model.reference_recovery import ReferenceRecovery
+from model.reference_writer import ReferenceWriter
+from model.sealing import PAYLOADS, metadata, sealed
 from model.setting import Placement, Setting
-from model.writer import Writer
 from octavo.protocol.quorums import Quorums
 
 
@@ -22,8 +44,8 @@ class Canary:
 
     name: str
     """As PROTOCOL's list of canaries has it."""
-    rule: str
-    """The promise that must be found broken, as a violation begins."""
+    promise: str
+    """What must be found broken: a violation begins with it."""
     make: Callable[[bool], Setting]
     """The setting; True: with the rule broken."""
 
@@ -38,68 +60,187 @@ class Canary:
         return self.make(True)
 
 
-def writer_alone(name: str, quorums: Quorums, *, entries: int, bookie: Bookie, budget: dict[str, int]) -> Setting:
-    """A writer and its ensemble, without spares."""
-    bookies = quorums.ensemble_size
-    return Setting(
-        name,
-        quorums,
-        bookies,
-        lambda: [Placement(metadata(quorums), (BookieState(),) * bookies)],
-        lambda placement: [Writer(placement.metadata, entries=entries)],
-        PAYLOADS,
-        budget=budget,
-        bookie=bookie,
-    )
+ONE, TWO_ACK_ONE, TWO, THREE = Quorums(1, 1, 1), Quorums(2, 2, 1), Quorums(2, 2, 2), Quorums(3, 3, 2)
 
 
-# --- bookies ----------------------------------------------------------------------------------------------------------
+def bookies(
+    kind: type[Bookie], quorums: Quorums, *, entries: int = 1, recovers: bool, **budget: int
+) -> Callable[[bool], Setting]:
+    """A writer, maybe a recovery, and bookies of a kind when the rule is broken."""
+    syncs = bool({"power_cuts", "kills"} & set(budget))
+
+    def make(broken: bool) -> Setting:
+        def clients(placement: Placement) -> Sequence[Client]:
+            writer = ReferenceWriter(placement.metadata, bookies=quorums.ensemble_size, entries=entries)
+            recovery = ReferenceRecovery(quorums, bookies=quorums.ensemble_size, index=1)
+            return [writer, recovery] if recovers else [writer]
+
+        return Setting(
+            f"bookies, {kind.__name__}",
+            quorums,
+            quorums.ensemble_size,
+            lambda: [Placement(metadata(quorums), (BookieState(),) * quorums.ensemble_size)],
+            clients,
+            PAYLOADS,
+            budget={name.replace("_", " "): times for name, times in budget.items()},
+            bookie=(kind if broken else Bookie)(syncs=syncs),
+            like_clients=((0,), (1,)) if recovers else ((0,),),
+        )
+
+    return make
 
 
-class ShowsEverything(Bookie):
-    """Ordinary reads above the LAC."""
+def writers(
+    kind: type[ReferenceWriter], quorums: Quorums, *, spares: int, entries: int, recovers: bool, breaks: int
+) -> Callable[[bool], Setting]:
+    """A writer, of a kind when the rule is broken, maybe with spares, and maybe a recovery."""
+    count = quorums.ensemble_size + spares
 
-    def readable(self, state: BookieState, last_add_confirmed: int) -> tuple[bytes, ...]:
-        return state.held
+    def make(broken: bool) -> Setting:
+        def clients(placement: Placement) -> Sequence[Client]:
+            writer = (kind if broken else ReferenceWriter)(placement.metadata, bookies=count, entries=entries)
+            recovery = ReferenceRecovery(quorums, bookies=count, index=1)
+            return [writer, recovery] if recovers else [writer]
 
+        return Setting(
+            f"writers, {kind.__name__}",
+            quorums,
+            count,
+            lambda: [Placement(metadata(quorums), (BookieState(),) * count)],
+            clients,
+            PAYLOADS,
+            budget={"breaks": breaks},
+            like_clients=((0,), (1,)) if recovers else ((0,),),
+        )
 
-class AnswersBeforeTheSync(Bookie):
-    """Acknowledging before the sync."""
-
-    def must_wait(self, state: BookieState, request: Request, answer: Answer) -> bool:
-        return False
-
-
-class TrustsWhatReplayFinds(Bookie):
-    """Unsynced replayed data trusted."""
-
-    def kill(self, state: BookieState) -> BookieState:
-        return replace(super().kill(state), unsynced=state.unsynced, trusted=state.unsynced)
-
-    def must_wait(self, state: BookieState, request: Request, answer: Answer) -> bool:
-        believed = replace(state, unsynced=state.unsynced - state.trusted)
-        return super().must_wait(believed, request, answer)
-
-
-def _reads_above_the_lac(broken: bool) -> Setting:
-    bookie = (ShowsEverything if broken else Bookie)(syncs=False)
-    return writer_alone("ordinary reads", Quorums(2, 2, 2), entries=2, bookie=bookie, budget={})
+    return make
 
 
-def _before_the_sync(broken: bool) -> Setting:
-    bookie = (AnswersBeforeTheSync if broken else Bookie)(syncs=True)
-    return writer_alone("syncs", Quorums(2, 2, 1), entries=1, bookie=bookie, budget={"power cuts": 1})
+def recoveries(
+    kind: type[ReferenceRecovery],
+    quorums: Quorums,
+    holdings: Sequence[Sequence[int]],
+    *,
+    history: Sequence[tuple[int, str]] = (),
+    acknowledged: int,
+    count: int = 1,
+    reads_ahead: int = 1,
+    bookie: type[Bookie] = Bookie,
+    **budget: int,
+) -> Callable[[bool], Setting]:
+    """Recoveries, of a kind when the rule is broken, after a writer that has left these ids on each bookie."""
+
+    def make(broken: bool) -> Setting:
+        placement = Placement(
+            metadata(quorums, *history),
+            tuple(BookieState(held=tuple(sealed(entry_id, -1) for entry_id in ids)) for ids in holdings),
+            acknowledged=acknowledged,
+        )
+        recovery = kind if broken else ReferenceRecovery
+        return Setting(
+            f"recoveries, {kind.__name__}",
+            quorums,
+            len(holdings),
+            lambda: [placement],
+            lambda _: [
+                recovery(quorums, bookies=len(holdings), reads_ahead=reads_ahead, index=at) for at in range(count)
+            ],
+            PAYLOADS,
+            budget=budget,
+            bookie=(bookie if broken else Bookie)(syncs=False),
+            like_clients=(tuple(range(count)),),
+        )
+
+    return make
 
 
-def _trusting_replay(broken: bool) -> Setting:
-    bookie = (TrustsWhatReplayFinds if broken else Bookie)(syncs=True)
-    return writer_alone("kills", Quorums(2, 2, 1), entries=1, bookie=bookie, budget={"kills": 1})
+def live(kind: type[ReferenceRecovery], quorums: Quorums) -> Callable[[bool], Setting]:
+    """A recovery, of a kind when the rule is broken, while the writer is at work."""
 
+    def make(broken: bool) -> Setting:
+        count = quorums.ensemble_size
 
-# --- the list ---------------------------------------------------------------------------------------------------------
+        def clients(placement: Placement) -> Sequence[Client]:
+            writer = ReferenceWriter(placement.metadata, bookies=count, entries=1)
+            return [writer, (kind if broken else ReferenceRecovery)(quorums, bookies=count, index=1)]
+
+        return Setting(
+            f"live, {kind.__name__}",
+            quorums,
+            count,
+            lambda: [Placement(metadata(quorums), (BookieState(),) * count)],
+            clients,
+            PAYLOADS,
+            like_clients=((0,), (1,)),
+        )
+
+    return make
+
 
 CANARIES = (
-    Canary("ordinary reads above the LAC", "I3", _reads_above_the_lac),
-    Canary("acknowledging before the sync", "I1", _before_the_sync),
-    Canary("unsynced replayed data trusted", "I1", _trusting_replay),
+    Canary(
+        "recovery reads that do not fence",
+        "I2, I7",
+        live(ReadsWithoutFence, THREE),
+    ),
+    Canary(
+        "recovery starting below the last fragment",
+        "I6",
+        recoveries(StartsAtTheLac, TWO, [(0,), (0,), ()], history=((0, "ab"), (1, "ac")), acknowledged=0),
+    ),
+    Canary(
+        'a wiped bookie answering "absent"',
+        "I2, I7",
+        recoveries(ReferenceRecovery, TWO, [(0,), (0,)], acknowledged=0, bookie=DeniesWhatItLost, wipes=1),
+    ),
+    Canary(
+        'corruption answered as "absent"',
+        "I2, I7",
+        recoveries(ReferenceRecovery, TWO, [(0,), (0,)], acknowledged=0, bookie=DeniesWhatIsDamaged, damages=1),
+    ),
+    Canary(
+        'a truncated answer taken as "absent"',
+        "I2, I7",
+        recoveries(TakesCutForAbsent, TWO, [(0, 1), (0, 1)], acknowledged=1, reads_ahead=2, cuts=1),
+    ),
+    Canary(
+        "acknowledging before the sync", "I1", bookies(AnswersBeforeTheSync, TWO_ACK_ONE, recovers=False, power_cuts=1)
+    ),
+    Canary(
+        "acknowledging during an ensemble change",
+        "I1",
+        writers(AcknowledgesWhileChanging, TWO_ACK_ONE, spares=1, entries=1, recovers=False, breaks=1),
+    ),
+    Canary(
+        "re-sealing on resend", "I3", writers(SealsAgain, TWO_ACK_ONE, spares=0, entries=2, recovers=False, breaks=1)
+    ),
+    Canary(
+        "a recoverer publishing a LAC of its own",
+        "I3",
+        recoveries(SealsLacsItself, TWO, [(0, 1), (0,), ()], acknowledged=0, breaks=1),
+    ),
+    Canary(
+        "coverage off by one for Qw > Qa", "I2, I7", recoveries(CoversOneShort, THREE, [(0,), (0,), ()], acknowledged=0)
+    ),
+    Canary(
+        "confirmations of a replaced bookie still counted",
+        "I1",
+        writers(CountsReplacedBookies, TWO, spares=1, entries=1, recovers=False, breaks=1),
+    ),
+    Canary(
+        "committing recovery's ensemble changes early",
+        "I1",
+        recoveries(CommitsEarly, TWO, [(0,), (0,), ()], acknowledged=0, count=2, breaks=1),
+    ),
+    Canary("a fence not made durable", "I2, I7", bookies(ForgetsItsFence, ONE, recovers=True, power_cuts=1)),
+    Canary(
+        "a fencing lookup computed before the fence", "I2, I7", bookies(AnswersBeforeItFences, THREE, recovers=True)
+    ),
+    Canary("adds queued behind a fence let through", "I2, I7", bookies(LetsQueuedAddsThrough, ONE, recovers=True)),
+    Canary(
+        "unsynced replayed data trusted",
+        "I1",
+        bookies(TrustsWhatReplayFinds, TWO_ACK_ONE, recovers=False, kills=1, breaks=1),
+    ),
+    Canary("ordinary reads above the LAC", "I3", bookies(ShowsEverything, TWO, entries=2, recovers=False)),
 )

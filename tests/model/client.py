@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from model.exchange import Message
 from model.renaming import Renaming
@@ -21,6 +21,9 @@ class Step:
     fault: str | None = None
     """Which of the budget's faults it is; None: none."""
 
+
+BEGIN: Final = Step("begins")
+"""The first event of every client, at the very beginning."""
 
 type Event = Message | Step
 """A message with an answer, or a step of one's own."""
@@ -53,9 +56,17 @@ class Client(ABC):
     def key(self) -> Hashable:
         """Everything that decides what it does next, but for its index."""
 
+    def take(self, event: Event) -> list[Message]:
+        """Take an event; the requests it sends then."""
+        return self.begin() if event == BEGIN else self.on(event)
+
+    @abstractmethod
+    def begin(self) -> list[Message]:
+        """The first thing it does, which it may as well do at once: only what is sent can be late."""
+
     @abstractmethod
     def on(self, event: Event) -> list[Message]:
-        """Take an event; the requests it sends then."""
+        """Take any later event; the requests it sends then."""
 
     @abstractmethod
     def steps(self) -> list[Step]:
@@ -80,6 +91,9 @@ class Client(ABC):
     def acknowledged(self) -> int:
         """The highest entry that its caller was told is acknowledged; -1 before the first."""
         return -1
+
+    acknowledges_nothing = False
+    """Whether it never acknowledges anything to anybody."""
 
     @property
     def did_not_happen_from(self) -> int | None:

@@ -54,7 +54,12 @@ class Change:
     change: MetadataChange
 
 
-type Request = Add | Read | ReadLac | WriteLac | Change
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What is left of a fencing read that nobody waits for."""
+
+
+type Request = Add | Read | ReadLac | WriteLac | Fence | Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +144,14 @@ class Message:
         """The answer on its way back."""
         return replace(self, answer=answer)
 
-    def orphaned(self) -> Self:
-        """The request with nobody waiting for its answer."""
-        return replace(self, client=None, tag=None)
+    def orphaned(self) -> Self | None:
+        """The request with nobody waiting for its answer; None if it has no other use."""
+        request = self.request
+        if isinstance(request, Read | ReadLac):
+            if not request.fence:
+                return None
+            request = Fence()
+        return replace(self, client=None, tag=None, request=request)
 
 
 def entry_text(sealed: bytes) -> str:
@@ -165,6 +175,8 @@ def request_text(request: Request) -> str:
         return f"{'fencing read' if request.fence else 'read'} of {ids}"
     if isinstance(request, ReadLac):
         return "fence and LAC read" if request.fence else "LAC read"
+    if isinstance(request, Fence):
+        return "fence"
     if isinstance(request, WriteLac):
         return f"explicit LAC {header_of(request.sealed).entry_id}"
     return f"change {type(request.change).__name__}"
@@ -195,3 +207,14 @@ def metadata_text(metadata: LedgerMetadata) -> str:
         end = " empty" if metadata.last_entry_id is None else f" at {metadata.last_entry_id}"
     fragments = " ".join(f"[{part.first_entry_id}: {''.join(part.bookies)}]" for part in metadata.fragments)
     return f"{metadata.state.name}{end} {fragments}"
+
+
+def possible_answers(request: Request) -> tuple[Answer, ...]:
+    """One answer of each kind to a request of a bookie: a client that ignores them all has given it up."""
+    if isinstance(request, Add):
+        return Done(), Refused(FENCED), Failed()
+    if isinstance(request, Read):
+        unknown = Found(request.last, (), tuple(range(request.first, request.last + 1)))
+        return Found(request.last, (), ()), unknown, Failed()
+    assert isinstance(request, ReadLac)
+    return Lac(None, None, in_doubt=False), Failed()

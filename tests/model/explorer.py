@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
+class BrokenPromiseError(Exception):
+    """Raised by :meth:`Model.successors` when what happens next breaks a promise within the step itself."""
+
+
 class Model[S: Hashable, A](Protocol):
     """What can be explored. States and actions are values."""
 
@@ -87,7 +91,11 @@ def explore[S: Hashable, A](
             break
         frontier, found = found, []
         for state in frontier:
-            following = model.successors(state)
+            try:
+                following = model.successors(state)
+            except BrokenPromiseError as broken:
+                _judge(model, predecessor, state, str(broken), result)
+                break
             if following:
                 result.transitions += len(following)
                 found += _enter(model, predecessor, ((state, successor) for _, successor in following), result)
@@ -146,7 +154,11 @@ def walk[S: Hashable, A](model: Model[S, A], *, seed: int, walks: int, steps_max
         path = [state]
         problem = model.violation(state)
         while problem is None and len(path) <= steps_max:
-            choices = list(model.successors(state))
+            try:
+                choices = model.successors(state)
+            except BrokenPromiseError as broken:
+                problem = str(broken)
+                break
             if not choices:
                 result.final_states += 1
                 problem = model.stuck(state)

@@ -20,7 +20,7 @@ class Faults:
 
     def of(self, state: State) -> list[tuple[Action, State]]:
         """Everything of the kind that can happen in a state."""
-        found = self._breaks(state) if state[4][BREAK] else []
+        found = self.breaks(state)
         metadata, bookies, clients, messages, budget = state
         for server, number in enumerate(bookies):
             for kind, after, answers, fault in self._changes(number, budget):
@@ -63,8 +63,10 @@ class Faults:
             if after != bookie or answers
         ]
 
-    def _breaks(self, state: State) -> list[tuple[Action, State]]:
+    def breaks(self, state: State) -> list[tuple[Action, State]]:
         """Any connection between a client and a bookie that something is under way on."""
+        if not state[4][BREAK]:
+            return []
         world = self._world
         ways = set()
         for number in state[3]:
@@ -90,7 +92,7 @@ class Faults:
                 continue
             failures.append(message.answered(Failed()))
             if message.answer is None:
-                kept.append(world.messages.number(message.orphaned()))
+                kept += world.left_of(number)
         bookie = world.bookies[bookies[server]]
         failures += [
             message.answered(Failed()) for message in (*bookie.waiting, *bookie.slow) if message.client == client

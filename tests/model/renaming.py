@@ -9,7 +9,7 @@ rewritten in the moved order, so that a client that tells bookies by position fi
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations, product
-from typing import Any, cast
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 from octavo.metadata.changes import ChangeEnsemble, CloseLedger, FinishRecovery
 from octavo.metadata.model import Fragment, LedgerMetadata
@@ -26,6 +26,14 @@ def bookie_id(index: int) -> BookieId:
 def bookie_index(name: BookieId) -> int:
     """The inverse of :func:`bookie_id`."""
     return BOOKIE_NAMES.index(name)
+
+
+@runtime_checkable
+class Renameable(Protocol):
+    """A change of the metadata that the harness has made up."""
+
+    def renamed(self, renaming: "Renaming") -> Self:
+        """The same under other names."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,8 @@ class Renaming:
         elif isinstance(value, FinishRecovery):
             fragments = tuple(map(self.value, value.fragments))
             renamed = replace(value, base=self.value(value.base), fragments=fragments)
+        elif isinstance(value, Renameable):
+            renamed = value.renamed(self)
         return cast("T", renamed)
 
 

@@ -40,3 +40,5 @@ class Setting:
     """Groups of clients that do the same; every client is in one."""
     symmetric: bool = True
     """Whether bookies can be interchanged: E = Qw, and no client tells one from another."""
+    reduced: bool = True
+    """Whether a client that nobody can affect goes first (:mod:`model.world`)."""

@@ -1,14 +1,20 @@
 """What is explored, and how far: the list behind `make model` and the tests."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from model.bookie import BookieState
+from model import frozen
+from model.bookie import Bookie, BookieState
+from model.client import Client
 from model.explorer import Exploration, explore, walk
+from model.pipeline_writer import PipelineWriter
+from model.reference_recovery import ReferenceRecovery
+from model.reference_writer import ReferenceWriter
 from model.sealing import PAYLOADS, metadata
 from model.setting import Placement, Setting
 from model.world import World
-from model.writer import Writer
+from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.quorums import Quorums
 
 
@@ -16,13 +22,17 @@ from octavo.protocol.quorums import Quorums
 class Job:
     """A setting, and how it is explored: exhaustively unless bounds or walks are given."""
 
-    name: str
     make: Callable[[], Setting]
     quick: bool = False
     """Whether it is part of ``make test``."""
     depth_max: int | None = None
     walks: int = 0
-    steps_max: int = field(default=0)
+    steps_max: int = 0
+
+    @property
+    def name(self) -> str:
+        """The setting's."""
+        return self.make().name
 
     def run(self, seed: int = 0) -> Exploration:
         """Explore. ``seed`` is that of the walks."""
@@ -40,17 +50,221 @@ class Job:
         return f"{exploration.walks} walks" if self.walks else f"all up to depth {exploration.depth}"
 
 
-def _three_entries() -> Setting:
-    quorums = Quorums(3, 3, 2)
-    return Setting(
-        "a writer alone",
+def pipeline_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, tells_lac: bool) -> Client:
+    """The real pipeline. It changes no ensemble, however many ``bookies`` there are."""
+    return PipelineWriter(ledger, entries=entries, tells_lac=tells_lac)
+
+
+def reference_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, tells_lac: bool) -> Client:
+    """The specification, with ensemble changes as far as there are spares."""
+    return ReferenceWriter(ledger, bookies=bookies, entries=entries, tells_lac=tells_lac)
+
+
+class MakeWriter(Protocol):
+    """One of the above."""
+
+    def __call__(self, ledger: LedgerMetadata, *, bookies: int, entries: int, tells_lac: bool) -> Client: ...
+
+
+def live(
+    what: str,
+    sizes: tuple[int, int, int],
+    *,
+    writer: MakeWriter = reference_writer,
+    spares: int = 0,
+    entries: int,
+    recoveries: int,
+    reads_ahead: int = 1,
+    tells_lac: bool = False,
+    syncs: bool = False,
+    **budget: int,
+) -> Callable[[], Setting]:
+    """A writer at work, and recoveries that begin at any moment."""
+    quorums = Quorums(*sizes)
+    bookies = quorums.ensemble_size + spares
+
+    def clients(placement: Placement) -> Sequence[Client]:
+        return [
+            writer(placement.metadata, bookies=bookies, entries=entries, tells_lac=tells_lac),
+            *(
+                ReferenceRecovery(quorums, bookies=bookies, reads_ahead=reads_ahead, index=1 + at)
+                for at in range(recoveries)
+            ),
+        ]
+
+    return lambda: Setting(
+        f"E={sizes[0]} Qw={sizes[1]} Qa={sizes[2]}, {what}",
         quorums,
-        3,
-        lambda: [Placement(metadata(quorums), (BookieState(),) * 3)],
-        lambda placement: [Writer(placement.metadata, entries=2, tells_lac=True)],
+        bookies,
+        lambda: [Placement(metadata(quorums), (BookieState(),) * bookies)],
+        clients,
         PAYLOADS,
-        budget={"breaks": 1, "lost settlements": 1},
+        budget={name.replace("_", " "): times for name, times in budget.items()},
+        bookie=Bookie(syncs=syncs),
+        like_clients=((0,), tuple(range(1, 1 + recoveries))),
+        symmetric=not quorums.striped,
     )
 
 
-JOBS: tuple[Job, ...] = (Job("a writer alone, two entries, one broken connection", _three_entries, quick=True),)
+def left_behind(
+    what: str,
+    *,
+    entries: int,
+    recoveries: int,
+    reads_ahead: int = 1,
+    fences: bool = False,
+    explicit_lacs: bool = False,
+    late_adds: bool = False,
+    **budget: int,
+) -> Callable[[], Setting]:
+    """Recoveries of everything that a writer can leave behind."""
+
+    def clients(_: Placement) -> Sequence[Client]:
+        return [
+            ReferenceRecovery(frozen.QUORUMS, bookies=frozen.BOOKIES, reads_ahead=reads_ahead, index=at)
+            for at in range(recoveries)
+        ]
+
+    return lambda: Setting(
+        f"E=3 Qw=3 Qa=2, {what}",
+        frozen.QUORUMS,
+        frozen.BOOKIES,
+        lambda: frozen.placements(entries, fences=fences, explicit_lacs=explicit_lacs, late_adds=late_adds),
+        clients,
+        PAYLOADS[:entries],
+        budget=budget,
+        like_clients=(tuple(range(recoveries)),),
+    )
+
+
+JOBS: tuple[Job, ...] = (
+    Job(
+        live(
+            "the pipeline: two entries, a LAC, a break, a lost answer of the metadata",
+            (3, 3, 2),
+            writer=pipeline_writer,
+            entries=2,
+            recoveries=0,
+            tells_lac=True,
+            breaks=1,
+            lost_settlements=1,
+        ),
+        quick=True,
+    ),
+    Job(
+        live(
+            "the pipeline and a recovery: one entry, a break",
+            (3, 3, 2),
+            writer=pipeline_writer,
+            entries=1,
+            recoveries=1,
+            breaks=1,
+        ),
+        quick=True,
+    ),
+    Job(
+        live(
+            "a writer with a spare and a recovery: one entry, a break",
+            (3, 3, 2),
+            spares=1,
+            entries=1,
+            recoveries=1,
+            breaks=1,
+        ),
+        quick=True,
+    ),
+    Job(
+        left_behind(
+            "one recovery of all that a writer of two can leave, late adds", entries=2, recoveries=1, late_adds=True
+        ),
+        quick=True,
+    ),
+    Job(left_behind("two recoveries of all that a writer of one can leave", entries=1, recoveries=2), quick=True),
+    Job(
+        left_behind(
+            "one recovery of all that a writer of two can leave, late adds, fences, LACs",
+            entries=2,
+            recoveries=1,
+            fences=True,
+            explicit_lacs=True,
+            late_adds=True,
+        )
+    ),
+    Job(left_behind("one recovery of all that a writer of two can leave, a break", entries=2, recoveries=1, breaks=1)),
+    Job(
+        left_behind(
+            "one recovery, two ids a read, of all that a writer of two can leave, a cut, damage",
+            entries=2,
+            recoveries=1,
+            reads_ahead=2,
+            cuts=1,
+            damages=1,
+        )
+    ),
+    Job(left_behind("two recoveries of all that a writer of two can leave", entries=2, recoveries=2)),
+    Job(live("a writer and two recoveries: one entry", (3, 3, 2), entries=1, recoveries=2)),
+    Job(live("a writer and a recovery: one entry, a LAC", (3, 3, 2), entries=1, recoveries=1, tells_lac=True)),
+    Job(live("a writer and a recovery: two entries", (3, 3, 2), entries=2, recoveries=1)),
+    Job(
+        live(
+            "a writer with a spare and two recoveries: one entry, a break",
+            (2, 2, 1),
+            spares=1,
+            entries=1,
+            recoveries=2,
+            breaks=1,
+        )
+    ),
+    Job(
+        live(
+            "a writer with a spare and a recovery: two entries, a break",
+            (2, 2, 2),
+            spares=1,
+            entries=2,
+            recoveries=1,
+            breaks=1,
+        )
+    ),
+    Job(
+        live(
+            "a writer and a recovery: one entry, a power cut",
+            (2, 2, 1),
+            entries=1,
+            recoveries=1,
+            syncs=True,
+            power_cuts=1,
+            breaks=1,
+        )
+    ),
+    Job(live("a writer and a recovery: one entry, a wipe", (3, 3, 2), entries=1, recoveries=1, wipes=1)),
+    Job(live("a writer and a recovery: one entry", (4, 3, 2), entries=1, recoveries=1)),
+    Job(live("a writer and a recovery: two entries", (4, 3, 2), entries=2, recoveries=1), depth_max=18),
+    Job(
+        live(
+            "a writer with two spares and two recoveries: three entries, three breaks, a lost answer of the metadata",
+            (4, 3, 2),
+            spares=2,
+            entries=3,
+            recoveries=2,
+            tells_lac=True,
+            breaks=3,
+            lost_settlements=1,
+        ),
+        walks=3000,
+        steps_max=400,
+    ),
+    Job(
+        live(
+            "a writer with two spares and a recovery: four entries, three breaks",
+            (3, 3, 2),
+            spares=2,
+            entries=4,
+            recoveries=1,
+            reads_ahead=2,
+            breaks=3,
+            cuts=2,
+        ),
+        walks=3000,
+        steps_max=400,
+    ),
+)

@@ -159,7 +159,8 @@ class Symmetry:
                 message = renamed_message(event, renaming)
                 renamed, _ = world.react(moved_before, world.messages.number(message, message))
             else:
-                renamed, _ = world.act(moved_before, client.rename(event, renaming))
+                step = event if event.argument is None else client.rename(event, renaming)
+                renamed, _ = world.act(moved_before, step)
         moves.clients[number] = renamed
         return renamed
 

@@ -20,7 +20,7 @@ def test_every_promise_holds(job: Job) -> None:
 def test_rule_broken_on_purpose_is_found(canary: Canary) -> None:
     violation = explore(World(canary.broken)).violation
     assert violation is not None
-    assert violation.what.startswith(canary.rule)
+    assert violation.what.startswith(canary.promise)
 
 
 @pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.name)

@@ -4,10 +4,12 @@ import random
 from dataclasses import replace
 
 import pytest
+from model.exchange import metadata_text
 from model.explorer import explore
 from model.renaming import Renaming, interchanges
 from model.sealing import metadata
-from model.settings import JOBS, Job
+from model.setting import Setting
+from model.settings import JOBS, Job, live
 from model.states import State
 from model.world import World
 from octavo.protocol.quorums import Quorums
@@ -64,8 +66,31 @@ def test_interchanges_of_members_spares_and_like_clients() -> None:
 
 
 def test_symmetry_saves_states_and_loses_none() -> None:
-    setting = JOBS[0].make()
-    reduced, whole = World(setting), World(replace(setting, symmetric=False))
-    few, all_states = explore(reduced), explore(whole)
-    assert few.states < all_states.states < 6 * few.states + 1
+    setting = live("small", (2, 2, 2), spares=1, entries=1, recoveries=1, breaks=1)()
+    few, all_states = explore(World(setting)), explore(World(replace(setting, symmetric=False)))
+    assert few.states < all_states.states <= 2 * few.states
     assert few.depth == all_states.depth
+
+
+def endings(setting: Setting) -> set[tuple[str, ...]]:
+    """How everything may end: the metadata, and what every client knows."""
+    found: set[tuple[str, ...]] = set()
+
+    class Ending(World):
+        def stuck(self, state: State) -> str | None:
+            clients = [self.clients[number].describe() for number in state[2]]
+            found.add((metadata_text(self.metadata[state[0]]), *clients))
+            return super().stuck(state)
+
+    world = Ending(setting)
+    result = explore(world)
+    assert result.exhausted, str(result.violation)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("entries", "recoveries", "breaks"), [(1, 1, 1), (2, 1, 0), (1, 2, 0)], ids=["break", "entries", "recoveries"]
+)
+def test_leaving_out_what_nobody_can_see_loses_no_ending(entries: int, recoveries: int, breaks: int) -> None:
+    setting = live("small", (2, 2, 1), entries=entries, recoveries=recoveries, breaks=breaks)()
+    assert endings(setting) == endings(replace(setting, reduced=False))

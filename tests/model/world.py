@@ -14,8 +14,9 @@ the requests of a client that has finished are orphaned; an orphan that changes 
 from collections.abc import Hashable, Iterable, Iterator
 
 from model.bookie import BookieState
-from model.client import Client, Event, Step
-from model.exchange import STORE, Change, Changed, Conflict, Failed, Found, Message, Read
+from model.client import BEGIN, Client, Event, Step
+from model.exchange import STORE, Change, Changed, Conflict, Failed, Found, Message, Read, possible_answers
+from model.explorer import BrokenPromiseError
 from model.faults import Faults
 from model.interning import Interner
 from model.promises import Promises
@@ -39,6 +40,7 @@ from model.symmetry import Symmetry
 from model.telling import Teller
 from octavo.metadata.changes import Refuse, Write
 from octavo.metadata.model import LedgerMetadata
+from octavo.protocol.errors import OctavoError
 
 type _Taken = tuple[int, tuple[int, ...]]
 """The number after an event, and the messages sent."""
@@ -59,10 +61,12 @@ class World:
         self._receipts: dict[tuple[int, int], _Taken] = {}
         self._settlements: dict[tuple[int, int], tuple[int, int]] = {}
         self._steps: dict[int, tuple[tuple[Step, int | None], ...]] = {}
+        self._probes: dict[int, tuple[int, ...]] = {}
         self._verdicts: dict[Hashable, str | None] = {}
         assert set(setting.budget) <= set(FAULTS), "every entry of a budget names a fault"
         self._budget = tuple(setting.budget.get(fault, 0) for fault in FAULTS)
-        self._nothing_is_lost = not any(self._budget[fault] for fault in (WIPE, DAMAGE, POWER_CUT, KILL))
+        nothing_is_lost = not any(self._budget[fault] for fault in (WIPE, DAMAGE, POWER_CUT, KILL))
+        self._reduces_orphans = setting.reduced and nothing_is_lost
         self._promises = Promises(setting.quorums, setting.payloads, setting.bookie)
         self._faults = Faults(self)
         self._teller = Teller(self)
@@ -73,13 +77,14 @@ class World:
 
     def initial_states(self) -> Iterator[State]:
         for placement in self.setting.placements():
-            yield (
-                self.metadata.number(placement.metadata),
-                tuple(self.bookies.number(bookie) for bookie in placement.bookies),
-                tuple(self.root(client, placement.acknowledged) for client in self.setting.clients(placement)),
-                self.in_flight(placement.messages),
-                self._budget,
-            )
+            roots = [self.root(client, placement.acknowledged) for client in self.setting.clients(placement)]
+            begun = [self.act(root, BEGIN) for root in roots]
+            messages = self.in_flight(placement.messages)
+            for _, sent in begun:
+                messages = with_messages(messages, sent)
+            bookies = tuple(self.bookies.number(bookie) for bookie in placement.bookies)
+            clients = tuple(client for client, _ in begun)
+            yield self.metadata.number(placement.metadata), bookies, clients, messages, self._budget
 
     def root(self, client: Client, acknowledged_before: int) -> int:
         """The number of a client that comes from no other one."""
@@ -95,6 +100,11 @@ class World:
     def successors(self, state: State) -> list[tuple[Action, State]]:
         messages, budget = state[3], state[4]
         found: list[tuple[Action, State]] = []
+        if all(self.clients[client].finished for client in state[2]):
+            return found
+        alone = self._alone(state)
+        if alone is not None:
+            return self._events_of(state, alone)
         previous = -1
         for at, number in enumerate(messages):
             if number == previous:
@@ -119,6 +129,50 @@ class World:
         found += self._faults.of(state)
         return found
 
+    def _alone(self, state: State) -> int | None:
+        """A client that nobody else can affect before it acts: everything it waits for is an answer under way.
+
+        What it does then and what everybody else does are independent: its events can come first, and no state that
+        they lead to is missed but those in which it was late. None of them can break a promise that is not broken
+        later too, as it has acknowledged nothing.
+        """
+        if not self.setting.reduced:
+            return None
+        busy = 0
+        answers = 0
+        for number in state[3]:
+            message = self.messages[number]
+            if message.client is not None:
+                if message.answer is None:
+                    busy |= 1 << message.client
+                else:
+                    answers |= 1 << message.client
+        for number in state[1]:
+            for message in self.bookies[number].waiting:
+                if message.client is not None:
+                    busy |= 1 << message.client
+        for index, client in enumerate(state[2]):
+            if answers >> index & 1 and not busy >> index & 1 and self.clients[client].acknowledges_nothing:
+                return index
+        return None
+
+    def _events_of(self, state: State, index: int) -> list[tuple[Action, State]]:
+        """Everything that can happen to one client that waits for nothing but answers under way."""
+        messages, budget = state[3], state[4]
+        found: list[tuple[Action, State]] = []
+        for at, number in enumerate(messages):
+            message = self.messages[number]
+            if message.client == index:
+                rest = messages[:at] + messages[at + 1 :]
+                found.append((("answer", number, 0), self._answer(state, rest, number, message)))
+                if message.server == STORE and budget[LOST_SETTLEMENT]:
+                    found.append((("lose", number, 0), self._ask_again(state, rest, message)))
+        for which, (step, fault) in enumerate(self.steps_of(state[2][index])):
+            if fault is None or budget[fault]:
+                paid = (*state[:4], spent(budget, fault))
+                found.append((("step", index, which), self._client_moved(paid, index, self.act(state[2][index], step))))
+        return found + [way for way in self._faults.breaks(state) if way[0][1] == index]
+
     def _arrivals(
         self, state: State, rest: tuple[int, ...], number: int, message: Message
     ) -> list[tuple[Action, State]]:
@@ -126,15 +180,29 @@ class World:
         metadata, bookies, clients, _, budget = state
         server = message.server
         after, answers = self.receive(bookies[server], number)
-        if message.client is None and after == bookies[server] and self._nothing_is_lost:
-            return [(("drop", number, 0), (metadata, bookies, clients, rest, budget))]
         changed = replaced(bookies, server, after)
+        if after != bookies[server]:
+            rest = self._still_useful(changed, rest)
         whole = metadata, changed, clients, rest, budget
         found = [(("arrive", number, 0), self.answers_sent(whole, answers))]
         if budget[CUT] and isinstance(message.request, Read) and message.request.last > message.request.first:
             cut = metadata, changed, clients, rest, spent(budget, CUT)
             found += [(("cut", number, 0), self.answers_sent(cut, (self._cut_off(answer),))) for answer in answers]
         return found
+
+    def _still_useful(self, bookies: tuple[int, ...], messages: tuple[int, ...]) -> tuple[int, ...]:
+        """Sorted, without the orphans that change nothing, and never will, like the second of two equal ones."""
+        if not self._reduces_orphans:
+            return tuple(sorted(messages))
+        kept: list[int] = []
+        for number in sorted(messages):
+            message = self.messages[number]
+            if message.client is None:
+                server = bookies[message.server]
+                if self.receive(server, number)[0] == server or (kept and kept[-1] == number):
+                    continue
+            kept.append(number)
+        return tuple(kept)
 
     def _cut_off(self, number: int) -> int:
         message = self.messages[number]
@@ -164,7 +232,12 @@ class World:
         if known is None:
             current, request = self.metadata[metadata], self.messages[message].request
             assert isinstance(request, Change)
-            decision = request.change.decide(current)
+            try:
+                decision = request.change.decide(current)
+            except OctavoError as error:
+                raise BrokenPromiseError(
+                    f"I6: {type(request.change).__name__} asks for what cannot be: {error}"
+                ) from error
             after = decision.metadata if isinstance(decision, Write) else current
             answer = Conflict(after) if isinstance(decision, Refuse) else Changed(after)
             answered = self.messages[message].answered(answer)
@@ -203,7 +276,10 @@ class World:
     def _take(self, client: int, event: Event) -> _Taken:
         """One event of one client, by the real machine."""
         after = self.clients[client].copy()
-        sent = after.on(event)
+        try:
+            sent = after.take(event)
+        except AssertionError as error:
+            raise BrokenPromiseError(f"{after.name} fails an assertion of its own: {error}") from error
         unknown = len(self.clients)
         number = self.clients.number(after, after.identity())
         if number == unknown:
@@ -228,7 +304,7 @@ class World:
         metadata, bookies, clients, messages, budget = state
         after, sent = taken
         if after != clients[index]:
-            messages = self._cared_for(index, after, messages)
+            messages = self._still_useful(bookies, self._cared_for(index, after, messages))
             clients = replaced(clients, index, after)
         return metadata, bookies, clients, with_messages(messages, sent), budget
 
@@ -242,11 +318,27 @@ class World:
             elif message.answer is not None:
                 if not self.ignores(client, number):
                     kept.append(number)
-            elif finished and message.server != STORE:
-                kept.append(self.messages.number(message.orphaned()))
+            elif message.server != STORE and (finished or self._given_up(client, number)):
+                kept += self.left_of(number)
             else:
                 kept.append(number)
         return tuple(kept)
+
+    def _given_up(self, client: int, request: int) -> bool:
+        """Whether no answer to a request makes a difference to its client any more."""
+        if not self.setting.reduced:
+            return False
+        known = self._probes.get(request)
+        if known is None:
+            message = self.messages[request]
+            answers = map(message.answered, possible_answers(message.request))
+            known = self._probes[request] = self.in_flight(answers)
+        return all(self.ignores(client, answer) for answer in known)
+
+    def left_of(self, request: int) -> tuple[int, ...]:
+        """What is still on its way of a request that its client does not wait for: itself orphaned, or nothing."""
+        orphan = self.messages[request].orphaned()
+        return () if orphan is None else (self.messages.number(orphan),)
 
     def ignores(self, client: int, answer: int) -> bool:
         """Whether an answer makes no difference to a client."""

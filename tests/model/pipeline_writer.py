@@ -34,7 +34,7 @@ from octavo.protocol.quorums import Quorums
 _NO_LIMIT = 1 << 20
 
 
-class Writer(Client):
+class PipelineWriter(Client):
     """Writes ``entries`` entries, tells an explicit LAC if it is to, and closes if it is to."""
 
     def __init__(
@@ -67,6 +67,9 @@ class Writer(Client):
         outcome = self._told_lac, self._told, self._failure, self._closing, self._end
         return self._pipeline.state(), sealed_runs, self._metadata, *outcome
 
+    def begin(self) -> list[Message]:
+        return self._add()
+
     # --- events -------------------------------------------------------------------------------------------------------
 
     def on(self, event: Event) -> list[Message]:
@@ -94,7 +97,8 @@ class Writer(Client):
         return steps
 
     def rename(self, step: Step, renaming: Renaming) -> Step:
-        return Step(step.name, renaming.position(step.argument)) if isinstance(step.argument, int) else step
+        assert isinstance(step.argument, int)
+        return Step(step.name, renaming.position(step.argument))
 
     @property
     def _works(self) -> bool:
@@ -104,10 +108,7 @@ class Writer(Client):
         if isinstance(step.argument, int):
             return self._perform(self._pipeline.on_ready(step.argument))
         if step.name == "adds an entry":
-            entry_id, lac = self._pipeline.next_entry_id, self._pipeline.last_add_confirmed
-            entry = sealed(entry_id, -1 if lac is None else lac)
-            length = length_up_to(entry_id)
-            return self._perform(self._pipeline.push([entry], sealed_bytes=len(entry), length_after=length, now=0.0))
+            return self._add()
         if step.name == "tells its LAC":
             self._told_lac = self._told
             servers = map(bookie_index, self._metadata.last_fragment.bookies)
@@ -116,6 +117,12 @@ class Writer(Client):
         self._pipeline.stop()
         lac, length = self._pipeline.last_add_confirmed, self._pipeline.length
         return [Message(self.index, STORE, None, Change(CloseLedger(self._metadata.last_fragment, lac, length)))]
+
+    def _add(self) -> list[Message]:
+        entry_id, lac = self._pipeline.next_entry_id, self._pipeline.last_add_confirmed
+        entry = sealed(entry_id, -1 if lac is None else lac)
+        length = length_up_to(entry_id)
+        return self._perform(self._pipeline.push([entry], sealed_bytes=len(entry), length_after=length, now=0.0))
 
     def _answered(self, message: Message) -> list[Message]:
         if not self._works:

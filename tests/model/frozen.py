@@ -1,0 +1,108 @@
+"""What a writer that is gone can leave behind: every placement of its entries, fences and LACs.
+
+The writer has written one or two entries, E = Qw = 3 and Qa = 2, maybe with an ensemble change before, between or
+after them, and was gone at any moment; an earlier recovery may have fenced some bookies, and be gone too. What a
+caller was told is assumed to be all that can have been acknowledged: the strictest for whoever recovers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from model.bookie import BookieState
+from model.exchange import Add, Message
+from model.renaming import bookie_id, bookie_index
+from model.sealing import metadata, sealed, sealed_lac
+from model.setting import Placement
+from octavo.metadata.model import LedgerMetadata
+from octavo.protocol.quorums import Quorums
+
+QUORUMS = Quorums(3, 3, 2)
+BOOKIES = 4
+ENTRIES_MAX = 2
+
+HISTORIES: tuple[tuple[tuple[int, str], ...], ...] = (
+    ((0, "abc"),),
+    ((0, "abc"), (1, "abd")),
+    ((0, "abc"), (2, "abd")),
+)
+"""Fragments by first id and bookies. A change before the first entry replaces the only fragment, and is like none."""
+
+
+def placements(
+    entries: int, *, fences: bool = False, explicit_lacs: bool = False, late_adds: bool = False
+) -> Iterator[Placement]:
+    """Every one of so many entries.
+
+    ``fences``: also those with bookies fenced before, or the metadata IN_RECOVERY; ``explicit_lacs``: also those with
+    explicit LACs; ``late_adds``: every entry not placed on a bookie is still on its way there.
+    """
+    for history in HISTORIES:
+        ledger = metadata(QUORUMS, *history)
+        for holdings in product(range(1 << entries), repeat=BOOKIES):
+            acknowledged = _acknowledged(ledger, holdings, entries)
+            if not _possible(ledger, holdings, acknowledged):
+                continue
+            for sealed_with in range(-1, min(acknowledged, entries - 2) + 1):
+                written = (sealed(0, -1), sealed(1, sealed_with))[:entries]
+                late = _late(ledger, holdings, written) if late_adds else ()
+                bare = Placement(ledger, _bookies(holdings, written), late, acknowledged)
+                yield from _with_fences_and_lacs(bare, fences=fences, explicit_lacs=explicit_lacs)
+
+
+def _write_set(ledger: LedgerMetadata, entry_id: int) -> list[int]:
+    fragment = next(part for part in reversed(ledger.fragments) if part.first_entry_id <= entry_id)
+    return [bookie_index(name) for name in fragment.bookies]
+
+
+def _acknowledged(ledger: LedgerMetadata, holdings: tuple[int, ...], entries: int) -> int:
+    """The last entry that may have been acknowledged: all up to it on Qa bookies of their write sets."""
+    for entry_id in range(entries):
+        if sum(holdings[at] >> entry_id & 1 for at in _write_set(ledger, entry_id)) < QUORUMS.ack_quorum:
+            return entry_id - 1
+    return entries - 1
+
+
+def _possible(ledger: LedgerMetadata, holdings: tuple[int, ...], acknowledged: int) -> bool:
+    """Whether a writer can have left this: a fragment starts after the LAC, and nobody holds what it was never sent."""
+    if ledger.last_fragment.first_entry_id - 1 > acknowledged:
+        return False
+    return all(
+        any(bookie_id(at) in part.bookies for part in ledger.fragments if part.first_entry_id <= entry_id)
+        for at in range(BOOKIES)
+        for entry_id in range(ENTRIES_MAX)
+        if holdings[at] >> entry_id & 1
+    )
+
+
+def _bookies(holdings: tuple[int, ...], entries: tuple[bytes, ...]) -> tuple[BookieState, ...]:
+    return tuple(
+        BookieState(held=tuple(entry for entry_id, entry in enumerate(entries) if held >> entry_id & 1))
+        for held in holdings
+    )
+
+
+def _late(ledger: LedgerMetadata, holdings: tuple[int, ...], entries: tuple[bytes, ...]) -> tuple[Message, ...]:
+    """Adds still on their way to whom they are due and not there."""
+    return tuple(
+        Message(None, at, None, Add((entry,), recovery=False))
+        for entry_id, entry in enumerate(entries)
+        for at in _write_set(ledger, entry_id)
+        if not holdings[at] >> entry_id & 1
+    )
+
+
+def _with_fences_and_lacs(bare: Placement, *, fences: bool, explicit_lacs: bool) -> Iterator[Placement]:
+    """The placement with every set of fenced members, and every explicit LAC that a member may have been told."""
+    members = [bookie_index(name) for name in bare.metadata.last_fragment.bookies]
+    lacs = [None, *map(sealed_lac, range(bare.acknowledged + 1))] if explicit_lacs else [None]
+    for fenced in product((False, True) if fences else (False,), repeat=len(members)):
+        for told in product(lacs, repeat=len(members)):
+            bookies = list(bare.bookies)
+            for at, is_fenced, lac in zip(members, fenced, told, strict=True):
+                bookies[at] = replace(bookies[at], fenced=is_fenced, explicit_lac=lac)
+            placement = replace(bare, bookies=tuple(bookies))
+            if not any(fenced):
+                yield placement
+            if fences:
+                yield replace(placement, metadata=bare.metadata.in_recovery())
