@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import typer
-from octavo.cli import bench, bookie, bookies, ledger, up
+from octavo.cli import bench, bookie, bookies, cluster, ledger, up
 
 from octavo._version import __version__
 
@@ -40,3 +40,4 @@ app.add_typer(bookie.app)
 bookies.register(app)
 app.add_typer(ledger.app)
 app.add_typer(bench.app)
+app.add_typer(cluster.app)

@@ -8,7 +8,7 @@ from typing import Final
 from octavo.metadata.memory import memory_server, open_memory_store
 from octavo.metadata.sqlite import open_sqlite_store, path_of_uri
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, MetadataStore
-from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.errors import InvalidArgumentError, MetadataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,20 @@ async def open_metadata_store(
     return await opener(uri, OpenOptions(create, lease_seconds, rng))
 
 
+async def destroy_metadata_store(uri: str, *, on_deleted: Callable[[int], None] = lambda _number: None) -> None:
+    """Delete the cluster at ``uri`` and all its metadata; ``on_deleted`` hears how many more records have gone.
+
+    Raises :class:`MetadataUnavailableError` when there is none, :class:`MetadataError` while its bookies are running,
+    :class:`InvalidArgumentError` for a URI of another kind.
+    """
+    scheme, separator, _ = uri.partition("://")
+    destroyer = _DESTROYERS.get(scheme) if separator else None
+    if destroyer is None:
+        known = ", ".join(f"{scheme}://" for scheme in sorted(_DESTROYERS))
+        raise InvalidArgumentError(f"{uri!r} is not a cluster that can be destroyed; the schemes known are {known}")
+    await destroyer(uri, on_deleted)
+
+
 async def _open_memory(uri: str, options: OpenOptions) -> MetadataStore:
     server = memory_server(uri.removeprefix("memory://"))
     return open_memory_store(server, lease_seconds=options.lease_seconds, rng=options.rng)
@@ -63,6 +77,25 @@ async def _open_zookeeper(uri: str, options: OpenOptions) -> MetadataStore:
 
     return await open_zookeeper_store(uri, create=options.create, lease_seconds=options.lease_seconds, rng=options.rng)
 
+
+async def _destroy_sqlite(uri: str, _on_deleted: Callable[[int], None]) -> None:
+    path = path_of_uri(uri)
+    async with await open_sqlite_store(path) as store:
+        live = await store.list_bookies()
+    if live:
+        raise MetadataError(f"{uri}: {len(live)} bookies are running, {next(iter(live))} for one; stop them first")
+    # The log goes before the file it belongs to: the other way round, a new file could meet the log of the old.
+    for suffix in ("-wal", "-shm", ""):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+async def _destroy_zookeeper(uri: str, on_deleted: Callable[[int], None]) -> None:
+    from octavo.metadata.zookeeper_open import destroy_zookeeper_store  # noqa: PLC0415 - others do without aiozk
+
+    await destroy_zookeeper_store(uri, on_deleted=on_deleted)
+
+
+_DESTROYERS: Final = {"sqlite": _destroy_sqlite, "zk": _destroy_zookeeper}
 
 DRIVERS: Final[dict[str, Opener]] = {
     "memory": _open_memory,

@@ -8,7 +8,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from octavo.metadata.zookeeper_messages import (
     AUTH_XID,
@@ -59,8 +59,7 @@ class Connection(asyncio.Protocol):
     # --- asyncio.Protocol ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is of no class of asyncio's
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
