@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import typer
-from octavo.cli import bench, bookie, bookies, cluster, ledger, up
+from octavo.cli import bench, bench_create, bookie, bookies, cluster, ledger, up
 
 from octavo._version import __version__
 
@@ -39,5 +39,6 @@ up.register(app)
 app.add_typer(bookie.app)
 bookies.register(app)
 app.add_typer(ledger.app)
+bench_create.register(bench.app)
 app.add_typer(bench.app)
 app.add_typer(cluster.app)

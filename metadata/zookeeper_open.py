@@ -60,7 +60,10 @@ def _credentials(address: Address) -> tuple[str, bytes] | None:
     return parse_credentials(text, f"the variable {AUTH_VARIABLE}") if text else None
 
 
-def _connect(uri: str, *, lease_seconds: float, operation_seconds: float, rng: random.Random) -> ZooKeeperRecordStore:
+def connect_records(
+    uri: str, *, lease_seconds: float, operation_seconds: float, rng: random.Random
+) -> ZooKeeperRecordStore:
+    """A driver that looks for its servers; whether there is a cluster has not been looked at."""
     address = parse_uri(uri)
     records = ZooKeeperRecordStore(
         uri,
@@ -92,7 +95,7 @@ async def open_zookeeper_store(
     """
     check_lease_seconds(lease_seconds)
     rng = rng or random.SystemRandom()
-    records = _connect(uri, lease_seconds=lease_seconds, operation_seconds=operation_seconds, rng=rng)
+    records = connect_records(uri, lease_seconds=lease_seconds, operation_seconds=operation_seconds, rng=rng)
     try:
         cluster_id = await _read_layout(records)
         if cluster_id is None and create:
@@ -154,7 +157,7 @@ async def destroy_zookeeper_store(
     Raises :class:`MetadataUnavailableError` when there is no cluster, :class:`MetadataError` while bookies are
     registered.
     """
-    records = _connect(
+    records = connect_records(
         uri, lease_seconds=LEASE_SECONDS_DEFAULT, operation_seconds=operation_seconds, rng=random.SystemRandom()
     )
     try:
