@@ -19,6 +19,7 @@ from octavo.metadata.registration import (
     encode_cookie,
     encode_registration,
 )
+from octavo.metadata.shared_load import SharedLoad
 from octavo.metadata.store import (
     DOCUMENT_BYTES_MAX,
     LockHolder,
@@ -51,6 +52,7 @@ class RecordMetadataStore(MetadataStore):
         check_lease_seconds(lease_seconds)
         self._records = records
         self._closed = False
+        self._bookies = SharedLoad(self._load_bookies)
         self._hub = WatchHub(records.watching, self._on_topic)
         self._keeper = LeaseKeeper(records, lease_seconds, clock, lambda: f"{rng.getrandbits(128):032x}")
         records.start(self._on_change)
@@ -68,6 +70,7 @@ class RecordMetadataStore(MetadataStore):
             return
         self._closed = True
         await self._hub.close()
+        await self._bookies.close()
         await self._keeper.close()
         await self._records.close()
 
@@ -148,6 +151,10 @@ class RecordMetadataStore(MetadataStore):
         return lease
 
     async def list_bookies(self) -> Mapping[BookieId, BookieRegistration]:
+        self._open()
+        return await self._bookies.load()
+
+    async def _load_bookies(self) -> Mapping[BookieId, BookieRegistration]:
         bookies: dict[BookieId, BookieRegistration] = {}
         for record in await self._open().read_all(Kind.BOOKIE):
             bookie_id = BookieId(record.key)
@@ -160,7 +167,7 @@ class RecordMetadataStore(MetadataStore):
         async def load(
             _previous: Mapping[BookieId, BookieRegistration] | None,
         ) -> Mapping[BookieId, BookieRegistration]:
-            return await self.list_bookies()
+            return await self._load_bookies()
 
         return self._hub.watch((Kind.BOOKIE, None), load)
 

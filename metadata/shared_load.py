@@ -1,0 +1,68 @@
+"""One read for many who ask at the same time: everybody gets what was read after he asked.
+
+Who asks while a read is under way waits for the next one, together with all others who came meanwhile: so nobody gets
+something older than his question, and any number of callers costs one read at a time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from octavo.protocol.errors import ClientClosedError, InternalError, OctavoError
+
+
+class SharedLoad[T]:
+    """Shares the reads of ``load``. A caller that is cancelled disturbs no other."""
+
+    def __init__(self, load: Callable[[], Awaitable[T]]) -> None:
+        self._load = load
+        self._next: asyncio.Future[T] | None = None
+        """What the next read is going to give, if anybody waits for it."""
+        self._task: asyncio.Task[None] | None = None
+
+    async def load(self) -> T:
+        """What ``load`` gives; raises what it raises."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        following = self._next
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="shared load")
+        try:
+            # Shielded: one who is cancelled must not cancel what the others wait for.
+            return await asyncio.shield(following)
+        except OctavoError as error:
+            # A fresh instance: one raised in many tasks would gather all their tracebacks.
+            raise type(error)(error.message, may_have_happened=error.may_have_happened) from error
+
+    async def close(self) -> None:
+        """Whoever waits hears that it is closed."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        following: asyncio.Future[T] | None = None
+        try:
+            while self._next is not None:
+                following, self._next = self._next, None
+                try:
+                    value = await self._load()
+                except OctavoError as error:
+                    _fail(following, error)
+                except Exception as error:
+                    broken = InternalError(f"a shared read failed: {error!r}")
+                    broken.__cause__ = error
+                    _fail(following, broken)
+                else:
+                    following.set_result(value)
+        finally:
+            self._task = None
+            for future in (following, self._next):
+                if future is not None and not future.done():
+                    _fail(future, ClientClosedError("the metadata store has been closed"))
+            self._next = None
+
+
+def _fail[T](future: asyncio.Future[T], error: OctavoError) -> None:
+    future.set_exception(error)
+    future.exception()  # whoever asked may have gone
