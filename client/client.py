@@ -21,7 +21,7 @@ from octavo.client.placer import Placer
 from octavo.client.pool import ConnectionPool
 from octavo.client.range_read import BlameList
 from octavo.client.reader import LedgerReader
-from octavo.client.recovery import recover_ledger
+from octavo.client.recovery import Recoverer
 from octavo.client.writer import LedgerWriter
 from octavo.metadata.connect import open_metadata_store
 from octavo.metadata.model import Fragment, LedgerMetadata
@@ -126,6 +126,7 @@ class Client:
             quarantined=self._pool.quarantined,
         )
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
+        self._recoverer = Recoverer(store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng)
         self._writers: set[LedgerWriter | ExplicitIdWriter] = set()
         self._readers: set[LedgerReader] = set()
         self._creating: set[asyncio.Task[LedgerWriter] | asyncio.Task[ExplicitIdWriter]] = set()
@@ -442,7 +443,7 @@ class Client:
         if not verifier_matches(metadata.verifier, secrets, digest or metadata.digest, metadata.salt):
             raise UnauthorizedError(f"ledger {ledger_id}: wrong password or digest type")
         if recover and not metadata.is_closed:
-            ledger = await recover_ledger(ledger)
+            ledger = await self._recoverer.recover(ledger, secrets)
         self._check_open()
         reader = LedgerReader(
             ledger,

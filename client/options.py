@@ -87,6 +87,12 @@ class ClientOptions:
     """Longest a ledger takes to close on the way out of an ``async with`` block or of the client: above it pending adds
     are given up."""
 
+    # --- recovery
+
+    recovery_timeout_seconds: float = 20.0
+    """How long a bookie that cannot be reached is tried again before a recovery goes on, or gives up, without it.
+    Outlasts the restart of a bookie. While the answers of others suffice nobody waits for it."""
+
     # --- readers
 
     read_ahead_bytes: int = 4 * _MIB
@@ -149,6 +155,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "resend_delay_seconds": _SECONDS,
     "explicit_lac_delay_seconds": _SECONDS,
     "close_timeout_seconds": _SECONDS,
+    "recovery_timeout_seconds": _SECONDS,
     "read_ahead_bytes": (1, 2**40),
     "read_ahead_requests": (1, ENTRIES_PER_FRAME_MAX),
     "read_slow_seconds": _SECONDS,

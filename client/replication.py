@@ -63,7 +63,8 @@ class Replication:
 
     ``on_acknowledged(first, last)`` in order; ``on_failure(error)`` when the writer cannot go on. The replication
     goes on until it is told to :meth:`stop`. ``commit`` writes a new last fragment into the metadata and says whether
-    it stands there; ``start`` runs a coroutine that ends with the writer.
+    it stands there; ``start`` runs a coroutine that ends with the writer. A recovery
+    writes back with ``flags`` of its own, from ``first_entry_id`` on, with the ``length`` before it.
     """
 
     def __init__(
@@ -78,7 +79,11 @@ class Replication:
         start: Callable[[Coroutine[Any, Any, None]], object],
         on_acknowledged: Callable[[int, int], None],
         on_failure: Callable[[OctavoError], None],
+        first_entry_id: int = 0,
+        length: int = 0,
+        flags: AddFlag = AddFlag.NONE,
     ) -> None:
+        self._flags = flags
         self._ledger_id = metadata.ledger_id
         self._ledger_key = ledger_key
         self._options = options
@@ -93,7 +98,9 @@ class Replication:
         ensemble = metadata.last_fragment.bookies
         self._quorums = quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         self._shared_body = not quorums.striped
-        self.pipeline = Pipeline(quorums, retained_bytes_max=options.retained_bytes_max)
+        self.pipeline = Pipeline(
+            quorums, retained_bytes_max=options.retained_bytes_max, first_entry_id=first_entry_id, length=length
+        )
         self._changes = EnsembleChanges(
             self.pipeline,
             quorums,
@@ -196,7 +203,7 @@ class Replication:
                 number = run.number
                 request_id = self._next_request_id()
                 entries = list(self.pipeline.share(run, position))
-                body = Add(self._ledger_id, self._ledger_key, AddFlag.NONE, 0, entries).encode(request_id)
+                body = Add(self._ledger_id, self._ledger_key, self._flags, 0, entries).encode(request_id)
             taken = self._connections[position].send(
                 body,
                 request_id,

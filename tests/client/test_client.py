@@ -173,12 +173,17 @@ async def test_wrong_password_or_digest_changes_nothing_and_asks_no_bookie() -> 
         assert await ledger.add(b"b") == 1
 
 
-async def test_ledger_with_a_writer_cannot_be_recovered_by_this_version_and_says_what_can_be_done() -> None:
+async def test_opening_recovers_a_ledger_that_has_a_writer_which_finds_out() -> None:
     async with connected() as (_, client):
         ledger = await client.create_ledger()
-        with pytest.raises(octavo.LedgerRecoveryError, match="recover=False"):
-            await client.open_ledger(ledger.id)
-        assert await ledger.add(b"undisturbed") == 0
+        assert await ledger.add(b"kept") == 0
+        async with client.open_ledger(ledger.id) as reader:
+            assert reader.ledger_closed
+            assert [entry.payload async for entry in reader] == [b"kept"]
+        with pytest.raises(octavo.LedgerFencedError):
+            await ledger.add(b"too late")
+        with contextlib.suppress(octavo.LedgerFencedError):
+            await ledger.close()
 
 
 # --- arguments ------------------------------------------------------------------------------------------------------

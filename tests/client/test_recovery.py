@@ -1,0 +1,199 @@
+"""Recovery on bookies in memory that speak the real wire: several recoverers, hung bookies, spares, a living writer."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from octavo.client.options import ClientOptions
+from octavo.client.placer import Placer
+from octavo.client.pool import ConnectionPool
+from octavo.client.recovery import Recoverer
+from octavo.client.writer import LedgerWriter
+from octavo.metadata import LedgerMetadata, LedgerState, Versioned
+from octavo.protocol.entries import derive_secrets
+from octavo.protocol.errors import BookieStorageError, LedgerFencedError, LedgerRecoveryError, OctavoError
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.messages import Add, AddFlag, Op, Read, ReadFlag, ReadLac
+from support.writing import PASSWORD, QUICK, FakeCluster, fake_cluster
+
+HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.001, "recovery_timeout_seconds": 0.2, "connect_timeout_seconds": 0.1}
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with fake_cluster(5) as cluster:
+        yield cluster
+
+
+async def recover(cluster: FakeCluster, ledger_id: LedgerId, **options: Any) -> LedgerMetadata:
+    """By a client of its own."""
+    checked = ClientOptions.from_keywords(QUICK | HASTY | options)
+    pool = ConnectionPool(cluster.store, cluster_id=cluster.cluster_id, options=checked, rng=random.Random(0))
+    cluster.pools.append(pool)
+    placer = Placer(cluster.store, rng=random.Random(0), racks_min=1, quarantined=pool.quarantined)
+    recoverer = Recoverer(store=cluster.store, pool=pool, placer=placer, options=checked, rng=random.Random())
+    ledger: Versioned[LedgerMetadata] = await cluster.store.read_ledger(ledger_id)
+    return (await recoverer.recover(ledger, derive_secrets(PASSWORD, ledger_id))).value
+
+
+async def abandon(writer: LedgerWriter) -> None:
+    """The writer's process is gone: nothing of it is closed or told."""
+    writer._replication.close()
+    await writer._supervisor.close()
+
+
+async def test_what_was_acknowledged_is_in_it_and_the_writer_finds_out(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"abc"] * 10)
+    metadata = await recover(cluster, writer.id)
+    assert (metadata.state, metadata.last_entry_id, metadata.length) == (LedgerState.CLOSED, 9, 30)
+    with pytest.raises(LedgerFencedError):
+        await writer.add(b"too late")
+    await writer.close()  # closed with the very end that this writer would have written (W9)
+    assert await recover(cluster, writer.id) == metadata, "a closed ledger stays as it is"
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 3, 1), (5, 3, 2), (1, 1, 1)], ids=str)
+async def test_several_recoverers_at_once_agree(cluster: FakeCluster, quorums: tuple[int, int, int]) -> None:
+    writer = await cluster.writer(*quorums)
+    await writer.add_many([b"acknowledged"] * 20)
+    cluster.bookies[0].refuse(Op.ADD, BookieStorageError("one copy less"))
+    pending = [writer.add_nowait(b"in doubt") for _ in range(7)]
+    recovered = await asyncio.gather(*(recover(cluster, writer.id) for _ in range(5)))
+    assert len({(metadata.last_entry_id, metadata.length) for metadata in recovered}) == 1
+    last = recovered[0].last_entry_id
+    assert last is not None
+    assert last >= 19
+    for outcome, entry_id in zip(await asyncio.gather(*pending, return_exceptions=True), range(20, 27), strict=True):
+        if isinstance(outcome, OctavoError):
+            assert outcome.may_have_happened or entry_id > last
+        else:
+            assert entry_id <= last, "the old writer was told success for an entry that recovery dropped (I7)"
+    for entry_id in range(last + 1):
+        bookies = recovered[0].fragment_of(entry_id).bookies  # type: ignore[arg-type]
+        copies = [cluster.held(int(bookie[1:]), writer.id).get(entry_id) for bookie in bookies]
+        assert len([copy for copy in copies if copy is not None]) >= quorums[2], "committed is replicated (I5)"
+        assert len({copy for copy in copies if copy is not None}) == 1, "one value (I3)"
+
+
+async def test_an_empty_ledger_is_closed_empty(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 2, 2)
+    metadata = await recover(cluster, writer.id)
+    assert (metadata.state, metadata.last_entry_id, metadata.length) == (LedgerState.CLOSED, None, 0)
+    with contextlib.suppress(OctavoError):
+        await writer.close()
+
+
+async def test_every_recovery_read_fences(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 3)
+    await abandon(writer)
+    for bookie in cluster.bookies:
+        bookie.requests.clear()
+    await recover(cluster, writer.id)
+    asked = [request for bookie in cluster.bookies for request in bookie.requests]
+    for request in asked:
+        if isinstance(request, Read | ReadLac):
+            assert request.flags & ReadFlag.FENCE, "reads of a recovery fence too (#2614)"
+        if isinstance(request, Add):
+            assert request.flags & AddFlag.RECOVERY
+
+
+async def test_a_hung_bookie_holds_up_nobody(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 10)
+    await abandon(writer)
+    cluster.bookies[1].hang()
+    async with asyncio.timeout(5):
+        metadata = await recover(cluster, writer.id, recovery_timeout_seconds=1000, request_timeout_seconds=1000)
+    assert metadata.last_entry_id == 9
+    cluster.bookies[1].unhang()
+
+
+async def test_entries_are_written_back_to_spares_when_their_bookies_are_gone(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 10)
+    for bookie in cluster.bookies[1:3]:
+        bookie.refuse(Op.ADD, BookieStorageError("only one has it"))
+    pending = writer.add_nowait(b"on one bookie only")
+    await cluster.until(lambda: 10 in cluster.held(0, writer.id))
+    await abandon(writer)
+    metadata = await recover(cluster, writer.id)
+    assert metadata.last_entry_id in {9, 10}
+    if metadata.last_entry_id == 10:
+        assert len(metadata.fragments) == 2, "changes of the ensemble came with the end (F5, F6)"
+        bookies = metadata.last_fragment.bookies
+        assert sum(10 in cluster.held(int(bookie[1:]), writer.id) for bookie in bookies) >= 2
+    pending.cancel()
+
+
+async def test_without_enough_bookies_it_names_them_and_the_ledger_can_be_recovered_later(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 5)
+    await abandon(writer)
+    await cluster.bookies[0].stop()
+    await cluster.bookies[2].stop()
+    with pytest.raises(LedgerRecoveryError, match=r"could be fenced: bookie b0: .*; bookie b2: "):
+        await recover(cluster, writer.id)
+    assert (await cluster.store.read_ledger(writer.id)).value.state is LedgerState.IN_RECOVERY
+    await cluster.bookies[2].start()
+    assert (await recover(cluster, writer.id)).last_entry_id == 4
+
+
+async def test_a_bookie_that_cannot_tell_blocks_and_is_named(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 2)
+    await abandon(writer)
+    for bookie in cluster.bookies[:3]:
+        bookie.ledger(writer.id).unknown |= set(range(1, 5000))
+    with pytest.raises(LedgerRecoveryError, match=r"whether entry \d+ is in it: bookie b0: cannot tell of entry"):
+        await recover(cluster, writer.id)
+    for bookie in cluster.bookies[:3]:
+        bookie.ledger(writer.id).unknown.clear()
+    assert (await recover(cluster, writer.id)).last_entry_id == 1
+
+
+async def test_a_damaged_copy_is_neither_an_entry_nor_an_absence(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 3)
+    await writer.add_many([b"x"] * 2)
+    await writer.add(b"y")
+    await abandon(writer)
+    cluster.bookies[0].damage(writer.id, 2)
+    cluster.bookies[1].damage(writer.id, 2)
+    assert (await recover(cluster, writer.id)).last_entry_id == 2, "the third copy is enough"
+
+
+async def test_a_recovery_broken_off_in_the_middle_is_made_again(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 4)
+    await abandon(writer)
+    for held in (Op.READ_LAC, Op.READ, Op.ADD):
+        for bookie in cluster.bookies:
+            bookie.hold(held)
+        first = asyncio.ensure_future(recover(cluster, writer.id, recovery_timeout_seconds=100))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(first), 0.05)
+        first.cancel()
+        await asyncio.wait([first])
+        for bookie in cluster.bookies:
+            bookie.release(held)
+    assert (await recover(cluster, writer.id)).last_entry_id == 3
+
+
+async def test_many_entries_are_recovered_in_order(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 2, 2, window_entries=20_000)
+    for bookie in cluster.bookies:
+        bookie.hold(Op.ADD)  # stored, and never confirmed: all of them are to be recovered
+    pending = asyncio.ensure_future(writer.add_many([b"%d" % number for number in range(10_000)]))
+    await cluster.until(lambda: all(len(cluster.bookies[at].ledger(writer.id).entries) > 6600 for at in range(3)))
+    await abandon(writer)
+    for bookie in cluster.bookies:
+        bookie.release(Op.ADD)
+    metadata = await recover(cluster, writer.id)
+    assert metadata.last_entry_id == 9999
+    assert metadata.length == sum(len(b"%d" % number) for number in range(10_000))
+    pending.cancel()
+    await asyncio.wait([pending])
