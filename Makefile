@@ -39,6 +39,10 @@ check: setup ## formatting, lint, types, tidy rules: every one runs, and any tha
 model: setup ## the protocol, state by state: every setting, and every rule broken on purpose
 	@$(VENV)/python scripts/check_model.py $(MODEL_OPTIONS)
 
+soak: setup ## the long form of the crash, kill and damage tests
+	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 \
+		$(VENV)/pytest tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py
+
 bench: setup ## the benchmark suite
 	@$(VENV)/python scripts/bench.py
 

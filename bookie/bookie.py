@@ -100,7 +100,10 @@ class Bookie:
             )
         except OSError as error:
             raise _translated(error, config.data_dir) from error
-        except (IndexDamagedError, UnsupportedJournalError) as error:
+        except IndexDamagedError as error:
+            remedy = f"run `octavo bookie rebuild-index {config.data_dir}`"
+            raise DataWrongError(f"{error.message}; {remedy}") from error
+        except UnsupportedJournalError as error:
             raise DataWrongError(error.message) from error
         stack.push_async_callback(self._close_storage, storage)
         if storage.doubts_every_ledger:

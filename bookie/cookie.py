@@ -137,14 +137,14 @@ DECISIONS: Final[Mapping[tuple[Disks, Known], Verdict]] = {
 """A row for every combination."""
 
 _REMEDIES: Final[Mapping[Disks | Known, str]] = {
-    Disks.DAMAGED: "check the disk, and let the bookie be recovered as lost",
+    Disks.DAMAGED: "check the disk, and let it come back in doubt with `octavo bookie reset-identity`",
     Disks.NO_COOKIE: "point the bookie at its own directories, or at empty ones",
     Disks.FOREIGN: "check the metadata URI",
     Disks.MIXED: "give the directories in the places they had",
-    Disks.SOME_MISSING: "mount the missing directory, or let the bookie be recovered as lost",
+    Disks.SOME_MISSING: "mount the missing directory, or let it come back in doubt with `octavo bookie reset-identity`",
     Known.ABSENT: "check the metadata URI; a retired bookie starts again with empty directories",
-    Known.OTHER_TOKEN: "start only the original, or let the bookie be recovered as lost",
-    Known.AHEAD: "bring the newest disks back, or let the bookie be recovered as lost",
+    Known.OTHER_TOKEN: "start only the original, or let it come back in doubt with `octavo bookie reset-identity`",
+    Known.AHEAD: "bring the newest disks back, or let it come back in doubt with `octavo bookie reset-identity`",
 }
 
 

@@ -101,13 +101,11 @@ async def read_manifest(filesystem: FileSystem, directory: Path) -> Manifest:
     try:
         return decode_manifest(await read_file(filesystem, path))
     except ValueError as error:
-        raise IndexDamagedError(path, 0, f"{error}; run `octavo bookie rebuild-index`") from error
+        raise IndexDamagedError(path, 0, str(error)) from error
     except FileNotFoundError:
         # The manifest is written before anything it could name: files without it mean that it was lost.
         if await filesystem.list_directory(directory / "index"):
-            raise IndexDamagedError(
-                path, 0, "the file is missing though there are index files; run `octavo bookie rebuild-index`"
-            ) from None
+            raise IndexDamagedError(path, 0, "the file is missing though there are index files") from None
         await replace_file(filesystem, path, encode_manifest(EMPTY))
         return EMPTY
 

@@ -236,7 +236,9 @@ class DirectFile(RealFile):
             return
         error = None
         if result != size:
-            error = OSError(-result if result < 0 else errno.EIO, f"{self._path}: {result} of {size} bytes written")
+            code = -result if result < 0 else errno.EIO
+            why = os.strerror(code) if result < 0 else f"{result} of {size} bytes written"
+            error = OSError(code, why, str(self._path))
         self._release()
         _settle(future, None, error)
 
