@@ -37,9 +37,12 @@ class ZooKeeperProxy:
         """Kind of a request to lose: the connection breaks before the server has it."""
         self.lose_answer: int | None = None
         """Kind of a request whose answer to lose: the connection breaks when the server has done it."""
+        self.hold: int | None = None
+        """Kind of a request to hold back, and everything after it, until :meth:`resume`."""
+        self.held = asyncio.Event()
+        """Set when it is held."""
         self.lost = asyncio.Event()
         """Set when one of them was lost."""
-        self._awaited: tuple[int, asyncio.Event] | None = None
 
     async def __aenter__(self) -> Self:
         self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -80,11 +83,6 @@ class ZooKeeperProxy:
         """Take connections again."""
         self.refusing = False
 
-    async def wait_for(self, kind: int) -> None:
-        """Return when the next request of this kind comes, before the server has it."""
-        self._awaited = (kind, asyncio.Event())
-        await self._awaited[1].wait()
-
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -113,8 +111,10 @@ class ZooKeeperProxy:
     def note(self, kind: int) -> None:
         """A request comes."""
         self.requests.append(kind)
-        if self._awaited is not None and self._awaited[0] == kind:
-            self._awaited[1].set()
+        if kind == self.hold:
+            self.hold = None
+            self.stall()
+            self.held.set()
 
     async def wait_open(self) -> None:
         """Return when nothing is held back."""

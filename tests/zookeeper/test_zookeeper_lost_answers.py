@@ -19,6 +19,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import BookieId
 from support.ledger_metadata import open_ledger
 from support.metadata_clusters import cookie, new_ledger, registration, soon
+from support.zookeeper import Opener
 from support.zookeeper_proxy import CREATE, MULTI, SET, ZooKeeperProxy
 
 type Lose = Callable[[ZooKeeperProxy, int], None]
@@ -176,6 +177,24 @@ async def test_change_that_was_changed_again_before_it_could_be_seen_is_in_doubt
     assert failed.value.may_have_happened
 
 
+async def test_document_made_anew_while_the_change_is_under_way_is_not_changed(
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+) -> None:
+    """It has the very version that the change demands."""
+    version = await store.create_document("logs/a", b"1")
+    proxy.hold = MULTI
+    changing = asyncio.ensure_future(store.compare_and_set_document("logs/a", b"2", version))
+    await soon(proxy.held.wait())
+    await other.delete_document("logs/a")
+    await other.create_document("logs/a", b"new")
+    proxy.resume()
+    with pytest.raises(MetadataConflictError):
+        await soon(changing)
+    found = await other.read_document("logs/a")
+    assert found is not None
+    assert found.value == b"new"
+
+
 async def test_document_made_anew_is_another(store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy) -> None:
     """ZooKeeper's versions begin again with a new node: the old version must not fit it, break or no break."""
     version = await store.create_document("logs/a", b"1")
@@ -239,16 +258,30 @@ async def test_lock_is_taken_once_and_released(
     assert taken.fencing_number > lease.fencing_number
 
 
-async def test_registration_that_had_no_answer_does_not_stay(
-    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+async def test_lock_of_a_call_that_had_no_answer_is_not_held_for_ever(
+    open_store: Opener, uri: str, other: MetadataStore, proxy: ZooKeeperProxy
 ) -> None:
-    """A lock made by a call that gave up must not be held for ever by a handle that does not know of it."""
-    await (await store.lock("warm-up", "mine")).release()
-    taking = asyncio.ensure_future(store.try_lock("leader", "mine"))
-    await soon(proxy.wait_for(CREATE))
-    proxy.stall()
-    taking.cancel()
-    await asyncio.gather(taking, return_exceptions=True)
+    """The handle lives, and so does its session; but nobody knows of the lock."""
+    store = await open_store(f"zk://127.0.0.1:{proxy.port}/{uri.rpartition('/')[2]}", operation_seconds=0.5)
+    kept = await store.lock("kept", "mine")
+    proxy.hold = CREATE
+    with pytest.raises(MetadataUnavailableError) as failed:
+        await store.try_lock("leader", "mine")
+    assert failed.value.may_have_happened
     proxy.resume()
     taken = await soon(other.lock("leader", "other"))
     assert not taken.lost
+    assert not kept.lost
+
+
+async def test_lock_of_a_call_that_had_no_answer_can_be_taken_by_its_handle(
+    open_store: Opener, uri: str, other: MetadataStore, proxy: ZooKeeperProxy
+) -> None:
+    store = await open_store(f"zk://127.0.0.1:{proxy.port}/{uri.rpartition('/')[2]}", operation_seconds=0.5)
+    await store.lock("kept", "mine")
+    proxy.hold = CREATE
+    with pytest.raises(MetadataUnavailableError):
+        await store.try_lock("leader", "mine")
+    proxy.resume()
+    lease = await soon(store.lock("leader", "mine"))
+    assert await other.read_lock("leader") == ("mine", lease.fencing_number)
