@@ -9,6 +9,7 @@ import os
 from collections.abc import Generator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 NO_SKIPS = os.environ.get("OCTAVO_NO_SKIPS") == "1"
@@ -27,6 +28,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="take what scripts (support/scripts.py) and golden files (support/golden.py) say now as what is expected",
     )
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Generator[None]:
+    """A command run inside of a test sets up logging to that test's standard error, which is closed after it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
