@@ -1,6 +1,7 @@
 """Tailing readers of real bookies: everything once and in order while bookies are killed; soon, and idle for free."""
 
 import asyncio
+import contextlib
 import os
 import statistics
 import time
@@ -105,6 +106,29 @@ async def test_followers_get_everything_while_every_bookie_is_killed_in_turn(up:
             await tailed.end()
         # Where there is a spare the ensemble has changed under the followers (PROTOCOL R5).
         assert all(len(tailed.ledger.metadata.fragments) > 1 for tailed in all_tailed[:3])
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 2, 2), (3, 3, 1)], ids=str)
+async def test_ledger_recovered_by_another_client_ends_its_followers_at_its_end(
+    up: Up, sizes: tuple[int, int, int]
+) -> None:
+    payloads: list[bytes] = []
+    async with octavo_client.connect(up.uri) as writing, octavo_client.connect(up.uri) as other:
+        ledger = await writing.create_ledger(*sizes)
+        reader = await other.open_ledger(ledger.id, recover=False)
+        tail = Tail(reader)
+        await add_some(ledger, payloads, 20)
+        await tail.got(1)
+        async with other.open_ledger(ledger.id) as recovered:
+            assert recovered.ledger_closed
+            async with asyncio.timeout(60):
+                await tail.task
+            assert tail.payloads == payloads == [entry.payload async for entry in recovered]
+            assert reader.last_add_confirmed == recovered.last_add_confirmed
+        with pytest.raises(octavo_client.LedgerFencedError):
+            await ledger.add(b"too late")
+        with contextlib.suppress(octavo_client.LedgerFencedError):  # raised if that add was sent
+            await ledger.close()
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 2, 2)], ids=str)
