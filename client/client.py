@@ -8,7 +8,7 @@ be called from any task: it closes the writers, ends the readers, then lets go o
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
@@ -22,6 +22,7 @@ from octavo.client.pool import ConnectionPool
 from octavo.client.range_read import BlameList
 from octavo.client.reader import LedgerReader
 from octavo.client.recovery import Recoverer
+from octavo.client.replica_read import ReplicaAnswer, read_replica
 from octavo.client.writer import LedgerWriter
 from octavo.metadata.connect import open_metadata_store
 from octavo.metadata.model import Fragment, LedgerMetadata
@@ -221,6 +222,29 @@ class Client:
             return await self._open(LedgerId(ledger_id), password, digest, recover=recover)
 
         return Opening(open_reader)
+
+    async def read_replica(
+        self, bookie_id: str, ledger_id: int, first: int, last: int, *, modulus: int = 1, residues: Sequence[int] = (0,)
+    ) -> ReplicaAnswer:
+        """What one bookie holds of ``first..last``, whatever others hold: for checking replicas.
+
+        Only ids with ``id % modulus`` among ``residues``. The answer ends where it gets large: go on behind its
+        ``last_covered``. Nothing is verified here; needs no password, never fences.
+
+        Raises the bookie's refusal, :class:`BookieUnavailableError`, :class:`OctavoTimeoutError`.
+        """
+        _check_ledger_id(ledger_id)
+        self._check_open()
+        return await read_replica(
+            self._pool,
+            self._options,
+            bookie_id=BookieId(bookie_id),
+            ledger_id=LedgerId(ledger_id),
+            first=first,
+            last=last,
+            modulus=modulus,
+            residues=tuple(residues),
+        )
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger; its space on the bookies is freed in time. A writer it still has fails at its next add

@@ -154,6 +154,8 @@ class RangeRead:
         self.plan = plan
         self.asked_last = asked_last
         """Last id it set out to get; the plan may have given up the end of it."""
+        self.sources: list[tuple[BookieId, list[Entry]]] = []
+        """What each answer brought that verified."""
         self._replicas = replicas
         self._blame_absent = blame_absent
         self._loop = loop
@@ -195,6 +197,8 @@ class RangeRead:
         blame = self._replicas.blame
         if isinstance(outcome, ReadAnswer):
             entries, damaged = self._replicas.open_entries(outcome.entries)
+            if entries:
+                self.sources.append((ask.bookie_id, entries))
             expected = _id_count(ask, min(outcome.last_covered, ask.last))
             if damaged or (self._blame_absent and len(entries) < expected):
                 blame.blame(ask.bookie_id)

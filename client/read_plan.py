@@ -171,6 +171,19 @@ class ReadPlan:
         """When done: the ids on which every replica has given a verdict, lowest first."""
         return tuple(sorted(self._open, key=lambda segment: segment.first))
 
+    def missing_run(self) -> range:
+        """When done: the lowest missing id and those behind it that are missing too, up to one that is not."""
+        missing = {
+            entry_id
+            for segment in self._open
+            for entry_id in range(segment.first, segment.last + 1)
+            if entry_id % self._modulus in segment.residues
+        }
+        first = stop = min(missing, default=self._first)
+        while stop in missing:
+            stop += 1
+        return range(first, stop)
+
     def found_prefix(self) -> list[Entry]:
         """The entries from ``first`` up to the lowest open id, in order."""
         if len(self._found) == 1 and not self._open:

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import Self
+from typing import NamedTuple, Self
 
 from octavo.client.follow import LedgerTail
 from octavo.client.lac import LacAsker
@@ -33,7 +33,7 @@ from octavo.protocol.errors import (
     OctavoTimeoutError,
     QuorumLostError,
 )
-from octavo.protocol.ids import EntryId, LedgerId
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.quorums import Quorums
 
@@ -44,6 +44,22 @@ _RETRY_SECONDS_MIN = 0.05
 _RETRY_SECONDS_MAX = 1.0
 """Pauses between rounds while bookies are out of reach: doubling, so that a short break costs little more than
 itself."""
+
+
+class EntryBatch(NamedTuple):
+    """Consecutive entries as they arrived, and which bookies gave them."""
+
+    entries: list[Entry]
+    """At least one, in order."""
+    sources: Sequence[tuple[BookieId, Sequence[Entry]]]
+    """What each answer brought; an entry may be in several, with the same bytes."""
+
+    def bookies(self) -> list[BookieId]:
+        """A bookie that gave it, for each of :attr:`entries`."""
+        if len(self.sources) == 1:
+            return [self.sources[0][0]] * len(self.entries)
+        given = {entry.entry_id: bookie_id for bookie_id, entries in self.sources for entry in entries}
+        return [given[entry.entry_id] for entry in self.entries]
 
 
 class LedgerReader:
@@ -174,6 +190,18 @@ class LedgerReader:
     def __aiter__(self) -> AsyncIterator[Entry]:
         return self.entries()
 
+    def batches(self, first: int, last: int, *, confirmed: bool = False) -> AsyncGenerator[EntryBatch]:
+        """As :meth:`entries`, in the batches in which entries arrive: for bulk readers, to which a step per entry is
+        too much.
+
+        ``confirmed``: the caller knows from elsewhere that ``last`` is confirmed, whatever this reader has heard. The
+        :class:`QuorumLostError` for entries that cannot be had names them in ``missing``; a new call goes on behind.
+        """
+        self._check_range(first, last)
+        if not confirmed or self._view.closed:
+            self._check_readable(last)
+        return self._batches(first, last)
+
     def follow(self, first: int = 0) -> AsyncGenerator[Entry]:
         """Iterate from ``first`` on and wait for more, up to the last add confirmed as it advances; ends after the last
         entry once the ledger is closed. Never disturbs the writer.
@@ -274,6 +302,11 @@ class LedgerReader:
 
     async def _chunks(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
         """Entries ``first..last`` in order, several requests ahead of whoever consumes them."""
+        async with aclosing(self._batches(first, last)) as batches:
+            async for batch in batches:
+                yield batch.entries
+
+    async def _batches(self, first: int, last: int) -> AsyncGenerator[EntryBatch]:
         ahead: deque[RangeRead] = deque()
         position = first
         begun = first - 1
@@ -281,12 +314,12 @@ class LedgerReader:
             while position <= last:
                 begun = self._read_ahead(ahead, begun, last)
                 read = ahead.popleft()
-                entries = await self._complete(read)
-                position += len(entries)
+                batch = await self._complete(read)
+                position += len(batch.entries)
                 if position <= read.asked_last:
                     ahead.appendleft(self._begin(position, read.asked_last))
                 begun = self._read_ahead(ahead, begun, last)
-                yield entries
+                yield batch
         finally:
             for read in ahead:
                 read.abandon()
@@ -313,7 +346,7 @@ class LedgerReader:
         confirmed = last <= self._view.readable_end
         return self._replicas.begin(self._quorums, fragment.bookies, first, last, blame_absent=confirmed)
 
-    async def _complete(self, read: RangeRead) -> list[Entry]:
+    async def _complete(self, read: RangeRead) -> EntryBatch:
         """The entries of a chunk, or a beginning of it: at least one. Tries again as the module says."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.read_quorum_timeout_seconds
@@ -323,7 +356,7 @@ class LedgerReader:
             entries = read.plan.found_prefix()
             if entries:
                 self._learn_entry_bytes(entries)
-                return entries
+                return EntryBatch(entries, read.sources)
             segment = read.plan.missing[0]
             over = loop.time() + pause_seconds > deadline
             try:
@@ -338,7 +371,11 @@ class LedgerReader:
                 self._refuse_if_not_there(segment, metadata_changed=changed)
                 hopeful = any(verdict.kind is VerdictKind.FAILED for _, verdict in segment.verdicts)
             if (pause_seconds and not hopeful) or (over and (pause_seconds or not changed)):
-                raise QuorumLostError(describe_missing(self._id, read.plan.bookies, segment), may_have_happened=False)
+                raise QuorumLostError(
+                    describe_missing(self._id, read.plan.bookies, segment),
+                    may_have_happened=False,
+                    missing=read.plan.missing_run(),
+                )
             if pause_seconds:
                 await asyncio.sleep(pause_seconds * (0.5 + self._draw() / 2))
             pause_seconds = min(max(2 * pause_seconds, _RETRY_SECONDS_MIN), _RETRY_SECONDS_MAX)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from octavo.client.writer import LedgerWriter
     from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
     from octavo.metadata.registration import BookieState
+    from octavo.pipeline.errors import DataLossError
     from octavo.protocol.entries import Digest, Entry
     from octavo.protocol.errors import (
         ClientClosedError,
@@ -49,6 +50,7 @@ __all__ = [
     "BookieStatus",
     "Client",
     "ClientClosedError",
+    "DataLossError",
     "Digest",
     "DigestMismatchError",
     "DuplicateEntryError",
@@ -84,6 +86,7 @@ _HOMES = {
     "BookieState": "octavo.metadata.registration",
     "BookieStatus": "octavo.client.client",
     "Client": "octavo.client.client",
+    "DataLossError": "octavo.pipeline.errors",
     "Digest": "octavo.protocol.entries",
     "Entry": "octavo.protocol.entries",
     "ExplicitIdWriter": "octavo.client.explicit_writer",

@@ -110,6 +110,13 @@ class QuorumLostError(OctavoError):
     retryable = True
     may_have_happened_default = True
 
+    def __init__(
+        self, message: str = "", *, may_have_happened: bool | None = None, missing: range | None = None
+    ) -> None:
+        super().__init__(message, may_have_happened=may_have_happened)
+        self.missing = missing
+        """The run of entry ids that a read could not get; None for anything else."""
+
 
 class OctavoTimeoutError(OctavoError, TimeoutError):
     """No answer by the deadline. What was asked may have happened."""

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "bookie": frozenset({"protocol", "metadata"}),
     "client": frozenset({"protocol", "metadata"}),
     "pipeline": frozenset({"octavo", "protocol", "metadata", "client"}),
-    "octavo": frozenset({"protocol", "metadata", "client"}),
+    "octavo": frozenset({"protocol", "metadata", "client", "pipeline"}),
     "cli": frozenset({"octavo", "protocol", "metadata", "bookie", "client", "pipeline"}),
 }
 """Each folder and the other folders its modules may import from (the direction of dependencies in the design)."""

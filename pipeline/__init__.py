@@ -1,0 +1,26 @@
+"""Ledgers in Spark: the data source ``octavo`` (batch and streaming, source and sink) and jobs over whole clusters.
+
+    from octavo.pipeline import register
+
+    register(spark)
+    spark.read.format("octavo").option("metadata", uri).option("ledgers", "all").load()
+
+Needs the extra ``octavo[spark]``. Nothing else in Octavo imports this package but ``octavo pipeline``.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["FORMAT_NAME", "register"]
+
+FORMAT_NAME = "octavo"
+"""Name of the data source: ``spark.read.format("octavo")``."""
+
+
+def register(spark: "SparkSession") -> None:
+    """Make the format ``octavo`` known to a Spark session; once per session."""
+    from octavo.pipeline.datasource import OctavoDataSource  # noqa: PLC0415 - PySpark is loaded only where it is used
+
+    spark.dataSource.register(OctavoDataSource)

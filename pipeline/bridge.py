@@ -1,0 +1,109 @@
+"""Between Spark's synchronous workers and the client's event loop.
+
+A task of Spark runs in a thread of a Python worker that lives on after the task. Each task has a loop of its own, in a
+thread of its own (so that connections are served while Spark takes its time with a batch), which is opened for the task
+and gone after it: also when Spark stops asking (LIMIT), when the task is cancelled, when anything fails.
+"""
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError as FutureCancelledError
+from types import TracebackType
+from typing import Any, Self, cast
+
+import uvloop
+
+BATCHES_AHEAD_MAX = 2
+"""Batches that wait for Spark: one while it takes another. Bounds the memory of a task."""
+
+
+class LoopThread:
+    """An event loop in a thread; a context manager. Leaving the block cancels what still runs and ends the thread."""
+
+    def __init__(self, name: str = "octavo") -> None:
+        self._loop = cast(asyncio.AbstractEventLoop, uvloop.new_event_loop())
+        # A daemon: should Spark end the worker without ado, the process does not stay for this thread's sake.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run[T](self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` returns or raises; if waiting is interrupted, it is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except FutureCancelledError:
+            raise
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate[T](self, make: Callable[[], AsyncGenerator[T]], *, ahead: int = BATCHES_AHEAD_MAX) -> Iterator[T]:
+        """The items of an asynchronous generator, at most ``ahead`` of which wait to be taken.
+
+        Closing the iterator closes the generator, and returns when that is done.
+        """
+        items: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        room = asyncio.Semaphore(ahead)
+
+        async def produce() -> None:
+            try:
+                async with contextlib.aclosing(make()) as source:
+                    async for item in source:
+                        await room.acquire()
+                        items.put((True, item))
+                items.put((False, None))
+            except BaseException as error:  # whatever it is, whoever iterates must not wait for ever
+                items.put((False, error))
+                if not isinstance(error, Exception):
+                    raise
+
+        async def begin() -> asyncio.Task[None]:
+            return asyncio.get_running_loop().create_task(produce())
+
+        async def end() -> None:
+            producing.cancel()
+            await asyncio.gather(producing, return_exceptions=True)
+
+        producing = self.run(begin())
+        try:
+            while True:
+                is_item, value = items.get()
+                if not is_item:
+                    if value is not None:
+                        raise value
+                    return
+                self._loop.call_soon_threadsafe(room.release)
+                yield value
+        finally:
+            self.run(end())
+
+    def close(self) -> None:
+        """Cancel what runs, let it clean up, end the thread. May be called twice."""
+        if not self._thread.is_alive():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self._loop.run_until_complete(asyncio.wait(tasks))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()

@@ -1,0 +1,84 @@
+"""The way from options to a client: on the driver, and in every task."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from octavo.client.client import Client, connect
+from octavo.metadata.model import LedgerMetadata
+from octavo.pipeline.options import ClusterOptions
+from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError
+from octavo.protocol.ids import LedgerId
+
+METADATA_READS_AT_ONCE_MAX = 32
+"""Ledgers whose metadata are read at the same time: hides the store's latency without flooding it."""
+
+_SQLITE = "sqlite:///"
+
+
+def settled(options: ClusterOptions) -> ClusterOptions:
+    """The same with nothing that depends on where the process stands: executors have working directories of their
+    own."""
+    uri, file = options.metadata_uri, options.password_file
+    if uri.startswith(_SQLITE) and not uri.startswith(f"{_SQLITE}/"):
+        uri = _SQLITE + str(Path(uri.removeprefix(_SQLITE)).resolve())
+    if file is not None:
+        file = str(Path(file).resolve())
+    return replace(options, metadata_uri=uri, password_file=file)
+
+
+def read_password(options: ClusterOptions) -> bytes:
+    """The password, from the file or the environment of this machine; empty when there is none.
+
+    One newline at the end of a file is not part of it. Raises :class:`InvalidArgumentError` naming the file.
+    """
+    if options.password_file is None:
+        return os.environb.get(options.password_variable.encode(), b"")
+    try:
+        password = Path(options.password_file).read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"passwordFile {options.password_file}: {error.strerror}; it must be there on every machine"
+        ) from error
+    return password.removesuffix(b"\n").removesuffix(b"\r") if password.endswith(b"\n") else password
+
+
+@asynccontextmanager
+async def connected(options: ClusterOptions) -> AsyncIterator[Client]:
+    """A client of the cluster."""
+    client_options: dict[str, Any] = dict(options.client_options)
+    async with connect(options.metadata_uri, **client_options) as client:
+        yield client
+
+
+async def metadata_of_each(client: Client, ledger_ids: Iterable[int]) -> AsyncGenerator[LedgerMetadata]:
+    """Metadata of these ledgers, in their order, some being read ahead; those that are gone are left out."""
+
+    async def read(ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return await client.ledger_metadata(ledger_id)
+        except NoSuchLedgerError:
+            return None
+
+    pending: list[asyncio.Task[LedgerMetadata | None]] = []
+    try:
+        for ledger_id in ledger_ids:
+            pending.append(asyncio.ensure_future(read(ledger_id)))
+            if len(pending) >= METADATA_READS_AT_ONCE_MAX and (metadata := await pending.pop(0)) is not None:
+                yield metadata
+        while pending:
+            if (metadata := await pending.pop(0)) is not None:
+                yield metadata
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+
+async def existing_ledgers(client: Client, first: int = 0) -> Sequence[LedgerId]:
+    """The ids of all ledgers from ``first`` on, ascending."""
+    return [ledger_id async for ledger_id in client.list_ledgers() if ledger_id >= first]

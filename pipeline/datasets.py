@@ -1,0 +1,236 @@
+"""Datasets in the metadata store: reading and publishing the set, and deleting what was written and never published.
+
+Every ledger that a sink writes says in its custom metadata whose it is; :class:`Tags` has the names. Whoever finds one
+that its dataset does not list can so tell what became of its job.
+"""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from octavo.client.client import Client
+from octavo.metadata.connect import open_metadata_store
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.store import MetadataStore, Version
+from octavo.pipeline.cluster import connected, existing_ledgers, metadata_of_each
+from octavo.pipeline.manifest import (
+    Head,
+    Publication,
+    PublishedLedger,
+    decode_head,
+    decode_segment,
+    encode_segment,
+)
+from octavo.pipeline.options import ClusterOptions, check_dataset_name
+from octavo.protocol.errors import (
+    InvalidArgumentError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+)
+
+_PREFIX = "datasets/"
+
+PUBLISH_ATTEMPTS_MAX = 100
+"""Rounds of one publication. Every lost round is another job's progress."""
+
+_UNAVAILABLE_ATTEMPTS_MAX = 5
+"""Times a publication is tried again when the store did not answer: what was written took far longer."""
+
+SEGMENT_GRACE_SECONDS = 3600.0
+"""Age above which a segment that no head names is rubbish: it is written an instant before its head."""
+
+
+class Tags:
+    """Keys of the custom metadata of ledgers that a sink writes."""
+
+    DATASET = "octavo.dataset"
+    JOB = "octavo.job"
+    QUERY = "octavo.query"
+    BATCH = "octavo.batch"
+    PARTITION = "octavo.partition"
+    ATTEMPT = "octavo.attempt"
+    KEY = "octavo.key"
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetStore:
+    """Datasets of one cluster: a client and a handle on the metadata."""
+
+    client: Client
+    store: MetadataStore
+
+    async def names(self) -> list[str]:
+        """All datasets that were ever published to."""
+        ends = "/head"
+        return [
+            name.removeprefix(_PREFIX).removesuffix(ends)
+            async for name in self.store.list_documents(_PREFIX)
+            if name.endswith(ends)
+        ]
+
+    async def read_head(self, name: str) -> tuple[Head, Version | None]:
+        """The head and its version; an empty one without a version if nothing was ever published."""
+        document = await self.store.read_document(_head_name(name))
+        if document is None:
+            return Head(), None
+        return decode_head(document.value, name), document.version
+
+    async def ledgers(self, name: str) -> list[PublishedLedger]:
+        """The published set, in order. Raises :class:`InvalidArgumentError` when there is no such dataset."""
+        head, version = await self.read_head(name)
+        if version is None:
+            known = ", ".join(await self.names()) or "none"
+            raise InvalidArgumentError(f"there is no dataset {name!r}; there are: {known}")
+        return await self._all_of(name, head)
+
+    async def publish(self, name: str, publication: Publication) -> bool:
+        """Add to the set, or find that it was added before; gives whether it was by this call.
+
+        Ledgers that it replaces are deleted once they are out of the set. Raises :class:`MetadataConflictError` after
+        very many conflicts, :class:`MetadataUnavailableError` when the store does not answer: then it may have
+        happened, and calling again settles it.
+        """
+        mine = False
+        for _ in range(PUBLISH_ATTEMPTS_MAX):
+            head, version = await _persistently(lambda: self.read_head(name))
+            after = head.published(publication)
+            if after is head:
+                return mine
+            replaced = await self._all_of(name, head) if publication.replaces else []
+            segments = [await self._write_segment(name, part) for part in after.overflow()]
+            if segments:
+                after = after.moved(segments)
+            try:
+                if version is None:
+                    await self.store.create_document(_head_name(name), after.encode())
+                else:
+                    await self.store.compare_and_set_document(_head_name(name), after.encode(), version)
+            except MetadataConflictError:
+                continue
+            except MetadataUnavailableError:
+                # Read again: it may stand there.
+                mine = True
+                continue
+            await self.delete(ledger.ledger_id for ledger in replaced)
+            return True
+        raise MetadataConflictError(f"dataset {name} changed {PUBLISH_ATTEMPTS_MAX} times while this job published")
+
+    async def delete(self, ledger_ids: Iterable[int]) -> int:
+        """Delete ledgers, those that are gone already too; gives how many there were."""
+        deleted = 0
+        for ledger_id in ledger_ids:
+            try:
+                await self.client.delete_ledger(ledger_id)
+            except NoSuchLedgerError:
+                continue
+            deleted += 1
+        return deleted
+
+    async def sweep(
+        self, name: str, keep: Collection[int], is_rubbish: Callable[[LedgerMetadata], bool], first: int = 0
+    ) -> list[int]:
+        """Delete the ledgers tagged with this dataset that are not to be kept and that ``is_rubbish`` says are dead;
+        gives them. Looks at ledgers from ``first`` on."""
+        found = []
+        async for metadata in metadata_of_each(self.client, await existing_ledgers(self.client, first)):
+            tagged = metadata.custom_metadata.get(Tags.DATASET) == name.encode()
+            if tagged and metadata.ledger_id not in keep and is_rubbish(metadata):
+                found.append(metadata.ledger_id)
+        await self.delete(found)
+        return list(found)
+
+    async def clean(self, name: str, *, older_than_seconds: float) -> "Cleaned":
+        """Delete what jobs that failed have left: ledgers of jobs and batches that were published without them, and
+        unpublished ones of that age, whose job is taken for dead."""
+        head, version = await self.read_head(name)
+        published = {ledger.ledger_id for ledger in await self._all_of(name, head)}
+        now = datetime.now(UTC)
+
+        def is_rubbish(metadata: LedgerMetadata) -> bool:
+            if (now - metadata.created_at).total_seconds() >= older_than_seconds:
+                return True
+            return _is_settled(head, metadata.custom_metadata)
+
+        ledgers = await self.sweep(name, published, is_rubbish)
+        segments = 0
+        if version is not None:
+            segments = await self._clean_segments(name, head)
+        return Cleaned(name, tuple(ledgers), segments)
+
+    async def _clean_segments(self, name: str, head: Head) -> int:
+        prefix = _segment_name(name, "")
+        removed = 0
+        async for document_name in self.store.list_documents(prefix):
+            if document_name.removeprefix(prefix) in head.segments:
+                continue
+            document = await self.store.read_document(document_name)
+            if document is None:
+                continue
+            _, written_at = decode_segment(document.value, name)
+            if time.time() - written_at > SEGMENT_GRACE_SECONDS:
+                await self.store.delete_document(document_name)
+                removed += 1
+        return removed
+
+    async def _all_of(self, name: str, head: Head) -> list[PublishedLedger]:
+        ledgers: list[PublishedLedger] = []
+        for segment in head.segments:
+            document = await self.store.read_document(_segment_name(name, segment))
+            if document is None:
+                raise MetadataConflictError(f"dataset {name} was replaced while it was read; read it again")
+            ledgers += decode_segment(document.value, name)[0]
+        return [*ledgers, *head.recent]
+
+    async def _write_segment(self, name: str, ledgers: Sequence[PublishedLedger]) -> str:
+        token = secrets.token_hex(16)
+        await self.store.create_document(_segment_name(name, token), encode_segment(ledgers, written_at=time.time()))
+        return token
+
+
+class Cleaned(NamedTuple):
+    """What :meth:`DatasetStore.clean` removed."""
+
+    dataset: str
+    ledger_ids: tuple[int, ...]
+    segments: int
+
+
+@asynccontextmanager
+async def dataset_store(options: ClusterOptions) -> AsyncIterator[DatasetStore]:
+    """The datasets of a cluster."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(connected(options))
+        store = await stack.enter_async_context(await open_metadata_store(options.metadata_uri))
+        yield DatasetStore(client, store)
+
+
+def _is_settled(head: Head, custom_metadata: Mapping[str, bytes]) -> bool:
+    """Whether the job or batch that wrote a ledger has been published: if so without it."""
+    query, batch = custom_metadata.get(Tags.QUERY), custom_metadata.get(Tags.BATCH)
+    if query is not None and batch is not None:
+        return head.has(query.decode(), int(batch))
+    job = custom_metadata.get(Tags.JOB)
+    return job is not None and head.has(job.decode(), None)
+
+
+async def _persistently[T](read: Callable[[], Awaitable[T]]) -> T:
+    """What ``read`` gives, tried again while the store does not answer."""
+    for _ in range(_UNAVAILABLE_ATTEMPTS_MAX - 1):
+        try:
+            return await read()
+        except MetadataUnavailableError:
+            continue
+    return await read()
+
+
+def _head_name(name: str) -> str:
+    return f"{_PREFIX}{check_dataset_name(name)}/head"
+
+
+def _segment_name(name: str, token: str) -> str:
+    return f"{_PREFIX}{check_dataset_name(name)}/segments/{token}"

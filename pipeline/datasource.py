@@ -1,0 +1,115 @@
+"""The data source ``octavo`` as Spark sees it: thin classes of its interface around what the other modules do.
+
+Spark makes and pickles these objects at will, in processes of its own; none of them holds anything but options.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from octavo.pipeline import FORMAT_NAME
+from octavo.pipeline.bridge import LoopThread
+from octavo.pipeline.cluster import settled
+from octavo.pipeline.columns import check_schema, source_schema
+from octavo.pipeline.discovery import plan_scan
+from octavo.pipeline.filters import IdBounds, take_over
+from octavo.pipeline.options import SinkOptions, SourceOptions, parse_sink_options, parse_source_options
+from octavo.pipeline.partitions import RangesPartition, ranges_of
+from octavo.pipeline.reading import ReadTask, read_in_worker
+from octavo.pipeline.sink import BatchSink, StreamSink, sink_columns
+from octavo.pipeline.stream import StreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+
+class OctavoDataSource(DataSource):
+    """``spark.read.format("octavo")``; the options are those of :mod:`octavo.pipeline.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT_NAME
+
+    def schema(self) -> StructType:
+        """The fixed schema of the source. Raises :class:`InvalidArgumentError` for a wrong option."""
+        return source_schema(include_source=self._source_options().include_source)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        return ScanReader(self._source_options(), check_schema(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For ``spark.readStream``."""
+        return StreamReader(self._source_options(), check_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For ``df.write``."""
+        options = self._sink_options()
+        return BatchSink(options, sink_columns(schema, options), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For ``df.writeStream``."""
+        options = self._sink_options()
+        return StreamSink(options, sink_columns(schema, options), overwrite=overwrite)
+
+    def _source_options(self) -> SourceOptions:
+        options = parse_source_options(self.options)
+        return replace(options, cluster=settled(options.cluster))
+
+    def _sink_options(self) -> SinkOptions:
+        options = parse_sink_options(self.options)
+        return replace(options, cluster=settled(options.cluster))
+
+
+class ScanReader(DataSourceReader):
+    """One scan: planned once on the driver, where open ledgers get their end; tasks that are retried read the same."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._bounds = IdBounds()
+
+    @property
+    def pushFilters(self) -> "_FilterPushdown":
+        """Takes over filters on ledger_id and entry_id; see :class:`_FilterPushdown`."""
+        return _FilterPushdown(self._push)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks."""
+        with LoopThread("octavo planning") as loop:
+            plan = loop.run(plan_scan(self._options, self._bounds))
+        return [RangesPartition(ranges) for ranges in plan]
+
+    def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
+        """The rows of one task."""
+        options = self._options
+        task = ReadTask(options.cluster, ranges_of(partition), self._columns, options.fail_on_data_loss)
+        return read_in_worker(task)
+
+    def _push(self, filters: list[Filter]) -> list[Filter]:
+        self._bounds, left = take_over(self._bounds, filters)
+        return left
+
+
+class _FilterPushdown:
+    """Spark's setting ``spark.sql.python.filterPushdown.enabled`` is off by default, and then a reader that overrides
+    ``pushFilters`` is refused. Ours is right either way; so to Spark, which looks at ``__func__``, it shows the method
+    that overrides nothing."""
+
+    def __init__(self, push: Callable[[list[Filter]], list[Filter]]) -> None:
+        self._push = push
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._push(filters)

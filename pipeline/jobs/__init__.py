@@ -1,0 +1,1 @@
+"""Jobs over whole clusters, each a plain function of a Spark session."""

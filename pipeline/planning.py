@@ -1,0 +1,121 @@
+"""How the entries of ledgers are cut into partitions. Pure.
+
+Pieces follow fragments, so that a task talks to one ensemble at a time, and are cut further until each has about
+``target_bytes``; small neighbours share a partition, so that ten thousand small ledgers are not ten thousand tasks. The
+same extents give the same partitions.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+
+from octavo.metadata.model import LedgerMetadata
+from octavo.protocol.ids import EntryId
+
+ENTRY_OVERHEAD_BYTES = 64
+"""What an entry counts besides its payload: ledgers of empty entries are work, too."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EntryRange:
+    """Entries ``first..last`` of one ledger, both included."""
+
+    ledger_id: int
+    first: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        """How many entries."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A range within one fragment, and about how many payload bytes an entry of it has."""
+
+    range: EntryRange
+    entry_bytes: float
+
+    @property
+    def cost(self) -> float:
+        """Bytes it counts for."""
+        return self.range.count * (self.entry_bytes + ENTRY_OVERHEAD_BYTES)
+
+    def cut(self, parts: int) -> list["Piece"]:
+        """As even parts as can be; no more than it has entries."""
+        parts = min(parts, self.range.count)
+        starts = [self.range.first + self.range.count * part // parts for part in range(parts + 1)]
+        return [
+            Piece(EntryRange(self.range.ledger_id, first, stop - 1), self.entry_bytes)
+            for first, stop in pairwise(starts)
+        ]
+
+
+def pieces_of(metadata: LedgerMetadata, first: int, last: int, length: int) -> list[Piece]:
+    """Entries ``first..last`` of a ledger by fragment; none if last < first. ``length``: payload bytes of the ledger,
+    as far as it can be read, which is what an open ledger's metadata do not tell."""
+    pieces = []
+    for fragment, following in zip(metadata.fragments, (*metadata.fragments[1:], None), strict=True):
+        if following is not None:
+            end, length_after = following.first_entry_id - 1, following.length_before
+        else:
+            end, length_after = last, max(length, fragment.length_before)
+            if metadata.is_closed and metadata.last_entry_id is not None:
+                end = metadata.last_entry_id
+        low, high = max(first, fragment.first_entry_id), min(last, end)
+        if low <= high:
+            entries = end - fragment.first_entry_id + 1
+            mean = (length_after - fragment.length_before) / entries
+            pieces.append(Piece(EntryRange(metadata.ledger_id, EntryId(low), EntryId(high)), mean))
+    return pieces
+
+
+def plan_partitions(
+    pieces: Iterable[Piece], *, target_bytes: int, partitions_min: int = 1
+) -> list[tuple[EntryRange, ...]]:
+    """Partitions that hold every entry of ``pieces`` once, in their order, each of about ``target_bytes``.
+
+    At least ``partitions_min`` if there are so many entries.
+    """
+    pieces = list(pieces)
+    target = min(float(target_bytes), max(1.0, sum(piece.cost for piece in pieces) / partitions_min))
+    cut = [part for piece in pieces for part in piece.cut(math.ceil(piece.cost / target))]
+    partitions: list[list[Piece]] = []
+    held = math.inf
+    for piece in cut:
+        if held + piece.cost > target * 1.001:
+            partitions.append([])
+            held = 0.0
+        partitions[-1].append(piece)
+        held += piece.cost
+    return [tuple(piece.range for piece in partition) for partition in _at_least(partitions, partitions_min)]
+
+
+def _at_least(partitions: Sequence[list[Piece]], number: int) -> list[list[Piece]]:
+    """Halve the largest until there are so many or all have one entry."""
+    result: dict[tuple[int, int], list[Piece]] = {
+        (partition[0].range.ledger_id, partition[0].range.first): partition for partition in partitions
+    }
+    heap = [(-_cost(partition), key) for key, partition in result.items()]
+    heapify(heap)
+    while heap and len(result) < number:
+        _, key = heappop(heap)
+        partition = result[key]
+        if len(partition) > 1:
+            halves = [partition[: len(partition) // 2], partition[len(partition) // 2 :]]
+        else:
+            halves = [[part] for part in partition[0].cut(2)]
+        if len(halves) < 2:
+            continue
+        for half in halves:
+            half_key = (half[0].range.ledger_id, half[0].range.first)
+            result[half_key] = half
+            heappush(heap, (-_cost(half), half_key))
+    return [result[key] for key in sorted(result)] if len(result) > len(partitions) else list(partitions)
+
+
+def _cost(partition: Sequence[Piece]) -> float:
+    return sum(piece.cost for piece in partition)

@@ -1,0 +1,130 @@
+"""What a task of Spark does to read: ranges of entries in, Arrow record batches out, in bounded memory."""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from octavo.client.client import Client
+from octavo.client.reader import EntryBatch, LedgerReader
+from octavo.pipeline.bridge import LoopThread
+from octavo.pipeline.cluster import connected, read_password
+from octavo.pipeline.columns import entries_as_arrow, gap_as_arrow
+from octavo.pipeline.errors import DataLossError
+from octavo.pipeline.options import ClusterOptions
+from octavo.pipeline.planning import EntryRange
+from octavo.protocol.errors import NoSuchEntryError, NoSuchLedgerError, QuorumLostError
+from octavo.protocol.ids import EntryId
+
+RECORD_BATCH_BYTES = 2 * 1024 * 1024
+"""Payload gathered into one record batch: enough that what a batch costs by itself is little, small beside the memory
+of a worker."""
+
+RECORD_BATCH_ROWS_MAX = 32 * 1024
+"""Rows of one record batch where entries are small."""
+
+GAP_ROWS_MAX = 64 * 1024
+"""Rows of one record batch of entries that cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """What one task reads."""
+
+    cluster: ClusterOptions
+    ranges: tuple[EntryRange, ...]
+    columns: tuple[str, ...]
+    fail_on_data_loss: bool
+
+
+def read_in_worker(task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """The rows of a task; for Spark's worker. Closing the iterator closes everything."""
+    with LoopThread("octavo reading") as loop:
+        yield from loop.iterate(partial(read_ranges, task))
+
+
+async def read_ranges(task: ReadTask) -> AsyncGenerator[pa.RecordBatch]:
+    """The rows of a task, range by range, each entry in its place.
+
+    Raises :class:`DataLossError` for one that cannot be had, naming ledger, entry and what each bookie says; unless
+    that is to become a row without a value.
+    """
+    password = read_password(task.cluster)
+    async with connected(task.cluster) as client:
+        for wanted in task.ranges:
+            async with aclosing(_read_range(client, password, wanted, task)) as batches:
+                async for batch in batches:
+                    yield batch
+
+
+async def _read_range(
+    client: Client, password: bytes, wanted: EntryRange, task: ReadTask
+) -> AsyncGenerator[pa.RecordBatch]:
+    try:
+        reader = await client.open_ledger(wanted.ledger_id, password=password, recover=False)
+    except (NoSuchLedgerError, QuorumLostError) as error:
+        for gap in _gaps(wanted, error, task):
+            yield gap
+        return
+    async with reader:
+        position = wanted.first
+        while position <= wanted.last:
+            try:
+                async with aclosing(_record_batches(reader, position, wanted.last, task.columns)) as batches:
+                    async for last, batch in batches:
+                        position = last + 1
+                        yield batch
+            except (QuorumLostError, NoSuchEntryError, NoSuchLedgerError) as error:
+                missing = error.missing if isinstance(error, QuorumLostError) else None
+                last_lost = wanted.last if missing is None else min(missing[-1], wanted.last)
+                lost = EntryRange(wanted.ledger_id, position, last_lost)
+                for gap in _gaps(lost, error, task):
+                    yield gap
+                position = last_lost + 1
+
+
+async def _record_batches(
+    reader: LedgerReader, first: int, last: int, columns: Sequence[str]
+) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
+    """The last id of each record batch, and the batch. What arrived before an error comes before the error."""
+
+    def fragment_of(entry_id: int) -> int:
+        return reader.metadata.fragment_of(EntryId(entry_id)).first_entry_id
+
+    gathered: list[EntryBatch] = []
+    rows = payload_bytes = 0
+    failure: Exception | None = None
+    # That `last` is confirmed was found out when the query was planned.
+    async with aclosing(reader.batches(first, last, confirmed=True)) as batches:
+        while failure is None:
+            try:
+                batch = await anext(batches, None)
+            except (QuorumLostError, NoSuchEntryError, NoSuchLedgerError) as error:
+                batch, failure = None, error
+            if batch is not None:
+                gathered.append(batch)
+                rows += len(batch.entries)
+                payload_bytes += batch.entries[-1].length - batch.entries[0].length + len(batch.entries[0].payload)
+                if payload_bytes < RECORD_BATCH_BYTES and rows < RECORD_BATCH_ROWS_MAX:
+                    continue
+            if gathered:
+                yield gathered[-1].entries[-1].entry_id, entries_as_arrow(columns, gathered, fragment_of)
+                gathered, rows, payload_bytes = [], 0, 0
+            if batch is None:
+                break
+    if failure is not None:
+        raise failure
+
+
+def _gaps(lost: EntryRange, error: Exception, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """Rows for entries that cannot be had; or the error, if that is what is wanted."""
+    if task.fail_on_data_loss:
+        text = getattr(error, "message", "") or str(error)
+        raise DataLossError(
+            f"ledger {lost.ledger_id} entry {lost.first} cannot be read: {text} "
+            "(option failOnDataLoss=false gives rows without a value instead)"
+        ) from error
+    for first in range(lost.first, lost.last + 1, GAP_ROWS_MAX):
+        part = EntryRange(lost.ledger_id, first, min(lost.last, first + GAP_ROWS_MAX - 1))
+        yield gap_as_arrow(task.columns, part)

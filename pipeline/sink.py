@@ -1,0 +1,214 @@
+"""The sink: rows become ledgers, which are published together when the job, or the batch of a query, commits.
+
+Each attempt of a task writes ledgers of its own and tells the driver of them in its commit message. Of all attempts the
+driver commits one for each task; ledgers of the others, of jobs that were aborted and of batches that were begun twice
+are deleted by the next commit, or by ``octavo pipeline clean``.
+
+Exactly once: a batch of a streaming query is known by the query's id, which stays the same over restarts from a
+checkpoint, and its number. The dataset remembers the last one published; a batch that comes again publishes nothing.
+"""
+
+import secrets
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from octavo.metadata.model import LedgerMetadata
+from octavo.pipeline.bridge import LoopThread
+from octavo.pipeline.datasets import DatasetStore, Tags, dataset_store
+from octavo.pipeline.manifest import Publication, PublishedLedger
+from octavo.pipeline.options import SinkOptions
+from octavo.pipeline.writing import AttemptTags, WriteTask, write_in_worker
+from octavo.protocol.errors import InvalidArgumentError
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+_QUERY_PROPERTY = "sql.streaming.queryId"
+_BATCH_PROPERTY = "streaming.sql.batchId"
+"""Local properties of the tasks of a streaming query: its id, the same over restarts, and the batch's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWritten(WriterCommitMessage):
+    """What a task has written; ``query`` is None in a batch job."""
+
+    partition: int
+    query: str | None
+    ledgers: tuple[PublishedLedger, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkColumns:
+    """Where values and keys are in the rows."""
+
+    value: str
+    key: str | None
+
+
+def sink_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
+    """The columns that are written. Raises :class:`InvalidArgumentError` for rows that do not have them."""
+    types = {field.name: field.dataType for field in schema.fields}
+    key = options.key_column if options.key_column is not None else ("key" if "key" in types else None)
+    for option, name in (("valueColumn", options.value_column), ("keyColumn", key)):
+        if name is None:
+            continue
+        if name not in types:
+            raise InvalidArgumentError(f"{option}: there is no column {name} among {', '.join(types)}")
+        if option == "valueColumn" and not isinstance(types[name], BinaryType | StringType):
+            raise InvalidArgumentError(
+                f"{option}: column {name} is {types[name].simpleString()}; an entry is made of binary or string"
+            )
+    others = sorted(set(types) - {options.value_column, key})
+    if others:
+        raise InvalidArgumentError(
+            f"columns {', '.join(others)} have no place in an entry, which is one value; select "
+            f"{options.value_column} (and a key) only, or put them into the value, say with to_json(struct(*))"
+        )
+    return SinkColumns(options.value_column, key)
+
+
+class BatchSink(DataSourceArrowWriter):
+    """``df.write.format("octavo")``. Made on the driver, and sent to every task and to the commit.
+
+    Raises :class:`MetadataUnavailableError` when there is no such cluster.
+    """
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns, *, overwrite: bool) -> None:
+        self._options = options
+        self._columns = columns
+        self._overwrite = overwrite
+        self._job = secrets.token_hex(16)
+        self._first_ledger_id = _on_datasets(options, _next_ledger_id)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
+        """Write the rows of one task."""
+        return _write(self._options, self._columns, self._job, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish what all tasks have written."""
+        ledgers = _ledgers_of(messages)
+        publication = Publication(ledgers, self._job, replaces=self._overwrite)
+        name, first = self._options.dataset, self._first_ledger_id
+        _on_datasets(self._options, lambda datasets: _commit(datasets, name, publication, first))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete what was written, unless it was published after all."""
+        publication = Publication(_ledgers_of(messages), self._job)
+        name, first = self._options.dataset, self._first_ledger_id
+        _on_datasets(self._options, lambda datasets: _abort(datasets, name, publication, first))
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """``df.writeStream.format("octavo")``. Made anew for each batch, and again for its commit."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns, *, overwrite: bool) -> None:
+        self._options = options
+        self._columns = columns
+        self._overwrite = overwrite
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
+        """Write the rows of one task of a batch."""
+        return _write(self._options, self._columns, "", iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish the batch, once and for all."""
+        query = _query_of(messages)
+        if query is None:
+            return
+        publication = Publication(_ledgers_of(messages), query, batchId, replaces=self._overwrite)
+        _on_datasets(self._options, lambda datasets: _commit(datasets, self._options.dataset, publication))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Delete what was written, unless it was published after all."""
+        query = _query_of(messages)
+        if query is None:
+            return
+        publication = Publication(_ledgers_of(messages), query, batchId)
+        _on_datasets(self._options, lambda datasets: _abort(datasets, self._options.dataset, publication))
+
+
+# --- in a task -------------------------------------------------------------------------------------------------------
+
+
+def _write(options: SinkOptions, columns: SinkColumns, job: str, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
+    context = TaskContext.get()
+    assert context is not None, "tasks run in a worker of Spark"
+    query = context.getLocalProperty(_QUERY_PROPERTY) if not job else None
+    batch = context.getLocalProperty(_BATCH_PROPERTY) if not job else None
+    tags = AttemptTags(
+        job or f"{query}/{batch}",
+        query,
+        None if batch is None else int(batch),
+        context.partitionId(),
+        context.taskAttemptId(),
+    )
+    ledgers = write_in_worker(WriteTask(options, columns.value, columns.key, tags), batches)
+    return TaskWritten(context.partitionId(), query, tuple(ledgers))
+
+
+# --- on the driver ---------------------------------------------------------------------------------------------------
+
+
+def _ledgers_of(messages: Sequence[WriterCommitMessage | None]) -> list[PublishedLedger]:
+    """The ledgers of all tasks, in the order of partitions, so that rows stay in order."""
+    written = sorted(
+        (message for message in messages if isinstance(message, TaskWritten)), key=lambda message: message.partition
+    )
+    return [ledger for message in written for ledger in message.ledgers]
+
+
+def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    queries = {message.query for message in messages if isinstance(message, TaskWritten)}
+    return next(iter(queries), None)
+
+
+async def _next_ledger_id(datasets: DatasetStore) -> int:
+    """An id below those of all ledgers that will be made: they ascend."""
+    return await datasets.store.allocate_ledger_id()
+
+
+async def _commit(datasets: DatasetStore, name: str, publication: Publication, first: int | None = None) -> None:
+    """``first``: nothing that was written for this publication has a lower id; None: the head tells."""
+    head, _ = await datasets.read_head(name)
+    ours = {ledger.ledger_id for ledger in publication.ledgers}
+    if head.has(publication.job, publication.batch):
+        # The same batch again, after a failure between its publication and Spark's note of it.
+        published = {ledger.ledger_id for ledger in await datasets.ledgers(name)}
+        await datasets.delete(ours - published)
+        return
+    await datasets.publish(name, publication)
+    await datasets.sweep(name, ours, _is_of(publication), head.floor(publication.job) + 1 if first is None else first)
+
+
+async def _abort(datasets: DatasetStore, name: str, publication: Publication, first: int | None = None) -> None:
+    head, _ = await datasets.read_head(name)
+    if head.has(publication.job, publication.batch):
+        # It is the answer to the publication that was lost; or a batch that comes again, for the next commit to sweep.
+        return
+    await datasets.delete(ledger.ledger_id for ledger in publication.ledgers)
+    await datasets.sweep(name, (), _is_of(publication), head.floor(publication.job) + 1 if first is None else first)
+
+
+class _is_of:  # noqa: N801 - reads as the predicate it is
+    """Whether a ledger was written by the job, or the batch of the query, that is published."""
+
+    def __init__(self, publication: Publication) -> None:
+        self._wanted = (
+            {Tags.JOB: publication.job.encode()}
+            if publication.batch is None
+            else {Tags.QUERY: publication.job.encode(), Tags.BATCH: str(publication.batch).encode()}
+        )
+
+    def __call__(self, metadata: LedgerMetadata) -> bool:
+        return all(metadata.custom_metadata.get(key) == value for key, value in self._wanted.items())
+
+
+def _on_datasets[T](options: SinkOptions, work: Callable[[DatasetStore], Coroutine[Any, Any, T]]) -> T:
+    async def run() -> T:
+        async with dataset_store(options.cluster) as datasets:
+            return await work(datasets)
+
+    with LoopThread("octavo committing") as loop:
+        return loop.run(run())

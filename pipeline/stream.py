@@ -1,0 +1,256 @@
+"""The streaming source: looks at the cluster, and tells Spark how far the next batch goes.
+
+The object lives in a process of the driver for as long as the query runs; it keeps a client and the readers of open
+ledgers, which is all it keeps: what a batch reads follows from its two offsets (:mod:`octavo.pipeline.offsets`).
+Nothing is trimmed when a batch is committed.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pyarrow as pa
+from octavo.client.client import Client
+from octavo.client.reader import LedgerReader
+from octavo.metadata.model import LedgerMetadata
+from octavo.pipeline.bridge import LoopThread
+from octavo.pipeline.cluster import connected, metadata_of_each, read_password
+from octavo.pipeline.discovery import candidates, published_members
+from octavo.pipeline.errors import DataLossError
+from octavo.pipeline.offsets import Limits, Offsets, Sighting, Tail, advance, batch_ranges, initial_offsets
+from octavo.pipeline.options import EARLIEST, LATEST, Position, SourceOptions
+from octavo.pipeline.partitions import RangesPartition, ranges_of
+from octavo.pipeline.planning import Piece, plan_partitions
+from octavo.pipeline.reading import ReadTask, read_in_worker
+from octavo.protocol.errors import NoSuchLedgerError, OctavoError
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+FROM_THE_END = -1
+FROM_THE_BEGINNING = -2
+"""What a position may be in ``startingOffsets`` besides an entry id."""
+
+ENTRY_BYTES_GUESS = 1024.0
+"""Payload of an entry of a ledger of which nothing is known."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._watch: _Watch | None = None
+        self._target: Mapping[int, Tail] | None = None
+        """With Trigger.AvailableNow: the ledgers there were at the start, and their ends then."""
+        self._latest: dict[str, Any] | None = None
+
+    # --- offsets, on the driver --------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins; a checkpoint wins over it."""
+        starting = self._options.starting_offsets
+        if starting == EARLIEST:
+            return Offsets().to_json()
+        seen = self._look(Offsets())
+        begin = {ledger_id: _starting(starting, ledger_id, tail) for ledger_id, tail in seen.tails.items()}
+        return initial_offsets(seen.tails, begin, seen.below, self._options.selection.scope).to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the batch that begins at ``start``.
+
+        Raises :class:`DataLossError` when a ledger that was being read is gone, unless that is to be a row without a
+        value.
+        """
+        offsets = Offsets.from_json(start)
+        seen = self._look(offsets)
+        if self._target is not None:
+            seen = _up_to(seen, self._target)
+        if seen.lost and self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"ledger {seen.lost[0]} was deleted when the query had read it up to entry "
+                f"{offsets.next_entry(seen.lost[0])} only (option failOnDataLoss=false goes on without it)"
+            )
+        scope = self._options.selection.scope
+        self._latest = advance(offsets, seen, scope, Limits()).to_json()
+        return advance(offsets, seen, scope, self._limits(limit)).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What one batch takes."""
+        if self._options.entries_per_trigger_max is not None:
+            return ReadMaxRows(self._options.entries_per_trigger_max)
+        if self._options.bytes_per_trigger_max is not None:
+            return ReadMaxBytes(self._options.bytes_per_trigger_max)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """How far the ledgers went when they were last looked at: for the query's progress report."""
+        return self._latest
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note how far every ledger goes now."""
+        self._target = self._look(Offsets()).tails
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is trimmed."""
+
+    def stop(self) -> None:
+        """Let go of the cluster."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    # --- batches -----------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch; the same whenever they are asked for."""
+        pieces = [
+            Piece(wanted, ENTRY_BYTES_GUESS)
+            for wanted in batch_ranges(Offsets.from_json(start), Offsets.from_json(end))
+        ]
+        plan = plan_partitions(
+            pieces,
+            target_bytes=self._options.target_partition_bytes,
+            partitions_min=self._options.partitions_min,
+        )
+        return [RangesPartition(ranges) for ranges in plan]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        options = self._options
+        return read_in_worker(ReadTask(options.cluster, ranges_of(partition), self._columns, options.fail_on_data_loss))
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _look(self, start: Offsets) -> Sighting:
+        watch, self._watch = self._watch or _Watch(self._options), None
+        try:
+            seen = watch.look(start)
+        except BaseException:
+            # Connections or the store may be broken: begin anew next time.
+            watch.close()
+            raise
+        self._watch = watch
+        return seen
+
+    def _limits(self, limit: ReadLimit) -> Limits:
+        if isinstance(limit, ReadAllAvailable):
+            return Limits()
+        entries, payload_bytes = self._options.entries_per_trigger_max, self._options.bytes_per_trigger_max
+        if isinstance(limit, ReadMaxRows):
+            entries = limit.max_rows
+        if isinstance(limit, ReadMaxBytes):
+            payload_bytes = limit.max_bytes
+        return Limits(entries, payload_bytes)
+
+
+def _starting(starting: str | Position, ledger_id: int, tail: Tail) -> int:
+    if starting == LATEST:
+        return tail.next_entry
+    assert isinstance(starting, Position)
+    at = starting.of(ledger_id)
+    if at is None or at == FROM_THE_BEGINNING:
+        return 0
+    return tail.next_entry if at == FROM_THE_END else at
+
+
+def _up_to(seen: Sighting, target: Mapping[int, Tail]) -> Sighting:
+    """What was seen, without what came after the target was noted."""
+    tails = {
+        ledger_id: Tail(
+            min(tail.next_entry, target[ledger_id].next_entry),
+            closed=tail.closed and tail.next_entry <= target[ledger_id].next_entry,
+            entry_bytes=tail.entry_bytes,
+        )
+        for ledger_id, tail in seen.tails.items()
+        if ledger_id in target
+    }
+    return Sighting(max(target, default=-1) + 1, tails, seen.rejected, seen.lost)
+
+
+class _Watch:
+    """Looks at the cluster over a client that it keeps."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._loop = LoopThread("octavo streaming")
+        self._stack = AsyncExitStack()
+        self._client: Client | None = None
+        self._readers: dict[int, LedgerReader] = {}
+
+    def look(self, start: Offsets) -> Sighting:
+        """What there is to read behind ``start``."""
+        return self._loop.run(self._look(start))
+
+    def close(self) -> None:
+        """Let go of everything. Never raises."""
+        try:
+            self._loop.run(self._stack.aclose())
+        except OctavoError:
+            pass
+        finally:
+            self._loop.close()
+
+    async def _look(self, start: Offsets) -> Sighting:
+        if self._client is None:
+            self._client = await self._stack.enter_async_context(connected(self._options.cluster))
+        client, options = self._client, self._options
+        members = await published_members(options)
+        existing = list(await candidates(client, options, members))
+        open_to_us = [ledger_id for ledger_id in existing if start.next_entry(ledger_id) is not None]
+        found = [metadata async for metadata in metadata_of_each(client, open_to_us)]
+        chosen, rejected = [], []
+        for metadata in found:
+            if options.selection.matches(metadata.ledger_id, metadata.custom_metadata):
+                chosen.append(metadata)
+            elif metadata.is_closed:
+                rejected.append(metadata.ledger_id)
+        tails = await asyncio.gather(*map(self._tail_of, chosen))
+        seen: dict[int, Tail] = {
+            metadata.ledger_id: tail for metadata, tail in zip(chosen, tails, strict=True) if tail is not None
+        }
+        await self._close_readers(set(seen))
+        reading = {ledger_id for ledger_id in start.ledgers if start.next_entry(ledger_id) is not None}
+        there = _ids(found) - (_ids(chosen) - set(seen))
+        lost = sorted(reading - there)
+        below = max(existing, default=-1) + 1
+        return Sighting(below, seen, rejected, lost)
+
+    async def _tail_of(self, metadata: LedgerMetadata) -> Tail | None:
+        """How far it can be read now; None when it has gone meanwhile."""
+        if metadata.is_closed:
+            end = -1 if metadata.last_entry_id is None else metadata.last_entry_id
+            return _tail(end, metadata.length, closed=True)
+        assert self._client is not None
+        try:
+            reader = self._readers.get(metadata.ledger_id)
+            if reader is None:
+                password = read_password(self._options.cluster)
+                reader = await self._client.open_ledger(metadata.ledger_id, password=password, recover=False)
+                self._readers[metadata.ledger_id] = reader
+            else:
+                await reader.refresh_last_add_confirmed()
+        except NoSuchLedgerError:
+            return None
+        end = -1 if reader.last_add_confirmed is None else reader.last_add_confirmed
+        return _tail(end, reader.length, closed=reader.ledger_closed)
+
+    async def _close_readers(self, kept: set[int]) -> None:
+        for ledger_id in [i for i, reader in self._readers.items() if i not in kept or reader.ledger_closed]:
+            await self._readers.pop(ledger_id).close()
+
+
+def _ids(ledgers: Sequence[LedgerMetadata]) -> set[int]:
+    return {metadata.ledger_id for metadata in ledgers}
+
+
+def _tail(last_entry: int, length: int, *, closed: bool) -> Tail:
+    entries = last_entry + 1
+    return Tail(entries, closed, length / entries if entries else ENTRY_BYTES_GUESS)

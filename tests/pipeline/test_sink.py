@@ -1,0 +1,202 @@
+"""Rows to ledgers: published all at once, exactly once, and nothing is left behind."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from octavo.pipeline.datasets import Tags, dataset_store
+from octavo.pipeline.manifest import PublishedLedger
+from octavo.pipeline.options import ClusterOptions
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from support.processes import Up, wait_until
+from support.spark import ledger_payloads, scan, with_client, write_ledger
+
+import octavo
+
+
+@pytest.fixture(scope="module")
+def sinks(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A cluster of its own: every ledger in it is a sink's."""
+    with Up(tmp_path_factory.mktemp("sinks") / "data", "--bookies", 4) as up:
+        yield up.wait_ready()
+
+
+def save(frame: DataFrame, uri: str, dataset: str, mode: str = "append", **options: object) -> None:
+    writer = frame.write.format("octavo").mode(mode).option("metadata", uri).option("dataset", dataset)
+    for name, value in options.items():
+        writer = writer.option(name, str(value))
+    writer.save()
+
+
+def numbers(spark: SparkSession, start: int, stop: int, partitions: int = 2) -> DataFrame:
+    return spark.range(start, stop, 1, partitions).select(F.col("id").cast("string").cast("binary").alias("value"))
+
+
+def values(spark: SparkSession, uri: str, dataset: str) -> list[int]:
+    """What the dataset holds, in order of ledgers and entries."""
+    frame = scan(spark, uri, dataset=dataset)
+    return [int(row.value) for row in sorted(frame.collect(), key=lambda row: (row.ledger_id, row.entry_id))]
+
+
+def published(uri: str, dataset: str) -> list[PublishedLedger]:
+    async def read(_client: octavo.Client) -> list[PublishedLedger]:
+        async with dataset_store(ClusterOptions(uri)) as datasets:
+            return await datasets.ledgers(dataset)
+
+    return with_client(uri, read)
+
+
+def tagged(uri: str, dataset: str) -> set[int]:
+    """Every ledger that was written for the dataset, published or not."""
+
+    async def read(client: octavo.Client) -> set[int]:
+        found: set[int] = set()
+        async for ledger_id in client.list_ledgers():
+            metadata = await client.ledger_metadata(ledger_id)
+            if metadata.custom_metadata.get(Tags.DATASET) == dataset.encode():
+                assert metadata.state is octavo.LedgerState.CLOSED or ledger_id not in found
+                found.add(ledger_id)
+        return found
+
+    return with_client(uri, read)
+
+
+def test_append_adds_and_overwrite_replaces(spark: SparkSession, sinks: Up) -> None:
+    save(numbers(spark, 0, 1000), sinks.uri, "modes")
+    assert sorted(values(spark, sinks.uri, "modes")) == list(range(1000))
+    ledgers = published(sinks.uri, "modes")
+    assert [(ledger.entries, ledger.payload_bytes) for ledger in ledgers] == [(500, 1390), (500, 1500)]
+    assert ledger_payloads(sinks.uri, ledgers[0].ledger_id) == [b"%d" % i for i in range(500)], "rows stay in order"
+    save(numbers(spark, 1000, 1100), sinks.uri, "modes")
+    assert sorted(values(spark, sinks.uri, "modes")) == list(range(1100))
+    save(numbers(spark, 0, 3, 1), sinks.uri, "modes", mode="overwrite", ensembleSize=4, writeQuorum=2)
+    assert values(spark, sinks.uri, "modes") == [0, 1, 2]
+    (ledger,) = published(sinks.uri, "modes")
+    assert tagged(sinks.uri, "modes") == {ledger.ledger_id}, "what was replaced is deleted"
+    metadata = with_client(sinks.uri, lambda client: client.ledger_metadata(ledger.ledger_id))
+    assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == (4, 2, 2)
+    save(numbers(spark, 0, 0), sinks.uri, "modes", mode="overwrite")
+    assert (values(spark, sinks.uri, "modes"), tagged(sinks.uri, "modes")) == ([], set())
+
+
+def test_keys_route_rows_and_select_ledgers(spark: SparkSession, sinks: Up, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_bytes(b"secret")
+    rows = [("a", "1"), (None, "2"), ("b", "3"), ("a", "4"), ("a", "")]
+    frame = spark.createDataFrame(rows, "key string, value string").coalesce(1)
+    save(frame, sinks.uri, "keys", passwordFile=password, digest="hmac-sha256")
+    found = scan(spark, sinks.uri, dataset="keys", ledgers=f"{Tags.KEY}=a", passwordFile=password).orderBy("entry_id")
+    assert [bytes(row.value) for row in found.collect()] == [b"1", b"4", b""]
+    assert scan(spark, sinks.uri, dataset="keys", passwordFile=password).count() == 5
+    with pytest.raises(PySparkException, match="more than 2 different keys in one task"):
+        save(frame, sinks.uri, "keys", maxKeysPerTask=2)
+    assert len(tagged(sinks.uri, "keys")) == 3, "a job that failed leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ("id as value", {}, "column value is bigint"),
+        ("cast(id as string) as text", {}, "valueColumn: there is no column value among text"),
+        ("cast(id as string) as value, id as other", {}, "columns other have no place in an entry"),
+        ("cast(id as string) as value", {"dataset": "a/b"}, "'a/b' cannot name a dataset"),
+        ("cast(id as string) as value", {"writeQuorum": "4"}, "E >= Qw"),
+        ("cast(id as string) as value", {"digest": "md5"}, "'md5' is none of crc32c"),
+    ],
+)
+def test_rows_and_options_are_checked_on_the_driver(
+    spark: SparkSession, sinks: Up, columns: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        save(spark.range(3).selectExpr(*columns.split(", ")), sinks.uri, **{"dataset": "checked", **options})
+    assert message in str(caught.value)
+
+
+def test_rows_that_can_be_no_entry_are_named_and_nothing_is_published(spark: SparkSession, sinks: Up) -> None:
+    with_null = spark.range(0, 10, 1, 1).selectExpr("case when id = 7 then null else cast(id as string) end as value")
+    with pytest.raises(PySparkException, match="column value is NULL in row 7 of partition 0"):
+        save(with_null, sinks.uri, "refused")
+    too_large = spark.range(0, 2, 1, 1).selectExpr("repeat('x', cast(id as int) * 5000000) as value")
+    with pytest.raises(PySparkException, match="column value has 5000000 bytes in row 1 of partition 0"):
+        save(too_large, sinks.uri, "refused")
+    assert tagged(sinks.uri, "refused") == set()
+    with pytest.raises(AnalysisException, match="there is no dataset 'refused'"):
+        scan(spark, sinks.uri, dataset="refused").count()
+
+
+def test_tasks_that_fail_are_tried_again_and_publish_once(spark: SparkSession, sinks: Up, tmp_path: Path) -> None:
+    marker = str(tmp_path / "failed")
+
+    def fail_once(rows: Iterable[Row]) -> Iterable[tuple[bytes]]:
+        for number, row in enumerate(rows):
+            if number == 50 and not Path(marker).exists():
+                Path(marker).touch()
+                raise RuntimeError("a machine went away")
+            yield (bytes(row.value),)
+
+    flaky = spark.createDataFrame(numbers(spark, 0, 100, 1).rdd.mapPartitions(fail_once), "value binary")
+    with pytest.raises(PySparkException, match="a machine went away"):
+        save(flaky, sinks.uri, "flaky")
+    assert tagged(sinks.uri, "flaky") == set(), "the abort swept"
+    save(flaky, sinks.uri, "flaky")
+    assert values(spark, sinks.uri, "flaky") == list(range(100))
+
+
+# --- streaming -------------------------------------------------------------------------------------------------------
+
+
+def run_stream(spark: SparkSession, uri: str, folder: Path, dataset: str, source: str) -> None:
+    stream = spark.readStream.format("octavo").option("metadata", uri).option("ledgers", source)
+    frame = stream.option("maxEntriesPerTrigger", "40").load()
+    writer = frame.select("value").writeStream.format("octavo").option("metadata", uri).option("dataset", dataset)
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+
+
+def test_a_batch_that_is_played_again_publishes_nothing_twice(spark: SparkSession, sinks: Up, tmp_path: Path) -> None:
+    source = write_ledger(sinks.uri, [b"%d" % i for i in range(100)])
+    run_stream(spark, sinks.uri, tmp_path, "exactly", str(source))
+    assert values(spark, sinks.uri, "exactly") == list(range(100))
+    before = tagged(sinks.uri, "exactly")
+    commits = tmp_path / "checkpoint" / "commits"
+    for note in (commits / "2", commits / ".2.crc"):
+        note.unlink(missing_ok=True)  # Spark died between the publication and its note of it
+    run_stream(spark, sinks.uri, tmp_path, "exactly", str(source))
+    assert values(spark, sinks.uri, "exactly") == list(range(100))
+    assert tagged(sinks.uri, "exactly") == before, "what the second time wrote is deleted"
+
+
+def test_what_a_batch_wrote_before_its_driver_died_is_swept_by_its_second_time(
+    spark: SparkSession, sinks: Up, tmp_path: Path
+) -> None:
+    source = write_ledger(sinks.uri, [b"%d" % i for i in range(50)])
+    run_stream(spark, sinks.uri, tmp_path, "died", str(source))
+    (first, *_) = published(sinks.uri, "died")
+    custom = with_client(sinks.uri, lambda client: client.ledger_metadata(first.ledger_id)).custom_metadata
+    left = write_ledger(sinks.uri, [b"x"], custom_metadata={**custom, Tags.BATCH: b"2"})
+    more = write_ledger(sinks.uri, [b"%d" % i for i in range(50, 60)])
+    run_stream(spark, sinks.uri, tmp_path, "died", f"{source}-{more}")
+    assert left not in tagged(sinks.uri, "died")
+
+
+def test_a_bookie_killed_between_writing_and_commit_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with Up(tmp_path / "data", "--bookies", 3) as up:
+        up.wait_ready()
+        source = write_ledger(up.uri, [b"%d" % i for i in range(120)])
+        name = sorted(up.pids)[0]
+        killer = threading.Thread(target=kill_when_written, args=(up, name, "killed"))
+        killer.start()
+        run_stream(spark, up.uri, tmp_path, "killed", str(source))
+        killer.join()
+        assert sorted(values(spark, up.uri, "killed")) == list(range(120))
+        assert tagged(up.uri, "killed") == {ledger.ledger_id for ledger in published(up.uri, "killed")}
+
+
+def kill_when_written(up: Up, name: str, dataset: str) -> None:
+    wait_until(lambda: bool(tagged(up.uri, dataset)), "the first batch has written")
+    up.kill_bookie(name)

@@ -1,0 +1,108 @@
+"""Spark as users run it, and ledgers for it: one session for all tests of a run, real bookies beneath."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from octavo.pipeline import register
+from pyspark.sql import DataFrame, SparkSession
+
+import octavo
+
+SPARK_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.checkpoint.fileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.log.level": "ERROR",
+}
+
+
+def set_worker_environment() -> None:
+    """Python workers take this interpreter, and never the folders of the tree for packages."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONSAFEPATH"] = "1"
+    for name in list(os.environ):
+        if name.startswith("OCTAVO_") and name != "OCTAVO_NO_SKIPS":
+            del os.environ[name]
+
+
+def start_spark(folder: Path, **settings: str) -> SparkSession:
+    """A session with two cores in this process, the format registered."""
+    set_worker_environment()
+    builder = SparkSession.builder.master("local[2]").appName("octavo tests")
+    for name, value in {**SPARK_SETTINGS, "spark.local.dir": str(folder / "local"), **settings}.items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+def with_client[T](uri: str, work: Callable[[octavo.Client], Coroutine[Any, Any, T]]) -> T:
+    """What ``work`` gives for a client of the cluster."""
+
+    async def run() -> T:
+        async with octavo.connect(uri) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+def write_ledger(
+    uri: str,
+    payloads: Sequence[bytes],
+    *,
+    custom_metadata: Mapping[str, bytes] | None = None,
+    password: bytes = b"",
+    sizes: tuple[int, int, int] = (3, 3, 2),
+    digest: octavo.Digest = octavo.Digest.CRC32C,
+) -> int:
+    """A closed ledger with these entries; its id."""
+
+    async def write(client: octavo.Client) -> int:
+        async with client.create_ledger(
+            *sizes, custom_metadata=custom_metadata, password=password, digest=digest
+        ) as ledger:
+            await ledger.add_many(payloads)
+        return ledger.id
+
+    return with_client(uri, write)
+
+
+def ledger_payloads(uri: str, ledger_id: int, password: bytes = b"") -> list[bytes]:
+    """The entries of a ledger, read by a client."""
+
+    async def read(client: octavo.Client) -> list[bytes]:
+        async with client.open_ledger(ledger_id, recover=False, password=password) as reader:
+            return [entry.payload async for entry in reader]
+
+    return with_client(uri, read)
+
+
+def scan(spark: SparkSession, uri: str, **options: object) -> DataFrame:
+    """``spark.read`` of the format with these options."""
+    reader = spark.read.format("octavo").option("metadata", uri)
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load()
+
+
+def collected(frame: DataFrame) -> list[tuple[int, int, bytes | None]]:
+    """Ledger, entry and value of every row, sorted."""
+    rows = frame.select("ledger_id", "entry_id", "value").collect()
+    return sorted((row.ledger_id, row.entry_id, None if row.value is None else bytes(row.value)) for row in rows)
+
+
+def rows_of(ledger_id: int, payloads: Sequence[bytes], first: int = 0) -> list[tuple[int, int, bytes | None]]:
+    """What :func:`collected` gives for entries from ``first`` on."""
+    return [(ledger_id, entry_id, payload) for entry_id, payload in enumerate(payloads, first)]
