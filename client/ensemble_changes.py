@@ -10,9 +10,9 @@ A position is *troubled* while its bookie is not confirming what it is sent:
 * *refusing*: the bookie answered that it does not take adds, or did not answer in time. It is due at once, and stays
   so until it confirms something: that it is connected says nothing.
 
-Only trouble that somebody waits for counts: an idle ledger changes no metadata. While every pending entry can still
-reach Qa without the troubled positions, ``delay_seconds`` are added to either: the writer may be told to be patient
-as long as nothing hangs on it (PROTOCOL W8 needs no change at all then).
+Only trouble that somebody waits for begins a change: an idle ledger changes no metadata. While every pending entry can
+still reach Qa without the troubled positions, ``delay_seconds`` are added to either: the writer may be told to be
+patient as long as nothing hangs on it (PROTOCOL W8 needs no change at all then).
 
 ::
 
@@ -184,11 +184,16 @@ class EnsembleChanges:
     def on_spares(self, spares: Mapping[int, BookieId], now: float) -> Commit | None:
         """Bookies, none of the ensemble, that are there and could take these positions; empty when there are none.
 
-        None when nobody is to be replaced now: there is no spare, or those who were due are well again.
+        None when nobody is to be replaced now: there is no spare, or those who were due are well again. That nobody
+        waits for them any more is no reason: adds that come one by one are acknowledged by the others sooner than a
+        spare is found, and would never get back their last copy.
         """
         assert self.phase is Phase.SEEKING, "somebody was asked for"
-        due = self._due(now)
-        replaced = {position: bookie_id for position, bookie_id in spares.items() if position in due}
+        replaced = {
+            position: bookie_id
+            for position, bookie_id in spares.items()
+            if position in self._troubled_since and self._due_at(position) <= now
+        }
         if not replaced:
             self.phase = Phase.IDLE
             self._retry_at = now + self._retry_seconds

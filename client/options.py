@@ -72,8 +72,8 @@ class ClientOptions:
     restart it keeps rolling restarts from moving ledgers about, at the price of fewer copies meanwhile."""
 
     bookie_quarantine_seconds: float = 30.0
-    """How long a bookie that was replaced, or could not be reached as a spare, is not chosen again. One that registers
-    anew is well again at once."""
+    """How long at least a bookie that was replaced, or could not be reached as a spare, is not chosen again; up to half
+    as much is added by chance. One that registers anew is well again at once."""
 
     resend_delay_seconds: float = 1.0
     """Pause before a bookie that refused or did not answer an add is tried again on the same connection."""

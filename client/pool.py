@@ -21,6 +21,10 @@ from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello
 
 from octavo._version import __version__
 
+_QUARANTINE_SPREAD = 1.5
+"""Longest quarantine as a multiple of the shortest: bookies that failed together are not all tried again together, nor
+one of them by all clients at once."""
+
 
 class ConnectionPool:
     """See the module. Made inside a running loop, used from that loop only."""
@@ -68,8 +72,8 @@ class ConnectionPool:
 
     def put_in_quarantine(self, bookie_id: BookieId) -> None:
         """The bookie has failed somebody: it is not chosen for a while, unless it registers anew."""
-        until = asyncio.get_running_loop().time() + self._options.bookie_quarantine_seconds
-        self._quarantine[bookie_id] = until
+        seconds = self._options.bookie_quarantine_seconds * self._rng.uniform(1.0, _QUARANTINE_SPREAD)
+        self._quarantine[bookie_id] = asyncio.get_running_loop().time() + seconds
 
     def quarantined(self) -> Set[BookieId]:
         """Bookies not to be chosen now."""

@@ -107,3 +107,23 @@ async def test_the_pool_outlives_its_store(store: MetadataStore, bookie: FakeBoo
     await connection.request(Ping(), timeout_seconds=10)
     await store.close()
     assert await connection.request(Ping(), timeout_seconds=10) == Pong()
+
+
+async def test_bookies_that_failed_together_are_not_all_chosen_again_at_the_same_moment(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, seconds = asyncio.get_running_loop(), ClientOptions().bookie_quarantine_seconds
+    began = loop.time()
+    left = []
+    for share in (0.0, 0.99, 1.25, 1.51):
+        now = began + share * seconds
+        # Nothing is awaited while the clock is another one.
+        with monkeypatch.context() as clock:
+            clock.setattr(loop, "time", lambda now=now: now)
+            if not share:
+                for number in range(30):
+                    pool.put_in_quarantine(BookieId(f"b{number}"))
+            left.append(len(pool.quarantined()))
+    assert left[:2] == [30, 30]
+    assert 0 < left[2] < 30
+    assert left[3] == 0
