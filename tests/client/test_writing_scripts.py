@@ -138,3 +138,8 @@ class Interpreter:
 @pytest.mark.parametrize("path", scripts_in(SCRIPTS))
 def test_script(path: Path, *, rewrite: bool) -> None:
     check_script(path, Interpreter(), rewrite=rewrite)
+
+
+def test_the_example_in_the_protocol_document_is_what_the_script_gives() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    assert f"\n```\n{(SCRIPTS / 'protocol-example.expected').read_text()}```\n" in document
