@@ -19,7 +19,9 @@ everything it has not answered. The lowest undecided id is decided by :data:`VER
     neither, and nobody will            -> blocked: no end can be claimed (the error names who blocks)
 
 Ids are decided in order, so it is as if they were read one at a time, though reads run ahead. What lies above the end
-is dropped. Ids above the undecided one are read up to a window; found entries are held once.
+is dropped. Ids above the undecided one are read up to a window; found entries are held once. While too many bytes are
+held only the undecided entry itself is read, and only when nothing is left to be written back: so that memory is
+bounded, and those who read ahead never keep out the one that everybody waits for.
 
 *The anchor.* The length of the ledger at its end must be known. An entry carries it, and so may an explicit LAC; when
 recovery starts at a LAC of unknown length, the entry there is read first, for its length only. It is acknowledged, so
@@ -80,7 +82,7 @@ WINDOW_ENTRIES: Final = 4096
 """Ids read ahead of the last one written back: enough for full frames, bounded memory."""
 
 WINDOW_BYTES: Final = 32 * 1024 * 1024
-"""Sealed bytes held or not written back above which nothing more is read."""
+"""Sealed bytes held or not written back above which nothing is read ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +116,23 @@ class LedgerRecovery:
         "_recovered",
         "_start_length",
         "_stuck_at",
+        "_window_bytes",
+        "_window_entries",
         "_written_back",
     )
 
-    def __init__(self, quorums: Quorums, *, first_entry_id: int, length_before: int) -> None:
+    def __init__(
+        self,
+        quorums: Quorums,
+        *,
+        first_entry_id: int,
+        length_before: int,
+        window_entries: int = WINDOW_ENTRIES,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
         self._quorums = quorums
+        self._window_entries = window_entries
+        self._window_bytes = window_bytes
         self._first = first_entry_id
         self._length_before = length_before
         self._fenced = 0
@@ -194,10 +208,18 @@ class LedgerRecovery:
         if not self._fence_over or self._end is not None or self._stuck_at is not None or self._gave_up >> position & 1:
             return None
         first = max(self._answered[position], self._next)
-        last = max(self._written_back, self._lac) + WINDOW_ENTRIES
-        if first > last or self._held_bytes > WINDOW_BYTES:
+        last = max(self._written_back, self._lac) + self._window_entries
+        if first > last:
             return None
+        if self._held_bytes > self._window_bytes:
+            decides = first == self._next and self._quorums.write_mask(first) >> position & 1
+            return (first, first) if decides and self._written_back >= self._next - 1 else None
         return first, last
+
+    @property
+    def held_bytes(self) -> int:
+        """Sealed bytes read and not written back."""
+        return self._held_bytes
 
     def residues_at(self, position: int) -> tuple[int, ...]:
         """Of which ids, modulo E, a bookie is asked."""
@@ -234,10 +256,14 @@ class LedgerRecovery:
     ) -> None:
         """The bookie has answered for ``first..last_covered``: it has ``found`` (verified), cannot tell of ``unknown``,
         and has none of the others."""
+        # What others have decided meanwhile needs no answer of this one any more: the gap it leaves is none.
+        answered = max(self._answered[position], self._next)
+        if first > answered:
+            return
         cannot_tell = set(unknown)
         residues = set(self._quorums.residues_at(position))
         size, bit = self._quorums.ensemble_size, 1 << position
-        for entry_id in range(max(first, self._next), last_covered + 1):
+        for entry_id in range(answered, last_covered + 1):
             if entry_id % size not in residues or entry_id in cannot_tell:
                 continue
             sealed = found.get(entry_id)
@@ -246,8 +272,7 @@ class LedgerRecovery:
             elif entry_id not in self._found:
                 self._found[entry_id] = sealed
                 self._held_bytes += len(sealed)
-        if first <= self._answered[position]:
-            self._answered[position] = max(self._answered[position], last_covered + 1)
+        self._answered[position] = max(answered, last_covered + 1)
         self._decide()
 
     def on_written_back(self, last: int, sealed_bytes: int) -> None:

@@ -27,11 +27,14 @@ from octavo.metadata.update import update_ledger
 from octavo.protocol.entries import LedgerSecrets, Opener, header_of
 from octavo.protocol.errors import (
     BookieUnavailableError,
+    ClientClosedError,
     DigestMismatchError,
+    DuplicateEntryError,
     InternalError,
     LedgerRecoveryError,
     MetadataConflictError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
     OctavoError,
     QuorumLostError,
 )
@@ -82,7 +85,14 @@ class Recoverer:
             if ledger.value.is_closed:
                 return ledger
             recovery = _Recovery(ledger.value, secrets, pool=self._pool, placer=self._placer, options=self._options)
-            finish = await recovery.run()
+            try:
+                finish = await recovery.run()
+            except LedgerRecoveryError:
+                # Somebody else may have got further, or deleted it, by now.
+                current = await self._store.read_ledger(ledger.value.ledger_id)
+                if not current.value.is_closed:
+                    raise
+                return current
             try:
                 return await self._patiently(ledger, finish, token)
             except MetadataConflictError:
@@ -161,7 +171,7 @@ class _Recovery:
         if self._finished.done():
             return
         ledger = f"ledger {self._metadata.ledger_id}"
-        if isinstance(error, QuorumLostError):
+        if isinstance(error, QuorumLostError | DuplicateEntryError | NoSuchLedgerError):
             failure: OctavoError = LedgerRecoveryError(
                 f"{ledger}: recovered entries could not be written back: {error.message}"
             )
@@ -197,6 +207,8 @@ class _Recovery:
                     *(ENTRIES_PER_FRAME_MAX, _READ_BYTES_MAX),
                 )
                 self._take(position, wanted[0], await self._ask(position, read, ReadAnswer))
+        except ClientClosedError as error:
+            self._failed(error)
         except OctavoError as error:
             self._answers[position] = error.message or type(error).__name__
             machine.on_gave_up(position)
@@ -241,7 +253,10 @@ class _Recovery:
     def _take(self, position: int, first: int, answer: ReadAnswer) -> None:
         """Believe of an answer what can be verified."""
         found: dict[int, bytes] = {}
-        unknown = {entry_id for start, stop in answer.unknown for entry_id in range(start, stop + 1)}
+        covered = answer.last_covered
+        unknown = {
+            entry_id for low, high in answer.unknown for entry_id in range(max(low, first), min(high, covered) + 1)
+        }
         damaged = False
         for sealed in answer.entries:
             try:
@@ -250,11 +265,11 @@ class _Recovery:
                 damaged = True
         if damaged:
             # Which id the damaged bytes were meant for nobody knows: none is believed to be absent (PROTOCOL R2).
-            unknown |= set(range(first, answer.last_covered + 1)) - found.keys()
+            unknown |= set(range(first, covered + 1)) - found.keys()
             self._answers[position] = "sent a damaged entry"
         elif unknown:
             self._answers[position] = f"cannot tell of entry {min(unknown)}"
-        self._machine.on_read(position, first, answer.last_covered, found, unknown)
+        self._machine.on_read(position, first, covered, found, unknown)
         self._advance()
 
     # --- going on -----------------------------------------------------------------------------------------------------

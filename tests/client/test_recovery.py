@@ -13,11 +13,18 @@ from octavo.client.pool import ConnectionPool
 from octavo.client.recovery import Recoverer
 from octavo.client.writer import LedgerWriter
 from octavo.metadata import LedgerMetadata, LedgerState, Versioned
-from octavo.protocol.entries import derive_secrets
-from octavo.protocol.errors import BookieStorageError, LedgerFencedError, LedgerRecoveryError, OctavoError
-from octavo.protocol.ids import LedgerId
+from octavo.protocol.entries import Sealer, derive_secrets
+from octavo.protocol.errors import (
+    BookieStorageError,
+    ClientClosedError,
+    LedgerFencedError,
+    LedgerRecoveryError,
+    NoSuchLedgerError,
+    OctavoError,
+)
+from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.messages import Add, AddFlag, Op, Read, ReadFlag, ReadLac
-from support.writing import PASSWORD, QUICK, FakeCluster, fake_cluster
+from support.writing import DIGEST, PASSWORD, QUICK, FakeCluster, fake_cluster
 
 HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.001, "recovery_timeout_seconds": 0.2, "connect_timeout_seconds": 0.1}
 
@@ -141,6 +148,66 @@ async def test_without_enough_bookies_it_names_them_and_the_ledger_can_be_recove
     assert (await cluster.store.read_ledger(writer.id)).value.state is LedgerState.IN_RECOVERY
     await cluster.bookies[2].start()
     assert (await recover(cluster, writer.id)).last_entry_id == 4
+
+
+async def test_a_blocked_recovery_adopts_the_end_that_somebody_else_has_written(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 5)
+    await abandon(writer)
+    for bookie in cluster.bookies[:3]:
+        bookie.hold(Op.READ_LAC)
+    blocked = asyncio.ensure_future(recover(cluster, writer.id))
+    await cluster.bookies[0].received(Op.READ_LAC)
+    ledger = await cluster.store.read_ledger(writer.id)
+    closed = ledger.value.closed(EntryId(4), 5)
+    await cluster.store.compare_and_set_ledger(closed, ledger.version)
+    assert await blocked == closed
+
+
+async def test_a_ledger_deleted_while_it_is_recovered_is_said_to_be(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await abandon(writer)
+    for bookie in cluster.bookies[:3]:
+        bookie.refuse(Op.READ_LAC, NoSuchLedgerError("deleted"))
+        bookie.hold(Op.READ_LAC)
+    blocked = asyncio.ensure_future(recover(cluster, writer.id))
+    await cluster.bookies[0].received(Op.READ_LAC)
+    await cluster.store.delete_ledger(writer.id)
+    for bookie in cluster.bookies[:3]:
+        bookie.release(Op.READ_LAC)
+    with pytest.raises(NoSuchLedgerError):
+        await blocked
+
+
+async def test_other_bytes_where_an_entry_is_to_be_written_back_are_told_and_never_overwritten(
+    cluster: FakeCluster,
+) -> None:
+    writer = await cluster.writer(3, 3, 3)
+    await writer.add(b"acknowledged")
+    cluster.bookies[1].hold(Op.ADD)
+    pending = writer.add_nowait(b"in doubt")
+    await cluster.until(lambda: all(1 in cluster.held(at, writer.id) for at in range(3)))
+    await abandon(writer)
+    sealer = Sealer(writer.id, DIGEST, derive_secrets(PASSWORD, writer.id))
+    other = sealer.seal(EntryId(1), [b"another"], last_add_confirmed=EntryId(0), length=12)
+    cluster.bookies[2].put(writer.id, other)
+    with pytest.raises(LedgerRecoveryError, match=r"b[012].* other bytes"):
+        await recover(cluster, writer.id)
+    held = {cluster.held(at, writer.id)[1] for at in range(3)}
+    assert held == {b"in doubt", b"another"}
+    pending.cancel()
+
+
+async def test_closing_the_client_ends_its_recovery(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await abandon(writer)
+    for bookie in cluster.bookies[:3]:
+        bookie.hold(Op.READ_LAC)
+    recovery = asyncio.ensure_future(recover(cluster, writer.id, recovery_timeout_seconds=1000))
+    await cluster.bookies[0].received(Op.READ_LAC)
+    await cluster.pools[-1].close()
+    with pytest.raises(ClientClosedError):
+        await recovery
 
 
 async def test_a_bookie_that_cannot_tell_blocks_and_is_named(cluster: FakeCluster) -> None:
