@@ -18,8 +18,8 @@ help: ## this list
 setup: ## make .venv and install Octavo with its tools
 	@scripts/setup_venv.sh
 
-demo: setup ## a three-bookie cluster, a real log, a killed bookie, every byte read back
-	@$(VENV)/python scripts/demo.py
+demo: setup ## a three-bookie cluster, a real log, a killed bookie, every byte read back (METADATA=zk: on ZooKeeper)
+	@$(VENV)/python scripts/demo.py --metadata "$(METADATA)"
 
 up: setup ## a cluster on this machine, in the foreground
 	@$(VENV)/octavo up

@@ -40,7 +40,6 @@ from octavo.protocol.errors import (
     MetadataUnavailableError,
     NoSuchLedgerError,
     OctavoError,
-    OctavoTimeoutError,
     QuorumLostError,
     WouldBlock,
 )
@@ -541,7 +540,7 @@ class LedgerWriter:
                     self._store, self.id, change, writer_token=self.metadata.writer_token, known=self._ledger
                 )
         except TimeoutError:
-            return OctavoTimeoutError(f"ledger {self.id}: the metadata store did not settle its end in time")
+            return MetadataUnavailableError(f"ledger {self.id}: the metadata store did not settle its end in time")
         except OctavoError as error:
             return error
         return None

@@ -5,6 +5,7 @@ SIGKILL in the middle, goes on until that bookie is back and has taken part agai
 with a fresh client and compares every byte. Exit status 0 only if all of it held.
 """
 
+import argparse
 import asyncio
 import os
 import shutil
@@ -19,6 +20,7 @@ from typing import Any
 
 import uvloop
 from local_cluster import TIME_SECONDS_MAX, Cluster, ClusterError
+from zookeeper_server import ServerGroup, ZooKeeperError
 
 import octavo
 
@@ -131,10 +133,26 @@ def temporary_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(story: Story) -> None:
+@contextmanager
+def metadata_store(wanted: str, folder: Path, story: Story) -> Iterator[str | None]:
+    """URI of the metadata store that was ``wanted``: a URI; ``zk`` for a ZooKeeper of the demo's own; nothing for the
+    embedded store, which has none yet."""
+    if wanted != "zk":
+        yield wanted or None
+        return
+    with ServerGroup(folder / "zookeeper", outlives=False) as group:
+        story.fine(f"a ZooKeeper server is up, out of PySpark's jars, at {group.uri}")
+        yield group.uri
+
+
+def run(story: Story, metadata: str) -> None:
     """The whole story. Raises :class:`DemoError`, :class:`ClusterError` or an Octavo error where it does not hold."""
     lines = SAMPLE.read_bytes().splitlines(keepends=True)
-    with temporary_folder() as folder, Cluster(folder) as cluster:
+    with (
+        temporary_folder() as folder,
+        metadata_store(metadata, folder, story) as metadata_uri,
+        Cluster(folder, metadata_uri) as cluster,
+    ):
         ready = cluster.wait_for("ready")
         uri = ready["metadata"]
         story.fine(f"three bookies are up, processes {', '.join(str(bookie['pid']) for bookie in ready['bookies'])}")
@@ -147,10 +165,13 @@ def run(story: Story) -> None:
 
 def main() -> int:
     """Run the demo; the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--metadata", default="", help="zk for a ZooKeeper of its own, or a URI (the embedded store)")
+    arguments = parser.parse_args()
     story = Story()
     try:
-        run(story)
-    except (DemoError, ClusterError, octavo.OctavoError) as error:
+        run(story, arguments.metadata)
+    except (DemoError, ClusterError, ZooKeeperError, octavo.OctavoError) as error:
         story.bad(str(error))
         return 1
     except KeyboardInterrupt:

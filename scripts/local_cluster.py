@@ -20,14 +20,16 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """`octavo up` with its data in ``folder``, on free ports. As a context manager it leaves nothing running."""
+    """`octavo up` with its data in ``folder``, on free ports, with its metadata at a URI if one is given. As a context
+    manager it leaves nothing running."""
 
-    def __init__(self, folder: Path, *, bookies: int = 3) -> None:
+    def __init__(self, folder: Path, metadata: str | None = None, *, bookies: int = 3) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")}
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "octavo.cli.main", "up", "--json"),
                 *("--base-port", "0", "--data-dir", folder, "--bookies", str(bookies)),
+                *(("--metadata", metadata) if metadata else ()),
             ],
             env=environment,
             stdout=subprocess.PIPE,
