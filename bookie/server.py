@@ -123,5 +123,10 @@ class BookieServer:
             "reads": traffic.reads,
             "entries_read": traffic.entries_read,
             "bytes_read": traffic.bytes_read,
+            "log_bytes": statistics.log_bytes,
+            "bytes_compacted": statistics.compaction_bytes_freed,
+            "entries_damaged": statistics.entries_damaged,
+            "index_damage": statistics.index_damage_seen,
+            "in_doubt": self.storage.doubt_stop is not None,
             **self._facts(),
         }
