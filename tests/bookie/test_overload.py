@@ -1,0 +1,127 @@
+"""More than a bookie can take: its memory stays bounded, it pushes back, and nobody starves another."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+from octavo.bookie.bookie import Bookie
+from octavo.bookie.config import load_config
+from octavo.metadata import open_metadata_store
+from octavo.protocol.messages import Added, ReadAnswer
+from support.faulty_filesystem import MemoryFileSystem
+from support.raw_client import RawClient, add, read, seal
+
+CACHE_BYTES = 512 * 1024
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[list[MutableMapping[str, object]]]:
+    with structlog.testing.capture_logs() as events:
+        yield events
+
+
+class SlowDisk(MemoryFileSystem):
+    """Every sync takes a while."""
+
+    sync_seconds = 0.004
+
+    async def step(self, name: str, path: Path) -> None:
+        if name == "sync":
+            await asyncio.sleep(self.sync_seconds)
+        await super().step(name, path)
+
+
+@asynccontextmanager
+async def bookie_on(filesystem: MemoryFileSystem) -> AsyncIterator[Bookie]:
+    settings = {
+        "data_dir": Path("/bookie"), "port": 0, "cache_bytes": CACHE_BYTES, "journal_segment_bytes": 16 << 20,
+        "checkpoint_journal_bytes": 4 << 20, "entry_log_bytes": 8 << 20, "scrub_bytes_per_second": 0,
+    }  # fmt: skip
+    async with await open_metadata_store("memory://", create=True) as store:
+        bookie = await Bookie.start(
+            load_config(None, {}, settings), filesystem=filesystem, store=store, rng=random.Random(1), software="0"
+        )
+        try:
+            yield bookie
+        finally:
+            await bookie.stop()
+
+
+@asynccontextmanager
+async def connected(bookie: Bookie) -> AsyncIterator[RawClient]:
+    host, _, port = bookie.address.rpartition(":")
+    async with RawClient(host, int(port)) as client:
+        await client.greet()
+        yield client
+
+
+async def flood(bookie: Bookie, ledger_id: int, frames: int) -> None:
+    """Frames of 64 KiB as fast as the socket takes them, without waiting for answers."""
+    async with connected(bookie) as client:
+
+        async def answers() -> None:
+            for _ in range(frames):
+                _, outcome = await client.receive_reply()
+                assert isinstance(outcome, Added), outcome
+
+        answering = asyncio.ensure_future(answers())
+        for number in range(frames):
+            client.send(add(ledger_id, seal(ledger_id, number * 4, [bytes(16_000)] * 4)))
+            await client.writer.drain()
+        await answering
+
+
+async def test_slow_disk_pushes_back_and_memory_stays_bounded() -> None:
+    async with bookie_on(SlowDisk()) as bookie:
+        storage, most, held_back = bookie.server.storage, 0, 0
+        floods = [asyncio.ensure_future(flood(bookie, ledger_id, 60)) for ledger_id in range(1, 9)]
+        while not all(task.done() for task in floods):
+            most = max(most, storage.memory_bytes)
+            held_back += bookie.server.held_back
+            await asyncio.sleep(0)
+        await asyncio.gather(*floods)
+        sent = 8 * 60 * 64_000
+        # Two generations of the cache, what waits for the journal, and the frame of each connection that came last.
+        assert most < 3 * CACHE_BYTES + 8 * 128 * 1024 < sent / 8
+        assert held_back, "sockets were left unread"
+        assert storage.statistics().cache_bytes <= 2 * CACHE_BYTES + 8 * 128 * 1024
+
+
+async def test_a_burst_into_one_ledger_does_not_starve_another() -> None:
+    async with bookie_on(SlowDisk()) as bookie, connected(bookie) as client:
+        burst = asyncio.ensure_future(flood(bookie, 1, 400))
+        lone = 0
+        while not burst.done():
+            assert isinstance(await client.ask(add(2, seal(2, lone, [b"lone"]))), Added)
+            lone += 1
+        await burst
+        # An add waits for the group before its own and for a flush, not for the burst: 25 MB in pieces of half a MB.
+        assert lone > 30
+
+
+async def test_readers_that_do_not_take_what_they_asked_for_stop_no_writer() -> None:
+    async with bookie_on(MemoryFileSystem()) as bookie, connected(bookie) as writer:
+        for number in range(40):
+            assert isinstance(await writer.ask(add(1, seal(1, number * 4, [bytes(16_000)] * 4))), Added)
+        readers = []
+        for _ in range(30):
+            reader = RawClient(*(bookie.address.rpartition(":")[0::2]))  # type: ignore[arg-type]
+            await reader.__aenter__()
+            await reader.greet()
+            reader.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(200):
+                reader.send(read(1, 0, 159, bytes_max=4 << 20))
+            readers.append(reader)
+        before = bookie.server.storage.memory_bytes
+        for number in range(100):
+            assert isinstance(await writer.ask(add(2, seal(2, number, [b"goes on"]))), Added)
+        answer = await writer.ask(read(2, 0, 99))
+        assert isinstance(answer, ReadAnswer)
+        assert len(answer.entries) == 100
+        assert bookie.server.storage.memory_bytes < before + CACHE_BYTES
+        for reader in readers:
+            reader.writer.transport.abort()
