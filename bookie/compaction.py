@@ -171,6 +171,10 @@ class Compactor:
             if writer.log_id not in self._keeper.log_sizes:
                 await self._logs.remove(writer.log_id)
 
+    async def close(self) -> None:
+        """Let go of what a compaction that was cut short has open. Raises OSError."""
+        await self._stream.close()
+
     def _keep(self, log_id: int, reason: str) -> None:
         self._kept.add(log_id)
         log.error("entry log kept as it is", path=str(self._logs.path(log_id)), reason=reason)
@@ -231,7 +235,7 @@ class Compactor:
                     await writer.add_run(ledger_id, run)
                 await asyncio.sleep(0)
             return await writer.finish()
-        except OSError:
+        except BaseException:  # cut short or failed: it is nobody's
             with contextlib.suppress(OSError):
                 await writer.abandon()
             raise
@@ -240,7 +244,12 @@ class Compactor:
         self, shares: list[LogShare], added: dict[int, int], part: Part | None, above: Part | None
     ) -> None:
         gone = {share.log_id for share in shares}
-        await self._keeper.exchange_logs(gone, added, part, above)
+        try:
+            await self._keeper.exchange_logs(gone, added, part, above)
+        except BaseException:
+            if part is not None and part not in self._index.parts:
+                await part.retire()
+            raise
         await self._reader.quiesce()
         for share in shares:
             await self._logs.remove(share.log_id)

@@ -40,7 +40,7 @@ class EntryLogWriter:
             await filesystem.sync_directory(directory)
             # A second handle with its own thread: a long sync must not hold up the writes of the next flush.
             sync_file = await filesystem.open(path, dedicated_thread=True)
-        except OSError:
+        except BaseException:  # a cancelled compaction, too, leaves nothing open
             await file.close()
             with contextlib.suppress(OSError):
                 await filesystem.remove(path)

@@ -71,7 +71,7 @@ class IndexMerger:
             writer = await self._index.new_part(self._keeper.new_part_id())
             try:
                 merged = await merge_parts(old, writer, self._is_gone)
-            except (IndexDamagedError, OSError):
+            except BaseException:  # cut short or failed: it is nobody's
                 with contextlib.suppress(OSError):
                     await writer.abandon()
                 raise
@@ -85,6 +85,11 @@ class IndexMerger:
                 raise
             log.warning("index parts are not merged", reason=str(error))
             return False
-        await self._keeper.replace_parts(old, merged)
+        try:
+            await self._keeper.replace_parts(old, merged)
+        except BaseException:
+            if merged not in self._index.parts:
+                await merged.retire()
+            raise
         self.merges += 1
         return True

@@ -562,6 +562,7 @@ class Storage:
             closing.push_async_callback(self._logs.close)
             closing.push_async_callback(self._index.close)
             closing.push_async_callback(self._journal.close)
+            closing.push_async_callback(self._compactor.close)
             await self._writer.drain()
             if self._supervisor is not None:
                 await self._supervisor

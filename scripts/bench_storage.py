@@ -19,8 +19,9 @@ import structlog
 import uvloop
 from octavo.bookie.filesystem import RealFileSystem
 from octavo.bookie.journal import Journal, JournalSettings, RecordKind
+from octavo.bookie.rate import RateLimiter
 from octavo.bookie.storage import Storage, StorageSettings
-from octavo.protocol.entries import Digest, Sealer, derive_secrets
+from octavo.protocol.entries import SEALED_BYTES_MIN, Digest, Sealer, derive_secrets
 from octavo.protocol.ids import EntryId, LedgerId
 
 MEBIBYTE = 1024 * 1024
@@ -161,7 +162,7 @@ async def random_reads(storage: Storage, writers: Sequence[Writer]) -> None:
 
     began_at = time.perf_counter()
     await asyncio.gather(*(reader(began_at + 5) for _ in range(16)))
-    say("random reads of single entries, cold cache, 16 at a time", count / (time.perf_counter() - began_at), "/s")
+    say("random reads of single entries, 16 at a time", count / (time.perf_counter() - began_at), "/s")
 
 
 def drop_from_page_cache(path: Path) -> None:
@@ -235,6 +236,28 @@ async def full_journal(folder: Path, filesystem: RealFileSystem) -> None:
     await storage.close()
 
 
+async def space(folder: Path, filesystem: RealFileSystem, gigabytes: float) -> None:
+    """Twenty ledgers in small logs; all but one are deleted, and compaction gives their space back while it is read."""
+    storage = await open_storage(folder, filesystem, entry_log_bytes=64 * MEBIBYTE)
+    kept, *others = await fill(storage, gigabytes, 20)
+    await storage.checkpoint()
+    say("space of twenty ledgers", disk_bytes(folder / "data") / MEBIBYTE, "MiB")
+    for writer in others:
+        await storage.delete(writer.ledger_id)
+    reading = asyncio.ensure_future(random_reads(storage, [kept]))
+    for _ in range(2):
+        await storage.compact(0.8, RateLimiter(1e12))
+        await storage.checkpoint()
+    await reading
+    live = kept.next * (ENTRY_BYTES + SEALED_BYTES_MIN)
+    say("space after all but one were deleted, over what counts", disk_bytes(folder / "data") / live, "")
+    await storage.close()
+
+
+def disk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
 async def many_ledgers(folder: Path, filesystem: RealFileSystem) -> None:
     storage = await open_storage(folder, filesystem, checkpoint_seconds=86_400)
     before = resident_bytes()
@@ -282,6 +305,8 @@ async def main() -> None:
             (folder / name).mkdir(parents=True)
             await part(folder / name, filesystem)
             await asyncio.to_thread(shutil.rmtree, folder / name)
+        await space(folder / "space", filesystem, options.gigabytes)
+        await asyncio.to_thread(shutil.rmtree, folder / "space")
         await bulk(folder, filesystem, options.gigabytes)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

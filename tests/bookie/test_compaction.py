@@ -285,6 +285,30 @@ async def test_index_forgets_runs_of_deleted_ledgers(storage: Storage, filesyste
     assert ids_of(await read(storage, KEPT)) == list(range(0, 600, 3))
 
 
+async def test_compaction_cut_short_at_any_point_leaves_a_storage_that_closes_and_opens_again() -> None:
+    finished = False
+    turns = 0
+    while not finished:
+        turns += 7
+        filesystem = MemoryFileSystem()
+        storage = await open_storage(filesystem)
+        scripts = await many_logs(storage, ledgers=range(2, 4))
+        await storage.delete(scripts[0].ledger_id)
+        compacting = asyncio.ensure_future(storage.compact(0.9, FAST))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        finished = compacting.done()
+        compacting.cancel()
+        await asyncio.gather(compacting, return_exceptions=True)
+        assert await read(storage, KEPT) == KEPT.entries(range(200))
+        await storage.close()
+        assert not filesystem.open_files, "nothing is left open"
+        again = await open_storage(filesystem)
+        assert await read(again, KEPT) == KEPT.entries(range(200))
+        await again.close()
+    assert turns > 50
+
+
 async def test_rate_limits_what_is_copied(storage: Storage) -> None:
     loop = asyncio.get_running_loop()
     limiter = RateLimiter(1_000)

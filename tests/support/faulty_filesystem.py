@@ -19,6 +19,7 @@ import contextlib
 import errno
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -192,6 +193,9 @@ class MemoryFile:
         await self._filesystem.change("truncate", self._path, lambda: self._inode.resize(size))
 
     async def close(self) -> None:
+        if not self._closed:
+            self._filesystem.open_files[self._path] -= 1
+            self._filesystem.open_files += Counter()  # drops what is zero
         self._closed = True
 
 
@@ -209,6 +213,8 @@ class MemoryFileSystem:
         self.history: list[tuple[str, Path]] = []
         self.crashed = asyncio.Event()
         self.fault: Fault | None = None
+        self.open_files: Counter[Path] = Counter()
+        """How many handles are open, by the path they were opened by."""
         self.capacity_bytes: int | None = None
         """Size of the disk: what finds no room is written as far as it goes, and fails with ENOSPC. None: no limit."""
         self._chance = random.Random(seed)
@@ -343,6 +349,7 @@ class MemoryFileSystem:
             await self.step("open", path)
             if path not in self._names:
                 raise FileNotFoundError(f"no file {path}")
+        self.open_files[path] += 1
         return MemoryFile(self, path, self._names[path], direct=direct)
 
     async def list_directory(self, path: Path) -> list[str]:
