@@ -5,11 +5,13 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 VENV := .venv/bin
+SEED ?= 1
+MINUTES ?= 10
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Nothing of the caller's may stand before the installed tree.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 
-.PHONY: help setup demo up test check model bench format clean
+.PHONY: help setup demo up test check model simulate soak bench format clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r target does; do \
@@ -39,9 +41,13 @@ check: setup ## formatting, lint, types, tidy rules: every one runs, and any tha
 model: setup ## the protocol, state by state: every setting, and every rule broken on purpose
 	@$(VENV)/python scripts/check_model.py $(MODEL_OPTIONS)
 
-soak: setup ## the long form of the crash, kill and damage tests
+simulate: setup ## one simulated universe: make simulate SEED=n [OPTIONS="--trace"]
+	@$(VENV)/python scripts/simulate.py $(SEED) $(OPTIONS)
+
+soak: setup ## the long form: crash, kill and damage tests, then simulated universes for MINUTES=n
 	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 \
 		$(VENV)/pytest tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py
+	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)
 
 bench: setup ## the benchmark suite
 	@$(VENV)/python scripts/bench.py

@@ -1,0 +1,151 @@
+"""Many universes: on several processes, summed up, and made smaller when one fails."""
+
+import gc
+import multiprocessing
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+
+from simulation.canaries import CANARIES
+from simulation.plan import Plan, draw_plan
+from simulation.universe import Outcome, run_universe
+
+COVERAGE = {
+    "ensemble change": "ensemble changes",
+    "concurrent recovery": "concurrent recoveries",
+    "replay after a torn tail": "replays after a torn tail",
+}
+"""What at least a fifth of the seeds must have seen, and the counter that tells."""
+
+
+@dataclass(slots=True)
+class Order:
+    """One universe to be run: a seed, and what is to differ from what it draws."""
+
+    seed: int
+    canary: str | None = None
+    settings: dict[str, int] = field(default_factory=dict)
+    """Field of the plan -> value."""
+    without: tuple[str, ...] = ()
+    """Faults left out."""
+
+    def plan(self) -> Plan:
+        """The plan to run."""
+        plan = draw_plan(random.Random(f"{self.seed} plan"))
+        known = {known.name for known in fields(Plan)}
+        for name in self.settings:
+            if name not in known:
+                raise ValueError(f"a plan has no {name!r}; it has {', '.join(sorted(known))}")
+        plan = replace(plan, **self.settings)  # type: ignore[arg-type]
+        plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in self.without}
+        return plan
+
+    def command(self) -> str:
+        """What replays it."""
+        words = [f"make simulate SEED={self.seed}"]
+        extra = [f"--set {name}={value}" for name, value in self.settings.items()]
+        extra += [f"--without '{name}'" for name in self.without]
+        extra += [f"--canary {self.canary}"] if self.canary else []
+        return " ".join([*words, *([f'OPTIONS="{" ".join(extra)}"'] if extra else [])])
+
+
+def run_order(order: Order, *, lines: bool = False) -> Outcome:
+    """Run one universe, with its canary if it has one."""
+    if order.canary is None:
+        return run_universe(order.seed, order.plan(), lines=lines)
+    with CANARIES[order.canary].applied():
+        return run_universe(order.seed, order.plan(), lines=lines)
+
+
+def run_orders(orders: Iterable[Order], *, jobs: int) -> Iterator[tuple[Order, Outcome]]:
+    """Run universes on ``jobs`` processes, in any order of completion."""
+    if jobs == 1:
+        for order in orders:
+            yield order, run_order(order)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs, initializer=_begin, maxtasksperchild=500) as pool:
+        yield from pool.imap_unordered(_run, orders, chunksize=4)
+
+
+def _begin() -> None:
+    gc.disable()
+    gc.freeze()
+
+
+def _run(order: Order) -> tuple[Order, Outcome]:
+    return order, run_order(order)
+
+
+@dataclass(slots=True)
+class Report:
+    """Sums over a campaign."""
+
+    started_at: float = field(default_factory=time.monotonic)
+    seeds: int = 0
+    virtual_seconds: float = 0.0
+    counters: Counter[str] = field(default_factory=Counter)
+    seen: Counter[str] = field(default_factory=Counter)
+    """Counter -> seeds in which it counted."""
+    failures: list[tuple[Order, Outcome]] = field(default_factory=list)
+
+    def add(self, order: Order, outcome: Outcome) -> None:
+        """One more universe."""
+        self.seeds += 1
+        self.virtual_seconds += outcome.virtual_seconds
+        self.counters.update(outcome.counters)
+        self.seen.update(name for name, number in outcome.counters.items() if number)
+        if not outcome.ok:
+            self.failures.append((order, outcome))
+
+    def share(self, counter: str) -> float:
+        """Share of the seeds in which a counter counted."""
+        return self.seen[counter] / self.seeds if self.seeds else 0.0
+
+    def text(self) -> str:
+        """For people."""
+        seconds = time.monotonic() - self.started_at
+        lines = [
+            f"{self.seeds} seeds in {seconds:.1f} s, {self.seeds / seconds:.1f} seeds/s; "
+            f"{self.virtual_seconds / 3600:.2f} virtual hours; {len(self.failures)} failed",
+            *(
+                f"  {number:9d} in {self.share(name):4.0%} of seeds  {name}"
+                for name, number in sorted(self.counters.items())
+            ),
+            *(f"  {self.share(counter):4.0%} of the seeds had: {what}" for what, counter in COVERAGE.items()),
+        ]
+        return "\n".join(lines)
+
+
+def smaller(order: Order, *, tell: Callable[[str], None]) -> Order:
+    """A failing order with less in it that still breaks the same rule; greedy, so not the least."""
+    rule = run_order(order).rule
+    shrinking = True
+    while shrinking:
+        shrinking = False
+        for candidate in _simpler(order):
+            outcome = run_order(candidate)
+            if outcome.rule == rule:
+                order, shrinking = candidate, True
+                tell(candidate.command())
+                break
+    return order
+
+
+def _simpler(order: Order) -> Iterator[Order]:
+    plan = order.plan()
+    for name in plan.disturbances:
+        yield replace(order, without=(*order.without, name))
+    for name, value in (
+        ("ledgers", 1), ("clients", 1), ("recoverers", 0), ("recoverers", 1), ("deletes", 0), ("rolling_restart", 0),
+        ("clock_drift", 0), ("adds", 20), ("adds", 60), ("entry_bytes_max", 20), ("safety_seconds", 3),
+    ):  # fmt: skip
+        if getattr(plan, name) > value:
+            yield replace(order, settings={**order.settings, name: value})
+
+
+def processors() -> int:
+    """How many processes make sense here."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,527 @@
+"""A machine's disk, and a bookie's :class:`octavo.bookie.filesystem.FileSystem` on it.
+
+The disk outlives processes: a killed process leaves what it wrote in the page cache, a power cut leaves what was
+synced and, page by page, some of the rest. Operations take virtual time and run in lanes as those of the real seam do:
+one lane for a file with a thread of its own, one for all others, reads beside them. So adds arrive while a sync is
+under way, and a crash falls between any two operations, or in the middle of one.
+
+Which faults there are, :class:`DiskFaults` says; the world turns its knobs.
+"""
+
+import asyncio
+import errno
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.bookie.direct_io import DIRECT_BLOCK_BYTES
+from octavo.bookie.filesystem import DiskSpace
+from simulation.inode import Inode
+from simulation.loop import Process, SimulationLoop
+from simulation.trace import Trace
+
+_READ_ONLY = frozenset({"size", "read", "list_directory", "exists", "open", "disk_space", "close"})
+
+OPERATION_SECONDS_MAX = 3.0
+"""Longest that a slow disk takes for one operation: what waits for it must end once everything is healed."""
+
+
+@dataclass(slots=True)
+class DiskSettings:
+    """How quick a disk is while nothing is wrong, in seconds, and how large, in bytes."""
+
+    read_seconds: float = 0.0001
+    write_seconds: float = 0.00002
+    sync_seconds: float = 0.0005
+    spike_chance: float = 0.0
+    """Chance of an operation to take up to ``spike_seconds`` more."""
+    spike_seconds: float = 1.0
+    capacity_bytes: int = 1 << 40
+
+
+@dataclass(slots=True)
+class DiskFaults:
+    """What goes wrong, while the world has it so. Chances per operation, from 0 to 1."""
+
+    read_error_chance: float = 0.0
+    write_error_chance: float = 0.0
+    sync_failures_due: int = 0
+    """So many of the next syncs fail."""
+    lie_chance: float = 0.0
+    """Chance of a synced write never to reach the platter. Only where the fault budget allows a lost copy."""
+    slow_factor: float = 1.0
+    crash_at: int = 0
+    """The power is cut at the changing operation of this number, counted from when it was set; 0: never."""
+
+
+class _Operation:
+    """Something a disk has been asked for."""
+
+    __slots__ = ("act", "future", "kind", "path")
+
+    def __init__(self, kind: str, path: Path, act: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+        self.kind = kind
+        self.path = path
+        self.act = act
+        self.future = future
+
+
+class Disk:
+    """Names and files of one machine. ``on_crash`` is told when a planned power cut is due."""
+
+    def __init__(
+        self, loop: SimulationLoop, name: str, rng: random.Random, settings: DiskSettings, trace: Trace
+    ) -> None:
+        self.loop = loop
+        self.name = name
+        self.rng = rng
+        self.settings = settings
+        self.faults = DiskFaults()
+        self.trace = trace
+        self.on_crash: Callable[[], None] | None = None
+        self.operations = 0
+        """Changing operations so far."""
+        self.names: dict[Path, Inode] = {}
+        self.directories: set[Path] = {Path("/")}
+        self._durable_names: dict[Path, Inode] = {}
+        self._unsynced: dict[Path, list[Callable[[dict[Path, Inode]], None]]] = {}
+        """Directory -> its changes of names that no sync has covered, in order."""
+        self._crash_counted = 0
+
+    # --- what survives ----------------------------------------------------------------------------------------------
+
+    def power_cut(self) -> None:
+        """Lose what was not durable."""
+        names = dict(self._durable_names)
+        rng = self.rng
+        for changes in self._unsynced.values():
+            kept = rng.choice((0, 0, len(changes), rng.randint(0, len(changes))))
+            if kept < len(changes):
+                self.trace.count("disk: unsynced names lost")
+            for change in changes[:kept]:
+                change(names)
+        self._unsynced.clear()
+        lost = torn = 0
+        for inode in dict.fromkeys(names.values()):
+            torn += bool(inode.dirty)
+            lost += inode.power_cut(rng)
+        if torn:
+            self.trace.count("disk: unsynced data lost or torn", torn)
+        if lost:
+            self.trace.count("disk: lying syncs lost pages", lost)
+        self.names = names
+        self._durable_names = dict(names)
+
+    def wipe(self, directory: Path) -> int:
+        """Lose everything below a directory; how many files that were."""
+        gone = [path for path in self.names if directory in path.parents]
+        for path in gone:
+            del self.names[path]
+            self._durable_names.pop(path, None)
+        self._unsynced.clear()
+        self.directories = {path for path in self.directories if directory not in (path, *path.parents)}
+        return len(gone)
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def change_names(self, directory: Path, change: Callable[[dict[Path, Inode]], None]) -> None:
+        """Create, rename or remove; durable once the directory is synced."""
+        change(self.names)
+        self._unsynced.setdefault(directory, []).append(change)
+
+    def sync_names(self, directory: Path) -> None:
+        """Make a directory's changes durable."""
+        for change in self._unsynced.pop(directory, ()):
+            change(self._durable_names)
+
+    def used_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(len(inode.volatile) for inode in self.names.values())
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def duration(self, kind: str) -> float:
+        """How long an operation takes."""
+        settings, draw = self.settings, self.rng.random
+        if kind in ("sync", "write_and_sync", "sync_directory"):
+            seconds = settings.sync_seconds
+        elif kind in _READ_ONLY:
+            seconds = settings.read_seconds
+        else:
+            seconds = settings.write_seconds
+        seconds = min(seconds * self.faults.slow_factor * (0.5 + draw()), OPERATION_SECONDS_MAX)
+        if settings.spike_chance and draw() < settings.spike_chance:
+            self.trace.count("disk: slow operation")
+            seconds += draw() * settings.spike_seconds
+        return seconds
+
+    def error_of(self, kind: str) -> int | None:
+        """The errno with which an operation fails now; None: it does not."""
+        faults = self.faults
+        if kind == "read":
+            if faults.read_error_chance and self.rng.random() < faults.read_error_chance:
+                self.trace.count("disk: read error")
+                return errno.EIO
+        elif kind in ("sync", "write_and_sync", "sync_directory"):
+            if faults.sync_failures_due:
+                faults.sync_failures_due -= 1
+                self.trace.count("disk: sync failed")
+                return errno.EIO
+        elif kind not in _READ_ONLY and faults.write_error_chance and self.rng.random() < faults.write_error_chance:
+            self.trace.count("disk: write error")
+            return errno.EIO
+        return None
+
+    def count_change(self) -> bool:
+        """Count a changing operation; whether the power is cut in it."""
+        self.operations += 1
+        if self.faults.crash_at:
+            self._crash_counted += 1
+            if self._crash_counted == self.faults.crash_at:
+                self.faults.crash_at = 0
+                self._crash_counted = 0
+                self.trace.count("process: power cut at a file operation")
+                return True
+        return False
+
+    def room_for(self, inode: Inode, size: int) -> bool:
+        """Whether a file may grow to ``size``."""
+        growth = size - len(inode.volatile)
+        return growth <= 0 or self.used_bytes() + growth <= self.settings.capacity_bytes
+
+
+class SimulatedFileSystem:
+    """One process's view of its machine's disk. Dies with it."""
+
+    def __init__(self, process: Process, disk: Disk) -> None:
+        self.process = process
+        self.disk = disk
+        self._loop = disk.loop
+        self._lanes: list[Lane] = []
+        self.lane = self.new_lane()
+        self._locked: dict[Path, None] = {}
+        self.open_files: dict[SimulatedFile, None] = {}
+        process.on_death.append(self._died)
+
+    def new_lane(self) -> "Lane":
+        """Operations of a lane run one after another."""
+        lane = Lane(self)
+        self._lanes.append(lane)
+        return lane
+
+    def _died(self) -> None:
+        # What a thread was in the middle of may have got through to the page cache.
+        for lane in self._lanes:
+            lane.interrupt(self.disk.rng)
+
+    def run(self, lane: "Lane | None", kind: str, path: Path, act: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Begin an operation, in a lane or beside all of them; the future of its result."""
+        loop, disk = self._loop, self.disk
+        operation = _Operation(kind, path, act, loop.create_future())
+        due = loop.now + disk.duration(kind)
+        if lane is not None:
+            due = lane.place(operation, loop.now, due)
+        loop.call_process(self.process, due, self._complete, lane, operation)
+        return operation.future
+
+    def _complete(self, lane: "Lane | None", operation: _Operation) -> None:
+        disk, kind = self.disk, operation.kind
+        if lane is not None:
+            lane.queue.popleft()
+        changing = kind not in _READ_ONLY
+        if changing:
+            disk.trace.stored(self._loop.now, self.process.name, kind, len(operation.path.name))
+            if disk.count_change():
+                # The operation has taken effect, as far as it does without being durable; nobody hears of it.
+                if lane is not None:
+                    lane.queue.appendleft(operation)
+                assert disk.on_crash is not None
+                self._loop.call_process(self._loop.world, self._loop.now, disk.on_crash)
+                self.process.pause()
+                return
+        future = operation.future
+        code = disk.error_of(kind)
+        try:
+            result = operation.act() if code is None else _fail(code, operation)
+        except OSError as error:
+            if not future.done():
+                future.set_exception(error)
+            else:
+                error.__traceback__ = None
+            return
+        if not future.done():
+            future.set_result(result)
+        elif isinstance(result, SimulatedFile):
+            # Nobody waits for it any more: the seam closes it again.
+            self.open_files.pop(result, None)
+
+    # --- FileSystem -------------------------------------------------------------------------------------------------
+
+    async def open(
+        self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
+    ) -> "SimulatedFile":
+        disk = self.disk
+
+        def act() -> SimulatedFile:
+            self._check_directory(path.parent)
+            if create:
+                if path in disk.names:
+                    raise FileExistsError(errno.EEXIST, "file exists", str(path))
+                inode = Inode()
+                disk.change_names(path.parent, lambda names: names.__setitem__(path, inode))
+            found = disk.names.get(path)
+            if found is None:
+                raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+            lane = self.new_lane() if dedicated_thread else self.lane
+            return SimulatedFile(self, path, found, lane, block_bytes=DIRECT_BLOCK_BYTES if direct else 1)
+
+        file: SimulatedFile = await self.run(self.lane, "create" if create else "open", path, act)
+        return file
+
+    async def list_directory(self, path: Path) -> list[str]:
+        disk = self.disk
+
+        def act() -> list[str]:
+            self._check_directory(path)
+            return sorted(
+                child.name for child in (*disk.names, *disk.directories) if child.parent == path and child != path
+            )
+
+        names: list[str] = await self.run(self.lane, "list_directory", path, act)
+        return names
+
+    async def exists(self, path: Path) -> bool:
+        disk = self.disk
+        found: bool = await self.run(self.lane, "exists", path, lambda: path in disk.names or path in disk.directories)
+        return found
+
+    async def make_directory(self, path: Path) -> None:
+        await self.run(self.lane, "make_directory", path, lambda: self.disk.directories.update((path, *path.parents)))
+
+    async def rename(self, source: Path, target: Path) -> None:
+        def move(names: dict[Path, Inode]) -> None:
+            if source in names:
+                names[target] = names.pop(source)
+
+        def act() -> None:
+            self._check_file(source)
+            self.disk.change_names(target.parent, move)
+
+        await self.run(self.lane, "rename", target, act)
+
+    async def remove(self, path: Path) -> None:
+        def drop(names: dict[Path, Inode]) -> None:
+            names.pop(path, None)
+
+        def act() -> None:
+            self._check_file(path)
+            self.disk.change_names(path.parent, drop)
+
+        await self.run(self.lane, "remove", path, act)
+
+    async def sync_directory(self, path: Path) -> None:
+        def act() -> None:
+            self._check_directory(path)
+            self.disk.sync_names(path)
+
+        await self.run(self.lane, "sync_directory", path, act)
+
+    async def lock(self, path: Path) -> Callable[[], None]:
+        def act() -> Callable[[], None]:
+            self._check_directory(path.parent)
+            if path in self._locked:
+                raise BlockingIOError(errno.EAGAIN, "locked", str(path))
+            self._locked[path] = None
+            return lambda: self._locked.pop(path, None)
+
+        unlock: Callable[[], None] = await self.run(self.lane, "lock", path, act)
+        return unlock
+
+    async def disk_space(self, path: Path) -> DiskSpace:
+        disk = self.disk
+
+        def act() -> DiskSpace:
+            capacity = disk.settings.capacity_bytes
+            return DiskSpace(capacity, max(0, capacity - disk.used_bytes()))
+
+        space: DiskSpace = await self.run(self.lane, "disk_space", path, act)
+        return space
+
+    async def close(self) -> None:
+        await self.run(self.lane, "close", Path("/"), lambda: None)
+
+    def _check_directory(self, path: Path) -> None:
+        if path not in self.disk.directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+
+    def _check_file(self, path: Path) -> None:
+        if path not in self.disk.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+
+
+class Lane:
+    """Operations that run one after another, as in one thread."""
+
+    def __init__(self, filesystem: SimulatedFileSystem) -> None:
+        self._filesystem = filesystem
+        self._free_at = 0.0
+        self.queue: deque[_Operation] = deque()
+
+    def place(self, operation: _Operation, now: float, due: float) -> float:
+        """Put an operation behind the others; when it will be done."""
+        self._free_at = max(self._free_at, now) + (due - now)
+        self.queue.append(operation)
+        return self._free_at
+
+    def interrupt(self, rng: random.Random) -> None:
+        """The process died: the operation under way got through to the page cache or not; no other begins."""
+        if self.queue and rng.random() < 0.7:
+            act = self.queue[0].act
+            if isinstance(act, _SyncedWrite):
+                act.write_only()
+        self.queue.clear()
+
+
+class _SyncedWrite:
+    """A write that is synced before it returns; a crash may leave it written only."""
+
+    __slots__ = ("data", "disk", "inode", "offset", "path")
+
+    def __init__(self, disk: Disk, path: Path, inode: Inode, offset: int, data: bytes) -> None:
+        self.disk = disk
+        self.path = path
+        self.inode = inode
+        self.offset = offset
+        self.data = data
+
+    def __call__(self) -> None:
+        disk = self.disk
+        if not disk.room_for(self.inode, self.offset + len(self.data)):
+            disk.trace.count("disk: full")
+            raise OSError(errno.ENOSPC, "no space left on device", str(self.path))
+        if disk.faults.lie_chance and disk.rng.random() < disk.faults.lie_chance:
+            disk.trace.count("disk: lying sync")
+            self.inode.lie(self.offset, self.data)
+        else:
+            self.inode.write_and_sync(self.offset, self.data)
+
+    def write_only(self) -> None:
+        """The part before the sync."""
+        if self.disk.room_for(self.inode, self.offset + len(self.data)):
+            self.inode.write(self.offset, self.data)
+
+
+class _Sync:
+    """A sync of what is in a file when it begins."""
+
+    __slots__ = ("_end", "disk", "inode")
+
+    def __init__(self, disk: Disk, inode: Inode) -> None:
+        self.disk = disk
+        self.inode = inode
+        self._end = inode.begin_sync()
+
+    def __call__(self) -> None:
+        self._end()
+
+
+class SimulatedFile:
+    """An open file. See :class:`octavo.bookie.filesystem.File`."""
+
+    def __init__(
+        self, filesystem: SimulatedFileSystem, path: Path, inode: Inode, lane: Lane, *, block_bytes: int
+    ) -> None:
+        """Writes end with zeros up to a multiple of ``block_bytes``, as writes past the page cache may."""
+        self._filesystem = filesystem
+        self._path = path
+        self._inode = inode
+        self._lane = lane
+        self._block_bytes = block_bytes
+        self._closed = False
+        filesystem.open_files[self] = None
+
+    def __repr__(self) -> str:
+        return f"<SimulatedFile {self._path}>"
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    async def size(self) -> int:
+        self._check_open()
+        return len(self._inode.volatile)
+
+    async def read(self, offset: int, size: int) -> bytes:
+        self._check_open()
+        inode = self._inode
+        data: bytes = await self._filesystem.run(
+            None, "read", self._path, lambda: bytes(inode.volatile[offset : offset + size])
+        )
+        return data
+
+    async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
+        self._check_open()
+        inode, data, disk = self._inode, self._padded(offset, buffers), self._filesystem.disk
+
+        def act() -> None:
+            if not disk.room_for(inode, offset + len(data)):
+                disk.trace.count("disk: full")
+                raise OSError(errno.ENOSPC, "no space left on device", str(self._path))
+            inode.write(offset, data)
+
+        await self._filesystem.run(self._lane, "write", self._path, act)
+
+    def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> Awaitable[None]:
+        self._check_open()
+        filesystem = self._filesystem
+        act = _SyncedWrite(filesystem.disk, self._path, self._inode, offset, self._padded(offset, buffers))
+        return filesystem.run(self._lane, "write_and_sync", self._path, act)
+
+    async def sync(self) -> None:
+        self._check_open()
+        await self._filesystem.run(self._lane, "sync", self._path, _Sync(self._filesystem.disk, self._inode))
+
+    async def allocate(self, size: int) -> None:
+        self._check_open()
+        inode, disk = self._inode, self._filesystem.disk
+
+        def act() -> None:
+            if not disk.room_for(inode, size):
+                disk.trace.count("disk: full")
+                raise OSError(errno.ENOSPC, "no space left on device", str(self._path))
+            if size > len(inode.volatile):
+                inode.resize(size)
+
+        await self._filesystem.run(self._lane, "allocate", self._path, act)
+
+    async def truncate(self, size: int) -> None:
+        self._check_open()
+        await self._filesystem.run(self._lane, "truncate", self._path, lambda: self._inode.resize(size))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._filesystem.open_files.pop(self, None)
+        await self._filesystem.run(self._lane, "close", self._path, lambda: None)
+
+    def _padded(self, offset: int, buffers: Sequence[bytes]) -> bytes:
+        data = b"".join(buffers)
+        return data + bytes(-(offset + len(data)) % self._block_bytes)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OSError(errno.EBADF, "the file is closed", str(self._path))
+
+
+def _fail(code: int, operation: _Operation) -> Any:
+    """The operation fails; of a failed sync the platter shows some, and no later sync makes up for it."""
+    act = operation.act
+    if isinstance(act, _SyncedWrite):
+        act.write_only()
+    if isinstance(act, _SyncedWrite | _Sync):
+        act.inode.fail_sync(act.disk.rng)
+    raise OSError(code, "input/output error", str(operation.path))

@@ -1,0 +1,183 @@
+"""Everything that was asked and answered in a universe, and the invariants I1 to I8 of PROTOCOL.md judged from outside.
+
+The history sees what an application sees: adds and their fates, entries read, ends of ledgers; and what stands in the
+metadata, version by version. It asks the code under test nothing but what that says of its own accord. The i-th add
+accepted by a ledger's writer must become entry i, so what may stand at an id is known from the first moment.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from octavo.metadata.model import LedgerMetadata, LedgerState, decode_ledger
+from octavo.protocol.entries import Digest
+from octavo.protocol.ids import LedgerId
+
+
+class Violation(AssertionError):  # noqa: N818 - what it is, not what it is called after
+    """An invariant does not hold. ``rule`` is its name in PROTOCOL.md."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+
+
+@dataclass(slots=True, eq=False)
+class LedgerHistory:
+    """One ledger's."""
+
+    ledger_id: LedgerId
+    quorums: tuple[int, int, int]
+    password: bytes
+    digest: Digest
+    confirmed: Callable[[], int | None]
+    """The LAC of its writer, as that says."""
+    payloads: list[bytes] = field(default_factory=list)
+    """As added: the i-th is what entry i must be."""
+    acknowledged: int = -1
+    """Highest id whose add returned."""
+    not_happened: int | None = None
+    """Lowest id whose add failed as certainly not done."""
+    seen: int = -1
+    """Highest id that an ordinary read gave."""
+    versions: list[LedgerMetadata] = field(default_factory=list)
+    recovering: int = 0
+    """Clients that recover it at this moment."""
+    deleted: bool = False
+    delete_asked: bool = False
+    bytes_seen: dict[int, bytes] = field(default_factory=dict)
+    """Sealed bytes of an entry, as a replica gave them."""
+
+    @property
+    def current(self) -> LedgerMetadata:
+        """The metadata as they stand."""
+        return self.versions[-1]
+
+    @property
+    def end(self) -> int | None:
+        """Last entry of the closed ledger, -1 when it is empty; None while it is not closed."""
+        current = self.current
+        if current.state is not LedgerState.CLOSED:
+            return None
+        return -1 if current.last_entry_id is None else current.last_entry_id
+
+
+class History:
+    """All ledgers of a universe. Methods raise :class:`Violation`."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[LedgerId, LedgerHistory] = {}
+        self._early: dict[LedgerId, list[LedgerMetadata]] = {}
+        self.ensemble_changes = 0
+        self.recoveries = 0
+
+    def opened(self, ledger: LedgerHistory) -> None:
+        """A writer has been made."""
+        ledger.versions.extend(self._early.pop(ledger.ledger_id, []))
+        self.ledgers[ledger.ledger_id] = ledger
+
+    # --- metadata ---------------------------------------------------------------------------------------------------
+
+    def metadata_changed(self, ledger_id: LedgerId, value: bytes | None) -> None:
+        """A version of a ledger's metadata was stored; None: deleted."""
+        ledger = self.ledgers.get(ledger_id)
+        if value is None:
+            if ledger is not None:
+                ledger.deleted = True
+            return
+        metadata = decode_ledger(ledger_id, value)
+        self._check_fragments(metadata)
+        versions = ledger.versions if ledger is not None else self._early.setdefault(ledger_id, [])
+        if versions:
+            self._check_step(versions[-1], metadata)
+        versions.append(metadata)
+        if ledger is not None and ledger.end is not None:
+            self._check_end(ledger)
+
+    def _check_fragments(self, metadata: LedgerMetadata) -> None:
+        fragments = metadata.fragments
+        firsts = [fragment.first_entry_id for fragment in fragments]
+        if firsts != sorted(set(firsts)) or firsts[0] != 0:
+            raise Violation("I6", f"ledger {metadata.ledger_id}: fragments begin at {firsts}")
+        for fragment in fragments:
+            if len(set(fragment.bookies)) != metadata.ensemble_size or len(fragment.bookies) != metadata.ensemble_size:
+                raise Violation("I6", f"ledger {metadata.ledger_id}: ensemble {fragment.bookies}")
+
+    def _check_step(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
+        order = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED)
+        if order.index(after.state) < order.index(before.state):
+            raise Violation("I2", f"ledger {after.ledger_id}: {before.state} became {after.state}")
+        if before.state is LedgerState.CLOSED and (
+            (before.last_entry_id, before.length) != (after.last_entry_id, after.length)
+        ):
+            raise Violation(
+                "I2", f"ledger {after.ledger_id}: its end {before.last_entry_id} became {after.last_entry_id}"
+            )
+        if before.state is LedgerState.OPEN and after.state is LedgerState.IN_RECOVERY:
+            self.recoveries += 1
+        if len(after.fragments) > len(before.fragments) or after.last_fragment.bookies != before.last_fragment.bookies:
+            self.ensemble_changes += 1
+
+    def _check_end(self, ledger: LedgerHistory) -> None:
+        end = ledger.end
+        assert end is not None
+        where = f"ledger {ledger.ledger_id}, closed at {end}"
+        if ledger.acknowledged > end:
+            raise Violation("I2", f"{where}: entry {ledger.acknowledged} had been acknowledged")
+        if ledger.seen > end:
+            raise Violation("I1", f"{where}: entry {ledger.seen} had been read")
+        if ledger.not_happened is not None and ledger.not_happened <= end:
+            raise Violation("W6", f"{where}: the add of {ledger.not_happened} was said not to have happened")
+        if end >= len(ledger.payloads):
+            raise Violation("I2", f"{where}: only {len(ledger.payloads)} were ever added")
+        length = sum(map(len, ledger.payloads[: end + 1]))
+        if ledger.current.length != length:
+            raise Violation("I2", f"{where}: its length is {ledger.current.length}, not {length}")
+
+    # --- adds -------------------------------------------------------------------------------------------------------
+
+    def acknowledged(self, ledger: LedgerHistory, index: int, entry_id: int) -> None:
+        """The add of the payload ``index`` returned."""
+        if entry_id != index:
+            raise Violation("I4", f"ledger {ledger.ledger_id}: add {index} became entry {entry_id}")
+        ledger.acknowledged = max(ledger.acknowledged, entry_id)
+        end = ledger.end
+        if end is not None and entry_id > end:
+            raise Violation("I7", f"ledger {ledger.ledger_id}: entry {entry_id} acknowledged, it was closed at {end}")
+
+    def add_failed(self, ledger: LedgerHistory, index: int, *, may_have_happened: bool) -> None:
+        """The add of the payload ``index`` failed."""
+        if may_have_happened:
+            return
+        if ledger.not_happened is None or index < ledger.not_happened:
+            ledger.not_happened = index
+        end = ledger.end
+        if index <= ledger.acknowledged or (end is not None and index <= end):
+            raise Violation("W6", f"ledger {ledger.ledger_id}: add {index} is there and was said not to have happened")
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    def read(self, ledger: LedgerHistory, entry_id: int, payload: bytes, *, ordinary: bool = True) -> None:
+        """An entry was given to a reader."""
+        if entry_id >= len(ledger.payloads) or payload != ledger.payloads[entry_id]:
+            raise Violation("I3", f"ledger {ledger.ledger_id}: entry {entry_id} reads {payload[:40]!r}")
+        if not ordinary:
+            return
+        confirmed, end = ledger.confirmed(), ledger.end
+        limit = max(-1 if confirmed is None else confirmed, -1 if end is None else end, ledger.acknowledged)
+        if entry_id > limit and not ledger.deleted:
+            raise Violation("I3", f"ledger {ledger.ledger_id}: entry {entry_id} was read, {limit} was confirmed")
+        if end is not None and entry_id > end:
+            raise Violation("I2", f"ledger {ledger.ledger_id}: entry {entry_id} was read, it was closed at {end}")
+        ledger.seen = max(ledger.seen, entry_id)
+
+    def replica(self, ledger: LedgerHistory, entry_id: int, sealed: bytes, bookie: str) -> None:
+        """A bookie gave its copy of an entry."""
+        known = ledger.bytes_seen.setdefault(entry_id, sealed)
+        if known != sealed:
+            raise Violation("I3", f"ledger {ledger.ledger_id}: bookie {bookie} has other bytes of entry {entry_id}")
+
+    def check_all(self) -> None:
+        """Judge every closed ledger once more."""
+        for ledger in self.ledgers.values():
+            if ledger.end is not None:
+                self._check_end(ledger)

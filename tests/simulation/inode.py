@@ -1,0 +1,160 @@
+"""One file's bytes on a simulated disk: what readers see, what is durable, and what a power cut makes of the rest."""
+
+import random
+from collections.abc import Callable
+
+PAGE_BYTES = 512
+"""Smallest piece that survives or is lost by itself: a disk sector, smaller than a page to make more tears."""
+
+
+class Inode:
+    """A file's content, whatever its name. ``volatile`` is what reads see, ``durable`` what the platter holds."""
+
+    __slots__ = ("_changes", "dirty", "durable", "owed", "size_dirty", "synced_last", "volatile")
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.volatile = bytearray(content)
+        self.durable = bytearray(content)
+        self.dirty: dict[int, int] = {}
+        """Page whose latest change no sync has covered -> number of that change."""
+        self._changes = 0
+        self.size_dirty = False
+        self.synced_last: tuple[int, int] = (0, 0)
+        """Where the latest synced write began and stopped."""
+        self.owed: dict[int, bytes] = {}
+        """Pages of a sync that lied, with what the platter holds instead. They count as lost once a later sync of the
+        file has been honoured: a lie about the very last group before a crash cannot be told from a torn write."""
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Change what readers see."""
+        stop = offset + len(data)
+        if offset > len(self.volatile):
+            self.resize(offset)
+        if stop > len(self.volatile):
+            self.size_dirty = True
+        self.volatile[offset:stop] = data
+        self._touch(offset, stop)
+
+    def resize(self, size: int) -> None:
+        """Cut, or extend with zeros."""
+        old = len(self.volatile)
+        if size < old:
+            del self.volatile[size:]
+            self.dirty = {page: change for page, change in self.dirty.items() if page * PAGE_BYTES < size}
+            if size % PAGE_BYTES:
+                self._touch(size, size + 1)
+        else:
+            self.volatile.extend(bytes(size - old))
+            self._touch(old, size)
+        self.size_dirty = True
+
+    def _touch(self, start: int, stop: int) -> None:
+        self._changes += 1
+        self.dirty.update(dict.fromkeys(range(start // PAGE_BYTES, -(-stop // PAGE_BYTES)), self._changes))
+
+    def begin_sync(self) -> Callable[[], None]:
+        """What to call when the sync ends: makes durable what is in the file now, not what is written meanwhile."""
+        covered, image = dict(self.dirty), bytes(self.volatile)
+
+        def end() -> None:
+            _set_size(self.durable, len(image))
+            for page, change in covered.items():
+                start = page * PAGE_BYTES
+                self.durable[start : start + PAGE_BYTES] = image[start : start + PAGE_BYTES]
+                if self.dirty.get(page) == change:
+                    del self.dirty[page]
+            if len(self.volatile) == len(image):
+                self.size_dirty = False
+
+        return end
+
+    def write_and_sync(self, offset: int, data: bytes) -> None:
+        """Write, and make these bytes durable, with what is needed to read them back."""
+        before, self.dirty = self.dirty, {}
+        self.write(offset, data)
+        if self.size_dirty:
+            _set_size(self.durable, len(self.volatile))
+            self.size_dirty = False
+        stop = offset + len(data)
+        # Bytes, not pages: the rest of a page may hold what nobody has synced.
+        self.durable[offset:stop] = data
+        self.dirty = {
+            page: change
+            for page, change in before.items()
+            if not (offset <= page * PAGE_BYTES and (page + 1) * PAGE_BYTES <= stop)
+        }
+        self.synced_last = (offset, stop)
+
+    def lie(self, offset: int, data: bytes) -> None:
+        """A synced write that never reaches the platter, though all reads before the next power cut see it."""
+        stop = offset + len(data)
+        for page in range(offset // PAGE_BYTES, -(-stop // PAGE_BYTES)):
+            start = page * PAGE_BYTES
+            self.owed[page] = bytes(self.durable[start : start + PAGE_BYTES])
+        self.write_and_sync(offset, data)
+
+    def fail_sync(self, rng: random.Random) -> None:
+        """A sync failed: some pages reached the platter, some did not, and the kernel takes all of them for clean."""
+        self.durable = bytearray(self.survivors(rng))
+        self.dirty.clear()
+        self.size_dirty = False
+
+    def survivors(self, rng: random.Random) -> bytes:
+        """What the platter holds after a power cut now: every page that is not durable is kept, lost or torn."""
+        if not self.dirty and not self.size_dirty:
+            return bytes(self.durable)
+        mood = rng.random()  # whole outcomes are as interesting as mixed ones
+        if mood < 0.2:
+            return bytes(self.durable)
+        if mood < 0.35:
+            return bytes(self.volatile)
+        kept = bytearray(self.durable)
+        if rng.random() < 0.5:
+            _set_size(kept, len(self.volatile))
+        for page in sorted(self.dirty):
+            fate = rng.random()
+            if fate < 0.4:
+                _keep_page(kept, self.volatile, page, PAGE_BYTES)
+            elif fate < 0.5:
+                _keep_page(kept, self.volatile, page, rng.randrange(PAGE_BYTES))
+        return bytes(kept)
+
+    def power_cut(self, rng: random.Random) -> int:
+        """Come back with what survived; how many pages of lying syncs are lost."""
+        content = bytearray(self.survivors(rng))
+        lost = 0
+        first, stop = self.synced_last
+        for page, before in self.owed.items():
+            start = page * PAGE_BYTES
+            if (start < stop and start + PAGE_BYTES > first) or start >= len(content):
+                continue
+            content[start : start + len(before)] = before
+            lost += 1
+        self.owed.clear()
+        self.volatile = content
+        self.durable = bytearray(content)
+        self.dirty.clear()
+        self.size_dirty = False
+        return lost
+
+    def flip(self, offset: int, mask: int) -> None:
+        """A bit rots, on the platter and in what readers see."""
+        self.volatile[offset] ^= mask
+        if offset < len(self.durable):
+            self.durable[offset] ^= mask
+
+
+def _set_size(content: bytearray, size: int) -> None:
+    if size < len(content):
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))
+
+
+def _keep_page(target: bytearray, source: bytearray, page: int, size: int) -> None:
+    start = page * PAGE_BYTES
+    end = min(start + PAGE_BYTES, len(source))
+    if end > len(target):
+        _set_size(target, end)
+    stop = min(start + size, end)
+    target[start:stop] = source[start:stop]

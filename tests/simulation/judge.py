@@ -1,0 +1,130 @@
+"""The judge: after everything is healed, a fresh client recovers and reads every ledger and looks at every replica."""
+
+import asyncio
+from collections import Counter
+from typing import NamedTuple
+
+from octavo.client.client import Client
+from octavo.protocol.entries import header_of
+from octavo.protocol.errors import OctavoError
+from octavo.protocol.ids import BookieId
+from octavo.protocol.messages import Read, ReadAnswer, ReadFlag
+from simulation.history import LedgerHistory, Violation
+from simulation.workload import read_everything
+from simulation.world import ClientHost, World
+
+ATTEMPTS_MAX = 20
+"""So often a ledger or a bookie is asked again before it is given up (PROTOCOL I8)."""
+
+COPY_BYTES_MAX = 100_000
+COPIES_MAX = 1000
+
+
+class Share(NamedTuple):
+    """What one bookie ought to have of a fragment."""
+
+    bookie_id: BookieId
+    modulus: int
+    residues: tuple[int, ...]
+    entry_ids: list[int]
+
+
+def shares(ledger: LedgerHistory) -> list[Share]:
+    """Who ought to hold what of a closed ledger. Written down anew from the definition of a write set."""
+    metadata, (ensemble, write, _) = ledger.current, ledger.quorums
+    end = -1 if metadata.last_entry_id is None else metadata.last_entry_id
+    stops = [fragment.first_entry_id for fragment in metadata.fragments[1:]] + [end + 1]
+    found = []
+    for fragment, stop in zip(metadata.fragments, stops, strict=True):
+        for position, bookie_id in enumerate(fragment.bookies):
+            residues = tuple(sorted((position - step) % ensemble for step in range(write)))
+            entry_ids = [i for i in range(fragment.first_entry_id, stop) if i % ensemble in residues]
+            if entry_ids:
+                found.append(Share(bookie_id, ensemble, residues, entry_ids))
+    return found
+
+
+class Judge:
+    """See the module. Raises :class:`Violation`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def run(self, host: ClientHost) -> None:
+        """Judge every ledger that has not been deleted."""
+        client = await host.connect()
+        for ledger in self.world.history.ledgers.values():
+            if not ledger.deleted:
+                await self._judge(host, client, ledger)
+        await client.close()
+        self.world.history.check_all()
+
+    async def _judge(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
+        count = await self._read(host, client, ledger)
+        end = ledger.end
+        if ledger.deleted:
+            return
+        if end is None and not self.world.plan.recovery:
+            return
+        if end is None or count != end + 1:
+            raise Violation("I2", f"ledger {ledger.ledger_id}: {count} entries read, it ends at {end}")
+        self.world.trace.count("ledgers judged")
+        await self._compare_copies(client, ledger, end)
+
+    async def _read(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> int:
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                async with client.open_ledger(
+                    ledger.ledger_id, password=ledger.password, recover=self.world.plan.recovery
+                ) as reader:
+                    return await read_everything(self.world, reader, ledger)
+            except OctavoError as error:
+                what = f"{type(error).__name__} {error.message}"
+                self.world.note(host.name, "ledger %d: %s", ledger.ledger_id, what)
+                if ledger.deleted:
+                    break
+                if attempt == ATTEMPTS_MAX:
+                    raise Violation("I1", f"ledger {ledger.ledger_id} cannot be read: {what}") from error
+            await asyncio.sleep(1.0)
+        return 0
+
+    async def _compare_copies(self, client: Client, ledger: LedgerHistory, end: int) -> None:
+        """Every entry has Qa copies, those counted that the fault budget let go (PROTOCOL I5), and all are alike."""
+        world = self.world
+        lost = {bookie_id for machine in world.unlucky for bookie_id in machine.ids}
+        copies: Counter[int] = Counter()
+        for share in shares(ledger):
+            if share.bookie_id in lost:
+                copies.update(share.entry_ids)
+            else:
+                copies.update(await self._copies(client, ledger, share))
+        for entry_id in range(end + 1):
+            if copies[entry_id] < ledger.quorums[2]:
+                raise Violation("I5", f"ledger {ledger.ledger_id}: entry {entry_id} has {copies[entry_id]} copies")
+
+    async def _copies(self, client: Client, ledger: LedgerHistory, share: Share) -> list[int]:
+        held: list[int] = []
+        at, last = share.entry_ids[0], share.entry_ids[-1]
+        while at <= last:
+            request = Read(
+                ledger.ledger_id, b"", ReadFlag.NONE, 0, at, last, share.modulus, share.residues, COPIES_MAX,
+                COPY_BYTES_MAX,
+            )  # fmt: skip
+            answer = await self._ask(client, share.bookie_id, request)
+            for sealed in answer.entries:
+                entry_id = header_of(sealed).entry_id
+                self.world.history.replica(ledger, entry_id, sealed, share.bookie_id)
+                held.append(entry_id)
+            at = answer.last_covered + 1
+        return held
+
+    async def _ask(self, client: Client, bookie_id: BookieId, request: Read) -> ReadAnswer:
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                answer = await client._pool.get(bookie_id).request(request, timeout_seconds=5.0)
+            except OctavoError:
+                await asyncio.sleep(0.5)
+                continue
+            assert isinstance(answer, ReadAnswer)
+            return answer
+        raise Violation("I8", f"bookie {bookie_id} does not answer")

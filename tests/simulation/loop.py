@@ -1,0 +1,394 @@
+"""The event loop of a simulated world: virtual time, one queue, and processes that can be killed and paused.
+
+Every callback belongs to a :class:`Process`, that of the code which scheduled it. The loop runs one callback at a
+time, moves the clock only when nothing is ready, and looks at the process before each callback: those of a dead process
+are dropped, those of a paused one wait for it. So a process dies between two steps, in whatever state it is, and
+none of its code runs afterwards; what it did to the outside it did through the seams (network, disk, metadata).
+
+Nothing here is left to chance or to the machine: ready callbacks run in the order in which they were scheduled, tasks
+and futures hash by number, and there are no threads. What varies from seed to seed is how long the seams take.
+
+Several processes share the loop; one never touches another's futures. A seam that brings something from one to
+another schedules a callback of the receiver (:meth:`SimulationLoop.call_process`).
+"""
+
+import asyncio
+import heapq
+import itertools
+import math
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import Context, copy_context
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+STEPS_MAX = 3_000_000
+"""Callbacks of one universe above which something runs round in circles."""
+
+_CLOSINGS_MAX = 50
+"""Waits in the clean-up of one dropped coroutine, one inside the other."""
+
+_serials = itertools.count(1)
+
+
+class EscapedError(AssertionError):
+    """Code under simulation reached for the real world: a thread, a socket, a file descriptor."""
+
+
+class StuckError(AssertionError):
+    """Nothing is left to do though the main coroutine has not ended, or too much was done without an end."""
+
+
+class SimulatedFuture(asyncio.Future[Any]):
+    """A future that hashes by number, so that sets of futures iterate alike in every run."""
+
+    __slots__ = ("serial",)
+    serial: int
+
+    def __hash__(self) -> int:
+        try:
+            return self.serial
+        except AttributeError:
+            self.serial = next(_serials)
+            return self.serial
+
+
+class SimulatedTask(asyncio.Task[Any]):
+    """A task that hashes by number and knows its process."""
+
+    __slots__ = ("process", "serial")
+    process: "Process"
+    serial: int
+
+    def __hash__(self) -> int:
+        try:
+            return self.serial
+        except AttributeError:
+            self.serial = next(_serials)
+            return self.serial
+
+
+class Handle:
+    """A scheduled callback, as :class:`asyncio.Handle` and :class:`asyncio.TimerHandle` are."""
+
+    __slots__ = ("_arguments", "_callback", "_cancelled", "_context", "_process", "_when")
+
+    def __init__(
+        self, process: "Process", callback: Callable[..., object], arguments: tuple[Any, ...], context: Context
+    ) -> None:
+        self._process = process
+        self._callback: Callable[..., object] | None = callback
+        self._arguments = arguments
+        self._context = context
+        self._cancelled = False
+        self._when = 0.0
+
+    def cancel(self) -> None:
+        """Do not run it."""
+        self._cancelled = True
+        self._callback = None
+        self._arguments = ()
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self._cancelled
+
+    def when(self) -> float:
+        """When it is due, by its process's clock."""
+        return self._when
+
+
+class Process:
+    """An operating system's process: what dies, pauses and has a clock as one.
+
+    ``clock_offset`` and ``clock_rate`` say how its clock runs against the world's; seams work in the world's time.
+    """
+
+    def __init__(
+        self, loop: "SimulationLoop", name: str, *, clock_offset: float = 0.0, clock_rate: float = 1.0
+    ) -> None:
+        self.loop = loop
+        self.name = name
+        self.alive = True
+        self.context = Context()
+        self.steps = 0
+        self.die_at_step = -1
+        """The step after which it is killed by ``on_step_death``; negative: none."""
+        self.on_step_death: Callable[[], None] | None = None
+        self.on_death: list[Callable[[], None]] = []
+        """Called when it dies, in order: seams let go of it."""
+        self._clock_offset = clock_offset
+        self._clock_rate = clock_rate
+        self._paused = False
+        self._held: list[Handle] = []
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name}{'' if self.alive else ' dead'}>"
+
+    def time(self) -> float:
+        """Its own clock, in seconds."""
+        return self.loop.now * self._clock_rate + self._clock_offset
+
+    def world_time(self, own: float) -> float:
+        """The earliest world's time at which its clock shows ``own`` at least: a timer never fires early."""
+        due = (own - self._clock_offset) / self._clock_rate
+        while due * self._clock_rate + self._clock_offset < own:
+            due += max(math.ulp(own), math.ulp(due))
+        return due
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is stopped, as by SIGSTOP."""
+        return self._paused
+
+    def pause(self) -> None:
+        """Stop: callbacks that fall due wait."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Go on, late. A dead process stays dead."""
+        self._paused = False
+        held, self._held = self._held, []
+        self.loop.put_back(held)
+
+    def hold(self, handle: Handle) -> None:
+        """Keep a callback that fell due while paused."""
+        self._held.append(handle)
+
+    def kill(self) -> None:
+        """Die, now. Must not be called from a step of its own code."""
+        if not self.alive:
+            return
+        self.alive = False
+        self._held.clear()
+        self.loop.bury(self)
+        for tell in self.on_death:
+            tell()
+        self.on_death.clear()
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> SimulatedTask:
+        """Start a task of this process. For code outside it; inside, tasks are made as usual."""
+        loop = self.loop
+        before, loop.current = loop.current, self
+        try:
+            return loop.create_task(work, name=name, context=self.context.copy())
+        finally:
+            loop.current = before
+
+    def tasks(self) -> list[SimulatedTask]:
+        """Its tasks that have not ended, oldest first."""
+        return sorted((task for task in self.loop.tasks() if task.process is self), key=hash)
+
+
+class SimulationLoop(asyncio.BaseEventLoop):
+    """See the module. ``world`` is the process of everything outside: faults, workloads, observers."""
+
+    def __init__(self) -> None:
+        global _serials  # noqa: PLW0603 - hashes must not depend on what ran before in this interpreter
+        self._running = False
+        super().__init__()
+        _serials = itertools.count(1)
+        self.now = 0.0
+        self.steps = 0
+        self.world = Process(self, "world")
+        self.current = self.world
+        self.connector: Callable[..., Coroutine[Any, Any, Any]] | None = None
+        self.listener: Callable[..., Coroutine[Any, Any, Any]] | None = None
+        self.complaints: list[tuple[Process, dict[str, Any]]] = []
+        """What reached the exception handler."""
+        self.halted: BaseException | None = None
+        """What ends the run at once when somebody puts it here."""
+        self._ready: deque[Handle] = deque()
+        self._timers: list[tuple[float, int, Handle]] = []
+        self._timer_numbers = itertools.count().__next__
+        self._graveyard: list[SimulatedTask] = []
+
+    # --- time and callbacks ----------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """The clock of the process that asks."""
+        return self.current.time()
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        handle = Handle(self.current, callback, args, context if context is not None else copy_context())
+        self._ready.append(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        return self.call_at(self.current.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        process = self.current
+        handle = Handle(process, callback, args, context if context is not None else copy_context())
+        handle._when = when
+        heapq.heappush(self._timers, (process.world_time(when), self._timer_numbers(), handle))
+        return handle
+
+    def call_process(self, process: Process, when: float, callback: Callable[..., object], *args: Any) -> Handle:
+        """Run a callback of ``process`` at ``when`` of the world's time: how seams bring things to it."""
+        handle = Handle(process, callback, args, process.context)
+        heapq.heappush(self._timers, (max(when, self.now), self._timer_numbers(), handle))
+        return handle
+
+    def call_soon_threadsafe(self, *_args: Any, **_kwargs: Any) -> NoReturn:  # type: ignore[override]
+        raise EscapedError("a thread calls into the simulated loop")
+
+    def run_in_executor(self, *_args: Any, **_kwargs: Any) -> NoReturn:  # type: ignore[override]
+        raise EscapedError("code under simulation starts a thread")
+
+    def put_back(self, handles: list[Handle]) -> None:
+        """Make callbacks ready that were held back."""
+        self._ready.extend(handles)
+
+    # --- futures and tasks -----------------------------------------------------------------------------------------
+
+    def create_future(self) -> SimulatedFuture:
+        return SimulatedFuture(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Coroutine[Any, Any, Any],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+        **_kwargs: Any,
+    ) -> SimulatedTask:
+        task = SimulatedTask(coro, loop=self, name=name, context=context)
+        task.process = self.current
+        return task
+
+    def tasks(self) -> list[SimulatedTask]:
+        """Every task of a living process that has not ended, in no order."""
+        return [task for task in asyncio.all_tasks(self) if isinstance(task, SimulatedTask) and task.process.alive]
+
+    def bury(self, process: Process) -> None:
+        """Keep the tasks of a dead process from being collected, which would run their clean-up code."""
+        for task in asyncio.all_tasks(self):
+            if isinstance(task, SimulatedTask) and task.process is process:
+                self._graveyard.append(task)
+
+    # --- network ---------------------------------------------------------------------------------------------------
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        if self.connector is None or options:
+            raise EscapedError(f"a connection to {host}:{port} with {sorted(options)}")
+        return await self.connector(protocol_factory, host, port)
+
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        options.pop("backlog", None)
+        if self.listener is None or options:
+            raise EscapedError(f"a server on {host}:{port} with {sorted(options)}")
+        return await self.listener(protocol_factory, host, port)
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    def run_until_complete(self, future: Any) -> Any:
+        """Run a coroutine of the world to its end. Raises :class:`StuckError` when that never comes."""
+        with _Running(self):
+            main = self.world.spawn(future, "main")
+            ready, timers, pop = self._ready, self._timers, heapq.heappop
+            while not main.done():
+                if not ready:
+                    if not timers:
+                        raise StuckError("nothing is left to happen")
+                    when = timers[0][0]
+                    self.now = max(self.now, when)
+                    while timers and timers[0][0] <= when:
+                        ready.append(pop(timers)[2])
+                self.steps += 1
+                if self.steps > STEPS_MAX:
+                    raise StuckError(f"no end after {STEPS_MAX} callbacks; last: {ready[0]._callback}")
+                self._step(ready.popleft())
+                if self.halted is not None:
+                    raise self.halted
+        return main.result()
+
+    def _step(self, handle: Handle) -> None:
+        callback, process = handle._callback, handle._process
+        if callback is None or not process.alive:
+            return
+        if process._paused:
+            process.hold(handle)
+            return
+        self.current = process
+        try:
+            handle._context.run(callback, *handle._arguments)
+        except Exception as error:
+            self.call_exception_handler({"message": f"callback {callback!r} failed", "exception": error})
+        finally:
+            self.current = self.world
+            del handle, callback  # an exception's frames keep this one, and with it the task that nobody asks
+        process.steps += 1
+        if process.steps == process.die_at_step and process.on_step_death is not None:
+            process.on_step_death()
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def get_debug(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Forget everything. Tasks that have not ended are dropped without a word, and without running any further."""
+        self._closed = True
+        self.world.alive = False
+        self._ready.clear()
+        self._timers.clear()
+        left = [*self._graveyard, *asyncio.all_tasks(self)]
+        self._graveyard.clear()
+        for task in left:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine = task.get_coro()
+            for _ in range(_CLOSINGS_MAX):
+                try:
+                    if coroutine is not None:
+                        coroutine.close()
+                    break
+                except Exception:
+                    continue
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Keep what went wrong for whoever judges the run; the last words of the dead do not count."""
+        future = context.get("task") or context.get("future")
+        process = future.process if isinstance(future, SimulatedTask) else self.current
+        if process.alive and not self._closed:
+            self.complaints.append((process, context))
+
+    def _timer_handle_cancelled(self, _handle: object) -> None:
+        """Part of what asyncio's own handles ask of a loop; cancelled ones are passed over when they fall due."""
+
+    def _adopt_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """An asynchronous generator was dropped before its end: close it in a task, as asyncio does."""
+        if not self._closed and self.current.alive:
+            self.call_soon(self.create_task, generator.aclose())
+
+
+class _Running:
+    """The interpreter's view of a running loop, and back."""
+
+    def __init__(self, loop: SimulationLoop) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> Self:
+        self._hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._loop._adopt_generator)
+        asyncio._set_running_loop(self._loop)
+        self._loop._running = True
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self._loop._running = False
+        asyncio._set_running_loop(None)
+        sys.set_asyncgen_hooks(*self._hooks)

@@ -1,0 +1,292 @@
+"""The metadata service of a simulated world: the memory store's server at the far end of a link that can fail.
+
+Every process has a handle of its own. A request travels there and back; each way can be blocked or slow, so a change
+may have been made though nobody hears of it. What drivers promise (``octavo.metadata.records``) holds: a lost answer is
+:class:`MetadataUnavailableError`, never a wrong one; reads of ledgers, cookies and documents are not stale. The list of
+bookies is a hint (PROTOCOL M2), so it may be old here; watches may be late, or lost and made up for later.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.memory import MemoryServer
+from octavo.metadata.records import Kind, Listener, Record, RecordStore
+from octavo.metadata.store import Version
+from octavo.protocol.errors import MetadataUnavailableError
+from octavo.protocol.ids import LedgerId
+from simulation.loop import Process, SimulationLoop
+from simulation.network import Network
+from simulation.trace import Trace
+
+ADDRESS = "metadata"
+
+REQUEST_TIMEOUT_SECONDS = 2.0
+"""After so long without an answer a handle gives a request up."""
+
+
+@dataclass(slots=True)
+class MetadataFaults:
+    """What goes wrong, while the world has it so. Chances per request, from 0 to 1."""
+
+    down: bool = False
+    """Nobody gets an answer, and nothing is done."""
+    lose_answer_chance: float = 0.0
+    """The request is served and the answer never arrives."""
+    lose_request_chance: float = 0.0
+    stale_bookies_chance: float = 0.0
+    """The list of bookies is that of some moments ago."""
+    late_watch_seconds: float = 0.0
+    """Longest additional delay of a watch's report."""
+    lose_watch_chance: float = 0.0
+    """A report is lost; the handle notices later and looks at everything anew."""
+
+
+class MetadataService:
+    """The servers, seen as one."""
+
+    def __init__(self, loop: SimulationLoop, network: Network, rng: random.Random, trace: Trace) -> None:
+        self.loop = loop
+        self.network = network
+        self.rng = rng
+        self.trace = trace
+        self.faults = MetadataFaults()
+        self.server = MemoryServer("simulated", rng=rng)
+        self.on_ledger: Callable[[LedgerId, bytes | None], None] | None = None
+        """Told of every version of every ledger's metadata; None: deleted."""
+        self._handles: dict[SimulatedRecords, None] = {}
+        self._bookies_before: deque[list[Record]] = deque(maxlen=4)
+        self._bookies_now: list[Record] = []
+        network.attach(loop.world, ADDRESS)
+        self.server.add_listener(self._changed)
+
+    def open(self, process: Process, *, lease_seconds: float, rng: random.Random) -> RecordMetadataStore:
+        """A handle for a process. To be called by its own code."""
+        records = SimulatedRecords(self, process)
+        process.on_death.append(lambda: self._handles.pop(records, None))
+        return RecordMetadataStore(records, lease_seconds=lease_seconds, clock=self.loop.time, rng=rng)
+
+    def expire_sessions(self, chance: float) -> int:
+        """End sessions of living handles, each with this chance, as servers that lost touch with them do."""
+        ended = [session for session in list(self.server._sessions) if self.rng.random() < chance]
+        for session in ended:
+            self.server.end_session(session)
+        return len(ended)
+
+    def ledger(self, ledger_id: LedgerId) -> bytes | None:
+        """What stands there now, without a way through the network."""
+        record = self.server.read(Kind.LEDGER, f"{ledger_id:019d}")
+        return None if record is None else record.value
+
+    def rewrite_ledger(self, ledger_id: LedgerId) -> bool:
+        """Store a ledger's metadata again unchanged, under a new version: whoever changes them next has a conflict."""
+        key = f"{ledger_id:019d}"
+        record = self.server.read(Kind.LEDGER, key)
+        if record is None:
+            return False
+        return self.server.compare_and_set(Kind.LEDGER, key, record.value, record.version) is not None
+
+    # --- handles ----------------------------------------------------------------------------------------------------
+
+    def listen(self, handle: "SimulatedRecords") -> None:
+        """A handle wants to hear of changes."""
+        self._handles[handle] = None
+
+    def unlisten(self, handle: "SimulatedRecords") -> None:
+        """A handle wants to hear no more."""
+        self._handles.pop(handle, None)
+
+    def request(self, process: Process, serve: Callable[[], Any], *, change: bool) -> asyncio.Future[Any]:
+        """Ask the servers, from a process's own code."""
+        loop, faults, draw = self.loop, self.faults, self.rng.random
+        answer: asyncio.Future[Any] = loop.create_future()
+        home = self.network.home(process).name
+        lost = faults.down or self.network.link(home, ADDRESS).blocked
+        if not lost and faults.lose_request_chance and draw() < faults.lose_request_chance:
+            self.trace.count("metadata: request lost")
+            lost = True
+        if lost:
+            self._give_up(process, answer)
+        else:
+            due = loop.now + self.network.delay(home, ADDRESS)
+            loop.call_process(loop.world, due, self._serve, process, home, serve, answer, change)
+        return answer
+
+    def _serve(
+        self, process: Process, home: str, serve: Callable[[], Any], answer: asyncio.Future[Any], change: bool
+    ) -> None:
+        loop, faults = self.loop, self.faults
+        if faults.down or self.network.link(home, ADDRESS).blocked:
+            self._give_up(process, answer)
+            return
+        outcome: Any = None
+        failure: Exception | None = None
+        try:
+            outcome = serve()
+        except Exception as error:
+            failure = error
+        if faults.lose_answer_chance and self.rng.random() < faults.lose_answer_chance:
+            self.trace.count("metadata: change applied, answer lost" if change else "metadata: answer lost")
+            self._give_up(process, answer)
+        elif self.network.link(ADDRESS, home).blocked:
+            self.trace.count("metadata: change applied, answer cut off" if change else "metadata: answer cut off")
+            self._give_up(process, answer)
+        else:
+            due = loop.now + self.network.delay(ADDRESS, home)
+            loop.call_process(process, due, _settle, answer, outcome, failure)
+
+    def _give_up(self, process: Process, answer: asyncio.Future[Any]) -> None:
+        self.trace.count("metadata: unavailable")
+        error = MetadataUnavailableError("the simulated metadata store does not answer")
+        self.loop.call_process(process, self.loop.now + REQUEST_TIMEOUT_SECONDS, _settle, answer, None, error)
+
+    def list_bookies(self) -> list[Record]:
+        """The registered bookies, or who they were."""
+        faults = self.faults
+        if faults.stale_bookies_chance and self._bookies_before and self.rng.random() < faults.stale_bookies_chance:
+            self.trace.count("metadata: stale list of bookies")
+            return self.rng.choice(self._bookies_before)
+        return self.server.read_all(Kind.BOOKIE)
+
+    def _changed(self, kind: Kind | None, key: str | None) -> None:
+        if kind is Kind.LEDGER and key is not None and self.on_ledger is not None:
+            stored = self.server._records[Kind.LEDGER].get(key)
+            self.on_ledger(LedgerId(int(key)), None if stored is None else stored.value)
+        if kind is Kind.BOOKIE:
+            self._bookies_before.append(self._bookies_now)
+            records = self.server._records[Kind.BOOKIE]
+            self._bookies_now = [
+                Record(name, records[name].value, records[name].version) for name in self.server._keys[Kind.BOOKIE]
+            ]
+        faults, loop, draw = self.faults, self.loop, self.rng.random
+        for handle in self._handles:
+            home = self.network.home(handle.process).name
+            due = loop.now + self.network.delay(ADDRESS, home)
+            what: tuple[Kind | None, str | None] = (kind, key)
+            if self.network.link(ADDRESS, home).blocked or (
+                faults.lose_watch_chance and draw() < faults.lose_watch_chance
+            ):
+                self.trace.count("metadata: watch lost")
+                due, what = due + REQUEST_TIMEOUT_SECONDS * (1 + draw()), (None, None)
+            elif faults.late_watch_seconds:
+                self.trace.count("metadata: watch late")
+                due += draw() * faults.late_watch_seconds
+            loop.call_process(handle.process, due, handle.report, *what)
+
+
+class SimulatedRecords(RecordStore):
+    """One process's way to the service."""
+
+    def __init__(self, service: MetadataService, process: Process) -> None:
+        self._service = service
+        self._server = service.server
+        self.process = process
+        self._listener: Listener | None = None
+
+    def report(self, kind: Kind | None, key: str | None) -> None:
+        """Something may have changed."""
+        if self._listener is not None:
+            self._listener(kind, key)
+
+    @property
+    def uri(self) -> str:
+        return "memory://simulated"
+
+    def start(self, listener: Listener) -> None:
+        self._listener = listener
+        self._service.listen(self)
+
+    def watching(self, active: bool) -> None:
+        """The service always reports."""
+
+    async def close(self) -> None:
+        self._listener = None
+        self._service.unlisten(self)
+
+    async def _ask(self, serve: Callable[[], Any], *, change: bool = False) -> Any:
+        return await self._service.request(self.process, serve, change=change)
+
+    async def cluster_id(self) -> str:
+        return str(await self._ask(lambda: self._server.cluster_id))
+
+    async def allocate_ledger_id(self) -> LedgerId:
+        return LedgerId(await self._ask(self._server.allocate_ledger_id, change=True))
+
+    async def is_allocated(self, ledger_id: LedgerId) -> bool:
+        return bool(await self._ask(lambda: self._server.is_allocated(ledger_id)))
+
+    async def create(self, kind: Kind, key: str, value: bytes) -> Version | None:
+        version: Version | None = await self._ask(
+            lambda: self._server.create(kind, key, value, None, take_over=False), change=True
+        )
+        return version
+
+    async def create_in_session(
+        self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
+    ) -> Version | None:
+        version: Version | None = await self._ask(
+            lambda: self._server.create(kind, key, value, session, take_over=take_over), change=True
+        )
+        return version
+
+    async def read(self, kind: Kind, key: str) -> Record | None:
+        record: Record | None = await self._ask(lambda: self._server.read(kind, key))
+        return record
+
+    async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
+        version: Version | None = await self._ask(
+            lambda: self._server.compare_and_set(kind, key, value, expected), change=True
+        )
+        return version
+
+    async def set_in_session(self, kind: Kind, key: str, value: bytes, session: str) -> Version | None:
+        version: Version | None = await self._ask(
+            lambda: self._server.set_in_session(kind, key, value, session), change=True
+        )
+        return version
+
+    async def delete(self, kind: Kind, key: str, expected: Version | None) -> bool:
+        return bool(
+            await self._ask(lambda: self._server.delete(kind, key, expected=expected, session=None), change=True)
+        )
+
+    async def delete_in_session(self, kind: Kind, key: str, session: str) -> bool:
+        return bool(
+            await self._ask(lambda: self._server.delete(kind, key, expected=None, session=session), change=True)
+        )
+
+    async def list_keys(self, kind: Kind, *, prefix: str, after: str, limit: int) -> list[str]:
+        keys: list[str] = await self._ask(lambda: self._server.list_keys(kind, prefix=prefix, after=after, limit=limit))
+        return keys
+
+    async def read_all(self, kind: Kind) -> list[Record]:
+        if kind is Kind.BOOKIE:
+            records: list[Record] = await self._ask(self._service.list_bookies)
+        else:
+            records = await self._ask(lambda: self._server.read_all(kind))
+        return records
+
+    async def begin_session(self, session: str, lease_seconds: float) -> None:
+        await self._ask(lambda: self._server.begin_session(session, lease_seconds), change=True)
+
+    async def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
+        held: set[tuple[Kind, str]] | None = await self._ask(
+            lambda: self._server.renew_session(session, lease_seconds), change=True
+        )
+        return held
+
+    async def end_session(self, session: str) -> None:
+        await self._ask(lambda: self._server.end_session(session), change=True)
+
+
+def _settle(answer: asyncio.Future[Any], outcome: Any, failure: Exception | None) -> None:
+    if answer.done():
+        return
+    if failure is None:
+        answer.set_result(outcome)
+    else:
+        answer.set_exception(failure)

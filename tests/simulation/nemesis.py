@@ -1,0 +1,379 @@
+"""The nemesis: strikes now and then with one of the faults that the plan has, and heals what it broke after a while.
+
+Faults that may lose what a disk held strike only the plan's unlucky machines; all others leave every promise binding.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import PurePath
+
+from simulation.disk import DiskFaults
+from simulation.metadata import ADDRESS
+from simulation.world import DATA, JOURNAL, ClientHost, Machine, World
+
+
+class Nemesis:
+    """See the module. A part of the world, outside every process."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.rng_for("nemesis")
+        self._heal_later: dict[Callable[[], None], None] = {}
+        self._strikes: dict[str, Callable[[], None]] = {
+            "kill bookie": self._kill_bookie,
+            "kill bookie at a step": self._kill_bookie_at_step,
+            "cut power": self._cut_power,
+            "cut power at a file operation": self._cut_power_at_operation,
+            "cut power everywhere": self._cut_power_everywhere,
+            "restart bookie": self._restart_bookie,
+            "pause bookie": self._pause_bookie,
+            "pause client": self._pause_client,
+            "kill client": self._kill_client,
+            "isolate machine": self._isolate,
+            "halves": self._halves,
+            "bridge": self._bridge,
+            "one-way partition": self._one_way,
+            "slow link": self._slow_link,
+            "reset connections": self._reset,
+            "slow disk": self._slow_disk,
+            "sync failure": self._sync_failure,
+            "write errors": self._write_errors,
+            "read errors": self._read_errors,
+            "disk full": self._disk_full,
+            "rot": self._rot,
+            "lying sync": self._lying_sync,
+            "wipe": self._wipe,
+            "metadata down": self._metadata_down,
+            "metadata loses answers": self._metadata_chance("lose_answer_chance"),
+            "metadata loses requests": self._metadata_chance("lose_request_chance"),
+            "stale bookies": self._metadata_chance("stale_bookies_chance"),
+            "late watches": self._late_watches,
+            "lost watches": self._metadata_chance("lose_watch_chance"),
+            "expire sessions": self._expire_sessions,
+            "metadata conflict": self._conflict,
+        }
+
+    async def run(self) -> None:
+        """Strike until cancelled."""
+        plan, rng = self.world.plan, self.rng
+        names, weights = list(plan.disturbances), list(plan.disturbances.values())
+        if not names:
+            return
+        while True:
+            await asyncio.sleep(rng.expovariate(1 / plan.disturbance_every_seconds))
+            name = rng.choices(names, weights)[0]
+            self.world.note("nemesis", "%s", name)
+            self._strikes[name]()
+
+    def heal(self) -> None:
+        """End every fault that lasts, and bring back every machine that may come back."""
+        world = self.world
+        world.note("nemesis", "heals everything")
+        for heal in list(self._heal_later):
+            heal()
+        self._heal_later.clear()
+        world.network.heal()
+        world.network.settings.spike_chance = 0.0
+        for machine in world.machines:
+            machine.disk.faults = DiskFaults()
+            machine.disk.settings.spike_chance = 0.0
+            if machine.process is not None:
+                machine.process.die_at_step = -1
+                if machine.process.paused:
+                    machine.process.resume()
+            elif machine.refused is None:
+                machine.start()
+        for host in world.hosts:
+            if host.process.paused:
+                host.process.resume()
+
+    # --- helpers ----------------------------------------------------------------------------------------------------
+
+    def _for_a_while(self, low: float, high: float, heal: Callable[[], None]) -> None:
+        """Call ``heal`` after a while, or when everything is healed."""
+        loop = self.world.loop
+        self._heal_later[heal] = None
+
+        def end() -> None:
+            if heal in self._heal_later:
+                del self._heal_later[heal]
+                heal()
+
+        loop.call_process(loop.world, loop.now + self.rng.uniform(low, high), end)
+
+    def _count(self, what: str) -> None:
+        self.world.trace.count(what)
+
+    def _machine(self) -> Machine | None:
+        running = [machine for machine in self.world.machines if machine.process is not None]
+        return self.rng.choice(running) if running else None
+
+    def _unlucky_machine(self) -> Machine | None:
+        return self.rng.choice(self.world.unlucky) if self.world.unlucky else None
+
+    def _host(self) -> ClientHost | None:
+        living = [host for host in self.world.hosts if host.process.alive]
+        return self.rng.choice(living) if living else None
+
+    def _addresses(self) -> list[str]:
+        living = [host.name for host in self.world.hosts if host.process.alive]
+        return [*(machine.name for machine in self.world.machines), *living, ADDRESS]
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    def _kill_bookie(self) -> None:
+        machine = self._machine()
+        if machine is not None:
+            self._count("process: bookie killed" + ("" if machine.ready else " while starting"))
+            machine.kill()
+            machine.start_later(self.rng.uniform(0.01, 3.0))
+
+    def _kill_bookie_at_step(self) -> None:
+        machine = self._machine()
+        if machine is None or machine.process is None:
+            return
+        process = machine.process
+
+        def die() -> None:
+            if machine.process is process:
+                self._count("process: bookie killed at a step" + ("" if machine.ready else ", while starting"))
+                machine.kill()
+                machine.start_later(self.rng.uniform(0.01, 3.0))
+
+        process.on_step_death = die
+        process.die_at_step = process.steps + self.rng.choice((1, 10, 100)) + self.rng.randrange(100)
+
+    def _cut_power(self) -> None:
+        machine = self.rng.choice(self.world.machines)
+        self._count("process: power cut")
+        machine.cut_power()
+        machine.start_later(self.rng.uniform(0.05, 3.0))
+
+    def _cut_power_at_operation(self) -> None:
+        machine = self._machine()
+        if machine is not None:
+            machine.disk.faults.crash_at = self.rng.choice((1, 5, 30)) + self.rng.randrange(20)
+
+    def _cut_power_everywhere(self) -> None:
+        self._count("process: power cut everywhere")
+        for machine in self.world.machines:
+            machine.cut_power()
+            machine.start_later(self.rng.uniform(0.05, 2.0))
+
+    def _restart_bookie(self) -> None:
+        machine = self._machine()
+        if machine is not None and machine.ready:
+            self._count("process: bookie restarted in good order")
+            machine.stop()
+
+    def _pause_bookie(self) -> None:
+        machine = self._machine()
+        if machine is not None and machine.process is not None:
+            process = machine.process
+            self._count("process: bookie paused")
+            process.pause()
+            lease: float = self.world.plan.bookie.get("lease_seconds", 3.0)
+            self._for_a_while(0.01, lease * 2, process.resume)
+
+    def _pause_client(self) -> None:
+        host = self._host()
+        if host is not None:
+            process = host.process
+            self._count("process: client paused")
+            process.pause()
+            self._for_a_while(0.01, 5.0, process.resume)
+
+    def _kill_client(self) -> None:
+        living = [host for host in self.world.hosts if host.process.alive]
+        if len(living) > 1:
+            host = self.rng.choice(living)
+            self._count("process: client killed")
+            self.world.note(host.name, "killed")
+            host.process.kill()
+
+    # --- network ----------------------------------------------------------------------------------------------------
+
+    def _block_pairs(self, what: str, pairs: list[tuple[str, str]]) -> None:
+        network = self.world.network
+        self._count(what)
+        for source, target in pairs:
+            network.set_blocked(source, target, True)
+
+        def heal() -> None:
+            for source, target in pairs:
+                network.set_blocked(source, target, False)
+
+        self._for_a_while(0.1, 5.0, heal)
+
+    def _isolate(self) -> None:
+        addresses = self._addresses()
+        alone = self.rng.choice(addresses)
+        pairs = [pair for other in addresses if other != alone for pair in ((alone, other), (other, alone))]
+        self._block_pairs("network: machine isolated", pairs)
+
+    def _halves(self) -> None:
+        addresses = self._addresses()
+        self.rng.shuffle(addresses)
+        at = self.rng.randrange(1, len(addresses))
+        left, right = addresses[:at], addresses[at:]
+        self._block_pairs("network: halves", [pair for a in left for b in right for pair in ((a, b), (b, a))])
+
+    def _bridge(self) -> None:
+        addresses = self._addresses()
+        self.rng.shuffle(addresses)
+        bridge, rest = addresses[0], addresses[1:]
+        at = len(rest) // 2
+        self._block_pairs("network: bridge", [pair for a in rest[:at] for b in rest[at:] for pair in ((a, b), (b, a))])
+        self.world.note("nemesis", "bridge is %s", bridge)
+
+    def _one_way(self) -> None:
+        source, target = self.rng.sample(self._addresses(), 2)
+        self._block_pairs("network: one-way partition", [(source, target)])
+
+    def _slow_link(self) -> None:
+        source, target = self.rng.sample(self._addresses(), 2)
+        network = self.world.network
+        self._count("network: slow link")
+        network.link(source, target).extra_delay_seconds = self.rng.choice((0.05, 0.5, 3.0))
+
+        def heal() -> None:
+            network.link(source, target).extra_delay_seconds = 0.0
+
+        self._for_a_while(0.1, 5.0, heal)
+
+    def _reset(self) -> None:
+        name = self.rng.choice([machine.name for machine in self.world.machines])
+        if name in self.world.network.addresses:
+            self._count("network: connection reset")
+            self.world.network.reset_some(name, self.rng.choice((0.3, 1.0)))
+
+    # --- disks ------------------------------------------------------------------------------------------------------
+
+    def _slow_disk(self) -> None:
+        faults = self.rng.choice(self.world.machines).disk.faults
+        faults.slow_factor = self.rng.choice((10.0, 100.0, 1000.0))
+        self._count("disk: slow for a while")
+
+        def heal() -> None:
+            faults.slow_factor = 1.0
+
+        self._for_a_while(0.1, 4.0, heal)
+
+    def _sync_failure(self) -> None:
+        self.rng.choice(self.world.machines).disk.faults.sync_failures_due = 1
+
+    def _write_errors(self) -> None:
+        faults = self.rng.choice(self.world.machines).disk.faults
+        faults.write_error_chance = self.rng.choice((0.01, 0.2, 1.0))
+
+        def heal() -> None:
+            faults.write_error_chance = 0.0
+
+        self._for_a_while(0.1, 2.0, heal)
+
+    def _read_errors(self) -> None:
+        faults = self.rng.choice(self.world.machines).disk.faults
+        faults.read_error_chance = self.rng.choice((0.01, 0.2, 1.0))
+
+        def heal() -> None:
+            faults.read_error_chance = 0.0
+
+        self._for_a_while(0.1, 2.0, heal)
+
+    def _disk_full(self) -> None:
+        disk = self.rng.choice(self.world.machines).disk
+        before = disk.settings.capacity_bytes
+        self._count("disk: full for a while")
+        disk.settings.capacity_bytes = disk.used_bytes() + self.rng.choice((0, 1000, 40_000))
+
+        def heal() -> None:
+            disk.settings.capacity_bytes = max(before, 1 << 40)
+
+        self._for_a_while(0.2, 3.0, heal)
+
+    def _rot(self) -> None:
+        """A bit of a durable file flips. Not in the journal's latest group: it cannot be told from a torn write
+        (PROTOCOL B3)."""
+        machine = self._unlucky_machine()
+        if machine is None:
+            return
+        disk, rng = machine.disk, self.rng
+        candidates = [
+            (path, inode)
+            for path, inode in disk.names.items()
+            if len(inode.durable) and path.name != "lock" and not inode.dirty
+        ]
+        if not candidates:
+            return
+        path, inode = rng.choice(candidates)
+        offset = rng.randrange(min(len(inode.durable), len(inode.volatile)))
+        first, stop = inode.synced_last
+        if _is_journal(path) and first <= offset < stop:
+            return
+        self._count("disk: rot")
+        self.world.note(machine.name, "rot in %s at %d", path.name, offset)
+        inode.flip(offset, 1 << rng.randrange(8))
+
+    def _lying_sync(self) -> None:
+        machine = self._unlucky_machine()
+        if machine is not None:
+            faults = machine.disk.faults
+            faults.lie_chance = self.rng.choice((0.05, 0.3))
+
+            def heal() -> None:
+                faults.lie_chance = 0.0
+
+            self._for_a_while(0.1, 2.0, heal)
+
+    def _wipe(self) -> None:
+        machine = self._unlucky_machine()
+        if machine is None:
+            return
+        machine.cut_power()
+        what = self.rng.choice((DATA, JOURNAL, DATA / "entries", None))
+        gone = machine.disk.wipe(what) if what is not None else machine.disk.wipe(DATA) + machine.disk.wipe(JOURNAL)
+        self._count("disk: wiped")
+        self.world.note(machine.name, "%s wiped, %d files", what or "everything", gone)
+        machine.start_later(self.rng.uniform(0.05, 1.0))
+
+    # --- metadata ---------------------------------------------------------------------------------------------------
+
+    def _metadata_down(self) -> None:
+        faults = self.world.metadata.faults
+        faults.down = True
+        self._count("metadata: down")
+
+        def heal() -> None:
+            faults.down = False
+
+        self._for_a_while(0.1, 4.0, heal)
+
+    def _metadata_chance(self, name: str) -> Callable[[], None]:
+        def strike() -> None:
+            faults = self.world.metadata.faults
+            setattr(faults, name, self.rng.choice((0.1, 0.5)))
+            self._for_a_while(0.5, 3.0, lambda: setattr(faults, name, 0.0))
+
+        return strike
+
+    def _late_watches(self) -> None:
+        faults = self.world.metadata.faults
+        faults.late_watch_seconds = self.rng.choice((0.1, 1.0, 5.0))
+
+        def heal() -> None:
+            faults.late_watch_seconds = 0.0
+
+        self._for_a_while(0.5, 3.0, heal)
+
+    def _expire_sessions(self) -> None:
+        for _ in range(self.world.metadata.expire_sessions(self.rng.choice((0.3, 1.0)))):
+            self._count("metadata: session expired")
+
+    def _conflict(self) -> None:
+        ledgers = [ledger for ledger in self.world.history.ledgers.values() if not ledger.deleted]
+        if ledgers and self.world.metadata.rewrite_ledger(self.rng.choice(ledgers).ledger_id):
+            self._count("metadata: conflict made")
+
+
+def _is_journal(path: PurePath) -> bool:
+    return path.name.startswith(("journal-", "spare-", "fresh"))

@@ -1,0 +1,180 @@
+"""What one seed's universe is like: sizes, speeds, workloads, and which faults it has, drawn as a swarm.
+
+Each seed leaves many faults out and makes the others frequent: a universe that has a little of everything hides what
+two or three strong faults together bring about.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.client.options import ClientOptions
+from simulation.disk import DiskSettings
+from simulation.network import NetworkSettings
+
+DISTURBANCES = (
+    "kill bookie",
+    "kill bookie at a step",
+    "cut power",
+    "cut power at a file operation",
+    "cut power everywhere",
+    "restart bookie",
+    "pause bookie",
+    "pause client",
+    "kill client",
+    "isolate machine",
+    "halves",
+    "bridge",
+    "one-way partition",
+    "slow link",
+    "reset connections",
+    "slow disk",
+    "sync failure",
+    "write errors",
+    "read errors",
+    "disk full",
+    "rot",
+    "lying sync",
+    "wipe",
+    "metadata down",
+    "metadata loses answers",
+    "metadata loses requests",
+    "stale bookies",
+    "late watches",
+    "lost watches",
+    "expire sessions",
+    "metadata conflict",
+)
+"""Every fault the nemesis knows. Rot, lying syncs and wipes strike only machines of the fault budget."""
+
+NEEDS_BUDGET = frozenset({"rot", "lying sync", "wipe"})
+
+
+QUICK_BOOKIE: dict[str, Any] = {
+    "cache_bytes": 8 * 1024,
+    "journal_segment_bytes": 64 * 1024,
+    "checkpoint_journal_bytes": 32 * 1024,
+    "checkpoint_seconds": 1.0,
+    "entry_log_bytes": 64 * 1024,
+    "lease_seconds": 3.0,
+    "drain_timeout_seconds": 1.0,
+}
+"""A bookie whose segments roll and whose checkpoints come all the time."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """One universe. Times in seconds, sizes in bytes."""
+
+    bookies: int = 3
+    clients: int = 2
+    quorums: tuple[int, int, int] = (3, 3, 2)
+    adds: int = 200
+    """Adds of all writers together."""
+    ledgers: int = 2
+    entry_bytes_max: int = 100
+    safety_seconds: float = 8.0
+    disturbances: dict[str, float] = field(default_factory=dict)
+    """Fault -> weight among those drawn."""
+    disturbance_every_seconds: float = 1.0
+    unlucky: int = 0
+    """Machines whose disks may lose what they hold: at most Qa - 1."""
+    clock_drift: float = 0.0
+    recoverers: int = 1
+    deletes: bool = False
+    rolling_restart: bool = False
+    recovery: bool = False
+    """Ledgers that were left open are recovered; else they are read up to what is confirmed."""
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    disk: DiskSettings = field(default_factory=DiskSettings)
+    bookie: dict[str, Any] = field(default_factory=lambda: dict(QUICK_BOOKIE))
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def client_options(self) -> ClientOptions:
+        """As clients of this universe are told."""
+        return ClientOptions.from_keywords(self.options)
+
+
+QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 2, 1), (2, 2, 1), (4, 3, 2), (5, 3, 2), (3, 3, 1), (1, 1, 1))
+
+
+def draw_plan(rng: random.Random) -> Plan:
+    """The universe of a seed."""
+    quorums = rng.choice(QUORUMS)
+    bookies = quorums[0] + rng.choice((0, 1, 1, 2))
+    plan = Plan(
+        bookies=max(3, bookies),
+        clients=rng.choice((2, 2, 3)),
+        quorums=quorums,
+        adds=rng.choice((60, 120, 200, 200, 300)),
+        ledgers=rng.choice((1, 1, 2, 3)),
+        entry_bytes_max=rng.choice((20, 100, 100, 400)),
+        safety_seconds=rng.choice((3.0, 6.0, 10.0)),
+        disturbance_every_seconds=rng.choice((0.2, 0.5, 1.0, 2.0)),
+        unlucky=min(quorums[2] - 1, 1) if rng.random() < 0.5 else 0,
+        clock_drift=rng.choice((0.0, 0.0, 0.02, 0.2)),
+        recoverers=0,
+        deletes=rng.random() < 0.15,
+        rolling_restart=rng.random() < 0.1,
+        network=_network(rng),
+        disk=_disk(rng),
+        bookie=_bookie(rng),
+        options=_options(rng),
+    )
+    share = rng.choice((0.1, 0.2, 0.4))
+    drawn = [name for name in DISTURBANCES if rng.random() < share]
+    plan.disturbances = {
+        name: rng.choice((1.0, 1.0, 4.0)) for name in drawn if plan.unlucky or name not in NEEDS_BUDGET
+    }
+    return plan
+
+
+def _network(rng: random.Random) -> NetworkSettings:
+    return NetworkSettings(
+        delay_seconds_mean=rng.choice((0.0002, 0.001, 0.01)),
+        spike_chance=rng.choice((0.0, 0.0, 0.01, 0.1)),
+        spike_seconds=rng.choice((0.05, 0.5, 2.0)),
+        split_chance=rng.choice((0.0, 0.0, 0.1, 0.5)),
+        socket_bytes=rng.choice((2_000, 16_384, 262_144)),
+    )
+
+
+def _disk(rng: random.Random) -> DiskSettings:
+    return DiskSettings(
+        sync_seconds=rng.choice((0.0002, 0.002, 0.02)),
+        spike_chance=rng.choice((0.0, 0.0, 0.02)),
+        spike_seconds=rng.choice((0.1, 1.0, 5.0)),
+    )
+
+
+def _bookie(rng: random.Random) -> dict[str, Any]:
+    return {
+        **QUICK_BOOKIE,
+        "cache_bytes": rng.choice((2, 8, 64)) * 1024,
+        "journal_segment_bytes": rng.choice((32, 64, 256)) * 1024,
+        "checkpoint_journal_bytes": rng.choice((8, 32, 1024)) * 1024,
+        "checkpoint_seconds": rng.choice((0.2, 1.0, 60.0)),
+        "entry_log_bytes": rng.choice((8, 64, 1024)) * 1024,
+        "lease_seconds": rng.choice((1.0, 3.0, 10.0)),
+    }
+
+
+def _options(rng: random.Random) -> dict[str, Any]:
+    timeout = rng.choice((0.3, 1.0, 3.0))
+    return {
+        "connect_timeout_seconds": timeout,
+        "request_timeout_seconds": timeout,
+        "reconnect_delay_seconds_max": rng.choice((0.2, 1.0)),
+        "window_entries": rng.choice((1, 5, 20, 1000)),
+        "window_bytes": 4096,
+        "retained_bytes_max": rng.choice((0, 1000, 100_000)),
+        "add_quorum_timeout_seconds": rng.choice((1.0, 4.0, 15.0)),
+        "resend_delay_seconds": rng.choice((0.05, 0.5)),
+        "close_timeout_seconds": rng.choice((2.0, 10.0)),
+        "read_ahead_bytes": rng.choice((500, 4096, 1_000_000)),
+        "read_slow_seconds": rng.choice((0.05, 0.5)),
+        "replica_avoid_seconds": rng.choice((0.5, 5.0)),
+        "read_quorum_timeout_seconds": rng.choice((1.0, 5.0)),
+        "long_poll_seconds": rng.choice((0.2, 2.0, 30.0)),
+    }

@@ -1,0 +1,202 @@
+"""The simulated disk lies until it is synced, takes time, and loses what it may at a power cut and nothing else."""
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulation.disk import Disk, DiskSettings, SimulatedFileSystem
+from simulation.inode import PAGE_BYTES, Inode
+from simulation.loop import Process, SimulationLoop
+from simulation.trace import Trace
+
+FILE = Path("/data/file")
+
+
+class Host:
+    """A process with a disk."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.loop = SimulationLoop()
+        self.disk = Disk(self.loop, "host", random.Random(seed), DiskSettings(sync_seconds=0.01), Trace())
+        self.process: Process
+        self.filesystem: SimulatedFileSystem
+        self.boot()
+
+    def boot(self) -> None:
+        self.process = Process(self.loop, "host")
+        self.filesystem = SimulatedFileSystem(self.process, self.disk)
+
+    def cut_power(self) -> None:
+        self.process.kill()
+        self.disk.power_cut()
+        self.boot()
+
+    def run(self, work: Callable[[SimulatedFileSystem], Coroutine[Any, Any, Any]], seconds: float = 10.0) -> Any:
+        """Run ``work`` in the process, for so long at most; what it returned, None when it did not end."""
+
+        async def main() -> Any:
+            task = self.process.spawn(work(self.filesystem), "work")
+            await asyncio.sleep(seconds)
+            return task.result() if task.done() else None
+
+        return self.loop.run_until_complete(main())
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    host = Host()
+    yield host
+    host.loop.close()
+
+
+async def make(filesystem: SimulatedFileSystem, *, durable: bool = True) -> Any:
+    await filesystem.make_directory(FILE.parent)
+    file = await filesystem.open(FILE, create=True)
+    if durable:
+        await filesystem.sync_directory(FILE.parent)
+    return file
+
+
+def test_synced_bytes_and_names_survive_a_power_cut() -> None:
+    for seed in range(50):
+        host = Host(seed)
+
+        async def write(filesystem: SimulatedFileSystem) -> None:
+            file = await make(filesystem)
+            await file.write(0, [b"a" * 3000])
+            await file.sync()
+            await file.write(3000, [b"b" * 3000])
+
+        host.run(write)
+        host.cut_power()
+        assert host.disk.names[FILE].volatile[:3000] == b"a" * 3000
+        host.loop.close()
+
+
+def test_unsynced_bytes_are_kept_lost_and_torn() -> None:
+    seen = set()
+    for seed in range(100):
+        inode = Inode(b"o" * 4 * PAGE_BYTES)
+        inode.write(0, b"n" * 4 * PAGE_BYTES)
+        content = inode.survivors(random.Random(seed))
+        for page in range(4):
+            piece = content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
+            seen.add("kept" if piece == b"n" * PAGE_BYTES else "lost" if piece == b"o" * PAGE_BYTES else "torn")
+    assert seen == {"kept", "lost", "torn"}
+
+
+def test_unsynced_names_may_be_lost() -> None:
+    survived = set()
+    for seed in range(40):
+        host = Host(seed)
+
+        async def write(filesystem: SimulatedFileSystem) -> None:
+            await make(filesystem, durable=False)
+
+        host.run(write)
+        host.cut_power()
+        survived.add(FILE in host.disk.names)
+        host.loop.close()
+    assert survived == {True, False}
+
+
+def test_kill_keeps_the_page_cache(host: Host) -> None:
+    async def write(filesystem: SimulatedFileSystem) -> None:
+        file = await make(filesystem, durable=False)
+        await file.write(0, [b"cached"])
+
+    host.run(write)
+    host.process.kill()
+    assert host.disk.names[FILE].volatile == b"cached"
+
+
+def test_loop_goes_on_while_a_sync_is_under_way(host: Host) -> None:
+    async def work(filesystem: SimulatedFileSystem) -> int:
+        file = await make(filesystem)
+        syncing = asyncio.ensure_future(file.write_and_sync(0, [b"x"]))
+        turns = 0
+        while not syncing.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        return turns
+
+    assert host.run(work) > 3
+
+
+def test_failed_sync_leaves_pages_to_chance_and_is_not_made_up_for() -> None:
+    durable = set()
+    for seed in range(40):
+        host = Host(seed)
+
+        async def work(filesystem: SimulatedFileSystem, host: Host = host) -> None:
+            file = await make(filesystem)
+            await file.write(0, [b"n" * 2 * PAGE_BYTES])
+            host.disk.faults.sync_failures_due = 1
+            with pytest.raises(OSError, match="input/output") as caught:
+                await file.sync()
+            assert caught.value.errno == errno.EIO
+            await file.sync()
+
+        host.run(work)
+        host.cut_power()
+        durable.add(bytes(host.disk.names[FILE].volatile) == b"n" * 2 * PAGE_BYTES)
+        host.loop.close()
+    assert durable == {True, False}
+
+
+def test_power_is_cut_at_the_planned_operation_and_nobody_hears_of_it(host: Host) -> None:
+    cuts: list[float] = []
+    host.disk.on_crash = lambda: cuts.append(host.loop.now)
+    host.disk.faults.crash_at = 3
+
+    async def work(filesystem: SimulatedFileSystem) -> str:
+        file = await make(filesystem)
+        await file.write_and_sync(0, [b"never acknowledged"])
+        return "went on"
+
+    assert host.run(work) is None
+    assert len(cuts) == 1
+
+
+def test_lie_about_a_sync_is_found_out_by_a_power_cut_once_a_later_sync_was_true() -> None:
+    inode = Inode(bytes(4 * PAGE_BYTES))
+    inode.lie(0, b"a" * PAGE_BYTES)
+    inode.write_and_sync(PAGE_BYTES, b"b" * PAGE_BYTES)
+    assert inode.volatile[: 2 * PAGE_BYTES] == b"a" * PAGE_BYTES + b"b" * PAGE_BYTES
+    assert inode.power_cut(random.Random(0)) == 1
+    assert inode.volatile[: 2 * PAGE_BYTES] == bytes(PAGE_BYTES) + b"b" * PAGE_BYTES
+
+
+def test_lie_about_the_very_last_sync_is_honoured() -> None:
+    inode = Inode(bytes(2 * PAGE_BYTES))
+    inode.lie(0, b"a" * PAGE_BYTES)
+    assert inode.power_cut(random.Random(0)) == 0
+    assert inode.volatile[:PAGE_BYTES] == b"a" * PAGE_BYTES
+
+
+def test_full_disk_refuses_growth_and_not_what_fits(host: Host) -> None:
+    async def work(filesystem: SimulatedFileSystem) -> None:
+        file = await make(filesystem)
+        await file.write(0, [b"x" * 1000])
+        host.disk.settings.capacity_bytes = 1000
+        await file.write(0, [b"y" * 1000])
+        with pytest.raises(OSError, match="no space left"):
+            await file.write(1000, [b"z"])
+
+    host.run(work)
+
+
+def test_opening_that_is_cancelled_leaves_nothing_open(host: Host) -> None:
+    async def work(filesystem: SimulatedFileSystem) -> int:
+        await (await make(filesystem)).close()
+        opening = asyncio.ensure_future(filesystem.open(FILE))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.sleep(1)
+        return len(filesystem.open_files)
+
+    assert host.run(work) == 0

@@ -1,0 +1,71 @@
+"""Whole clusters, seed after seed, in interpreters of their own: every promise of PROTOCOL.md, under every fault."""
+
+import os
+import re
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+from support.tree import ROOT
+
+SEEDS: Final = 300
+
+
+def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "simulate.py"), *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_every_promise_is_kept_in_some_hundred_universes() -> None:
+    run = simulate(f"1-{SEEDS}")
+    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
+    assert f"{SEEDS} seeds in" in run.stdout
+
+
+_ONE_SEED = """
+import sys; sys.path.insert(0, {tests!r})
+from simulation.universe import run_universe
+for seed in {seeds}:
+    outcome = run_universe(seed)
+    print(seed, outcome.hash, outcome.steps, outcome.ok)
+"""
+
+
+def hashes(seeds: list[int], hash_seed: str) -> str:
+    program = _ONE_SEED.format(tests=str(ROOT / "tests"), seeds=seeds)
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return run.stdout
+
+
+def test_same_seed_is_the_same_world_whatever_ran_before_it_and_however_texts_hash() -> None:
+    alone = "".join(hashes([seed], "0") for seed in (3, 12, 25))
+    together = hashes([3, 12, 25], "12345")
+    assert alone == together
+    assert len(set(re.findall(r"^\d+ (\d+)", alone, re.MULTILINE))) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "give a seed"),
+        (["1", "--without", "hail"], "hail"),
+        (["1", "--set", "moons=3"], "moons"),
+    ],
+)
+def test_bad_usage_is_named(arguments: list[str], text: str) -> None:
+    run = simulate(*arguments)
+    assert run.returncode != 0
+    assert text in run.stderr

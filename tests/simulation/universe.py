@@ -1,0 +1,243 @@
+"""One universe from its seed: build the world, let things go wrong, heal it, and see whether every promise was kept."""
+
+import asyncio
+import gc
+import itertools
+import random
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from octavo.protocol.errors import OctavoError
+from simulation.history import Violation
+from simulation.judge import Judge
+from simulation.logs import LogJudge
+from simulation.nemesis import Nemesis
+from simulation.plan import Plan, draw_plan
+from simulation.workload import Deleting, Reading, Work, Writing
+from simulation.world import Application, ClientHost, World
+
+START_SECONDS_MAX = 60.0
+"""Within so much virtual time enough bookies must be up in a world without faults."""
+
+LIVENESS_SECONDS_MAX = 180.0
+"""Within so much virtual time after healing everything must have finished (PROTOCOL I8): some of the longest time-outs
+of the plans, one after another."""
+
+
+_RUNS_PER_COLLECTION = 10
+"""Collecting the garbage of one universe costs a fifth of its run."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one universe."""
+
+    seed: int
+    hash: int
+    failure: str | None
+    """What did not hold; None: every promise was kept."""
+    virtual_seconds: float
+    steps: int
+    counters: Counter[str] = field(default_factory=Counter)
+    rule: str = ""
+    """Of a failure: the rule of PROTOCOL.md that was broken, or the kind of error."""
+    explanation: str = ""
+    """Of a failure: its traceback."""
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was kept."""
+        return self.failure is None
+
+
+def run_universe(seed: int, plan: Plan | None = None, *, lines: bool = False) -> Outcome:
+    """Run a seed's universe. Never raises for what happens inside: that is the outcome's ``failure``."""
+    LogJudge.install()
+    with _quiet_end():
+        return _run(seed, plan, lines)
+
+
+def _run(seed: int, plan: Plan | None, lines: bool) -> Outcome:
+    plan = plan if plan is not None else draw_plan(random.Random(f"{seed} plan"))
+    world = World(seed, plan)
+    failure: BaseException | None = None
+    with world.logs:
+        try:
+            world.loop.run_until_complete(_Universe(world).run())
+        except Exception as error:
+            failure = error
+        if failure is None:
+            failure = _complaint(world)
+    trace = world.trace
+    told = None if failure is None else f"{type(failure).__name__} {failure}"
+    outcome = Outcome(seed, trace.hash, told, world.loop.now, world.loop.steps, trace.counters.copy())
+    outcome.counters["ensemble changes"] = world.history.ensemble_changes
+    outcome.counters["recoveries"] = world.history.recoveries
+    if failure is not None:
+        outcome.rule = failure.rule if isinstance(failure, Violation) else type(failure).__name__
+        outcome.explanation = "".join(traceback.format_exception(failure))
+    if lines or failure is not None:
+        outcome.lines = trace.lines()
+    world.loop.close()
+    return outcome
+
+
+_runs = itertools.count(1)
+
+
+@contextmanager
+def _quiet_end() -> Iterator[None]:
+    """No garbage collection during a run: what it cleans up, and when, would differ from run to run. What a universe's
+    dead processes left behind goes without a word; its coroutines were in the middle of something."""
+    collecting, hook = gc.isenabled(), sys.unraisablehook
+    gc.disable()
+    sys.unraisablehook = lambda _what: None
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            yield
+            if collecting or next(_runs) % _RUNS_PER_COLLECTION == 0:
+                gc.collect()
+    finally:
+        sys.unraisablehook = hook
+        if collecting:
+            gc.enable()
+
+
+def _complaint(world: World) -> BaseException | None:
+    for process, context in world.loop.complaints:
+        error = context.get("exception")
+        violation = Violation("no defects", f"{process.name}: {context.get('message')}: {error!r}")
+        if isinstance(error, BaseException):
+            violation.__cause__ = error
+        return violation
+    return None
+
+
+class _Universe:
+    """The course of events, as the world's main coroutine."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.rng_for("universe")
+        self._ended = False
+
+    def ended(self) -> bool:
+        """Whether the safety phase is over."""
+        return self._ended
+
+    async def run(self) -> None:
+        """All of it."""
+        world = self.world
+        for machine in world.machines:
+            machine.start()
+        await self._wait_for_bookies(START_SECONDS_MAX)
+        applications = self._start_applications()
+        nemesis = Nemesis(world)
+        striking = asyncio.ensure_future(nemesis.run())
+        rolling = asyncio.ensure_future(self._roll()) if world.plan.rolling_restart else None
+        await asyncio.wait(applications, timeout=world.plan.safety_seconds)
+        for task in (striking, rolling):
+            if task is not None:
+                task.cancel()
+        self._ended = True
+        nemesis.heal()
+        await self._live(applications)
+        await self._judge()
+        await self._stop()
+
+    # --- phases -----------------------------------------------------------------------------------------------------
+
+    def _start_applications(self) -> list[asyncio.Future[None]]:
+        world, plan, rng = self.world, self.world.plan, self.rng
+        works: list[list[Work]] = [[] for _ in range(plan.clients)]
+        for number in range(plan.ledgers):
+            writing = Writing(world, world.rng_for(f"writer {number}"), plan.adds // plan.ledgers, self.ended)
+            works[number % plan.clients].append(writing.run)
+        for number in range(plan.clients):
+            reading = Reading(world, world.rng_for(f"reader {number}"), recovers=False, ended=self.ended)
+            works[number].append(reading.run)
+        for number in range(plan.recoverers):
+            reading = Reading(world, world.rng_for(f"recoverer {number}"), recovers=True, ended=self.ended)
+            works[rng.randrange(plan.clients)].append(reading.run)
+        if plan.deletes:
+            works[rng.randrange(plan.clients)].append(Deleting(world, world.rng_for("deleter"), self.ended).run)
+        finished = []
+        for number, work in enumerate(works):
+            host = world.host(f"client-{number}")
+            finished.append(host.run(_together(work), "application"))
+        return finished
+
+    async def _wait_for_bookies(self, seconds: float) -> None:
+        """Until every machine serves whose data are right; only those of the fault budget may have lost theirs."""
+        world = self.world
+        deadline = world.loop.now + seconds
+        while not all(machine.serving or machine.refused is not None for machine in world.machines):
+            if world.loop.now > deadline:
+                down = [machine.name for machine in world.machines if not machine.serving]
+                raise Violation("I8", f"{down} do not come up")
+            await asyncio.sleep(0.05)
+        for machine in world.machines:
+            if machine.refused is not None and machine not in world.unlucky:
+                raise Violation("I8", f"{machine.name} {machine.refused}")
+
+    async def _roll(self) -> None:
+        """A rolling restart: one machine after another, each once the one before is up again, or has had its time."""
+        world = self.world
+        for machine in world.machines:
+            if machine.ready:
+                world.trace.count("process: rolling restart")
+                machine.stop()
+                for _ in range(50):
+                    await asyncio.sleep(0.1)
+                    if machine.ready or machine.refused is not None:
+                        break
+
+    async def _live(self, applications: list[asyncio.Future[None]]) -> None:
+        """After healing: the machines come up, the applications end."""
+        await self._wait_for_bookies(LIVENESS_SECONDS_MAX)
+        _, late = await asyncio.wait(applications, timeout=LIVENESS_SECONDS_MAX)
+        if late:
+            raise Violation("I8", f"{len(late)} applications have not ended {LIVENESS_SECONDS_MAX} s after healing")
+
+    async def _judge(self) -> None:
+        """A fresh client recovers and reads every ledger, then compares the replicas."""
+        judge = Judge(self.world)
+        judging = self.world.host("judge").run(judge.run, "judge")
+        _, late = await asyncio.wait([judging], timeout=LIVENESS_SECONDS_MAX)
+        if late:
+            raise Violation("I8", "the judge could not read everything in time")
+
+    async def _stop(self) -> None:
+        """Stop every bookie in good order; each looks for what it leaks."""
+        world = self.world
+        for machine in world.machines:
+            machine.refused = machine.refused or "the universe ends"
+            machine.stop()
+        deadline = world.loop.now + LIVENESS_SECONDS_MAX
+        while any(machine.process is not None for machine in world.machines):
+            if world.loop.now > deadline:
+                left = [machine.name for machine in world.machines if machine.process is not None]
+                raise Violation("I8", f"{left} did not stop")
+            await asyncio.sleep(0.1)
+
+
+def _together(works: list[Work]) -> Application:
+    async def run(host: ClientHost) -> None:
+        client = await host.connect()
+        tasks = [asyncio.ensure_future(work(host, client)) for work in works]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            try:
+                await client.close()
+            except OctavoError as error:
+                host.world.note(host.name, "close: %s", f"{type(error).__name__} {error.message}")
+
+    return run

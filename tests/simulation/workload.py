@@ -1,0 +1,249 @@
+"""What applications do in a universe: write with a window, tail, read, recover, delete. Each is a coroutine of a client
+process; it takes every :class:`OctavoError` for an answer, and the history judges whether it may be that answer."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from octavo.client.client import Client
+from octavo.client.reader import LedgerReader
+from octavo.client.writer import LedgerWriter
+from octavo.protocol.entries import Digest
+from octavo.protocol.errors import InternalError, OctavoError, WouldBlock
+from simulation.history import LedgerHistory, Violation
+from simulation.world import ClientHost, World
+
+Work = Callable[[ClientHost, Client], Coroutine[Any, Any, None]]
+"""One thing that an application does."""
+
+CREATE_ATTEMPTS_MAX = 40
+
+
+def note_answer(world: World, where: str, what: str, error: OctavoError) -> None:
+    """An operation failed as it may. A broken invariant may not."""
+    if isinstance(error, InternalError):
+        raise Violation("no defects", f"{what}: {error.message}") from error
+    world.trace.count(f"answer: {type(error).__name__}")
+    world.note(where, "%s: %s %s", what, type(error).__name__, error.message)
+
+
+class Writing:
+    """One writer's life: create a ledger, add, and close it, leave it or lose it."""
+
+    def __init__(self, world: World, rng: random.Random, adds: int, ended: Callable[[], bool]) -> None:
+        self.world = world
+        self.rng = rng
+        self.adds = adds
+        self.ended = ended
+        self._bursts = rng.choice(((1,), (1, 1, 5), (1, 5, 20, 60)))
+        seconds = world.plan.safety_seconds * rng.choice((0.1, 0.5, 1.0, 1.0, 1.5))
+        # Spread over the safety phase, so that faults strike while there is something to lose.
+        self._pause = 2 * seconds * (sum(self._bursts) / len(self._bursts)) / max(adds, 1)
+        self._leave_open = rng.random() < 0.25
+        self._cancels = rng.random() < 0.2
+
+    async def run(self, host: ClientHost, client: Client) -> None:
+        """All of it."""
+        made = await self._create(host, client)
+        if made is None:
+            return
+        writer, ledger = made
+        try:
+            await self._add_all(host, writer, ledger)
+        except OctavoError as error:
+            note_answer(self.world, host.name, f"writer of {writer.id}", error)
+        if self._leave_open and not self.ended():
+            # Left open: readers follow it, recoverers take it. Client.close closes it in the end, if nobody has.
+            return
+        await self._close(host, writer, ledger)
+
+    async def _create(self, host: ClientHost, client: Client) -> tuple[LedgerWriter, LedgerHistory] | None:
+        world, rng = self.world, self.rng
+        ensemble, write, ack = world.plan.quorums
+        password = rng.choice((b"", b"secret"))
+        digest = rng.choice((Digest.CRC32C, Digest.HMAC_SHA256))
+        for _ in range(CREATE_ATTEMPTS_MAX):
+            try:
+                writer = await client.create_ledger(ensemble, write, ack, password=password, digest=digest)
+            except OctavoError as error:
+                note_answer(world, host.name, "create", error)
+                await asyncio.sleep(0.3)
+                continue
+            ledger = LedgerHistory(writer.id, world.plan.quorums, password, digest, partial(_confirmed_by, writer))
+            world.history.opened(ledger)
+            world.note(host.name, "writes ledger %d", writer.id)
+            return writer, ledger
+        return None
+
+    async def _add_all(self, host: ClientHost, writer: LedgerWriter, ledger: LedgerHistory) -> None:
+        rng, world = self.rng, self.world
+        pending: dict[asyncio.Future[Any], None] = {}
+        done = 0
+        while done < self.adds:
+            burst = min(rng.choice(self._bursts), self.adds - done)
+            for _ in range(burst):
+                index = len(ledger.payloads)
+                size = rng.randrange(world.plan.entry_bytes_max + 1)
+                payload = b"%d:%d:" % (writer.id, index) + rng.randbytes(size) if rng.random() > 0.02 else b""
+                ledger.payloads.append(payload)
+                task = asyncio.ensure_future(self._add(host, writer, ledger, index, payload))
+                pending[task] = None
+                task.add_done_callback(lambda finished: pending.pop(finished, None))
+                if self._cancels and rng.random() < 0.1:
+                    asyncio.get_running_loop().call_later(rng.uniform(0, 0.01), task.cancel)
+            done += burst
+            if rng.random() < 0.5 and pending:
+                await asyncio.wait(
+                    list(pending), return_when=rng.choice((asyncio.ALL_COMPLETED, asyncio.FIRST_COMPLETED))
+                )
+            await asyncio.sleep(self._pause * rng.random())
+            if ledger.not_happened is not None:
+                break
+        if pending:
+            await asyncio.wait(list(pending))
+        await writer.flush()
+
+    async def _add(
+        self, host: ClientHost, writer: LedgerWriter, ledger: LedgerHistory, index: int, payload: bytes
+    ) -> None:
+        world = self.world
+        try:
+            entry_id = await writer.add(payload)
+        except OctavoError as error:
+            if index == ledger.acknowledged + 1:
+                note_answer(world, host.name, f"add {index} to {writer.id}", error)
+            elif isinstance(error, InternalError | WouldBlock):
+                raise Violation("no defects", f"add {index}: {error.message}") from error
+            self._judge(partial(world.history.add_failed, ledger, index, may_have_happened=error.may_have_happened))
+        else:
+            world.trace.count("adds acknowledged")
+            self._judge(partial(world.history.acknowledged, ledger, index, entry_id))
+
+    async def _close(self, host: ClientHost, writer: LedgerWriter, ledger: LedgerHistory) -> None:
+        try:
+            await writer.close()
+        except OctavoError as error:
+            note_answer(self.world, host.name, f"close of {writer.id}", error)
+            return
+        confirmed = -1 if writer.last_add_confirmed is None else writer.last_add_confirmed
+        if ledger.end != confirmed and not ledger.deleted:
+            raise Violation("W9", f"ledger {writer.id}: closed at {confirmed}, the metadata say {ledger.end}")
+
+    def _judge(self, verdict: Callable[[], None]) -> None:
+        try:
+            verdict()
+        except Violation as violation:
+            self.world.violate(violation)
+
+
+def _confirmed_by(writer: LedgerWriter) -> int | None:
+    return writer.last_add_confirmed
+
+
+class Reading:
+    """One reader after another: follows, reads ranges, opens closed ledgers; or recovers."""
+
+    def __init__(self, world: World, rng: random.Random, *, recovers: bool, ended: Callable[[], bool]) -> None:
+        self.world = world
+        self.rng = rng
+        self.recovers = recovers
+        self.ended = ended
+
+    async def run(self, host: ClientHost, client: Client) -> None:
+        """Until the universe's safety phase has ended."""
+        rng = self.rng
+        while not self.ended():
+            await asyncio.sleep(rng.uniform(0.0, 2.0 if self.recovers else 0.5))
+            ledgers = [ledger for ledger in self.world.history.ledgers.values() if not ledger.delete_asked]
+            if ledgers and not self.ended():
+                ledger = rng.choice(ledgers)
+                try:
+                    await self._visit(host, client, ledger)
+                except OctavoError as error:
+                    note_answer(self.world, host.name, f"reader of {ledger.ledger_id}", error)
+
+    async def _visit(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
+        world, rng = self.world, self.rng
+        if self.recovers:
+            world.note(host.name, "recovers ledger %d", ledger.ledger_id)
+            ledger.recovering += 1
+            if ledger.recovering > 1 and ledger.end is None:
+                world.trace.count("concurrent recoveries")
+        opening = client.open_ledger(ledger.ledger_id, password=ledger.password, recover=self.recovers)
+        try:
+            reader = await opening
+        finally:
+            ledger.recovering -= self.recovers
+        async with reader:
+            if self.recovers and ledger.end is None and not ledger.deleted:
+                raise Violation("F6", f"ledger {ledger.ledger_id}: opened with recovery, and it is not closed")
+            if not reader.ledger_closed and rng.random() < 0.6:
+                await self._follow(reader, ledger)
+            else:
+                await read_everything(world, reader, ledger)
+
+    async def _follow(self, reader: LedgerReader, ledger: LedgerHistory) -> None:
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self.rng.uniform(0.1, 4.0)
+        first = self.rng.choice((0, 0, max(0, ledger.acknowledged)))
+        expected = first
+        last_confirmed = -1
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                async for entry in reader.follow(first):
+                    if entry.entry_id != expected:
+                        raise Violation("I4", f"ledger {ledger.ledger_id}: entry {entry.entry_id} after {expected - 1}")
+                    expected += 1
+                    self.world.trace.count("entries followed")
+                    self.world.history.read(ledger, entry.entry_id, entry.payload)
+                    confirmed = -1 if reader.last_add_confirmed is None else reader.last_add_confirmed
+                    if confirmed < last_confirmed:
+                        raise Violation("I4", f"ledger {ledger.ledger_id}: a reader's LAC fell to {confirmed}")
+                    last_confirmed = confirmed
+                if ledger.end is not None and expected <= ledger.end and not ledger.deleted:
+                    raise Violation(
+                        "I1", f"ledger {ledger.ledger_id}: a follower ended at {expected - 1} of {ledger.end}"
+                    )
+        except TimeoutError as error:
+            if isinstance(error, OctavoError):
+                raise
+
+
+async def read_everything(world: World, reader: LedgerReader, ledger: LedgerHistory) -> int:
+    """Iterate over what a reader can read; the number of entries."""
+    expected = 0
+    async for entry in reader:
+        if entry.entry_id != expected:
+            raise Violation("I4", f"ledger {ledger.ledger_id}: entry {entry.entry_id} after {expected - 1}")
+        world.history.read(ledger, entry.entry_id, entry.payload)
+        expected += 1
+    world.trace.count("entries read", expected)
+    return expected
+
+
+class Deleting:
+    """Deletes a ledger some time, and later looks whether it stays away."""
+
+    def __init__(self, world: World, rng: random.Random, ended: Callable[[], bool]) -> None:
+        self.world = world
+        self.rng = rng
+        self.ended = ended
+
+    async def run(self, host: ClientHost, client: Client) -> None:
+        """All of it."""
+        rng = self.rng
+        await asyncio.sleep(rng.uniform(0.5, self.world.plan.safety_seconds))
+        ledgers = list(self.world.history.ledgers.values())
+        if not ledgers:
+            return
+        ledger = rng.choice(ledgers)
+        ledger.delete_asked = True
+        self.world.note(host.name, "deletes ledger %d", ledger.ledger_id)
+        try:
+            await client.delete_ledger(ledger.ledger_id)
+        except OctavoError as error:
+            note_answer(self.world, host.name, f"delete of {ledger.ledger_id}", error)
+        else:
+            self.world.trace.count("ledgers deleted")

@@ -1,0 +1,329 @@
+"""The world of one universe: machines with disks, the bookies and clients that run on them, and what binds them.
+
+Bookies, clients and metadata handles are the real ones. The world starts and ends processes as systemd, a power grid
+and users do, from outside the code under test, and keeps what outlives processes.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from octavo.bookie.bookie import Bookie
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.errors import DataWrongError
+from octavo.client.client import Client
+from octavo.protocol.errors import OctavoError
+from simulation.disk import Disk, DiskSettings, SimulatedFileSystem
+from simulation.history import History, Violation
+from simulation.logs import LogJudge
+from simulation.loop import Process, SimulationLoop
+from simulation.metadata import MetadataService
+from simulation.network import Network
+from simulation.plan import Plan
+from simulation.trace import Trace
+
+PORT = 3181
+
+DATA = Path("/data")
+JOURNAL = Path("/journal")
+
+RESTART_SECONDS = (0.05, 1.0)
+"""How soon a process that ended by itself is started again, as its supervisor does."""
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Machine:
+    """A computer with a disk that runs one bookie, again and again."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.disk = Disk(world.loop, name, world.rng_for(f"disk {name}"), _own(world.plan.disk), world.trace)
+        self.disk.on_crash = self._planned_power_cut
+        self.process: Process | None = None
+        self.bookie: Bookie | None = None
+        self.ready = False
+        self.refused: str | None = None
+        """Why its bookie will not start any more; None while it may."""
+        self.starts = 0
+        self.filesystem: SimulatedFileSystem | None = None
+        self._stop: asyncio.Event | None = None
+        self.ids: dict[str, None] = {}
+        """Ids its bookies have had."""
+        self._start_due = False
+        self.clock = world.draw_clock()
+
+    def start(self) -> None:
+        """Boot if need be, and start the bookie."""
+        self._start_due = False
+        if self.process is not None or self.refused is not None:
+            return
+        world = self.world
+        self.starts += 1
+        process = Process(world.loop, self.name, clock_offset=self.clock[0], clock_rate=self.clock[1])
+        world.network.attach(process, self.name)
+        if not world.network.addresses[self.name].up:
+            world.network.power_on(self.name)
+        self.process = process
+        world.note(self.name, "process %d starts", self.starts)
+        process.spawn(self._run(process), f"{self.name} main")
+
+    def start_later(self, seconds: float) -> None:
+        """Start after a while, unless somebody does before."""
+        self._start_due = True
+        loop = self.world.loop
+        loop.call_process(loop.world, loop.now + seconds, self._start_if_due)
+
+    def kill(self) -> None:
+        """SIGKILL: what is in the page cache stays."""
+        if self.process is not None:
+            self.world.note(self.name, "killed")
+            self._gone()
+
+    def cut_power(self) -> None:
+        """Everything stops at once, and nobody is told."""
+        self.world.note(self.name, "loses power")
+        self.world.network.power_off(self.name)
+        if self.process is not None:
+            self._gone()
+        self.disk.power_cut()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        process = self.process
+        if process is not None and self._stop is not None:
+            loop = self.world.loop
+            self.world.note(self.name, "told to stop")
+            loop.call_process(process, loop.now, self._stop.set)
+
+    @property
+    def serving(self) -> bool:
+        """Whether its bookie is up."""
+        return self.process is not None and self.ready and not self.process.paused
+
+    def _gone(self) -> None:
+        assert self.process is not None
+        process, self.process = self.process, None
+        self.bookie, self.ready, self._stop, self.filesystem = None, False, None, None
+        process.kill()
+
+    def _planned_power_cut(self) -> None:
+        self.cut_power()
+        self.start_later(self.world.rng.uniform(0.05, 2.0))
+
+    def _start_if_due(self) -> None:
+        if self._start_due:
+            self.start()
+
+    async def _run(self, process: Process) -> None:
+        world = self.world
+        rng = world.rng_for(f"{self.name} {self.starts}")
+        config = BookieConfig(data_dir=DATA, journal_dir=JOURNAL, host=self.name, port=PORT, **world.plan.bookie)
+        self._stop = stop = asyncio.Event()
+        filesystem = self.filesystem = SimulatedFileSystem(process, self.disk)
+        store = world.metadata.open(process, lease_seconds=config.lease_seconds, rng=rng)
+        try:
+            bookie = await Bookie.start(config, filesystem=filesystem, store=store, rng=rng, software="simulated")
+        except DataWrongError as error:
+            self._exit(process, f"refuses to start: {error.message}", refused=True)
+            return
+        except OctavoError as error:
+            self._exit(process, f"cannot start: {error.message}")
+            return
+        self.bookie, self.ready = bookie, True
+        self.ids[bookie.bookie_id] = None
+        world.note(self.name, "ready")
+        if bookie.server.storage._journal.torn_tail is not None:
+            world.trace.count("replays after a torn tail")
+        stopping = asyncio.ensure_future(stop.wait())
+        broken = asyncio.ensure_future(bookie.broken())
+        await asyncio.wait([stopping, broken], return_when=asyncio.FIRST_COMPLETED)
+        if broken.done():
+            self._exit(process, f"broke a promise: {broken.result()}")
+            return
+        broken.cancel()
+        self.ready = False
+        try:
+            await bookie.stop()
+            await store.close()
+        except (OSError, OctavoError) as error:
+            self._exit(process, f"stopped with {error}")
+            return
+        await filesystem.close()
+        if bookie._broken.done():
+            # A promise broke while it stopped: it lets go of nothing any more, as the process ends.
+            self._exit(process, f"stopped, having broken a promise: {bookie._broken.result()}")
+            return
+        self._check_leaks(process)
+        self._exit(process, "stopped")
+
+    def _check_leaks(self, process: Process) -> None:
+        current = asyncio.current_task()
+        tasks = [task.get_name() for task in process.tasks() if task is not current and task.get_name()]
+        files = [str(file.path) for file in self.filesystem.open_files] if self.filesystem is not None else []
+        # A task that has been cancelled or will end by itself needs one more turn; what is left then is a leak.
+        if tasks:
+            self.world.loop.call_soon(self._check_tasks, process)
+        if files:
+            self.world.violate(Violation("no leaks", f"{self.name} stopped with open files {files}"))
+
+    def _check_tasks(self, process: Process) -> None:
+        left = [task.get_name() for task in process.tasks() if not task.done()]
+        left = [name for name in left if name != f"{self.name} main"]
+        if left:
+            self.world.violate(Violation("no leaks", f"{self.name} stopped with tasks {left}"))
+
+    def _exit(self, process: Process, why: str, *, refused: bool = False) -> None:
+        """The process ends itself; its supervisor starts it again unless its data are wrong."""
+        world = self.world
+        world.note(self.name, "%s", why)
+        if refused:
+            self.refused = why
+        loop = world.loop
+        loop.call_process(loop.world, loop.now, self._exited, process)
+
+    def _exited(self, process: Process) -> None:
+        if self.process is process:
+            self._gone()
+            if self.refused is None:
+                self.start_later(self.world.rng.uniform(*RESTART_SECONDS))
+
+
+Application = Callable[["ClientHost"], Coroutine[Any, Any, None]]
+"""What a client process runs."""
+
+
+class ClientHost:
+    """A process that runs an application: one client and what it does with it."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        offset, rate = world.draw_clock()
+        self.process = Process(world.loop, name, clock_offset=offset, clock_rate=rate)
+        self.process.on_death.append(self._died)
+        world.network.attach(self.process, name)
+        self._finished: list[asyncio.Future[None]] = []
+
+    async def connect(self) -> Client:
+        """A client, made by this process's own code."""
+        world = self.world
+        rng = world.rng_for(self.name)
+        store = world.metadata.open(self.process, lease_seconds=5.0, rng=rng)
+        while True:
+            try:
+                cluster_id = await store.cluster_id()
+                break
+            except OctavoError:
+                await asyncio.sleep(0.1)
+        return Client(
+            store, cluster_id=cluster_id, options=world.plan.client_options, rng=rng, wall_clock=world.wall_clock
+        )
+
+    def run(self, work: Application, name: str) -> asyncio.Future[None]:
+        """Run ``work`` in this process; a future of the world that is done when it has ended, or the process has."""
+        finished: asyncio.Future[None] = self.world.loop.create_future()
+        self._finished.append(finished)
+        self.process.spawn(self._guard(work, finished), f"{self.name} {name}")
+        return finished
+
+    async def _guard(self, work: Application, finished: Any) -> None:
+        loop = self.world.loop
+        try:
+            await work(self)
+        except Violation as violation:
+            self.world.violate(violation)
+        except Exception as error:
+            self.world.violate(error)
+        loop.call_process(loop.world, loop.now, _finish, finished)
+
+    def _died(self) -> None:
+        loop = self.world.loop
+        for finished in self._finished:
+            loop.call_process(loop.world, loop.now, _finish, finished)
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int, plan: Plan) -> None:
+        self.seed = seed
+        self.plan = plan
+        self.rng = self.rng_for("world")
+        self.loop = SimulationLoop()
+        self.trace = Trace()
+        self.network = Network(self.loop, self.rng_for("network"), plan.network, self.trace)
+        self.metadata = MetadataService(self.loop, self.network, self.rng_for("metadata"), self.trace)
+        self.history = History()
+        self.metadata.on_ledger = self._ledger_changed
+        self.logs = LogJudge(self)
+        self.machines = [Machine(self, f"bookie-{number}") for number in range(plan.bookies)]
+        self.unlucky = self.machines[: plan.unlucky]
+        """Machines whose disks may lose what they hold."""
+        self.hosts: list[ClientHost] = []
+
+    def rng_for(self, purpose: str) -> random.Random:
+        """Chance for one purpose, independent of all others."""
+        return random.Random(f"{self.seed} {purpose}")
+
+    def draw_clock(self) -> tuple[float, float]:
+        """Offset and rate of a machine's clock."""
+        drift = self.plan.clock_drift
+        return self.rng.uniform(0, 1000), 1 + self.rng.uniform(-drift, drift)
+
+    def host(self, name: str) -> ClientHost:
+        """A new client process."""
+        host = ClientHost(self, name)
+        self.hosts.append(host)
+        return host
+
+    def wall_clock(self) -> datetime:
+        """The time of day as the process that asks believes it to be."""
+        return EPOCH + timedelta(seconds=self.loop.time())
+
+    def note(self, where: str, text: str, *arguments: object) -> None:
+        """A line of the trace."""
+        self.trace.note(self.loop.now, where, text, *arguments)
+
+    def violate(self, violation: BaseException) -> None:
+        """Something does not hold: the universe ends here."""
+        if self.loop.halted is None and not self.loop.is_closed():
+            self.note("checker", "%s", f"{type(violation).__name__}: {violation}")
+            self.loop.halted = violation
+
+    def _ledger_changed(self, ledger_id: Any, value: bytes | None) -> None:
+        try:
+            self.history.metadata_changed(ledger_id, value)
+        except Violation as violation:
+            self.violate(violation)
+        ledger = self.history.ledgers.get(ledger_id)
+        if ledger is not None and ledger.versions:
+            current = ledger.current
+            self.note(
+                "metadata",
+                "ledger %d %s %s",
+                ledger_id,
+                "deleted" if value is None else current.state.value,
+                " ".join(f"{fragment.first_entry_id}:{','.join(fragment.bookies)}" for fragment in current.fragments)
+                + ("" if ledger.end is None else f" end {ledger.end}"),
+            )
+
+
+def _own(settings: DiskSettings) -> DiskSettings:
+    return DiskSettings(
+        settings.read_seconds,
+        settings.write_seconds,
+        settings.sync_seconds,
+        settings.spike_chance,
+        settings.spike_seconds,
+        settings.capacity_bytes,
+    )
+
+
+def _finish(finished: asyncio.Future[None]) -> None:
+    if not finished.done():
+        finished.set_result(None)
