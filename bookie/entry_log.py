@@ -1,6 +1,7 @@
 """Entry logs: the files (format: ``entry_log_format``), their writers and readers."""
 
 import contextlib
+import errno
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -89,6 +90,7 @@ class EntryLogs:
         self.directories = tuple(directories)
         self._homes: dict[int, Path] = {}
         self._open: OrderedDict[int, File] = OrderedDict()
+        self._closed = False
         self._turn = 0
         self.full: set[Path] = set()
         """Directories in which no new log is begun while there is another."""
@@ -143,7 +145,12 @@ class EntryLogs:
         return await file.read(offset, size)
 
     async def _open_log(self, log_id: int) -> File:
-        file = await self._filesystem.open(self.path(log_id))
+        path = self.path(log_id)
+        file = await self._filesystem.open(path)
+        if self._closed:
+            # A read that a closing connection had under way; nobody would close the file behind it.
+            await file.close()
+            raise OSError(errno.EBADF, "the entry logs are closed", str(path))
         raced = self._open.setdefault(log_id, file)
         if raced is not file:
             await file.close()
@@ -169,6 +176,8 @@ class EntryLogs:
                 await self._filesystem.remove(gone)
 
     async def close(self) -> None:
+        """Let go of every log; reads fail with OSError from now on."""
+        self._closed = True
         while self._open:
             _, file = self._open.popitem()
             await file.close()

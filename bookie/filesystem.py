@@ -77,7 +77,7 @@ class FileSystem(Protocol):
     ) -> File:
         """Open for reading and writing. ``create`` makes the file and fails with FileExistsError when it is there;
         without it a missing file is a FileNotFoundError. ``dedicated_thread`` gives the file's writes a thread of their
-        own, for the journal, whose latency nothing else may add to.
+        own, for the journal, whose latency nothing else may add to. Cancelled, it leaves nothing open.
 
         ``direct`` sends the file's writes past the page cache, where the file system can: for files that are written
         forward and not read meanwhile. What lies between the end of a write and the next multiple of
@@ -161,7 +161,12 @@ class RealFileSystem:
         self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
     ) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        descriptor, writer = await self._lane.submit(_open, path, flags, direct)
+        opening = self._lane.submit(_open, path, flags, direct)
+        try:
+            descriptor, writer = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)
+            raise
         lane = Lane(f"octavo-io-{path.name}") if dedicated_thread else self._lane
         if writer is None:
             return RealFile(path, descriptor, lane, self._readers, owns_lane=dedicated_thread)
@@ -220,6 +225,16 @@ def _open(path: Path, flags: int, direct: bool) -> tuple[int, DirectWriter | Non
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _close_unwanted(opening: asyncio.Future[tuple[int, DirectWriter | None]]) -> None:
+    """Whoever wanted the file was cancelled: its descriptors would be lost."""
+    if opening.cancelled() or opening.exception() is not None:
+        return
+    descriptor, writer = opening.result()
+    os.close(descriptor)
+    if writer is not None:
+        writer.close()
 
 
 def _make_directory(path: Path) -> None:

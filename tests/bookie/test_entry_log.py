@@ -1,5 +1,6 @@
 """Entry logs can be walked, scrubbed and totalled without an index."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,18 @@ async def write_log(filesystem: MemoryFileSystem, entries: list[bytes]) -> Entry
     await writer.append(entries, sum(map(len, entries)))
     await writer.sync()
     return writer
+
+
+async def test_read_that_opens_its_log_while_all_are_closed_leaves_no_file_open() -> None:
+    filesystem = MemoryFileSystem()
+    await write_log(filesystem, LedgerScript(1).entries(range(3)))
+    logs = EntryLogs(filesystem, [DIRECTORY])
+    reading = asyncio.ensure_future(logs.read(5, 0, 10))
+    await asyncio.sleep(0)
+    await logs.close()
+    with pytest.raises(OSError, match="closed"):
+        await reading
+    assert not logs._open
 
 
 async def test_log_is_walked_entry_by_entry_and_read_at_any_place() -> None:
