@@ -20,6 +20,7 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     "entry unreadable": _DAMAGE,
     "index parts are not merged": _DAMAGE,
     "entry log kept as it is": _DAMAGE,
+    "scrubbed": _DAMAGE,
     "index damaged": _DAMAGE,
 }
 """Error-level event -> counters, by their beginnings, one of which must have counted before."""
