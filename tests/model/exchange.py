@@ -127,6 +127,15 @@ type Answer = Done | Refused | Failed | Found | Lac | Changed | Conflict
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A tag that names a position of an ensemble: ``number`` and ``tenure`` are its client's own."""
+
+    position: int
+    number: int
+    tenure: int
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """A request on its way to a server, or its answer on the way back."""
 
@@ -135,7 +144,7 @@ class Message:
     server: int
     """A bookie, or :data:`STORE`."""
     tag: Hashable
-    """The client's own, to know what is answered. Names no bookie."""
+    """The client's own, to know what is answered. Names no bookie, and no position but as a :class:`Place`."""
     request: Request
     answer: Answer | None = None
     """None on the way there."""

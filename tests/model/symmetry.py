@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from model.bookie import BookieState
-from model.exchange import STORE, Change, Changed, Conflict, Message
+from model.exchange import STORE, Change, Changed, Conflict, Message, Place
 from model.renaming import Renaming
 from model.states import State
 
@@ -179,7 +179,10 @@ class Symmetry:
 
 def _errand(message: Message) -> tuple[object, ...]:
     """All of a message to or from a bookie that no renaming moves."""
-    return message.client is None, message.tag, message.request, message.answer
+    tag = message.tag
+    if isinstance(tag, Place):
+        tag = tag.number, tag.tenure
+    return message.client is None, tag, message.request, message.answer
 
 
 def renamed_message(message: Message, renaming: Renaming) -> Message:
@@ -189,10 +192,13 @@ def renamed_message(message: Message, renaming: Renaming) -> Message:
         request = Change(renaming.value(request.change))
     if isinstance(answer, Changed | Conflict):
         answer = replace(answer, metadata=renaming.value(answer.metadata))
+    tag = message.tag
+    if isinstance(tag, Place):
+        tag = replace(tag, position=renaming.position(tag.position))
     return Message(
         None if message.client is None else renaming.clients[message.client],
         message.server if message.server == STORE else renaming.bookies[message.server],
-        message.tag,
+        tag,
         request,
         answer,
     )

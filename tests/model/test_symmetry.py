@@ -89,8 +89,13 @@ def endings(setting: Setting) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("entries", "recoveries", "breaks"), [(1, 1, 1), (2, 1, 0), (1, 2, 0)], ids=["break", "entries", "recoveries"]
+    ("sizes", "setting"),
+    [
+        ((2, 2, 1), {"entries": 1, "recoveries": 1, "breaks": 1}),
+        ((2, 2, 2), {"entries": 1, "recoveries": 1, "spares": 1, "breaks": 1}),
+        ((1, 1, 1), {"entries": 2, "recoveries": 2}),
+    ],
 )
-def test_leaving_out_what_nobody_can_see_loses_no_ending(entries: int, recoveries: int, breaks: int) -> None:
-    setting = live("small", (2, 2, 1), entries=entries, recoveries=recoveries, breaks=breaks)()
-    assert endings(setting) == endings(replace(setting, reduced=False))
+def test_leaving_out_what_nobody_can_see_loses_no_ending(sizes: tuple[int, int, int], setting: dict[str, int]) -> None:
+    whole = live("small", sizes, **setting)()
+    assert endings(whole) == endings(replace(whole, reduced=False))
