@@ -353,7 +353,7 @@ class LedgerRecovery:
 
     def copy(self) -> "LedgerRecovery":
         """An independent copy."""
-        other = object.__new__(LedgerRecovery)
+        other = object.__new__(type(self))
         for name in LedgerRecovery.__slots__:
             value = getattr(self, name)
             setattr(other, name, value.copy() if isinstance(value, dict | list) else value)

@@ -1,68 +1,124 @@
 """Writers and recoveries with one rule broken each."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
-from model.exchange import STORE, Change, Found, Message, Read
-from model.reference_recovery import ReferenceRecovery
-from model.reference_writer import ReferenceWriter
+from model.exchange import STORE, Add, Change, Found, Message, Read
+from model.machine_recovery import MachineRecovery
+from model.pipeline_writer import PipelineWriter
 from model.renaming import Renaming
+from model.replication import Replication
 from model.sealing import sealed
+from octavo.client.ledger_recovery import LedgerRecovery
+from octavo.client.pipeline import Effect, Pipeline
 from octavo.metadata.changes import Decision, Refuse, Write
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import MetadataConflictError
+from octavo.protocol.quorums import Quorums
 
 
-class SealsAgain(ReferenceWriter):
+class SealingReplication(Replication):
     """Seals an entry anew whenever it is sent, with the LAC of that moment."""
 
-    def bytes_of(self, entry_id: int) -> bytes:
-        return sealed(entry_id, min(self._told, entry_id - 1))
+    def _perform(self, effects: Sequence[Effect]) -> tuple[Message, ...]:
+        return tuple(
+            replace(message, request=Add(tuple(map(self._sealed_again, message.request.entries)), recovery=False))
+            for message in super()._perform(effects)
+            if isinstance(message.request, Add)
+        )
+
+    def _sealed_again(self, entry: bytes) -> bytes:
+        entry_id = header_of(entry).entry_id
+        return sealed(entry_id, min(self.acknowledged, entry_id - 1))
 
 
-class AcknowledgesWhileChanging(ReferenceWriter):
-    """Acknowledges entries of a fragment whose change is under way, whoever confirms them (#1591)."""
+class SealsAgain(PipelineWriter):
+    """Re-sealing on resend."""
 
-    def may_acknowledge(self, entry_id: int) -> bool:
-        return self.is_confirmed(entry_id)
-
-
-class CountsReplacedBookies(ReferenceWriter):
-    """Counts confirmations of bookies that have been replaced since."""
-
-    def still_counts(self, entry_id: int, server: int) -> bool:
-        return True
-
-    def is_confirmed(self, entry_id: int) -> bool:
-        return sum(confirmed_id == entry_id for confirmed_id, _ in self._confirmed) >= self._quorums.ack_quorum
+    make_replication = SealingReplication
 
 
-class ReadsWithoutFence(ReferenceRecovery):
+class HastyPipeline(Pipeline):
+    """Acknowledges while a change of the ensemble is under way, whoever confirms (#1591)."""
+
+    def _acknowledge(self) -> Sequence[Effect]:
+        change, self._change = self._change, None
+        effects = super()._acknowledge()
+        self._change = change
+        return effects
+
+    def check_invariants(self) -> None:
+        """It notices what is wrong with it; the promises must, too."""
+
+
+class HastyReplication(Replication):
+    make_pipeline = HastyPipeline
+
+
+class AcknowledgesWhileChanging(PipelineWriter):
+    """Acknowledging during an ensemble change."""
+
+    make_replication = HastyReplication
+
+
+class ForgetfulPipeline(Pipeline):
+    """Goes on counting what bookies had confirmed that have been replaced since."""
+
+    def commit_change(self) -> Sequence[Effect]:
+        confirmed = {run.number: run.confirmed for run in self._runs}
+        effects = super().commit_change()
+        for run in self._runs:
+            run.confirmed |= confirmed[run.number] & run.holders
+        return (*effects, *self._acknowledge())
+
+    def check_invariants(self) -> None:
+        """It notices what is wrong with it; the promises must, too."""
+
+
+class ForgetfulReplication(Replication):
+    make_pipeline = ForgetfulPipeline
+
+
+class CountsReplacedBookies(PipelineWriter):
+    """Confirmations of a replaced bookie still counted."""
+
+    make_replication = ForgetfulReplication
+
+
+class ReadsWithoutFence(MachineRecovery):
     """Recovery reads that do not fence (#2614)."""
 
     def reads_fence(self) -> bool:
         return False
 
 
-class StartsAtTheLac(ReferenceRecovery):
-    """Starts below the last fragment if no bookie of it knows a higher LAC (#2615)."""
+class LowMachine(LedgerRecovery):
+    """Starts at the highest LAC it is told, also below the last fragment."""
 
-    def first_to_read(self) -> int:
-        return self._highest_lac + 1
+    def __init__(self, quorums: Quorums, *, first_entry_id: int, length_before: int) -> None:
+        super().__init__(quorums, first_entry_id=first_entry_id, length_before=length_before)
+        self._lac, self._lac_lengths = -1, {-1: 0}
 
-    def _length_at(self, entry_id: int) -> int | None:
-        return super()._length_at(entry_id) or 0
+    def check_invariants(self) -> None:
+        """It notices what is wrong with it; the promises must, too."""
 
 
-class TakesCutForAbsent(ReferenceRecovery):
+class StartsAtTheLac(MachineRecovery):
+    """Recovery starting below the last fragment (#2615)."""
+
+    make_machine = LowMachine
+
+
+class TakesCutForAbsent(MachineRecovery):
     """Takes ids that an answer does not reach for absent."""
 
-    def answered_stop(self, read: Read, answer: Found) -> int:
-        return read.last + 1
+    def last_covered(self, request: Read, answer: Found) -> int:
+        return request.last
 
 
-class SealsLacsItself(ReferenceRecovery):
+class SealsLacsItself(MachineRecovery):
     """Writes entries back with a LAC of its own."""
 
     def verbatim(self, entry: bytes) -> bytes:
@@ -70,11 +126,22 @@ class SealsLacsItself(ReferenceRecovery):
         return sealed(entry_id, entry_id - 1)
 
 
-class CoversOneShort(ReferenceRecovery):
-    """Is content with one answer less than coverage, where that is any."""
+class ShortQuorums(Quorums):
+    """Takes one answer less than coverage for coverage, where that is any."""
 
-    def coverage_of(self, cohort: int) -> int:
-        return max(super().coverage_of(cohort) - 1, 1)
+    __slots__ = ()
+
+    def covers(self, cohort_mask: int, answered_mask: int) -> bool:
+        answers = (answered_mask & cohort_mask).bit_count()
+        return answers >= max(cohort_mask.bit_count() - self.ack_quorum, 1)
+
+
+class CoversOneShort(MachineRecovery):
+    """Coverage off by one for Qw > Qa."""
+
+    def __init__(self, quorums: Quorums, *, bookies: int, horizon: int, index: int = 0) -> None:
+        short = ShortQuorums(quorums.ensemble_size, quorums.write_quorum, quorums.ack_quorum)
+        super().__init__(short, bookies=bookies, horizon=horizon, index=index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +161,7 @@ class CommitFragment:
         return type(self)(renaming.value(self.fragment))
 
 
-class CommitsEarly(ReferenceRecovery):
+class CommitsEarly(MachineRecovery):
     """Writes its ensemble changes to the metadata at once."""
 
     def replaced(self, fragment: Fragment) -> list[Message]:

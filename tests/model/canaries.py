@@ -31,8 +31,8 @@ from model.broken_clients import (
     TakesCutForAbsent,
 )
 from model.client import Client
-from model.reference_recovery import ReferenceRecovery
-from model.reference_writer import ReferenceWriter
+from model.machine_recovery import MachineRecovery
+from model.pipeline_writer import PipelineWriter
 from model.sealing import PAYLOADS, metadata, sealed
 from model.setting import Placement, Setting
 from octavo.protocol.quorums import Quorums
@@ -71,8 +71,10 @@ def bookies(
 
     def make(broken: bool) -> Setting:
         def clients(placement: Placement) -> Sequence[Client]:
-            writer = ReferenceWriter(placement.metadata, bookies=quorums.ensemble_size, entries=entries)
-            recovery = ReferenceRecovery(quorums, bookies=quorums.ensemble_size, index=1)
+            writer = PipelineWriter(placement.metadata, bookies=quorums.ensemble_size, entries=entries)
+            recovery = MachineRecovery(
+                quorums, bookies=quorums.ensemble_size, horizon=entries, reads_at_once=True, index=1
+            )
             return [writer, recovery] if recovers else [writer]
 
         return Setting(
@@ -91,15 +93,15 @@ def bookies(
 
 
 def writers(
-    kind: type[ReferenceWriter], quorums: Quorums, *, spares: int, entries: int, recovers: bool, breaks: int
+    kind: type[PipelineWriter], quorums: Quorums, *, spares: int, entries: int, recovers: bool, breaks: int
 ) -> Callable[[bool], Setting]:
     """A writer, of a kind when the rule is broken, maybe with spares, and maybe a recovery."""
     count = quorums.ensemble_size + spares
 
     def make(broken: bool) -> Setting:
         def clients(placement: Placement) -> Sequence[Client]:
-            writer = (kind if broken else ReferenceWriter)(placement.metadata, bookies=count, entries=entries)
-            recovery = ReferenceRecovery(quorums, bookies=count, index=1)
+            writer = (kind if broken else PipelineWriter)(placement.metadata, bookies=count, entries=entries)
+            recovery = MachineRecovery(quorums, bookies=count, horizon=entries, index=1)
             return [writer, recovery] if recovers else [writer]
 
         return Setting(
@@ -117,18 +119,19 @@ def writers(
 
 
 def recoveries(
-    kind: type[ReferenceRecovery],
+    kind: type[MachineRecovery],
     quorums: Quorums,
     holdings: Sequence[Sequence[int]],
     *,
     history: Sequence[tuple[int, str]] = (),
     acknowledged: int,
     count: int = 1,
-    reads_ahead: int = 1,
     bookie: type[Bookie] = Bookie,
     **budget: int,
 ) -> Callable[[bool], Setting]:
     """Recoveries, of a kind when the rule is broken, after a writer that has left these ids on each bookie."""
+
+    horizon = 1 + max(entry_id for ids in holdings for entry_id in ids)
 
     def make(broken: bool) -> Setting:
         placement = Placement(
@@ -136,15 +139,13 @@ def recoveries(
             tuple(BookieState(held=tuple(sealed(entry_id, -1) for entry_id in ids)) for ids in holdings),
             acknowledged=acknowledged,
         )
-        recovery = kind if broken else ReferenceRecovery
+        recovery = kind if broken else MachineRecovery
         return Setting(
             f"recoveries, {kind.__name__}",
             quorums,
             len(holdings),
             lambda: [placement],
-            lambda _: [
-                recovery(quorums, bookies=len(holdings), reads_ahead=reads_ahead, index=at) for at in range(count)
-            ],
+            lambda _: [recovery(quorums, bookies=len(holdings), horizon=horizon, index=at) for at in range(count)],
             PAYLOADS,
             budget=budget,
             bookie=(bookie if broken else Bookie)(syncs=False),
@@ -154,15 +155,18 @@ def recoveries(
     return make
 
 
-def live(kind: type[ReferenceRecovery], quorums: Quorums) -> Callable[[bool], Setting]:
+def live(kind: type[MachineRecovery], quorums: Quorums) -> Callable[[bool], Setting]:
     """A recovery, of a kind when the rule is broken, while the writer is at work."""
 
     def make(broken: bool) -> Setting:
         count = quorums.ensemble_size
 
         def clients(placement: Placement) -> Sequence[Client]:
-            writer = ReferenceWriter(placement.metadata, bookies=count, entries=1)
-            return [writer, (kind if broken else ReferenceRecovery)(quorums, bookies=count, index=1)]
+            writer = PipelineWriter(placement.metadata, bookies=count, entries=1)
+            return [
+                writer,
+                (kind if broken else MachineRecovery)(quorums, bookies=count, horizon=1, reads_at_once=True, index=1),
+            ]
 
         return Setting(
             f"live, {kind.__name__}",
@@ -191,17 +195,17 @@ CANARIES = (
     Canary(
         'a wiped bookie answering "absent"',
         "I2, I7",
-        recoveries(ReferenceRecovery, TWO, [(0,), (0,)], acknowledged=0, bookie=DeniesWhatItLost, wipes=1),
+        recoveries(MachineRecovery, TWO, [(0,), (0,)], acknowledged=0, bookie=DeniesWhatItLost, wipes=1),
     ),
     Canary(
         'corruption answered as "absent"',
         "I2, I7",
-        recoveries(ReferenceRecovery, TWO, [(0,), (0,)], acknowledged=0, bookie=DeniesWhatIsDamaged, damages=1),
+        recoveries(MachineRecovery, TWO, [(0,), (0,)], acknowledged=0, bookie=DeniesWhatIsDamaged, damages=1),
     ),
     Canary(
         'a truncated answer taken as "absent"',
         "I2, I7",
-        recoveries(TakesCutForAbsent, TWO, [(0, 1), (0, 1)], acknowledged=1, reads_ahead=2, cuts=1),
+        recoveries(TakesCutForAbsent, TWO, [(0, 1), (0, 1)], acknowledged=1, cuts=1),
     ),
     Canary(
         "acknowledging before the sync", "I1", bookies(AnswersBeforeTheSync, TWO_ACK_ONE, recovers=False, power_cuts=1)
@@ -209,7 +213,7 @@ CANARIES = (
     Canary(
         "acknowledging during an ensemble change",
         "I1",
-        writers(AcknowledgesWhileChanging, TWO_ACK_ONE, spares=1, entries=1, recovers=False, breaks=1),
+        writers(AcknowledgesWhileChanging, TWO, spares=1, entries=2, recovers=False, breaks=1),
     ),
     Canary(
         "re-sealing on resend", "I3", writers(SealsAgain, TWO_ACK_ONE, spares=0, entries=2, recovers=False, breaks=1)
@@ -225,7 +229,7 @@ CANARIES = (
     Canary(
         "confirmations of a replaced bookie still counted",
         "I1",
-        writers(CountsReplacedBookies, TWO, spares=1, entries=1, recovers=False, breaks=1),
+        writers(CountsReplacedBookies, TWO, spares=1, entries=2, recovers=False, breaks=1),
     ),
     Canary(
         "committing recovery's ensemble changes early",

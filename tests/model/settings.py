@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from model import frozen
 from model.bookie import Bookie, BookieState
 from model.client import Client
 from model.explorer import Exploration, explore, walk
+from model.machine_recovery import MachineRecovery
 from model.pipeline_writer import PipelineWriter
 from model.reference_recovery import ReferenceRecovery
 from model.reference_writer import ReferenceWriter
@@ -17,6 +18,9 @@ from model.world import World
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.quorums import Quorums
 
+LARGE: Final = 1_200_000
+"""States after which a setting is left at the depth it has come to: some minutes and gigabytes."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -25,7 +29,7 @@ class Job:
     make: Callable[[], Setting]
     quick: bool = False
     """Whether it is part of ``make test``."""
-    depth_max: int | None = None
+    states_max: int | None = None
     walks: int = 0
     steps_max: int = 0
 
@@ -39,7 +43,7 @@ class Job:
         world = World(self.make())
         if self.walks:
             return walk(world, seed=seed, walks=self.walks, steps_max=self.steps_max)
-        return explore(world, depth_max=self.depth_max)
+        return explore(world, states_max=self.states_max)
 
     def extent(self, exploration: Exploration) -> str:
         """How much of the setting was seen, in words."""
@@ -66,15 +70,34 @@ class MakeWriter(Protocol):
     def __call__(self, ledger: LedgerMetadata, *, bookies: int, entries: int, tells_lac: bool) -> Client: ...
 
 
+def machine_recovery(quorums: Quorums, *, bookies: int, entries: int, reads_ahead: int | None, index: int) -> Client:
+    """The real machines."""
+    return MachineRecovery(quorums, bookies=bookies, horizon=entries, reads_ahead=reads_ahead, index=index)
+
+
+def reference_recovery(quorums: Quorums, *, bookies: int, entries: int, reads_ahead: int | None, index: int) -> Client:
+    """The specification."""
+    return ReferenceRecovery(quorums, bookies=bookies, reads_ahead=reads_ahead or 1, index=index)
+
+
+class MakeRecovery(Protocol):
+    """One of the above."""
+
+    def __call__(
+        self, quorums: Quorums, *, bookies: int, entries: int, reads_ahead: int | None, index: int
+    ) -> Client: ...
+
+
 def live(
     what: str,
     sizes: tuple[int, int, int],
     *,
     writer: MakeWriter = pipeline_writer,
+    recovery: MakeRecovery = machine_recovery,
     spares: int = 0,
     entries: int,
     recoveries: int,
-    reads_ahead: int = 1,
+    reads_ahead: int | None = None,
     tells_lac: bool = False,
     syncs: bool = False,
     **budget: int,
@@ -87,7 +110,7 @@ def live(
         return [
             writer(placement.metadata, bookies=bookies, entries=entries, tells_lac=tells_lac),
             *(
-                ReferenceRecovery(quorums, bookies=bookies, reads_ahead=reads_ahead, index=1 + at)
+                recovery(quorums, bookies=bookies, entries=entries, reads_ahead=reads_ahead, index=1 + at)
                 for at in range(recoveries)
             ),
         ]
@@ -109,9 +132,10 @@ def live(
 def left_behind(
     what: str,
     *,
+    recovery: MakeRecovery = machine_recovery,
     entries: int,
     recoveries: int,
-    reads_ahead: int = 1,
+    reads_ahead: int | None = None,
     fences: bool = False,
     explicit_lacs: bool = False,
     late_adds: bool = False,
@@ -121,7 +145,7 @@ def left_behind(
 
     def clients(_: Placement) -> Sequence[Client]:
         return [
-            ReferenceRecovery(frozen.QUORUMS, bookies=frozen.BOOKIES, reads_ahead=reads_ahead, index=at)
+            recovery(frozen.QUORUMS, bookies=frozen.BOOKIES, entries=entries, reads_ahead=reads_ahead, index=at)
             for at in range(recoveries)
         ]
 
@@ -151,6 +175,29 @@ JOBS: tuple[Job, ...] = (
         quick=True,
     ),
     Job(
+        live("a writer with a spare: one entry, two breaks", (3, 3, 2), spares=1, entries=1, recoveries=0, breaks=2),
+        quick=True,
+    ),
+    Job(live("a writer and a recovery: one entry", (3, 3, 2), entries=1, recoveries=1), quick=True),
+    Job(
+        live(
+            "a writer with a spare and a recovery: one entry, a break",
+            (2, 2, 2),
+            spares=1,
+            entries=1,
+            recoveries=1,
+            breaks=1,
+        ),
+        quick=True,
+    ),
+    Job(live("a writer and two recoveries: one entry", (2, 2, 1), entries=1, recoveries=2), quick=True),
+    Job(
+        left_behind(
+            "a recovery of all that a writer of one can leave, late adds", entries=1, recoveries=1, late_adds=True
+        ),
+        quick=True,
+    ),
+    Job(
         live(
             "a writer with a spare and a recovery: one entry, a break",
             (3, 3, 2),
@@ -159,40 +206,44 @@ JOBS: tuple[Job, ...] = (
             recoveries=1,
             breaks=1,
         ),
-        quick=True,
+        states_max=LARGE,
+    ),
+    Job(
+        live(
+            "specification: a writer with a spare and a recovery: one entry, a break",
+            (3, 3, 2),
+            writer=reference_writer,
+            recovery=reference_recovery,
+            spares=1,
+            entries=1,
+            recoveries=1,
+            breaks=1,
+        )
     ),
     Job(
         left_behind(
-            "one recovery of all that a writer of two can leave, late adds", entries=2, recoveries=1, late_adds=True
-        ),
-        quick=True,
+            "a recovery of all that a writer of two can leave, late adds", entries=2, recoveries=1, late_adds=True
+        )
     ),
-    Job(left_behind("two recoveries of all that a writer of one can leave", entries=1, recoveries=2), quick=True),
     Job(
         left_behind(
-            "one recovery of all that a writer of two can leave, late adds, fences, LACs",
+            "a recovery of all that a writer of two can leave, fences, LACs",
             entries=2,
             recoveries=1,
             fences=True,
             explicit_lacs=True,
-            late_adds=True,
         )
     ),
-    Job(left_behind("one recovery of all that a writer of two can leave, a break", entries=2, recoveries=1, breaks=1)),
+    Job(left_behind("two recoveries of all that a writer of one can leave", entries=1, recoveries=2), states_max=LARGE),
+    Job(left_behind("two recoveries of all that a writer of two can leave", entries=2, recoveries=2), states_max=LARGE),
     Job(
         left_behind(
-            "one recovery, two ids a read, of all that a writer of two can leave, a cut, damage",
+            "specification: two recoveries of all that a writer of two can leave",
+            recovery=reference_recovery,
             entries=2,
-            recoveries=1,
-            reads_ahead=2,
-            cuts=1,
-            damages=1,
+            recoveries=2,
         )
     ),
-    Job(left_behind("two recoveries of all that a writer of two can leave", entries=2, recoveries=2)),
-    Job(live("a writer and two recoveries: one entry", (3, 3, 2), entries=1, recoveries=2)),
-    Job(live("a writer and a recovery: one entry, a LAC", (3, 3, 2), entries=1, recoveries=1, tells_lac=True)),
-    Job(live("a writer and a recovery: two entries", (3, 3, 2), entries=2, recoveries=1)),
     Job(
         live(
             "a writer with a spare and two recoveries: one entry, a break",
@@ -201,7 +252,8 @@ JOBS: tuple[Job, ...] = (
             entries=1,
             recoveries=2,
             breaks=1,
-        )
+        ),
+        states_max=LARGE,
     ),
     Job(
         live(
@@ -211,22 +263,27 @@ JOBS: tuple[Job, ...] = (
             entries=2,
             recoveries=1,
             breaks=1,
-        )
+        ),
+        states_max=LARGE,
     ),
     Job(
         live(
-            "a writer and a recovery: one entry, a power cut",
+            "a writer and a recovery: one entry, a power cut, a break",
             (2, 2, 1),
             entries=1,
             recoveries=1,
             syncs=True,
             power_cuts=1,
             breaks=1,
-        )
+        ),
+        states_max=LARGE,
     ),
-    Job(live("a writer and a recovery: one entry, a wipe", (3, 3, 2), entries=1, recoveries=1, wipes=1)),
-    Job(live("a writer and a recovery: one entry", (4, 3, 2), entries=1, recoveries=1)),
-    Job(live("a writer and a recovery: two entries", (4, 3, 2), entries=2, recoveries=1), depth_max=18),
+    Job(live("a writer and a recovery: one entry, a wipe", (2, 2, 2), entries=1, recoveries=1, wipes=1)),
+    Job(
+        live("a writer and a recovery: two entries, a cut", (2, 2, 1), entries=2, recoveries=1, cuts=1),
+        states_max=LARGE,
+    ),
+    Job(live("a writer and a recovery: one entry", (4, 3, 2), entries=1, recoveries=1), states_max=LARGE),
     Job(
         live(
             "a writer with two spares and two recoveries: three entries, three breaks, a lost answer of the metadata",
@@ -239,20 +296,19 @@ JOBS: tuple[Job, ...] = (
             lost_settlements=1,
         ),
         walks=3000,
-        steps_max=400,
+        steps_max=500,
     ),
     Job(
         live(
-            "a writer with two spares and a recovery: four entries, three breaks",
+            "a writer with two spares and a recovery: four entries, three breaks, two cuts",
             (3, 3, 2),
             spares=2,
             entries=4,
             recoveries=1,
-            reads_ahead=2,
             breaks=3,
             cuts=2,
         ),
         walks=3000,
-        steps_max=400,
+        steps_max=500,
     ),
 )

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from model.exchange import metadata_text
@@ -92,10 +93,11 @@ def endings(setting: Setting) -> set[tuple[str, ...]]:
     ("sizes", "setting"),
     [
         ((2, 2, 1), {"entries": 1, "recoveries": 1, "breaks": 1}),
-        ((2, 2, 2), {"entries": 1, "recoveries": 1, "spares": 1, "breaks": 1}),
+        ((2, 2, 2), {"entries": 1, "recoveries": 0, "spares": 1, "breaks": 2}),
         ((1, 1, 1), {"entries": 2, "recoveries": 2}),
     ],
 )
-def test_leaving_out_what_nobody_can_see_loses_no_ending(sizes: tuple[int, int, int], setting: dict[str, int]) -> None:
-    whole = live("small", sizes, **setting)()
+def test_leaving_out_what_nobody_can_see_loses_no_ending(sizes: tuple[int, int, int], setting: dict[str, Any]) -> None:
+    # Every state by its own name: which one stands for its equals is not the same with more of them.
+    whole = replace(live("small", sizes, **setting)(), symmetric=False)
     assert endings(whole) == endings(replace(whole, reduced=False))
