@@ -81,6 +81,7 @@ class Up:
             )
         self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.pids: dict[str, int] = {}
+        self.ports: dict[str, int] = {}
         self.uri = ""
         self._reader = threading.Thread(target=self._read_events, daemon=True)
         self._reader.start()
@@ -123,6 +124,7 @@ class Up:
         ready = self.wait_for("ready")
         self.uri = ready["metadata"]
         self.pids = {bookie["name"]: bookie["pid"] for bookie in ready["bookies"]}
+        self.ports = {bookie["name"]: bookie["port"] for bookie in ready["bookies"]}
         return self
 
     def kill_bookie(self, name: str) -> None:

@@ -1,0 +1,208 @@
+"""Writers of real bookies that are killed, hang and come back: failed ones are replaced and no add fails."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+from support.processes import Up, free_neighbours
+
+import octavo as octavo_client
+
+BOOKIES = 5
+
+SHAPES = [(3, 3, 2), (4, 3, 2), (4, 2, 1), (3, 3, 3), (2, 2, 2)]
+"""The usual one, E > Qw, Qa = 1, Qw = Qa: each leaves a spare."""
+
+HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.02, "reconnect_delay_seconds_max": 0.2}
+"""Options under which a killed bookie is replaced before it is back."""
+
+PRODUCERS = 8
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    directory = tmp_path_factory.mktemp("changes") / "data"
+    with Up(directory, "--bookies", BOOKIES, base_port=free_neighbours(BOOKIES)) as cluster:
+        yield cluster.wait_ready()
+
+
+@pytest.fixture
+def names(up: Up) -> dict[str, str]:
+    """Bookie id -> the name by which `octavo up` knows it."""
+    by_port = {port: name for name, port in up.ports.items()}
+    shown = up.run("bookies", "--json").json
+    return {bookie["bookie_id"]: by_port[int(bookie["address"].rpartition(":")[2])] for bookie in shown}
+
+
+class Load:
+    """A ledger, and producers that add to it one entry after another until told to stop. None may fail."""
+
+    def __init__(self, ledger: octavo_client.LedgerWriter) -> None:
+        self.ledger = ledger
+        self.acknowledged: dict[int, bytes] = {}
+        self._more = asyncio.Event()
+        self._stopping = False
+        self._tasks = [asyncio.create_task(self._produce(number)) for number in range(PRODUCERS)]
+
+    async def _produce(self, number: int) -> None:
+        count = 0
+        while not self._stopping:
+            payload = b"producer %d, entry %d of its own" % (number, count)
+            count += 1
+            self.acknowledged[await self.ledger.add(payload)] = payload
+            self._more.set()
+            await asyncio.sleep(0.002)  # the load is not what is tested: the machine has others to serve
+
+    async def grow(self, count: int) -> None:
+        """Return once so many more are acknowledged, or a producer has failed."""
+        target = len(self.acknowledged) + count
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(self.acknowledged) < target and not any(task.done() for task in self._tasks):
+                self._more.clear()
+                await self._more.wait()
+
+    def cancel(self) -> None:
+        """End the producers: the test has failed."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def until_not_written_by(self, bookie_id: str) -> None:
+        """Return once the bookie is in the ensemble no more."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while bookie_id in self.ledger.metadata.last_fragment.bookies:
+                await self.grow(1)
+
+    async def end(self) -> None:
+        """Stop the producers, none of which has failed, and close the ledger."""
+        self._stopping = True
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(*self._tasks)
+        await self.ledger.close()
+
+    async def check(self, client: octavo_client.Client) -> None:
+        """Every acknowledged entry is read, with its bytes and at its id, and nothing else."""
+        async with client.open_ledger(self.ledger.id) as reader:
+            read = {entry.entry_id: entry.payload async for entry in reader}
+        assert list(read) == list(range(len(read)))
+        assert read == self.acknowledged
+        firsts = [fragment.first_entry_id for fragment in reader.metadata.fragments]
+        assert firsts == sorted(set(firsts))
+        assert all(len(set(fragment.bookies)) == len(fragment.bookies) for fragment in reader.metadata.fragments)
+
+
+@contextlib.asynccontextmanager
+async def loads(up: Up, **options: Any) -> AsyncIterator[list[Load]]:
+    """A ledger of each shape under load. They are closed, and read by another client, on the way out."""
+    async with octavo_client.connect(up.uri, **options) as client:
+        under_load = [Load(await client.create_ledger(*shape)) for shape in SHAPES]
+        try:
+            yield under_load
+        except BaseException:
+            for load in under_load:
+                load.cancel()
+            raise
+        await asyncio.gather(*(load.end() for load in under_load))
+    async with octavo_client.connect(up.uri) as fresh:
+        for load in under_load:
+            await load.check(fresh)
+
+
+async def test_every_bookie_is_killed_in_turn_and_no_add_fails(up: Up) -> None:
+    async with loads(up, **HASTY) as under_load:
+        for name in sorted(up.pids):
+            await asyncio.gather(*(load.grow(20) for load in under_load))
+            up.kill_bookie(name)
+            await asyncio.gather(*(load.grow(100) for load in under_load))
+            await asyncio.to_thread(up.wait_for, "started again", name)
+    assert all(len(load.ledger.metadata.fragments) > 1 for load in under_load)
+
+
+async def test_a_bookie_that_hangs_is_replaced_and_no_add_fails(up: Up, names: dict[str, str]) -> None:
+    """It keeps its connections and answers nothing: only the time-out tells."""
+    async with loads(up, request_timeout_seconds=0.5, **HASTY) as under_load:
+        hung = under_load[0].ledger.metadata.last_fragment.bookies[0]
+        hit = [load for load in under_load if hung in load.ledger.metadata.last_fragment.bookies]
+        os.kill(up.pids[names[hung]], signal.SIGSTOP)
+        try:
+            await asyncio.gather(*(load.until_not_written_by(hung) for load in hit))
+            await asyncio.gather(*(load.grow(20) for load in under_load))
+        finally:
+            os.kill(up.pids[names[hung]], signal.SIGCONT)
+
+
+async def test_the_example_of_the_protocol_has_fragments_at_0_and_12(up: Up, names: dict[str, str]) -> None:
+    """Entries 0 to 11 on the first three bookies; then one of them fails, and 12 goes to another in its place."""
+    async with octavo_client.connect(up.uri, **HASTY) as client:
+        async with client.create_ledger(3, 3, 3) as ledger:
+            await ledger.add_many([b"entry %d" % number for number in range(12)])
+            first, failed, third = ledger.metadata.last_fragment.bookies
+            up.kill_bookie(names[failed])
+            assert await ledger.add(b"entry 12") == 12
+        await asyncio.to_thread(up.wait_for, "started again", names[failed])
+    shown = up.run("ledger", "show", ledger.id, "--json").json
+    assert [fragment["first_entry_id"] for fragment in shown["fragments"]] == [0, 12]
+    spare = shown["fragments"][1]["bookies"][1]
+    assert shown["fragments"][0]["bookies"] == [first, failed, third]
+    assert shown["fragments"][1]["bookies"] == [first, spare, third]
+    assert spare not in (first, failed, third)
+    read = up.run("ledger", "read", ledger.id)
+    assert read.stdout == b"".join(b"entry %d\n" % number for number in range(13))
+
+
+async def test_a_writer_that_adds_now_and_then_gets_its_third_copy_back(up: Up, names: dict[str, str]) -> None:
+    """Its adds are acknowledged by the other two before a spare is found: that must not end the search."""
+    async with octavo_client.connect(up.uri, **HASTY) as client:
+        for _ in range(3):
+            async with client.create_ledger(3, 3, 2) as ledger:
+                await ledger.add(b"first")
+                failed = ledger.metadata.last_fragment.bookies[1]
+                up.kill_bookie(names[failed])
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    while failed in ledger.metadata.last_fragment.bookies:
+                        await ledger.add(b"now and then")
+                        await asyncio.sleep(0.05)
+            await asyncio.to_thread(up.wait_for, "started again", names[failed])
+
+
+async def test_empty_and_largest_entries_survive_a_change_of_the_ensemble(up: Up, names: dict[str, str]) -> None:
+    payloads = [b"", b"x" * ENTRY_PAYLOAD_BYTES_MAX, b"", b"\x00", b"y" * ENTRY_PAYLOAD_BYTES_MAX, b""]
+    custom = {"app": b"orders", "empty": b"", "bytes": bytes(range(256))}
+    async with octavo_client.connect(up.uri, **HASTY) as client:
+        async with client.create_ledger(3, 2, 2, custom_metadata=custom) as ledger:
+            await ledger.add_many(payloads)
+            failed = ledger.metadata.last_fragment.bookies[2]
+            up.kill_bookie(names[failed])
+            await ledger.add_many(payloads)
+            with pytest.raises(octavo_client.EntryTooLargeError):
+                await ledger.add(bytes(ENTRY_PAYLOAD_BYTES_MAX + 1))
+        await asyncio.to_thread(up.wait_for, "started again", names[failed])
+    async with octavo_client.connect(up.uri) as fresh, fresh.open_ledger(ledger.id) as reader:
+        assert [entry.payload async for entry in reader] == payloads * 2
+        assert reader.metadata.custom_metadata == custom
+        assert len(reader.metadata.fragments) > 1
+        assert reader.length == 2 * sum(map(len, payloads))
+
+
+async def test_a_writer_finds_out_that_its_ledger_was_deleted(up: Up) -> None:
+    async def add_for_ever(ledger: octavo_client.LedgerWriter) -> None:
+        while True:
+            await ledger.add(b"y")
+            await asyncio.sleep(0.01)
+
+    async with octavo_client.connect(up.uri) as client:
+        ledger = await client.create_ledger(3, 3, 2)
+        await ledger.add(b"x")
+        assert up.run("ledger", "delete", ledger.id).status == 0
+        with pytest.raises(octavo_client.NoSuchLedgerError, match=f"ledger {ledger.id} has been deleted"):
+            await asyncio.wait_for(add_for_ever(ledger), PATIENCE_SECONDS)
+        with pytest.raises(octavo_client.NoSuchLedgerError) as raised:
+            await ledger.add(b"z")
+        assert not raised.value.may_have_happened
+        with pytest.raises(octavo_client.NoSuchLedgerError):
+            await ledger.close()
