@@ -1,6 +1,6 @@
 """``octavo ledger``: create, fill, read, follow and look at ledgers.
 
-Nothing here fences: reading an open ledger never disturbs its writer.
+Only ``recover`` fences: reading an open ledger never disturbs its writer.
 """
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
@@ -238,7 +238,7 @@ async def read(
 
 
 def _end_in_words(last_entry_id: int | None) -> str:
-    return "it is empty" if last_entry_id is None else f"its last is {last_entry_id}"
+    return "it is empty" if last_entry_id is None else f"its last entry is {last_entry_id}"
 
 
 @command(app)
@@ -357,6 +357,26 @@ async def _all_metadata(client: "Client") -> AsyncIterator["LedgerMetadata"]:
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
+
+
+@command(app)
+async def recover(session: Session, ledger_id: LedgerArgument, password_file: PasswordFileOption = None) -> None:
+    """Find the end of a ledger whose writer is gone, and close it there. A writer it still has can add no more.
+
+    Every entry whose add succeeded is kept. A closed ledger stays as it is. If too few bookies answer to tell the end,
+    those that are missing are named, and it can be tried again.
+    """
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    async with (
+        await session.connect() as client,
+        client.open_ledger(ledger_id, password=read_password(password_file)) as reader,
+    ):
+        metadata = reader.metadata
+    if session.as_json:
+        print_json(_metadata_as_json(metadata))
+    else:
+        print_line(f"ledger {ledger_id} is closed: {_end_in_words(metadata.last_entry_id)}, {metadata.length} bytes")
 
 
 @command(app)

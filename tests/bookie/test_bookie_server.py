@@ -182,6 +182,19 @@ async def test_adds_sent_behind_a_fence_on_one_connection_are_refused(client: Ra
     assert isinstance(outcomes[refused], LedgerFencedError)
 
 
+async def test_what_a_fencing_answer_shows_was_taken_before_the_fence_and_is_durable_when_it_leaves(
+    client: RawClient,
+) -> None:
+    entries = seal(7, 0, [b"a"])
+    added, fenced = client.send(add(7, entries)), client.send(read(7, 0, 5, fence=True))
+    refused = client.send(add(7, seal(7, 1, [b"b"])))
+    replies = dict([await client.receive_reply() for _ in range(3)])
+    assert (replies[added], replies[fenced]) == (Added(), ReadAnswer(5, entries, (), None))
+    assert isinstance(replies[refused], LedgerFencedError)
+    order = [number for number in replies if number != refused]
+    assert order == [added, fenced], "the fence is journaled after the entry it shows, and waits for both"
+
+
 async def test_the_highest_lac_is_answered_with_its_evidence(client: RawClient) -> None:
     entries = [*seal(7, 0, [b"a"]), *seal(7, 1, [b"b"], lac=0)]
     await client.ask(add(7, entries))
@@ -324,6 +337,19 @@ async def test_a_read_only_bookie_takes_recovery_adds_only(bookie: Bookie, clien
     bookie.server.read_only = True
     assert isinstance(await client.ask(add(7, seal(7, 0, [b"a"]))), BookieReadOnlyError)
     assert await client.ask(add(7, seal(7, 0, [b"a"]), recovery=True)) == Added()
+
+
+async def test_a_bookie_without_any_room_takes_no_recovery_adds_and_still_fences(
+    bookie: Bookie, client: RawClient
+) -> None:
+    entries = seal(7, 0, [b"a"])
+    await client.ask(add(7, entries))
+    bookie.server.read_only = bookie.server.out_of_room = True
+    assert await client.ask(read(7, 0, 0, fence=True)) == ReadAnswer(0, entries, (), None)
+    assert isinstance(await client.ask(add(7, seal(7, 1, [b"b"]), recovery=True)), BookieReadOnlyError)
+    bookie.server.read_only = bookie.server.out_of_room = False
+    assert isinstance(await client.ask(add(7, seal(7, 1, [b"b"]))), LedgerFencedError), "the fence holds"
+    assert await client.ask(add(7, seal(7, 1, [b"b"]), recovery=True)) == Added()
 
 
 # --- a life ------------------------------------------------------------
