@@ -44,9 +44,10 @@ model: setup ## the protocol, state by state: every setting, and every rule brok
 simulate: setup ## one simulated universe: make simulate SEED=n [OPTIONS="--trace"]
 	@$(VENV)/python scripts/simulate.py $(SEED) $(OPTIONS)
 
-soak: setup ## the long form: crash, kill and damage tests, then simulated universes for MINUTES=n
-	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 \
-		$(VENV)/pytest tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py
+soak: setup ## the long form: crash, kill, recovery and damage tests, then simulated universes for MINUTES=n
+	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 OCTAVO_RECOVERIES=50 \
+		$(VENV)/pytest tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py \
+		tests/processes/test_recovery_processes.py
 	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)
 
 bench: setup ## the benchmark suite
