@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import typer
-from octavo.cli import bench, bench_create, bookie, bookies, cluster, ledger, up
+from octavo.cli import bench, bench_create, bookie, bookies, cluster, ledger, pipeline, up
 
 from octavo._version import __version__
 
@@ -42,3 +42,4 @@ app.add_typer(ledger.app)
 bench_create.register(bench.app)
 app.add_typer(bench.app)
 app.add_typer(cluster.app)
+app.add_typer(pipeline.app)

@@ -144,23 +144,43 @@ class DatasetStore:
         await self.delete(found)
         return list(found)
 
-    async def clean(self, name: str, *, older_than_seconds: float) -> "Cleaned":
-        """Delete what jobs that failed have left: ledgers of jobs and batches that were published without them, and
-        unpublished ones of that age, whose job is taken for dead."""
-        head, version = await self.read_head(name)
-        published = {ledger.ledger_id for ledger in await self._all_of(name, head)}
+    async def clean(self, only: str | None = None, *, older_than_seconds: float) -> "list[Cleaned]":
+        """Delete what jobs that failed have left, of all datasets or one: ledgers of jobs and batches that were
+        published without them, and unpublished ones of that age, whose job is taken for dead.
+
+        Raises :class:`InvalidArgumentError` when there is no trace of the dataset named.
+        """
+        names = [only] if only is not None else await self.names()
+        states = {name: await self._state(name) for name in names}
+        found: dict[str, list[int]] = {name: [] for name in names}
+        traces = {name for name, (_, version, _) in states.items() if version is not None}
         now = datetime.now(UTC)
+        async for metadata in metadata_of_each(self.client, await existing_ledgers(self.client)):
+            tag = metadata.custom_metadata.get(Tags.DATASET)
+            name = None if tag is None else tag.decode(errors="replace")
+            if name is None or (only is not None and name != only):
+                continue
+            if name not in states:
+                states[name], found[name] = await self._state(name), []
+            traces.add(name)
+            head, _, published = states[name]
+            old = (now - metadata.created_at).total_seconds() >= older_than_seconds
+            if metadata.ledger_id not in published and (old or _is_settled(head, metadata.custom_metadata)):
+                found[name].append(metadata.ledger_id)
+        if only is not None and only not in traces:
+            raise InvalidArgumentError(
+                f"there is no dataset {only!r}; there are: {', '.join(await self.names()) or 'none'}"
+            )
+        cleaned = []
+        for name, ledger_ids in sorted(found.items()):
+            await self.delete(ledger_ids)
+            cleaned.append(Cleaned(name, tuple(ledger_ids), await self._clean_segments(name, states[name][0])))
+        return cleaned
 
-        def is_rubbish(metadata: LedgerMetadata) -> bool:
-            if (now - metadata.created_at).total_seconds() >= older_than_seconds:
-                return True
-            return _is_settled(head, metadata.custom_metadata)
-
-        ledgers = await self.sweep(name, published, is_rubbish)
-        segments = 0
-        if version is not None:
-            segments = await self._clean_segments(name, head)
-        return Cleaned(name, tuple(ledgers), segments)
+    async def _state(self, name: str) -> tuple[Head, Version | None, frozenset[int]]:
+        """The head, its version, and the ledgers published."""
+        head, version = await self.read_head(name)
+        return head, version, frozenset(ledger.ledger_id for ledger in await self._all_of(name, head))
 
     async def _clean_segments(self, name: str, head: Head) -> int:
         prefix = _segment_name(name, "")
@@ -193,7 +213,7 @@ class DatasetStore:
 
 
 class Cleaned(NamedTuple):
-    """What :meth:`DatasetStore.clean` removed."""
+    """What :meth:`DatasetStore.clean` removed of one dataset."""
 
     dataset: str
     ledger_ids: tuple[int, ...]

@@ -127,6 +127,25 @@ def test_rows_that_can_be_no_entry_are_named_and_nothing_is_published(spark: Spa
         scan(spark, sinks.uri, dataset="refused").count()
 
 
+def test_losers_and_leftovers_are_swept_and_other_ledgers_are_not(spark: SparkSession, sinks: Up) -> None:
+    save(numbers(spark, 0, 10, 1), sinks.uri, "swept")
+    (kept,) = published(sinks.uri, "swept")
+    job = with_client(sinks.uri, lambda client: client.ledger_metadata(kept.ledger_id)).custom_metadata[Tags.JOB]
+    loser = write_ledger(sinks.uri, [b"x"], custom_metadata={Tags.DATASET: b"swept", Tags.JOB: job})
+    unknown = write_ledger(sinks.uri, [b"x"], custom_metadata={Tags.DATASET: b"swept", Tags.JOB: b"under way"})
+    stranger = write_ledger(sinks.uri, [b"x"], custom_metadata={"app": b"mine"})
+    cleaned = sinks.run("pipeline", "clean", "--json").json
+    assert {"dataset": "swept", "ledger_ids": [loser], "segments": 0} in cleaned["datasets"]
+    assert tagged(sinks.uri, "swept") == {kept.ledger_id, unknown}
+    never = write_ledger(sinks.uri, [b"x"], custom_metadata={Tags.DATASET: b"never"})
+    assert sinks.run("pipeline", "clean", "swept", "--older-than", "0").status == 0
+    assert tagged(sinks.uri, "never") == {never}
+    assert sinks.run("pipeline", "clean", "never", "--older-than", "0").stdout == b"never: 1 ledgers deleted\n"
+    sinks.run("pipeline", "clean", "never").failed_with_one_line(2, "there is no dataset 'never'")
+    assert tagged(sinks.uri, "swept") == {kept.ledger_id}
+    assert ledger_payloads(sinks.uri, stranger) == [b"x"]
+
+
 def test_tasks_that_fail_are_tried_again_and_publish_once(spark: SparkSession, sinks: Up, tmp_path: Path) -> None:
     marker = str(tmp_path / "failed")
 

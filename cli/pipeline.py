@@ -1,0 +1,353 @@
+"""``octavo pipeline``: jobs over whole clusters, on Spark.
+
+Each command is one function of :mod:`octavo.pipeline.jobs` with its options and a report. Under spark-submit the same
+commands run by ``cli/pipeline_submit.py``, with the master that spark-submit was given.
+"""
+
+# ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from octavo.cli.ledger import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.session import EXIT_FAILURE, EXIT_OK, CommandError, PasswordFileOption, Session, command
+from octavo.protocol.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from octavo.pipeline.jobs.inventory import Share
+    from octavo.pipeline.jobs.loglines import Count
+    from octavo.pipeline.options import ClusterOptions
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(name="pipeline", help="Jobs over whole clusters, on Spark (octavo[spark]).", no_args_is_help=True)
+
+CLEAN_AGE_SECONDS = 24 * 3600.0
+"""Age from which on an unpublished ledger's job is taken for dead unless the caller says otherwise."""
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Spark's master: spark://host:port, local[4]. (default: local[*], or spark-submit's)",
+    ),
+]
+LedgersOption = Annotated[
+    str | None,
+    typer.Option("--ledgers", metavar="WHICH", help="Ids and ranges (3,7-12), all, or app=orders, app=ord*."),
+]
+DatasetOption = Annotated[str | None, typer.Option("--dataset", metavar="NAME", help="A published dataset, instead.")]
+PlotOption = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw the result into a .png or .html file.")
+]
+
+
+class InputFormatName(StrEnum):
+    """Kinds of input, as the option spells them."""
+
+    TEXT = "text"
+    JSON_LINES = "jsonl"
+    PARQUET = "parquet"
+
+
+@command(app)
+async def export(
+    session: Session,
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="Folder to write, local or of any file system of Spark's.")
+    ],
+    ledgers: LedgersOption = None,
+    dataset: DatasetOption = None,
+    time_pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--time-pattern", metavar="REGEX", help="Adds a column time, parsed from the first group of this."
+        ),
+    ] = None,
+    time_format: Annotated[
+        str | None,
+        typer.Option("--time-format", metavar="PATTERN", help="Its form, as Spark writes it. (default: ISO)"),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at PATH.")] = False,
+    allow_gaps: Annotated[
+        bool, typer.Option("--allow-gaps", help="Entries that cannot be had become rows without a value.")
+    ] = False,
+    master: MasterOption = None,
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Write the entries of ledgers or a dataset to Parquet, a folder for each ledger."""
+    _need_spark()
+    from octavo.pipeline.jobs import export as job  # noqa: PLC0415
+
+    if time_format is not None and time_pattern is None:
+        raise InvalidArgumentError("--time-format needs --time-pattern, which says where the time is")
+    timestamps = None if time_pattern is None else job.Timestamps(time_pattern, time_format)
+
+    def run(spark: "SparkSession") -> Any:
+        return job.export(
+            spark,
+            _cluster(session, password_file),
+            path,
+            ledgers=_selection(ledgers, dataset),
+            dataset=dataset,
+            timestamps=timestamps,
+            overwrite=overwrite,
+            fail_on_data_loss=not allow_gaps,
+        )
+
+    done = await _on_spark("export", run, master, session)
+    _tell_transferred(session, done.entries, done.payload_bytes, f"exported to {path}")
+
+
+@command(app)
+async def ingest(
+    session: Session,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Files to read, local or of any file system of Spark's.")],
+    dataset: Annotated[str, typer.Option("--dataset", metavar="NAME", help="Dataset to publish them in.")],
+    input_format: Annotated[
+        InputFormatName, typer.Option("--format", help="What the files are.")
+    ] = InputFormatName.TEXT,
+    field: Annotated[
+        str | None, typer.Option("--field", help="Field of JSON, or column of Parquet, that is the entry.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what the dataset holds.")] = False,
+    ensemble: EnsembleOption = 3,
+    write_quorum: WriteQuorumOption = 3,
+    ack_quorum: AckQuorumOption = 2,
+    digest: DigestOption = DigestName.CRC32C,
+    master: MasterOption = None,
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Write lines of text, JSON lines or rows of Parquet into ledgers, one entry each; publish them as a dataset."""
+    _need_spark()
+    from octavo.pipeline.jobs import export as job  # noqa: PLC0415
+
+    sink = {
+        "ensembleSize": str(ensemble),
+        "writeQuorum": str(write_quorum),
+        "ackQuorum": str(ack_quorum),
+        "digest": digest.value,
+    }
+
+    def run(spark: "SparkSession") -> Any:
+        return job.ingest(
+            spark,
+            _cluster(session, password_file),
+            path,
+            dataset,
+            input_format=job.InputFormat(input_format.value),
+            field=field,
+            overwrite=overwrite,
+            sink_options=sink,
+        )
+
+    done = await _on_spark("ingest", run, master, session)
+    _tell_transferred(session, done.entries, done.payload_bytes, f"published in dataset {dataset}")
+
+
+@command(app)
+async def verify(
+    session: Session,
+    ledgers: LedgersOption = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="DIR", help="New folder for the report, in Parquet.")
+    ] = None,
+    master: MasterOption = None,
+    password_file: PasswordFileOption = None,
+) -> int:
+    """Read every replica of every entry of closed ledgers and compare them; exit status 1 when anything is wrong."""
+    _need_spark()
+    from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
+    from octavo.pipeline.jobs import verify as job  # noqa: PLC0415
+
+    def run(spark: "SparkSession") -> Any:
+        return job.verify(spark, _cluster(session, password_file), ledgers=ledgers or "all", report=report)
+
+    found = await _on_spark("verify", run, master, session)
+    if session.as_json:
+        print_json(
+            {
+                "sound": found.sound,
+                "ledgers": found.ledgers,
+                "replicas": found.replicas,
+                "bytes": found.sealed_bytes,
+                "problems": found.problems,
+                "ledgers_with_problems": found.ledgers_with_problems,
+            }
+        )
+    else:
+        print_table(["problem", "replicas"], list(found.problems.items()))
+        print_line(
+            f"{found.ledgers:,} ledgers, {found.replicas:,} replicas of entries, {found.sealed_bytes:,} bytes: "
+            + (
+                "all sound"
+                if found.sound
+                else f"problems in ledgers {', '.join(map(str, found.ledgers_with_problems))}"
+            )
+        )
+    return EXIT_OK if found.sound else EXIT_FAILURE
+
+
+@command(app)
+async def inventory(
+    session: Session,
+    ledgers: LedgersOption = None,
+    plot: PlotOption = None,
+    master: MasterOption = None,
+) -> None:
+    """Count ledgers, entries and bytes by bookie, state, age and custom metadata."""
+    _need_spark()
+    from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
+    from octavo.pipeline.jobs import inventory as job  # noqa: PLC0415
+
+    def run(spark: "SparkSession") -> Any:
+        return job.inventory(spark, _cluster(session, None), ledgers=ledgers or "all", plot=plot)
+
+    found = await _on_spark("inventory", run, master, session)
+    if session.as_json:
+        print_json(found.to_json())
+        return
+    groups: dict[str, Sequence[Share]] = {
+        "": [found.total],
+        "bookie": found.by_bookie,
+        "state": found.by_state,
+        "age": found.by_age,
+        "metadata": found.by_custom_metadata,
+    }
+    print_table(
+        ["", "", "ledgers", "entries", "bytes"],
+        [
+            (group, share.name, f"{share.ledgers:,}", f"{share.entries:,}", f"{share.length:,}")
+            for group, shares in groups.items()
+            for share in shares
+        ],
+    )
+    print_line(f"imbalance {found.imbalance:.2f} (the fullest bookie over the mean)")
+
+
+@command(app)
+async def loglines(
+    session: Session,
+    ledgers: LedgersOption = None,
+    dataset: DatasetOption = None,
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="PATH", help="New folder for the parsed lines, in Parquet.")
+    ] = None,
+    plot: PlotOption = None,
+    master: MasterOption = None,
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Parse system logs held in ledgers, one line an entry; count them by form, level, hour and template."""
+    _need_spark()
+    from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
+    from octavo.pipeline.jobs import loglines as job  # noqa: PLC0415
+
+    def run(spark: "SparkSession") -> Any:
+        return job.loglines(
+            spark,
+            _cluster(session, password_file),
+            ledgers=_selection(ledgers, dataset),
+            dataset=dataset,
+            table=table,
+            plot=plot,
+        )
+
+    found = await _on_spark("loglines", run, master, session)
+    if session.as_json:
+        print_json(found.to_json())
+        return
+    groups: dict[str, Sequence[Count]] = {
+        "form": found.by_format,
+        "level": found.by_level,
+        "hour": found.by_hour,
+        "template": found.by_template,
+    }
+    print_table(
+        ["", "lines", ""],
+        [(group, f"{count.lines:,}", count.name) for group, counts in groups.items() for count in counts],
+    )
+    print_line(f"{found.lines:,} lines, {found.templates:,} templates")
+
+
+@command(app)
+async def clean(
+    session: Session,
+    dataset: Annotated[str | None, typer.Argument(metavar="[DATASET]", help="Only this one. (default: all)")] = None,
+    older_than: Annotated[
+        float,
+        typer.Option(
+            "--older-than",
+            metavar="SECONDS",
+            min=0,
+            help="Age from which on an unpublished ledger is taken for one whose job is dead.",
+        ),
+    ] = CLEAN_AGE_SECONDS,
+) -> None:
+    """Delete what failed jobs have left: ledgers that were written for a dataset and are not in it."""
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    from octavo.pipeline.datasets import dataset_store  # noqa: PLC0415
+
+    async with dataset_store(_cluster(session, None)) as datasets:
+        cleaned = await datasets.clean(dataset, older_than_seconds=older_than)
+    if session.as_json:
+        print_json({"datasets": [one._asdict() for one in cleaned]})
+        return
+    for one in cleaned:
+        print_line(f"{one.dataset}: {len(one.ledger_ids)} ledgers deleted")
+
+
+@command(app)
+async def script(session: Session) -> None:
+    """Print the path of the script for spark-submit, which takes these same commands."""
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    path = str(Path(__file__).with_name("pipeline_submit.py"))
+    if session.as_json:
+        print_json({"script": path})
+    else:
+        print_line(path)
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+
+def _need_spark() -> None:
+    """Raise :class:`CommandError` where Spark is not installed."""
+    import importlib.util  # noqa: PLC0415
+
+    for module in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(module) is None:
+            raise CommandError(f"this command needs {module}: pip install 'octavo[spark]'")
+
+
+def _cluster(session: Session, password_file: Path | None) -> "ClusterOptions":
+    from octavo.pipeline.cluster import settled  # noqa: PLC0415
+    from octavo.pipeline.options import ClusterOptions  # noqa: PLC0415
+
+    file = None if password_file is None else str(password_file)
+    return settled(ClusterOptions(session.metadata_uri, password_file=file))
+
+
+def _selection(ledgers: str | None, dataset: str | None) -> str | None:
+    if ledgers is None and dataset is None:
+        raise InvalidArgumentError("give --ledgers or --dataset")
+    return ledgers
+
+
+async def _on_spark[T](name: str, job: "Callable[[SparkSession], T]", master: str | None, session: Session) -> T:
+    """What the job returns; it runs in a thread, and is cancelled if this is."""
+    from octavo.cli.pipeline_run import run_on_spark  # noqa: PLC0415
+
+    return await run_on_spark(name, job, master=master, log_level=session.log_level)
+
+
+def _tell_transferred(session: Session, entries: int, payload_bytes: int, where: str) -> None:
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    if session.as_json:
+        print_json({"entries": entries, "bytes": payload_bytes})
+    else:
+        print_line(f"{entries:,} entries, {payload_bytes:,} bytes {where}")

@@ -1,0 +1,35 @@
+"""What all jobs share."""
+
+from octavo.pipeline import FORMAT_NAME, register
+from octavo.pipeline.options import ClusterOptions, parse_source_options
+from octavo.protocol.errors import InvalidArgumentError
+from pyspark.sql import DataFrame, SparkSession
+
+
+def cluster_options(cluster: ClusterOptions) -> dict[str, str]:
+    """The options that say how to reach the cluster, as Spark takes them."""
+    options = {"metadata": cluster.metadata_uri, "passwordVariable": cluster.password_variable}
+    if cluster.password_file is not None:
+        options["passwordFile"] = cluster.password_file
+    return options | {f"client.{name}": str(value) for name, value in cluster.client_options}
+
+
+def entries_frame(
+    spark: SparkSession, cluster: ClusterOptions, *, ledgers: str | None, dataset: str | None, **more: str
+) -> DataFrame:
+    """The entries of ledgers or of a dataset. Raises :class:`InvalidArgumentError` for a selection that is none."""
+    options = {**cluster_options(cluster), "minPartitions": str(spark.sparkContext.defaultParallelism), **more}
+    if ledgers is not None:
+        options["ledgers"] = ledgers
+    if dataset is not None:
+        options["dataset"] = dataset
+    # Here rather than by Spark, whose errors carry a traceback of its workers along.
+    parse_source_options(options)
+    register(spark)
+    return spark.read.format(FORMAT_NAME).options(**options).load()
+
+
+def check_one_of(names: str, *given: object) -> None:
+    """Raise :class:`InvalidArgumentError` unless exactly one of the arguments is given."""
+    if sum(one is not None for one in given) != 1:
+        raise InvalidArgumentError(f"give one of {names}")

@@ -1,0 +1,146 @@
+"""The job ``inventory``: how many bytes and entries there are, by bookie, state, age and custom metadata, and how
+evenly they are spread.
+
+It reads metadata only. A bookie's share of a fragment is counted as Qw / E of it, which striping makes nearly exact;
+what an open ledger has beyond its last ensemble change is not in the metadata and not counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.pipeline.jobs.common import cluster_options
+from octavo.pipeline.ledger_table import FORMAT_NAME, LedgerTable
+from octavo.pipeline.options import ClusterOptions
+from octavo.pipeline.plots import BarChart, check_plot_path, write_plot
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+AGES = (
+    ("under an hour", 1 / 24),
+    ("under a day", 1),
+    ("under a week", 7),
+    ("under 30 days", 30),
+    ("under a year", 365),
+)
+"""Names and upper bounds, in days, of the ages told apart; older ones are the last group."""
+
+OLDEST = "a year and more"
+
+VALUES_PER_KEY_MAX = 20
+"""Values of one key of custom metadata that are told apart, the largest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One line of an inventory. ``length`` in payload bytes; of bookies it counts every copy."""
+
+    name: str
+    ledgers: int
+    entries: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What there is."""
+
+    total: Share
+    by_bookie: tuple[Share, ...]
+    by_state: tuple[Share, ...]
+    by_age: tuple[Share, ...]
+    by_custom_metadata: tuple[Share, ...]
+    """Named ``key=value``."""
+    imbalance: float
+    """Bytes of the fullest bookie over the mean of those that hold something; 1.0: even."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def ledger_table(spark: SparkSession, cluster: ClusterOptions, ledgers: str = "all") -> DataFrame:
+    """The ledgers selected as a table (:mod:`octavo.pipeline.ledger_table`)."""
+    spark.dataSource.register(LedgerTable)
+    return spark.read.format(FORMAT_NAME).option("ledgers", ledgers).options(**cluster_options(cluster)).load()
+
+
+def inventory(
+    spark: SparkSession, cluster: ClusterOptions, *, ledgers: str = "all", plot: Path | None = None
+) -> Inventory:
+    """Take stock of the ledgers selected. ``plot``: a PNG or HTML file to draw it into.
+
+    Raises :class:`InvalidArgumentError` for another kind of file.
+    """
+    if plot is not None:
+        check_plot_path(plot)
+    table = ledger_table(spark, cluster, ledgers).persist()
+    try:
+        result = _inventory(table)
+    finally:
+        table.unpersist()
+    if plot is not None:
+        write_plot(plot, "Inventory of ledgers", _charts(result))
+    return result
+
+
+def _inventory(table: DataFrame) -> Inventory:
+    copies = table.select("ledger_id", "write_quorum", "ensemble_size", F.explode("fragments").alias("fragment"))
+    share = F.col("write_quorum") / F.col("ensemble_size")
+    copies = copies.select(
+        "ledger_id",
+        F.explode("fragment.bookies").alias("bookie"),
+        (F.col("fragment.entries") * share).alias("entries"),
+        (F.col("fragment.length") * share).alias("length"),
+    )
+    custom = table.select("ledger_id", "entries", "length", F.explode("custom_metadata").alias("key", "value"))
+    # Values that differ in every ledger (attempts, jobs) tell nothing.
+    pair = F.concat_ws("=", F.col("key"), F.col("value").cast("string"))
+    by_bookie = _shares(copies, F.col("bookie"), limit=None)
+    sizes = [bookie.length for bookie in by_bookie if bookie.length]
+    return Inventory(
+        total=_shares(table, F.lit("all"))[0] if not table.isEmpty() else Share("all", 0, 0, 0),
+        by_bookie=by_bookie,
+        by_state=_shares(table, F.col("state")),
+        by_age=_shares(table, _age()),
+        by_custom_metadata=tuple(
+            share for share in _shares(custom, pair, limit=VALUES_PER_KEY_MAX * 5) if share.ledgers > 1
+        )[:VALUES_PER_KEY_MAX],
+        imbalance=max(sizes) * len(sizes) / sum(sizes) if sizes else 1.0,
+    )
+
+
+def _shares(frame: DataFrame, name: Column, limit: int | None = 1000) -> tuple[Share, ...]:
+    """Sums by ``name``, the largest first."""
+    grouped = frame.groupBy(name.alias("name")).agg(
+        F.count_distinct("ledger_id").alias("ledgers"),
+        F.round(F.sum("entries")).cast("long").alias("entries"),
+        F.round(F.sum("length")).cast("long").alias("length"),
+    )
+    ordered = grouped.orderBy(F.desc("length"), F.desc("ledgers"), "name")
+    rows = (ordered if limit is None else ordered.limit(limit)).collect()
+    return tuple(Share(row.name, row.ledgers, row.entries, row["length"]) for row in rows)
+
+
+def _age() -> Column:
+    days = (F.unix_micros(F.current_timestamp()) - F.unix_micros("created_at")) / (86_400 * 1e6)
+    column = F.lit(OLDEST)
+    for name, days_max in reversed(AGES):
+        column = F.when(days < days_max, F.lit(name)).otherwise(column)
+    return column
+
+
+def _charts(result: Inventory) -> Sequence[BarChart]:
+    groups = {
+        f"by bookie, every copy (imbalance {result.imbalance:.2f})": result.by_bookie,
+        "by state": result.by_state,
+        "by age": result.by_age,
+        "by custom metadata": result.by_custom_metadata,
+    }
+    return [
+        BarChart(
+            f"Bytes {title}", [share.name for share in shares], {"bytes": [share.length for share in shares]}, "bytes"
+        )
+        for title, shares in groups.items()
+    ]

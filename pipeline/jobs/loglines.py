@@ -1,0 +1,156 @@
+"""The job ``loglines``: system logs held in ledgers, one line an entry, as columns; and what there is of them.
+
+Lines are parsed by Spark itself, without Python, in the forms of :mod:`octavo.pipeline.log_formats`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from octavo.pipeline.jobs.common import check_one_of, entries_frame
+from octavo.pipeline.log_formats import EPOCH, FORMATS, MASKS, UNPARSED, YEAR_UNKNOWN, LogFormat
+from octavo.pipeline.options import ClusterOptions
+from octavo.pipeline.plots import BarChart, check_plot_path, write_plot
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+TEMPLATES_MAX = 25
+"""Templates that are told, the most frequent first."""
+
+HOURS_MAX = 1000
+"""Hours that are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many lines have something."""
+
+    name: str
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogSummary:
+    """What the lines are."""
+
+    lines: int
+    by_format: tuple[Count, ...]
+    by_level: tuple[Count, ...]
+    by_hour: tuple[Count, ...]
+    """In order of time; of forms without a year in 1970."""
+    by_template: tuple[Count, ...]
+    templates: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def log_columns(frame: DataFrame) -> DataFrame:
+    """``ledger_id``, ``entry_id``, ``format``, ``time``, ``level``, ``component``, ``message`` and ``template`` of each
+    line in ``value``. Where a line fits no form, all of it is the message and the rest is NULL."""
+    text = F.regexp_replace(F.col("value").cast("string"), r"\r$", "")
+    lines = frame.select("ledger_id", "entry_id", text.alias("text"))
+    form = reduce(
+        lambda otherwise, known: F.when(F.col("text").rlike(known.pattern), F.lit(known.name)).otherwise(otherwise),
+        reversed(FORMATS),
+        F.lit(UNPARSED),
+    )
+    lines = lines.select("*", form.alias("format"))
+    parts = {
+        name: reduce(
+            lambda otherwise, known, group=group: F.when(  # type: ignore[misc]
+                F.col("format") == known.name, F.regexp_extract("text", known.pattern, group)
+            ).otherwise(otherwise),
+            FORMATS,
+            F.col("text") if name == "message" else F.lit(None),
+        )
+        for group, name in ((2, "level"), (3, "component"), (4, "message"))
+    }
+    time = reduce(
+        lambda otherwise, known: F.when(F.col("format") == known.name, _time(known)).otherwise(otherwise),
+        FORMATS,
+        F.lit(None).cast("timestamp"),
+    )
+    template = reduce(lambda column, mask: F.regexp_replace(column, *mask), MASKS, F.col("message"))
+    parsed = lines.select(
+        "ledger_id",
+        "entry_id",
+        "format",
+        time.alias("time"),
+        *(F.nullif(column, F.lit("")).alias(name) for name, column in parts.items() if name != "message"),
+        parts["message"].alias("message"),
+    )
+    return parsed.select("*", template.alias("template"))
+
+
+def loglines(
+    spark: SparkSession,
+    cluster: ClusterOptions,
+    *,
+    ledgers: str | None = None,
+    dataset: str | None = None,
+    table: str | None = None,
+    plot: Path | None = None,
+) -> LogSummary:
+    """Parse the lines of ledgers or a dataset, and count them by hour, level and template.
+
+    ``table``: a new folder that gets the parsed lines in Parquet. ``plot``: a PNG or HTML file. Raises
+    :class:`InvalidArgumentError`.
+    """
+    check_one_of("ledgers and dataset", ledgers, dataset)
+    if plot is not None:
+        check_plot_path(plot)
+    parsed = log_columns(entries_frame(spark, cluster, ledgers=ledgers, dataset=dataset)).persist()
+    try:
+        if table is not None:
+            parsed.write.parquet(table)
+        summary = _summary(parsed)
+    finally:
+        parsed.unpersist()
+    if plot is not None:
+        write_plot(plot, f"{summary.lines:,} log lines", _charts(summary))
+    return summary
+
+
+def _summary(parsed: DataFrame) -> LogSummary:
+    hour = F.date_format(F.date_trunc("hour", "time"), "yyyy-MM-dd HH:00")
+    most = (F.desc("lines"), F.asc("name"))
+    return LogSummary(
+        lines=parsed.count(),
+        by_format=_counts(parsed, F.col("format"), most),
+        by_level=_counts(parsed, F.coalesce(F.col("level"), F.lit("none")), most),
+        by_hour=_counts(parsed.where("time is not null"), hour, (F.asc("name"),), HOURS_MAX),
+        by_template=_counts(parsed, F.col("template"), most, TEMPLATES_MAX),
+        templates=parsed.select("template").distinct().count(),
+    )
+
+
+def _counts(frame: DataFrame, name: Column, order: Sequence[Column], limit: int = HOURS_MAX) -> tuple[Count, ...]:
+    grouped = frame.groupBy(name.alias("name")).agg(F.count("*").alias("lines"))
+    return tuple(Count(row.name, row.lines) for row in grouped.orderBy(*order).limit(limit).collect())
+
+
+def _time(known: LogFormat) -> Column:
+    text = F.regexp_extract("text", known.pattern, 1)
+    if known.time_form == EPOCH:
+        return F.timestamp_seconds(F.try_to_number(text, F.lit("9999999999")))
+    if not known.has_year:
+        # One blank where syslog pads the day with two.
+        text = F.concat(F.lit(f"{YEAR_UNKNOWN} "), F.regexp_replace(text, " +", " "))
+    return F.try_to_timestamp(text, F.lit(known.time_form))
+
+
+def _charts(summary: LogSummary) -> Sequence[BarChart]:
+    groups = {
+        "Lines by form": summary.by_format,
+        "Lines by level": summary.by_level,
+        "Lines by hour": summary.by_hour,
+        f"Lines by template ({summary.templates:,} in all)": summary.by_template,
+    }
+    return [
+        BarChart(title, [count.name for count in counts], {"lines": [count.lines for count in counts]}, "lines")
+        for title, counts in groups.items()
+    ]

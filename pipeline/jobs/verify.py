@@ -1,0 +1,155 @@
+"""The job ``verify``: is every entry of every closed ledger on every bookie that should hold it, with the same bytes?
+
+Each replica is read from its own bookie, not from whichever answers first. What is wrong is reported by ledger,
+fragment and bookie, and entry by entry.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from octavo.pipeline.bridge import LoopThread
+from octavo.pipeline.cluster import connected, existing_ledgers, metadata_of_each, settled
+from octavo.pipeline.jobs.common import cluster_options
+from octavo.pipeline.options import ClusterOptions, SourceOptions, parse_source_options
+from octavo.pipeline.partitions import RangesPartition, ranges_of
+from octavo.pipeline.planning import pieces_of, plan_partitions
+from octavo.pipeline.replicas import Problem
+from octavo.pipeline.verify_read import VerifyTask, verify_in_worker
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+FORMAT_NAME = "octavo-replicas"
+
+_COUNTS = tuple(problem.replace("-", "_") for problem in Problem)
+
+_SCHEMA = ", ".join(
+    [
+        "ledger_id long, fragment long, bookie string, entries long, sealed_bytes long, macs_checked boolean",
+        *(f"{name} long" for name in _COUNTS),
+        "findings array<struct<first_entry: long, last_entry: long, problem: string>>",
+    ]
+)
+
+
+class ReplicasDataSource(DataSource):
+    """``spark.read.format("octavo-replicas")``: one row for each bookie of each range of entries that was verified."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT_NAME
+
+    def schema(self) -> str:
+        """Counts of problems, and which entries have them."""
+        parse_source_options(self.options)
+        return _SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        options = parse_source_options(self.options)
+        return _ReplicasReader(replace(options, cluster=settled(options.cluster)))
+
+
+class _ReplicasReader(DataSourceReader):
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with LoopThread("octavo planning") as loop:
+            return loop.run(self._plan())
+
+    async def _plan(self) -> list[InputPartition]:
+        options = self._options
+        async with connected(options.cluster) as client:
+            ids = [ledger_id for ledger_id in await existing_ledgers(client) if ledger_id in options.selection.scope]
+            pieces = [
+                piece
+                async for metadata in metadata_of_each(client, ids)
+                if metadata.is_closed and metadata.last_entry_id is not None
+                and options.selection.matches(metadata.ledger_id, metadata.custom_metadata)
+                for piece in pieces_of(metadata, 0, metadata.last_entry_id, metadata.length)
+            ]  # fmt: skip
+        plan = plan_partitions(
+            pieces, target_bytes=options.target_partition_bytes, partitions_min=options.partitions_min
+        )
+        return [RangesPartition(ranges) for ranges in plan]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        for report in verify_in_worker(VerifyTask(self._options.cluster, ranges_of(partition))):
+            yield (
+                report.ledger_id,
+                report.fragment,
+                report.bookie,
+                report.entries,
+                report.sealed_bytes,
+                report.macs_checked,
+                *(report.problems[problem] for problem in Problem),
+                [(first, last, str(problem)) for first, last, problem in report.findings],
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySummary:
+    """What was verified, and how many replicas of entries have which problem."""
+
+    ledgers: int
+    replicas: int
+    sealed_bytes: int
+    problems: dict[str, int]
+    ledgers_with_problems: tuple[int, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not any(self.problems.values())
+
+
+def verify(
+    spark: SparkSession,
+    cluster: ClusterOptions,
+    *,
+    ledgers: str = "all",
+    report: Path | str | None = None,
+    partitions_min: int | None = None,
+) -> VerifySummary:
+    """Verify the closed ledgers selected. ``report``: a folder that gets two tables in Parquet, ``replicas`` (a row by
+    ledger, fragment and bookie) and ``findings`` (a row for each run of entries with a problem); it must not hold them
+    yet."""
+    frame = replicas_frame(spark, cluster, ledgers, partitions_min or spark.sparkContext.defaultParallelism)
+    frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        if report is not None:
+            by = ("ledger_id", "fragment", "bookie")
+            totals = [F.sum(name).alias(name) for name in ("entries", "sealed_bytes", *_COUNTS)]
+            grouped = frame.groupBy(*by).agg(*totals, F.min("macs_checked").alias("macs_checked"))
+            grouped.coalesce(1).write.parquet(str(Path(str(report)) / "replicas"))
+            findings = frame.select(*by, F.explode("findings").alias("finding")).select(*by, "finding.*")
+            findings.coalesce(1).write.parquet(str(Path(str(report)) / "findings"))
+        wrong = sum((F.col(name) for name in _COUNTS[1:]), F.col(_COUNTS[0]))
+        totals_row = frame.agg(
+            F.count_distinct("ledger_id").alias("ledgers"),
+            *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("entries", "sealed_bytes", *_COUNTS)),
+            F.array_sort(F.collect_set(F.when(wrong > 0, F.col("ledger_id")))).alias("wrong"),
+        ).first()
+    finally:
+        frame.unpersist()
+    assert totals_row is not None, "an aggregate has a row"
+    return VerifySummary(
+        totals_row.ledgers,
+        totals_row.entries,
+        totals_row.sealed_bytes,
+        {str(problem): totals_row[name] for problem, name in zip(Problem, _COUNTS, strict=True)},
+        tuple(totals_row.wrong),
+    )
+
+
+def replicas_frame(spark: SparkSession, cluster: ClusterOptions, ledgers: str, partitions_min: int) -> DataFrame:
+    """The rows of :class:`ReplicasDataSource`."""
+    spark.dataSource.register(ReplicasDataSource)
+    reader = spark.read.format(FORMAT_NAME).option("ledgers", ledgers).option("minPartitions", str(partitions_min))
+    return reader.options(**cluster_options(cluster)).load()

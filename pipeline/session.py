@@ -1,0 +1,52 @@
+"""The Spark session of the jobs that ``octavo pipeline`` runs."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from octavo.pipeline import register
+from pyspark.sql import SparkSession
+
+MASTER_DEFAULT = "local[*]"
+
+_SETTINGS = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@contextmanager
+def spark_session(name: str, *, master: str | None = None, quiet: bool = True) -> Iterator[SparkSession]:
+    """A session with the format registered: the one of this process, if there is one, which is left as it is; else a
+    new one at ``master``, or where spark-submit says.
+
+    Python workers run under this interpreter unless ``PYSPARK_PYTHON`` names another.
+    """
+    present = SparkSession.getActiveSession()
+    if present is not None:
+        register(present)
+        yield present
+        return
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"octavo {name}")
+    if master is not None:
+        builder = builder.master(master)
+    elif not _submitted():
+        builder = builder.master(MASTER_DEFAULT)
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
+    if quiet:
+        builder = builder.config("spark.log.level", "ERROR")
+    spark = builder.getOrCreate()
+    try:
+        register(spark)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _submitted() -> bool:
+    """Whether spark-submit started this process, which then knows the master."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -1,0 +1,76 @@
+"""docs/pipeline.md works as it stands there: its programs in one session, its commands on a cluster."""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from octavo.cli.main import main
+from pyspark.sql import SparkSession
+from support.processes import Up
+from support.spark import scan, write_ledger
+from support.tree import ROOT
+
+PAGE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def documented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A cluster of its own, where the commands look for one."""
+    with Up(tmp_path_factory.mktemp("documented") / "octavo-data") as up:
+        yield up.wait_ready()
+
+
+def test_the_programs_do_what_the_page_says(spark: SparkSession, documented: Up, tmp_path: Path) -> None:
+    write_ledger(documented.uri, [b"an error", b"none"], custom_metadata={"app": b"orders"})
+    names = {"spark": spark, "uri": documented.uri, "folder": tmp_path}
+    for code in blocks("python"):
+        exec(compile(code, "docs/pipeline.md", "exec"), names)
+    assert scan(spark, documented.uri, dataset="orders-copy").count() == 2
+
+
+def test_the_commands_do_what_the_page_says(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """In this process, on the session there is: test_standalone starts one as a process of its own."""
+    monkeypatch.chdir(tmp_path)
+    with Up(tmp_path / "octavo-data") as up:
+        run_commands(spark, up.wait_ready(), capfd)
+
+
+def run_commands(spark: SparkSession, up: Up, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(ROOT / "scripts" / "sample" / "dpkg.log", "system.log")
+    lines = Path("system.log").read_bytes().split(b"\n")
+    (commands,) = blocks("sh")
+    for command in commands.splitlines():
+        octavo, *arguments = shlex.split(command, comments=True)
+        status = main(arguments)
+        shown = capfd.readouterr()
+        assert (octavo, status) == ("octavo", 0), (command, shown)
+        assert shown.out != "", command
+    rows = scan(spark, up.uri, dataset="again").orderBy("ledger_id", "entry_id").collect()
+    assert [bytes(row.value) for row in rows] == lines
+    assert Path("logs.html").stat().st_size > 1000
+    assert Path("inventory.png").stat().st_size > 1000
+    assert Path("report/replicas").is_dir()
+
+
+def test_a_command_that_spark_refuses_says_why_in_one_line(
+    spark: SparkSession, documented: Up, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OCTAVO_METADATA", documented.uri)
+    for arguments, status, message in (
+        (["export", "out", "--dataset", "nothing"], 1, "octavo: there is no dataset 'nothing'; there are: "),
+        (["loglines", "--ledgers", "x"], 2, "octavo: ledgers: 'x' selects nothing; give ids and ranges"),
+        (["ingest", "/nowhere", "--dataset", "a b"], 2, "octavo: 'a b' cannot name a dataset"),
+        (["export", "out"], 2, "octavo: give --ledgers or --dataset"),
+    ):
+        assert main(["pipeline", *arguments]) == status
+        (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("octavo:")]
+        assert line.startswith(message), line
