@@ -90,7 +90,7 @@ async def export(
         return job.export(
             spark,
             _cluster(session, password_file),
-            path,
+            _located(path),
             ledgers=_selection(ledgers, dataset),
             dataset=dataset,
             timestamps=timestamps,
@@ -136,7 +136,7 @@ async def ingest(
         return job.ingest(
             spark,
             _cluster(session, password_file),
-            path,
+            _located(path),
             dataset,
             input_format=job.InputFormat(input_format.value),
             field=field,
@@ -163,8 +163,10 @@ async def verify(
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
     from octavo.pipeline.jobs import verify as job  # noqa: PLC0415
 
+    where = None if report is None else report.absolute()
+
     def run(spark: "SparkSession") -> Any:
-        return job.verify(spark, _cluster(session, password_file), ledgers=ledgers or "all", report=report)
+        return job.verify(spark, _cluster(session, password_file), ledgers=ledgers or "all", report=where)
 
     found = await _on_spark("verify", run, master, session)
     if session.as_json:
@@ -251,7 +253,7 @@ async def loglines(
             _cluster(session, password_file),
             ledgers=_selection(ledgers, dataset),
             dataset=dataset,
-            table=table,
+            table=None if table is None else _located(table),
             plot=plot,
         )
 
@@ -329,6 +331,12 @@ def _cluster(session: Session, password_file: Path | None) -> "ClusterOptions":
 
     file = None if password_file is None else str(password_file)
     return settled(ClusterOptions(session.metadata_uri, password_file=file))
+
+
+def _located(path: str) -> str:
+    """The path as Spark, whose processes stand elsewhere, is to take it: a relative one is below our working
+    directory."""
+    return path if ":" in path else str(Path(path).absolute())
 
 
 def _selection(ledgers: str | None, dataset: str | None) -> str | None:

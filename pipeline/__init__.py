@@ -20,7 +20,10 @@ FORMAT_NAME = "octavo"
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the format ``octavo`` known to a Spark session; once per session."""
+    """Make the format ``octavo`` known to a Spark session; once per session, and in each thread that uses it."""
     from octavo.pipeline.datasource import OctavoDataSource  # noqa: PLC0415 - PySpark is loaded only where it is used
 
     spark.dataSource.register(OctavoDataSource)
+    # Spark looks formats up in the session that is active in the thread, which in a thread of ours is none yet; this
+    # makes it so.
+    spark.createDataFrame([], "nothing int")

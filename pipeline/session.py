@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from octavo.pipeline import register
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 MASTER_DEFAULT = "local[*]"
@@ -24,8 +25,11 @@ def spark_session(name: str, *, master: str | None = None, quiet: bool = True) -
 
     Python workers run under this interpreter unless ``PYSPARK_PYTHON`` names another.
     """
-    present = SparkSession.getActiveSession()
-    if present is not None:
+    try:
+        present = SparkSession.active()
+    except PySparkRuntimeError:
+        pass  # there is none yet
+    else:
         register(present)
         yield present
         return

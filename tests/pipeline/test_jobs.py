@@ -127,7 +127,7 @@ def flip_bits(folders: dict[str, Path], places: list[tuple[int, int, int]]) -> l
         marker = b"marker-%05d " % entry_id
         (place,) = [
             (file, at)
-            for file in sorted(folders[names[index]].rglob("*"))
+            for file in sorted(folders[names[index]].rglob("*.log"))
             if file.is_file() and (at := file.read_bytes().find(marker)) >= 0
         ]
         file, at = place
@@ -139,10 +139,14 @@ def flip_bits(folders: dict[str, Path], places: list[tuple[int, int, int]]) -> l
 
 
 def bookie_ids(up: Up) -> dict[str, str]:
-    """Folder of a bookie -> its id: by the port, which `octavo up` hands out in the order of the folders."""
-    by_port = sorted(bookies_of(up).items(), key=lambda item: int(item[1].rpartition(":")[2]))
-    names = sorted(folder.name for folder in up.directory.iterdir() if folder.is_dir() and "bookie" in folder.name)
-    return dict(zip(names, [bookie_id for bookie_id, _ in by_port], strict=True))
+    """Folder of a bookie -> its id, which its cookie holds."""
+    folders = [folder for folder in up.directory.iterdir() if folder.is_dir() and "bookie" in folder.name]
+    return {
+        folder.name: bookie_id
+        for folder in folders
+        for bookie_id in bookies_of(up)
+        if any(bookie_id.encode() in cookie.read_bytes() for cookie in folder.rglob("cookie"))
+    }
 
 
 def test_an_entry_that_no_bookie_has_is_named_with_each_bookie_or_becomes_one_row_without_a_value(

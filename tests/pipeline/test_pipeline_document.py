@@ -62,8 +62,13 @@ def run_commands(spark: SparkSession, up: Up, capfd: pytest.CaptureFixture[str])
 
 
 def test_a_command_that_spark_refuses_says_why_in_one_line(
-    spark: SparkSession, documented: Up, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    documented: Up,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OCTAVO_METADATA", documented.uri)
     for arguments, status, message in (
         (["export", "out", "--dataset", "nothing"], 1, "octavo: there is no dataset 'nothing'; there are: "),
