@@ -19,7 +19,6 @@ incarnation began. Whatever older incarnations left at or after the cut is void 
 import enum
 import re
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -27,6 +26,11 @@ from pathlib import PurePath
 import google_crc32c
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.limits import FRAME_BYTES_MAX
+
+try:
+    from zlib_ng.zlib_ng import crc32
+except ImportError:  # no build of it for this machine: zlib gives the same sums, more slowly
+    from zlib import crc32
 
 JOURNAL_FORMAT = 1
 """Format number in every segment header. A reader refuses higher ones instead of guessing."""
@@ -213,11 +217,11 @@ def encode_record(
 ) -> tuple[bytes, bytes]:
     """Head and padding of a record at ``offset``: what goes on disk before and after ``buffers``, which are not
     copied."""
-    checksum = zlib.crc32(
+    checksum = crc32(
         _CHECKED.pack(header.seed, header.segment, offset, body_bytes, kind, synced.segment, synced.offset)
     )
     for buffer in buffers:
-        checksum = zlib.crc32(buffer, checksum)
+        checksum = crc32(buffer, checksum)
     head = _HEAD.pack(header.seed, checksum, body_bytes, kind, synced.segment, synced.offset)
     return head, bytes(-(RECORD_HEAD_BYTES + body_bytes) % RECORD_ALIGNMENT)
 
@@ -243,8 +247,8 @@ def examine(
     if len(window) - at < size:
         return MoreNeeded(size)
     body = window[at + RECORD_HEAD_BYTES : at + size]
-    expected = zlib.crc32(
-        body, zlib.crc32(_CHECKED.pack(seed, header.segment, offset, body_bytes, kind, synced_segment, synced_offset))
+    expected = crc32(
+        body, crc32(_CHECKED.pack(seed, header.segment, offset, body_bytes, kind, synced_segment, synced_offset))
     )
     record = Record(header.segment, offset, kind, body, JournalPosition(synced_segment, synced_offset))
     return record if checksum == expected else NoRecord.DAMAGED
