@@ -85,7 +85,7 @@ class Bookie:
         boot_id = f"{rng.getrandbits(64):016x}"
         try:
             identity = await take_identity(
-                filesystem, directories, store, address=self._advertised(config.port), rng=rng
+                filesystem, directories, store, address=self._advertised(config.port), rng=rng, software=software
             )
             self.bookie_id = identity.bookie_id
             structlog.contextvars.bind_contextvars(bookie=self.bookie_id)
@@ -167,8 +167,14 @@ class Bookie:
         """
         return await asyncio.shield(self._broken)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether :meth:`broken` has its reason."""
+        return self._broken.done()
+
     async def stop(self) -> None:
-        """Leave the list of the living, answer what was begun, checkpoint, close."""
+        """Leave the list of the living, answer what was begun, checkpoint, close. Raises OSError when the last
+        checkpoint fails: the bookie is then broken (:meth:`broken`), and the journal has it all."""
         await self._stack.aclose()
 
     def _advertised(self, port: int) -> str:
@@ -185,7 +191,11 @@ class Bookie:
     async def _close_storage(self, storage: Storage) -> None:
         # After a broken promise there is nothing left to write that could be trusted.
         if not self._broken.done():
-            await storage.close()
+            try:
+                await storage.close()
+            except OSError as error:
+                self._break(error)
+                raise
 
 
 async def _lock_directory(filesystem: FileSystem, directory: Path, stack: contextlib.AsyncExitStack) -> None:

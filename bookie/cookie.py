@@ -8,7 +8,8 @@ At every start the generation becomes one more than the highest seen anywhere, i
 then by compare-and-set in the metadata. So a crash in between leaves directories *ahead* of the metadata, never behind,
 and being ahead is always accepted: no honest bookie is ever refused. A copy made before some completed start is behind.
 Two processes that start from copies of one disk end with one generation and different tokens: the one whose token is
-not in the metadata is refused. What cannot be seen is a copy taken and restored between two starts.
+not in the metadata is refused. A copy taken and started between two starts of the original has the same generation and
+token as it; it is refused while the original serves (``other_self``), and cannot be told from it otherwise.
 
 What is decided is a table, :data:`DECISIONS`, over what the directories and the metadata look like.
 """
@@ -24,6 +25,7 @@ from typing import Final
 import google_crc32c
 from octavo.bookie.errors import DataWrongError
 from octavo.bookie.filesystem import FileSystem, read_file, replace_file
+from octavo.bookie.other_self import serving_elsewhere
 from octavo.metadata.registration import Cookie
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import MetadataConflictError
@@ -305,12 +307,14 @@ async def take_identity(
     *,
     address: str,
     rng: random.Random,
+    software: str = "",
 ) -> Identity:
     """Check the directories (role -> path, in a fixed order) against the cluster, and raise the generation on both.
 
-    Call it before anything else is written there, and with the directories locked. Directories may lie inside one
-    another, or be the same. Raises IdentityRefusedError, OSError, and MetadataUnavailableError (nothing is lost then:
-    start again).
+    Call it before anything else is written there, with the directories locked, and before the bookie listens: an answer
+    under its own id comes from another process. Directories may lie inside one another, or be the same.
+
+    Raises IdentityRefusedError, OSError, and MetadataUnavailableError (nothing is lost then: start again).
     """
     directories = _by_place(directories)
     nested = {
@@ -333,6 +337,11 @@ async def take_identity(
         decision = decide(states, cluster_id, metadata)
         if decision.verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN}:
             raise IdentityRefusedError(decision.reason)
+        if claimed and (other := await serving_elsewhere(store, claimed, cluster_id, software)):
+            raise IdentityRefusedError(
+                f"bookie {claimed} serves already, at {other}, and these directories are a copy of its own; "
+                "stop the original first if it has moved here, else start a new bookie on empty directories"
+            )
         bookie_id = decision.bookie_id or BookieId(f"bookie-{rng.getrandbits(48):012x}")
         token = f"{rng.getrandbits(64):016x}"
         without = {state.role for state in states if state.cookie is None}

@@ -13,6 +13,7 @@ import random
 import signal
 import sys
 import time
+from typing import NoReturn
 
 import structlog
 import uvloop
@@ -108,21 +109,29 @@ async def _main(config: BookieConfig, rng: random.Random) -> int:
         gc.set_threshold(GARBAGE_THRESHOLD)
         notify_supervisor("READY=1", os.environ)
         await _first_of(bookie.broken(), stopped.wait())
-        if not stopped.is_set():
-            reason = await bookie.broken()
-            log.error("bookie stops at once", reason=str(reason), error=type(reason).__name__)
-            sys.stderr.flush()
-            # No clean-up: it would write, and nothing written now can be trusted.
-            os._exit(EXIT_FAILURE)
-        notify_supervisor("STOPPING=1", os.environ)
-        log.info("bookie is stopping")
-        await bookie.stop()
+        if not bookie.is_broken:
+            notify_supervisor("STOPPING=1", os.environ)
+            log.info("bookie is stopping")
+            # A promise may break while it stops, too: its last checkpoint writes and syncs.
+            stopping = asyncio.ensure_future(bookie.stop())
+            await _first_of(bookie.broken(), stopping)
+            if not bookie.is_broken:
+                await stopping
+        if bookie.is_broken:
+            _end_at_once(await bookie.broken())
         log.info("bookie has stopped")
     finally:
         with contextlib.suppress(OctavoError):
             await store.close()
         await filesystem.close()
     return EXIT_OK
+
+
+def _end_at_once(reason: BaseException) -> NoReturn:
+    log.error("bookie stops at once", reason=str(reason), error=type(reason).__name__)
+    sys.stderr.flush()
+    # No clean-up: it would write, and nothing written now can be trusted.
+    os._exit(EXIT_FAILURE)
 
 
 async def _open_metadata(config: BookieConfig) -> MetadataStore:

@@ -20,7 +20,7 @@ from octavo.bookie.index_part import Part, PartWriter, part_name
 from octavo.bookie.index_runs import RunMap, coalesce, make_run
 from octavo.bookie.ledger_state import LedgerState
 from octavo.bookie.manifest_keeper import MANIFEST_NAME
-from octavo.bookie.offline import Layout
+from octavo.bookie.offline import Layout, refuse_if_old
 from octavo.protocol.entries import header_of
 
 RUN_ENTRIES = 1024
@@ -70,10 +70,15 @@ class IndexRebuild:
     async def _read_manifest(self) -> Manifest | None:
         path = self._layout.data / MANIFEST_NAME
         try:
-            return decode_manifest(await read_file(self._filesystem, path))
+            manifest = decode_manifest(await read_file(self._filesystem, path))
+            await refuse_if_old(self._filesystem, self._layout, manifest)
+        except IndexDamagedError as error:
+            self._lost.append(error.message)
+            return None
         except (OSError, ValueError) as error:
             self._lost.append(f"{path}: {error}")
             return None
+        return manifest
 
     async def _read_states(self, manifest: Manifest | None) -> int:
         """Every ledger state that verifies, newer over older; the highest number of a part seen."""

@@ -258,9 +258,9 @@ class Journal:
         return self._directory
 
     @property
-    def oldest_segment(self) -> int | None:
-        """Number of the oldest segment there is; None in a new journal."""
-        return self._segments.numbers[0] if self._segments.numbers else None
+    def segments(self) -> Sequence[int]:
+        """Numbers of the segments there are, ascending."""
+        return self._segments.numbers
 
     @property
     def starved(self) -> bool:

@@ -110,6 +110,30 @@ async def read_manifest(filesystem: FileSystem, directory: Path) -> Manifest:
         return EMPTY
 
 
+def journal_goes_back_to(manifest: Manifest, segments: Collection[int]) -> bool:
+    """Whether a journal of these segments holds what the manifest leaves to it. A segment goes once a manifest that
+    can do without it is durable: if not, segments were lost, or the manifest is an old copy. Without a mark nothing has
+    ever been checkpointed, and the journal begins with its first segment, if there is one yet."""
+    if manifest.mark is None:
+        return not segments or min(segments) == 1
+    return manifest.mark[0] in segments
+
+
+async def refuse_old_manifest(
+    filesystem: FileSystem, directory: Path, log_directories: Sequence[Path], manifest: Manifest
+) -> None:
+    """For a manifest that the journal does not go back to. Where there are files that only a later manifest can have
+    named, it has been put back from a copy: to go by it would be to remove what it does not know. Raises
+    :class:`IndexDamagedError` then, OSError."""
+    numbered = [(folder, manifest.next_log_id) for folder in log_directories]
+    for folder, next_id in [*numbered, (directory / "index", manifest.next_part_id)]:
+        for name in await filesystem.list_directory(folder):
+            number = _number(name)
+            if number is not None and number >= next_id:
+                what = f"it is an old copy: the journal no longer goes back to it, and {folder / name} is newer"
+                raise IndexDamagedError(directory / MANIFEST_NAME, 0, what)
+
+
 async def remove_orphans(
     filesystem: FileSystem, log_directories: Sequence[Path], index_directory: Path, manifest: Manifest
 ) -> Manifest:
@@ -129,13 +153,19 @@ async def _remove_others(filesystem: FileSystem, folder: Path, live: set[int]) -
     """Remove the files whose number is not live; one more than the highest number seen."""
     next_id = 0
     for name in await filesystem.list_directory(folder):
-        stem, _, suffix = name.partition(".")
-        try:
-            number = int(stem, 16)
-        except ValueError:
+        number = _number(name)
+        if number is None:
             continue  # nothing of ours
         next_id = max(next_id, number + 1)
-        if number not in live or suffix.endswith("tmp"):
+        if number not in live or name.endswith("tmp"):
             await filesystem.remove(folder / name)
     await filesystem.sync_directory(folder)
     return next_id
+
+
+def _number(name: str) -> int | None:
+    """The number of the log or part that a file belongs to; None for files that are nothing of ours."""
+    try:
+        return int(name.partition(".")[0], 16)
+    except ValueError:
+        return None

@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from octavo.bookie.checkpoint_manifest import Manifest
 from octavo.bookie.errors import BookieStartError
 from octavo.bookie.filesystem import File, FileSystem
 from octavo.bookie.journal_format import JournalCorruption, JournalPosition, Record, segment_name, segment_number
 from octavo.bookie.journal_replay import DeliverRecord, JournalScan, ReadBytes, ReportCorruption
+from octavo.bookie.manifest_keeper import journal_goes_back_to, refuse_old_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,14 @@ async def locked(filesystem: FileSystem, layout: Layout) -> AsyncIterator[None]:
             except OSError as error:
                 raise BookieStartError(f"{path}: {error.strerror or error}") from error
         yield
+
+
+async def refuse_if_old(filesystem: FileSystem, layout: Layout, manifest: Manifest) -> None:
+    """Raises :class:`IndexDamagedError` for a manifest put back from a copy where the bookie itself would, OSError."""
+    names = await filesystem.list_directory(layout.journal)
+    segments = [number for name in names if (number := segment_number(name)) is not None]
+    if not journal_goes_back_to(manifest, segments):
+        await refuse_old_manifest(filesystem, layout.data, layout.entries, manifest)
 
 
 async def scan_journal(

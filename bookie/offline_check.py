@@ -18,7 +18,7 @@ from octavo.bookie.index_runs import Run, sizes_between, slice_entries, span
 from octavo.bookie.journal_format import JournalCorruption, JournalPosition
 from octavo.bookie.ledger_state import is_tombstone
 from octavo.bookie.manifest_keeper import MANIFEST_NAME
-from octavo.bookie.offline import Layout, scan_journal
+from octavo.bookie.offline import Layout, refuse_if_old, scan_journal
 from octavo.protocol.entries import header_of, is_intact
 
 READ_BYTES = 1 << 20
@@ -61,14 +61,8 @@ class OfflineCheck:
         if manifest is not None:
             if manifest.doubt_stop is not None:
                 self.counts["in doubt"] = 1
-            try:
-                await self._logs.find()
-                async for finding in self._check_logs(manifest):
-                    yield finding
-                async for finding in self._check_index(manifest):
-                    yield finding
-            finally:
-                await self._logs.close()
+            async for finding in self._check_what_counts(manifest_path, manifest):
+                yield finding
         mark = manifest.mark if manifest is not None else None
         async for found in scan_journal(
             self._filesystem, self._layout.journal, JournalPosition(*mark) if mark is not None else None
@@ -77,6 +71,20 @@ class OfflineCheck:
                 yield Finding(Path(found.path), found.offset, found.what)
             else:
                 self.counts["journal records"] += 1
+
+    async def _check_what_counts(self, manifest_path: Path, manifest: Manifest) -> AsyncIterator[Finding]:
+        try:
+            await refuse_if_old(self._filesystem, self._layout, manifest)
+        except IndexDamagedError as error:
+            yield Finding(manifest_path, 0, error.what)
+        try:
+            await self._logs.find()
+            async for finding in self._check_logs(manifest):
+                yield finding
+            async for finding in self._check_index(manifest):
+                yield finding
+        finally:
+            await self._logs.close()
 
     async def _check_cookie(self, role: str, directory: Path) -> AsyncIterator[Finding]:
         path = directory / COOKIE_NAME

@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 
 import structlog
 from octavo.bookie.checkpoint import Checkpointer
-from octavo.bookie.checkpoint_manifest import EVERY_LEDGER
+from octavo.bookie.checkpoint_manifest import EVERY_LEDGER, Manifest
 from octavo.bookie.compaction import CompactionResult, Compactor
 from octavo.bookie.disk_full import DiskFullWaits
 from octavo.bookie.entry_log import EntryLogs
@@ -33,7 +33,13 @@ from octavo.bookie.journal import (
 )
 from octavo.bookie.ledger_state import LedgerState, PackedStates
 from octavo.bookie.log_stream import LogStream
-from octavo.bookie.manifest_keeper import ManifestKeeper, read_manifest, remove_orphans
+from octavo.bookie.manifest_keeper import (
+    ManifestKeeper,
+    journal_goes_back_to,
+    read_manifest,
+    refuse_old_manifest,
+    remove_orphans,
+)
 from octavo.bookie.rate import RateLimiter
 from octavo.bookie.scrubber import Scrubber, ScrubResult
 from octavo.bookie.storage_ledgers import LedgerTable, add_waiter, is_known
@@ -138,14 +144,6 @@ class Storage:
         for folder in (*self._logs.directories, directory / "index"):
             await filesystem.make_directory(folder)
         manifest = await read_manifest(filesystem, directory)
-        manifest = await remove_orphans(filesystem, self._logs.directories, directory / "index", manifest)
-        await self._logs.find()
-        self._index = await Index.open(
-            filesystem, directory / "index", manifest.part_ids, cache_bytes=settings.index_cache_bytes
-        )
-        opened.push_async_callback(self._index.close)
-        async for ledger_id, state in self._index.states():
-            self._packed.put(ledger_id, state)
         self._journal = await Journal.open(
             filesystem,
             journal_directory,
@@ -154,12 +152,22 @@ class Storage:
             on_failure=self._fail,
             rng=rng,
         )
+        if not journal_goes_back_to(manifest, self._journal.segments):
+            await refuse_old_manifest(filesystem, directory, self._logs.directories, manifest)
+        manifest = await remove_orphans(filesystem, self._logs.directories, directory / "index", manifest)
+        await self._logs.find()
+        self._index = await Index.open(
+            filesystem, directory / "index", manifest.part_ids, cache_bytes=settings.index_cache_bytes
+        )
+        opened.push_async_callback(self._index.close)
+        async for ledger_id, state in self._index.states():
+            self._packed.put(ledger_id, state)
         opened.push_async_callback(self._logs.close)
         opened.push_async_callback(self._journal.close)
         self._keeper = ManifestKeeper(filesystem, directory, manifest, self._index, self._waits)
         self._ledgers.doubt_stop = manifest.doubt_stop
         self._assemble()
-        await self._replay(marked=manifest.mark is not None)
+        await self._replay(manifest)
         # The mark of this checkpoint lies in the new incarnation of the journal: all older segments go (PROTOCOL B1).
         await self._journal.start()
         await self._checkpointer.checkpoint()
@@ -203,19 +211,18 @@ class Storage:
             highest=lambda ledger_id: self._ledgers.get(ledger_id).highest,
         )
 
-    def _lost_beginning(self, marked: bool) -> list[JournalCorruption]:
-        """Without a mark nothing has ever been checkpointed, and the journal begins with its first segment. Any other
-        is left of a bookie whose manifest has been put back to its beginning."""
-        oldest = self._journal.oldest_segment
-        if marked or oldest in {None, 1}:
+    def _lost_beginning(self, manifest: Manifest) -> list[JournalCorruption]:
+        """Without a mark replay cannot tell that the journal's first segments are missing."""
+        if manifest.mark is not None or journal_goes_back_to(manifest, self._journal.segments):
             return []
+        oldest = min(self._journal.segments)
         what = f"the manifest has no mark, and the journal begins with segment {oldest}: what was before is gone"
         log.error("journal damaged", path=str(self._journal.directory), reason=what)
         return [JournalCorruption(self._journal.directory, 0, None, what)]
 
-    async def _replay(self, *, marked: bool) -> None:
+    async def _replay(self, manifest: Manifest) -> None:
         dirty = self._checkpointer.dirty
-        before = self._lost_beginning(marked)
+        before = self._lost_beginning(manifest)
         await replay_journal(
             self._journal,
             self._cache,

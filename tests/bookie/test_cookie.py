@@ -137,13 +137,30 @@ def test_a_cookie_reads_back_and_can_be_read_by_people() -> None:
     assert json.loads(content.splitlines()[0])["bookie_id"] == "bookie-1"
 
 
-def test_any_flipped_byte_and_any_shortened_file_is_damage() -> None:
+def test_any_other_byte_and_any_shortened_or_lengthened_file_is_damage() -> None:
     content = encode_cookie(cookie())
     for offset in range(len(content)):
-        flipped = bytearray(content)
-        flipped[offset] ^= 0x01
-        assert decode_cookie(bytes(flipped)) is None, offset
         assert decode_cookie(content[:offset]) is None, offset
+        for byte in set(range(256)) - {content[offset]}:
+            assert decode_cookie(content[:offset] + bytes([byte]) + content[offset + 1 :]) is None, (offset, byte)
+    assert decode_cookie(content + b"\n") is None
+    assert decode_cookie(content + content) is None
+
+
+async def test_a_start_on_any_damaged_cookie_is_refused_and_changes_nothing(store: MetadataStore) -> None:
+    filesystem = MemoryFileSystem()
+    identity = await start(filesystem, store, 1)
+    content = filesystem.content(DATA / COOKIE_NAME)
+    for offset in range(len(content)):
+        flipped = content[:offset] + bytes([content[offset] ^ 1 << offset % 8]) + content[offset + 1 :]
+        for damaged in (flipped, content[:offset]):
+            filesystem.set_content(DATA / COOKIE_NAME, damaged)
+            with pytest.raises(IdentityRefusedError, match=r"the cookie in data is damaged; .*reset-identity"):
+                await start(filesystem, store, 2)
+            assert filesystem.content(DATA / COOKIE_NAME) == damaged
+    known = await store.read_cookie(identity.bookie_id)
+    assert known is not None
+    assert known.value.generation == 1
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{}", b'{"format": 1}', b"7", b"null", b"\xff"])

@@ -210,8 +210,45 @@ async def test_stale_copy_of_the_manifest_is_no_way_back() -> None:
         for path, content in disk.items():
             restored.set_content(path, stale if path.name == "manifest" else content)
         outcomes.append(await hold_to_its_word(restored))
-    assert outcomes[:2] == ["in doubt"] * 2
-    assert set(outcomes) <= {"in doubt", "refused", "goes on"}
+        assert (outcomes[-1] == "refused") == any("old copy" in line for line in (await findings(restored))[0])
+        if outcomes[-1] == "refused":
+            # Nothing that it does not know has been removed.
+            assert any("old copy" in reason for reason in await rebuild(restored))
+            assert await hold_to_its_word(restored) == "in doubt"
+            await hold_everything(restored)
+    assert outcomes[:2] == ["refused"] * 2
+    assert set(outcomes) == {"refused", "goes on"}
+
+
+async def hold_everything(filesystem: MemoryFileSystem) -> None:
+    storage = await open_storage(filesystem)
+    for script in SCRIPTS:
+        found: list[bytes] = []
+        while len(found) < COUNT:
+            result = await storage.read(script.ledger_id, len(found), COUNT - 1, entries_max=100, bytes_max=10**6)
+            assert result.entries
+            found += result.entries
+        assert found == script.entries(range(COUNT))
+    await storage.close()
+
+
+@pytest.mark.parametrize("also_lost", ["the journal and more", "its first segment", "nothing newer"])
+async def test_manifest_that_the_journal_does_not_go_back_to_is_never_gone_by_where_files_are_newer(
+    also_lost: str,
+) -> None:
+    """A crash leaves files that no manifest names, too: then nothing says which it was, and nothing is removed."""
+    filesystem = await used_disk(journal_matters=also_lost != "nothing newer")
+    segments = [path for path in filesystem.files() if FILES["journal"](path)]
+    for path in segments[:1] if also_lost == "its first segment" else segments:
+        await filesystem.remove(path)
+    await filesystem.sync_directory(JOURNAL)
+    newer = DATA / "entries" / "00000000000000ff.log"
+    if also_lost != "nothing newer":
+        filesystem.set_content(newer, b"")
+        assert await hold_to_its_word(filesystem) == "refused"
+        assert newer in filesystem.files()
+        await rebuild(filesystem)
+    assert await hold_to_its_word(filesystem) == "in doubt"
 
 
 async def findings(filesystem: MemoryFileSystem) -> tuple[list[str], dict[str, int]]:

@@ -110,6 +110,25 @@ async def test_a_failed_sync_ends_the_bookie_at_once_and_nothing_is_acknowledged
         assert isinstance(await bookie.client.ask(frame(script, range(60, 61))), Added)
 
 
+async def test_a_sync_that_fails_while_the_bookie_stops_is_told_as_what_it_is(tmp_path: Path) -> None:
+    script, trigger = await new_ledger(tmp_path), tmp_path / "trigger"
+    async with running(tmp_path, *FAILING, str(trigger)) as bookie:
+        assert isinstance(await bookie.client.ask(frame(script, range(20))), Added)
+        trigger.write_text("sync")
+        bookie.process.terminate()
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert await bookie.process.wait() == 1
+        events = [line["event"] for line in bookie.lines()]
+        assert events[-1] == "bookie stops at once"
+        assert "bookie is stopping" in events
+        assert "bookie has stopped" not in events
+        assert "Traceback" not in bookie.log.read_text()
+        assert "Input/output error" in bookie.lines()[-1]["reason"]
+    trigger.unlink()
+    async with running(tmp_path, *OCTAVO) as bookie:
+        await check(bookie.client, script, 20, 20)
+
+
 async def wait_for_state(bookie: Running, state: str) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
         while True:

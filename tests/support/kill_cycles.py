@@ -92,13 +92,17 @@ class KillCycles:
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, env=environment(),
             )  # fmt: skip
         port = 0
-        async with asyncio.timeout(WAIT_SECONDS):
-            while wait and not port:
-                assert process.returncode is None, f"the bookie does not start: {log.read_text()[-2000:]}"
-                for line in log.read_bytes()[start:].decode().splitlines():
-                    if '"bookie is ready"' in line:
-                        port = int(line.partition('"address": "127.0.0.1:')[2].partition('"')[0])
-                await asyncio.sleep(0.02)
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while wait and not port:
+                    assert process.returncode is None, f"the bookie does not start: {log.read_text()[-2000:]}"
+                    for line in log.read_bytes()[start:].decode().splitlines():
+                        if '"bookie is ready"' in line:
+                            port = int(line.partition('"address": "127.0.0.1:')[2].partition('"')[0])
+                    await asyncio.sleep(0.02)
+        except BaseException:
+            await self._kill(process)
+            raise
         return process, port
 
     async def _kill(self, process: asyncio.subprocess.Process) -> None:

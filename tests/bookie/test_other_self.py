@@ -1,0 +1,125 @@
+"""A copy of a bookie's folder beside the original: it does not start while that serves, and does not disturb it."""
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from octavo.bookie import other_self
+from octavo.bookie.bookie import Bookie
+from octavo.bookie.config import load_config
+from octavo.bookie.cookie import COOKIE_NAME, IdentityRefusedError, decode_cookie
+from octavo.bookie.filesystem import RealFileSystem
+from octavo.metadata import BookieRegistration, BookieState, MetadataStore, open_metadata_store
+from octavo.protocol.ids import BookieId
+from octavo.protocol.messages import Added, ReadAnswer
+from support.raw_client import RawClient, add, read, seal
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MetadataStore]:
+    async with await open_metadata_store("memory://", create=True) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def running(directory: Path, store: MetadataStore, seed: int = 1) -> AsyncIterator[Bookie]:
+    config = load_config(None, {}, {"data_dir": directory, "port": 0, "journal_segment_bytes": 16 << 20})
+    filesystem = RealFileSystem()
+    try:
+        bookie = await Bookie.start(
+            config, filesystem=filesystem, store=store, rng=random.Random(seed), software="0-test"
+        )
+        try:
+            yield bookie
+        finally:
+            await bookie.stop()
+    finally:
+        await filesystem.close()
+
+
+async def copied(original: Path) -> Path:
+    """As ``cp -r`` copies a folder in use."""
+    copy = original.with_name("copy")
+    await asyncio.to_thread(shutil.copytree, original, copy)
+    return copy
+
+
+def generation(directory: Path) -> int:
+    cookie = decode_cookie((directory / COOKIE_NAME).read_bytes())
+    assert cookie is not None
+    return cookie.generation
+
+
+async def register(store: MetadataStore, bookie_id: BookieId, address: str) -> None:
+    """What a bookie leaves that was killed a moment ago."""
+    await store.register_bookie(
+        BookieRegistration(
+            bookie_id=bookie_id, address=address, state=BookieState.WRITABLE, version="0", boot_id="before"
+        )
+    )
+
+
+async def test_copy_beside_a_bookie_that_serves_is_refused_and_neither_is_changed(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    async with running(tmp_path / "original", store) as original:
+        copy = await copied(tmp_path / "original")
+        for seed in (2, 3):
+            with pytest.raises(IdentityRefusedError, match=rf"serves already, at {original.address}.* a copy"):
+                async with running(copy, store, seed):
+                    pass
+        assert generation(copy) == generation(tmp_path / "original") == 1
+        assert [bookie.address for bookie in (await store.list_bookies()).values()] == [original.address]
+        host, _, port = original.address.rpartition(":")
+        async with RawClient(host, int(port)) as client:
+            await client.greet()
+            assert isinstance(await client.ask(add(1, seal(1, 0, [b"goes on"]))), Added)
+            assert isinstance(await client.ask(read(1, 0, 0)), ReadAnswer)
+
+
+async def test_folder_that_was_moved_starts_elsewhere_and_what_was_left_behind_does_not(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    async with running(tmp_path / "original", store) as bookie:
+        bookie_id = bookie.bookie_id
+    copy = await copied(tmp_path / "original")
+    async with running(copy, store, 2) as moved:
+        assert moved.bookie_id == bookie_id
+        with pytest.raises(IdentityRefusedError):
+            async with running(tmp_path / "original", store, 3):
+                pass
+
+
+@pytest.mark.parametrize("listener", ["nobody", "another bookie", "somebody silent", "somebody loud"])
+async def test_registration_left_by_a_kill_stops_no_start(
+    tmp_path: Path, store: MetadataStore, listener: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_self, "ANSWER_SECONDS", 0.05)
+    async with running(tmp_path / "bookie", store) as bookie:
+        bookie_id, freed = bookie.bookie_id, bookie.address
+
+    async def loud(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(loud if listener == "somebody loud" else silent, "127.0.0.1", 0)
+    async with server, running(tmp_path / "other", store, 7) as other:
+        port = server.sockets[0].getsockname()[1]
+        address = {
+            "nobody": freed,
+            "another bookie": other.address,
+            "somebody silent": f"127.0.0.1:{port}",
+            "somebody loud": f"127.0.0.1:{port}",
+        }[listener]
+        await register(store, bookie_id, address)
+        async with running(tmp_path / "bookie", store, 2) as again:
+            assert again.bookie_id == bookie_id
+            assert (await store.list_bookies())[bookie_id].address == again.address
