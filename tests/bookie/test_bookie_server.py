@@ -53,13 +53,17 @@ WIRE_DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "wire-protocol.m
 
 
 @asynccontextmanager
-async def running_bookie(directory: Path, store: MetadataStore, **settings: object) -> AsyncIterator[Bookie]:
+async def running_bookie(
+    directory: Path, store: MetadataStore, *, seed: int = 1, **settings: object
+) -> AsyncIterator[Bookie]:
     config: BookieConfig = load_config(
         None, {}, {"data_dir": directory, "port": 0, "journal_segment_bytes": 16 << 20, **settings}
     )
     filesystem = RealFileSystem()
     try:
-        bookie = await Bookie.start(config, filesystem=filesystem, store=store, rng=random.Random(1), software="0-test")
+        bookie = await Bookie.start(
+            config, filesystem=filesystem, store=store, rng=random.Random(seed), software="0-test"
+        )
         try:
             yield bookie
         finally:
@@ -403,7 +407,7 @@ async def test_a_port_in_use_is_one_clear_error_and_leaves_nothing_running(
 ) -> None:
     port = int(bookie.address.rpartition(":")[2])
     with pytest.raises(BookieStartError, match=f"port {port} of 127.0.0.1 is in use"):
-        async with running_bookie(tmp_path / "second", store, port=port):
+        async with running_bookie(tmp_path / "second", store, seed=2, port=port):
             pass
     assert list(await store.list_bookies()) == [bookie.bookie_id]
 
