@@ -83,7 +83,7 @@ class LedgerView:
 
     def on_entries(self, entries: Sequence[Entry]) -> bool:
         """Verified entries arrived, ids ascending. Gives whether the LAC moved."""
-        if not entries:
+        if self.closed or not entries:
             return False
         last = entries[-1]
         self._mark(last.entry_id, last.length)

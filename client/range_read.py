@@ -14,6 +14,7 @@ from octavo.client.options import ClientOptions
 from octavo.client.pool import ConnectionPool
 from octavo.client.read_plan import Ask, ReadPlan, Segment, VerdictKind, preference_order
 from octavo.protocol.entries import Entry, Opener
+from octavo.protocol.entry_columns import open_columns
 from octavo.protocol.errors import DigestMismatchError, InternalError, OctavoError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
@@ -100,14 +101,22 @@ class ReplicaReader:
         return preference_order(bookies, [self._lots[bookie_id] for bookie_id in bookies], self.blame.blamed())
 
     def begin(
-        self, quorums: Quorums, bookies: Sequence[BookieId], first: int, last: int, *, blame_absent: bool
+        self,
+        quorums: Quorums,
+        bookies: Sequence[BookieId],
+        first: int,
+        last: int,
+        *,
+        blame_absent: bool,
+        columns: bool = False,
     ) -> "RangeRead":
         """Start to read ``first..last`` of a fragment with this ensemble.
 
         ``blame_absent``: the entries ought to be there, so a replica without them is asked last for a while.
+        ``columns``: entries need not be opened one by one.
         """
         plan = ReadPlan(quorums, bookies, self.preference(bookies), first, last, budget_bytes=RANGE_BYTES_MAX)
-        read = RangeRead(self, plan, asked_last=last, blame_absent=blame_absent)
+        read = RangeRead(self, plan, asked_last=last, blame_absent=blame_absent, columns=columns)
         self._under_way.add(read)
         read.start()
         return read
@@ -116,6 +125,14 @@ class ReplicaReader:
         """End every read under way: whoever waits for one gets an error."""
         for read in list(self._under_way):
             read.abandon(make_error())
+
+    def open_columns(self, sealed: Sequence[bytes]) -> tuple[Sequence[Entry], bool]:
+        """As :meth:`open_entries`, without a step per entry where all is ordinary and well."""
+        columns = open_columns(self._opener, sealed)
+        if columns is None:
+            return self.open_entries(sealed)
+        self._on_entries(columns)
+        return columns, False
 
     def open_entries(self, sealed: Sequence[bytes]) -> tuple[list[Entry], bool]:
         """The entries that verify, in order of ids, and whether there were others."""
@@ -149,15 +166,18 @@ def _not_below(entry: Entry, following: Entry) -> bool:
 class RangeRead:
     """One plan being carried out. :meth:`wait` returns once it is done; what it found is in :attr:`plan`."""
 
-    def __init__(self, replicas: ReplicaReader, plan: ReadPlan, *, asked_last: int, blame_absent: bool) -> None:
+    def __init__(
+        self, replicas: ReplicaReader, plan: ReadPlan, *, asked_last: int, blame_absent: bool, columns: bool = False
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.plan = plan
         self.asked_last = asked_last
         """Last id it set out to get; the plan may have given up the end of it."""
-        self.sources: list[tuple[BookieId, list[Entry]]] = []
+        self.sources: list[tuple[BookieId, Sequence[Entry]]] = []
         """What each answer brought that verified."""
         self._replicas = replicas
         self._blame_absent = blame_absent
+        self._open = replicas.open_columns if columns else replicas.open_entries
         self._loop = loop
         self._done: asyncio.Future[None] = loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
@@ -196,7 +216,7 @@ class RangeRead:
     def _judge(self, ask: Ask, outcome: Reply | OctavoError) -> list[Ask]:
         blame = self._replicas.blame
         if isinstance(outcome, ReadAnswer):
-            entries, damaged = self._replicas.open_entries(outcome.entries)
+            entries, damaged = self._open(outcome.entries)
             if entries:
                 self.sources.append((ask.bookie_id, entries))
             expected = _id_count(ask, min(outcome.last_covered, ask.last))

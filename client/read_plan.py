@@ -37,6 +37,7 @@ from itertools import chain
 from operator import itemgetter
 
 from octavo.protocol.entries import Entry
+from octavo.protocol.entry_columns import EntryColumns
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.quorums import Quorums
 
@@ -135,7 +136,7 @@ class ReadPlan:
         self._open: list[Segment] = self._with_residues(Segment(first, last, residues), residues)
         self._asks: dict[int, Ask] = {}
         self._slow: frozenset[int] = frozenset()
-        self._found: list[list[Entry]] = []
+        self._found: list[Sequence[Entry]] = []
         self._held_bytes = 0
         self._next_number = 0
 
@@ -184,7 +185,7 @@ class ReadPlan:
             stop += 1
         return range(first, stop)
 
-    def found_prefix(self) -> list[Entry]:
+    def found_prefix(self) -> Sequence[Entry]:
         """The entries from ``first`` up to the lowest open id, in order."""
         if len(self._found) == 1 and not self._open:
             return self._found[0]
@@ -254,9 +255,12 @@ class ReadPlan:
         ids = range(segment.first, covered + 1)
         if ask.first != segment.first or ask.last != segment.last or len(entries) != len(ids):
             return False
-        if list(map(_entry_id, entries)) != list(ids):
+        if isinstance(entries, EntryColumns):
+            if entries.entry_ids != ids:
+                return False
+        elif list(map(_entry_id, entries)) != list(ids):
             return False
-        self._keep(list(entries))
+        self._keep(entries)
         self._open = [] if covered == segment.last else [replace(segment, first=covered + 1)]
         return True
 
@@ -292,9 +296,12 @@ class ReadPlan:
             # Segments come in no particular order: those after one answer are grouped by their verdicts.
             self._keep(sorted(taken, key=_entry_id))
 
-    def _keep(self, entries: list[Entry]) -> None:
+    def _keep(self, entries: Sequence[Entry]) -> None:
         self._found.append(entries)
-        self._held_bytes += sum(map(len, map(itemgetter(2), entries)))
+        if isinstance(entries, EntryColumns):
+            self._held_bytes += entries.payload_bytes
+        else:
+            self._held_bytes += sum(map(len, map(itemgetter(2), entries)))
 
     def _shrink(self) -> None:
         """Give up everything above the lowest open id; if that is the very first one, go on getting it."""

@@ -49,8 +49,8 @@ itself."""
 class EntryBatch(NamedTuple):
     """Consecutive entries as they arrived, and which bookies gave them."""
 
-    entries: list[Entry]
-    """At least one, in order."""
+    entries: Sequence[Entry]
+    """At least one, in order; as :class:`EntryColumns` where they arrived as one ordinary answer."""
     sources: Sequence[tuple[BookieId, Sequence[Entry]]]
     """What each answer brought; an entry may be in several, with the same bytes."""
 
@@ -200,7 +200,7 @@ class LedgerReader:
         self._check_range(first, last)
         if not confirmed or self._view.closed:
             self._check_readable(last)
-        return self._batches(first, last)
+        return self._batches(first, last, columns=True)
 
     def follow(self, first: int = 0) -> AsyncGenerator[Entry]:
         """Iterate from ``first`` on and wait for more, up to the last add confirmed as it advances; ends after the last
@@ -300,42 +300,43 @@ class LedgerReader:
             else:
                 await self._tail.wait_change()
 
-    async def _chunks(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
+    async def _chunks(self, first: int, last: int) -> AsyncGenerator[Sequence[Entry]]:
         """Entries ``first..last`` in order, several requests ahead of whoever consumes them."""
         async with aclosing(self._batches(first, last)) as batches:
             async for batch in batches:
                 yield batch.entries
 
-    async def _batches(self, first: int, last: int) -> AsyncGenerator[EntryBatch]:
+    async def _batches(self, first: int, last: int, *, columns: bool = False) -> AsyncGenerator[EntryBatch]:
         ahead: deque[RangeRead] = deque()
         position = first
         begun = first - 1
         try:
             while position <= last:
-                begun = self._read_ahead(ahead, begun, last)
+                begun = self._read_ahead(ahead, begun, last, columns=columns)
                 read = ahead.popleft()
-                batch = await self._complete(read)
+                batch = await self._complete(read, columns=columns)
                 position += len(batch.entries)
                 if position <= read.asked_last:
-                    ahead.appendleft(self._begin(position, read.asked_last))
-                begun = self._read_ahead(ahead, begun, last)
+                    ahead.appendleft(self._begin(position, read.asked_last, columns=columns))
+                begun = self._read_ahead(ahead, begun, last, columns=columns)
                 yield batch
         finally:
             for read in ahead:
                 read.abandon()
 
-    def _read_ahead(self, ahead: deque[RangeRead], begun: int, last: int) -> int:
+    def _read_ahead(self, ahead: deque[RangeRead], begun: int, last: int, *, columns: bool) -> int:
         """Begin chunks while there is room for them; gives the last id of the last one."""
         chunk_bytes = min(FRAME_PAYLOAD_BYTES_TARGET, self._options.read_ahead_bytes)
         chunks_max = min(self._options.read_ahead_requests, self._options.read_ahead_bytes // chunk_bytes)
         entries_max = int(chunk_bytes // (self._entry_bytes + OVERHEAD_BYTES_MAX)) or 1
         while begun < last and len(ahead) < chunks_max:
-            read = self._begin(begun + 1, min(last, begun + min(entries_max, ENTRIES_PER_FRAME_MAX)))
+            asked_last = min(last, begun + min(entries_max, ENTRIES_PER_FRAME_MAX))
+            read = self._begin(begun + 1, asked_last, columns=columns)
             ahead.append(read)
             begun = read.asked_last
         return begun
 
-    def _begin(self, first: int, last: int) -> RangeRead:
+    def _begin(self, first: int, last: int, *, columns: bool = False) -> RangeRead:
         """Begin to read ``first..last``, or what of it lies in the fragment of ``first``."""
         self._check_open()
         metadata = self._view.metadata
@@ -344,9 +345,11 @@ class LedgerReader:
         if fragment_last is not None:
             last = min(last, fragment_last)
         confirmed = last <= self._view.readable_end
-        return self._replicas.begin(self._quorums, fragment.bookies, first, last, blame_absent=confirmed)
+        return self._replicas.begin(
+            self._quorums, fragment.bookies, first, last, blame_absent=confirmed, columns=columns
+        )
 
-    async def _complete(self, read: RangeRead) -> EntryBatch:
+    async def _complete(self, read: RangeRead, *, columns: bool) -> EntryBatch:
         """The entries of a chunk, or a beginning of it: at least one. Tries again as the module says."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.read_quorum_timeout_seconds
@@ -379,7 +382,7 @@ class LedgerReader:
             if pause_seconds:
                 await asyncio.sleep(pause_seconds * (0.5 + self._draw() / 2))
             pause_seconds = min(max(2 * pause_seconds, _RETRY_SECONDS_MIN), _RETRY_SECONDS_MAX)
-            read = self._begin(read.plan.first, read.asked_last)
+            read = self._begin(read.plan.first, read.asked_last, columns=columns)
 
     async def _wait(self, read: RangeRead) -> None:
         """Wait for a read that nobody else waits for."""

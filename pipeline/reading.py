@@ -17,12 +17,12 @@ from octavo.pipeline.planning import EntryRange
 from octavo.protocol.errors import NoSuchEntryError, NoSuchLedgerError, QuorumLostError
 from octavo.protocol.ids import EntryId
 
-RECORD_BATCH_BYTES = 2 * 1024 * 1024
-"""Payload gathered into one record batch: enough that what a batch costs by itself is little, small beside the memory
-of a worker."""
+RECORD_BATCH_BYTES = 1024 * 1024
+"""Payload after which a record batch is handed over: enough that what a batch costs by itself is little, so little
+that the processor's caches still hold it when it is written."""
 
-RECORD_BATCH_ROWS_MAX = 32 * 1024
-"""Rows of one record batch where entries are small."""
+RECORD_BATCH_ROWS = 16 * 1024
+"""Rows after which one is handed over where entries are small."""
 
 GAP_ROWS_MAX = 64 * 1024
 """Rows of one record batch of entries that cannot be had."""
@@ -105,8 +105,9 @@ async def _record_batches(
             if batch is not None:
                 gathered.append(batch)
                 rows += len(batch.entries)
-                payload_bytes += batch.entries[-1].length - batch.entries[0].length + len(batch.entries[0].payload)
-                if payload_bytes < RECORD_BATCH_BYTES and rows < RECORD_BATCH_ROWS_MAX:
+                begin, end = batch.entries[0], batch.entries[-1]
+                payload_bytes += end.length - begin.length + len(begin.payload)
+                if payload_bytes < RECORD_BATCH_BYTES and rows < RECORD_BATCH_ROWS:
                     continue
             if gathered:
                 yield gathered[-1].entries[-1].entry_id, entries_as_arrow(columns, gathered, fragment_of)

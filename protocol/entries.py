@@ -78,6 +78,11 @@ _OVERHEAD_BYTES = {1: SEALED_BYTES_MIN, 2: OVERHEAD_BYTES_MAX}
 """Digest code -> bytes of a sealed entry that are not payload."""
 
 
+def digest_code_of(digest: Digest) -> int:
+    """What stands for the digest in a header."""
+    return _DIGEST_CODES[digest]
+
+
 class Header(NamedTuple):
     """The fields of a sealed entry's header, as they stand in the bytes."""
 
@@ -201,12 +206,18 @@ _PAYLOAD_SLICE = slice(HEADER.size, -CHECKSUM.size)
 class Opener:
     """Verifies and opens sealed entries of one ledger. The reader's side of :class:`Sealer`."""
 
-    __slots__ = ("_digest_code", "_ledger_id", "_mac_key")
+    __slots__ = ("_digest_code", "_ledger_id", "_mac_key", "digest")
 
     def __init__(self, ledger_id: LedgerId, digest: Digest, secrets: LedgerSecrets) -> None:
+        self.digest = digest
         self._ledger_id = ledger_id
         self._digest_code = _DIGEST_CODES[digest]
         self._mac_key = secrets.mac_key if digest is Digest.HMAC_SHA256 else None
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The ledger whose entries it opens."""
+        return self._ledger_id
 
     def open(self, sealed: bytes) -> Entry:
         """The entry in ``sealed``. Raises :class:`DigestMismatchError` when its bytes or its ledger are not what was
@@ -382,6 +393,15 @@ def _checksum_of_intact(size: int, count: int) -> int:
     """The CRC32C of ``count`` intact entries of ``size`` bytes each, back to back; that of made-up ones serves."""
     made_up = bytes(size - CHECKSUM.size)
     return _crc32c((made_up + CHECKSUM.pack(_crc32c(made_up))) * count)
+
+
+def all_intact(entries: Sequence[bytes], sizes: Sequence[int], data: bytes) -> bool:
+    """Whether the checksum of each entry matches its bytes. ``sizes``: of each, at least a header and checksum;
+    ``data``: all of them back to back, for one checksum tells where all have one size."""
+    size, count = sizes[0], len(sizes)
+    if sizes.count(size) == count:
+        return _crc32c(data) == _checksum_of_intact(size, count)
+    return set(map(_crc32c, entries)) == {RESIDUE}
 
 
 def _verify_regular(ledger_id: LedgerId, sizes: list[int], data: bytes) -> SealedBatch | None:
