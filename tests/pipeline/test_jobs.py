@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.processes import Up
 from support.raw_client import PASSWORD, RawClient, add, seal
-from support.spark import collected, ledger_payloads, scan, with_client, write_ledger
+from support.spark import bookie_ids, bookies_of, collected, ledger_payloads, scan, with_client, write_ledger
 from support.tree import ROOT
 
 import octavo
@@ -36,11 +36,6 @@ def jobs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 # --- verify ----------------------------------------------------------------------------------------------------------
-
-
-def bookies_of(up: Up) -> dict[str, str]:
-    """Bookie id -> address."""
-    return {bookie["bookie_id"]: bookie["address"] for bookie in up.run("bookies", "--json").json}
 
 
 async def plant_ledger(up: Up, bookies: dict[str, str], harm: dict[str, dict[int, bytes | None]]) -> int:
@@ -136,17 +131,6 @@ def flip_bits(folders: dict[str, Path], places: list[tuple[int, int, int]]) -> l
         file.write_bytes(data)
         done.append((names[index], entry_id))
     return done
-
-
-def bookie_ids(up: Up) -> dict[str, str]:
-    """Folder of a bookie -> its id, which its cookie holds."""
-    folders = [folder for folder in up.directory.iterdir() if folder.is_dir() and "bookie" in folder.name]
-    return {
-        folder.name: bookie_id
-        for folder in folders
-        for bookie_id in bookies_of(up)
-        if any(bookie_id.encode() in cookie.read_bytes() for cookie in folder.rglob("cookie"))
-    }
 
 
 def test_an_entry_that_no_bookie_has_is_named_with_each_bookie_or_becomes_one_row_without_a_value(

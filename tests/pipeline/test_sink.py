@@ -1,17 +1,23 @@
 """Rows to ledgers: published all at once, exactly once, and nothing is left behind."""
 
-import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import override
 
 import pytest
 from octavo.pipeline.datasets import Tags, dataset_store
+from octavo.pipeline.datasource import OctavoDataSource
 from octavo.pipeline.manifest import PublishedLedger
 from octavo.pipeline.options import ClusterOptions
+from octavo.pipeline.sink import StreamSink, sink_columns
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from support.processes import Up, wait_until
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+from support.processes import Up, is_running, wait_until
 from support.spark import ledger_payloads, scan, with_client, write_ledger
 
 import octavo
@@ -167,12 +173,17 @@ def test_tasks_that_fail_are_tried_again_and_publish_once(spark: SparkSession, s
 # --- streaming -------------------------------------------------------------------------------------------------------
 
 
-def run_stream(spark: SparkSession, uri: str, folder: Path, dataset: str, source: str) -> None:
+def start_stream(
+    spark: SparkSession, uri: str, folder: Path, dataset: str, source: str, *, sink: str = "octavo"
+) -> StreamingQuery:
     stream = spark.readStream.format("octavo").option("metadata", uri).option("ledgers", source)
     frame = stream.option("maxEntriesPerTrigger", "40").load()
-    writer = frame.select("value").writeStream.format("octavo").option("metadata", uri).option("dataset", dataset)
-    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    writer = frame.select("value").writeStream.format(sink).option("metadata", uri).option("dataset", dataset)
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+
+
+def run_stream(spark: SparkSession, uri: str, folder: Path, dataset: str, source: str) -> None:
+    assert start_stream(spark, uri, folder, dataset, source).awaitTermination(120)
 
 
 def test_a_batch_that_is_played_again_publishes_nothing_twice(spark: SparkSession, sinks: Up, tmp_path: Path) -> None:
@@ -201,21 +212,59 @@ def test_what_a_batch_wrote_before_its_driver_died_is_swept_by_its_second_time(
     assert left not in tagged(sinks.uri, "died")
 
 
+def register_held(spark: SparkSession, folder: Path) -> None:
+    """A format ``octavo-held``, whose streaming sink says in ``folder`` that a batch is written, and commits it when
+    it is told to."""
+
+    class HeldSink(StreamSink):
+        @override
+        def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+            (folder / f"written-{batchId}").touch()
+            while not (folder / "commit").exists():
+                time.sleep(0.01)
+            super().commit(messages, batchId)
+
+    class HeldSource(OctavoDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "octavo-held"
+
+        @override
+        def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
+            options = self._sink_options()
+            return HeldSink(options, sink_columns(schema, options), overwrite=overwrite)
+
+    spark.dataSource.register(HeldSource)
+
+
 def test_a_bookie_killed_between_writing_and_commit_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with Up(tmp_path / "data", "--bookies", 3) as up:
+    register_held(spark, tmp_path)
+    with Up(tmp_path / "data") as up:
         up.wait_ready()
         source = write_ledger(up.uri, [b"%d" % i for i in range(120)])
-        name = sorted(up.pids)[0]
-        killer = threading.Thread(target=kill_when_written, args=(up, name, "killed"))
-        killer.start()
-        run_stream(spark, up.uri, tmp_path, "killed", str(source))
-        killer.join()
+        query = start_stream(spark, up.uri, tmp_path, "killed", str(source), sink="octavo-held")
+        try:
+            wait_until((tmp_path / "written-0").exists, "the first batch is written")
+            written = tagged(up.uri, "killed")
+            assert written
+            assert with_client(up.uri, lambda client: states(client, written)) == {octavo.LedgerState.CLOSED}
+            with pytest.raises(octavo.InvalidArgumentError, match="there is no dataset 'killed'"):
+                published(up.uri, "killed")
+            name, pid = next(iter(up.pids.items()))
+            up.kill_bookie(name)
+            wait_until(lambda: not is_running(pid), "the bookie is dead")
+            (tmp_path / "commit").touch()
+            assert query.awaitTermination(120)
+        finally:
+            (tmp_path / "commit").touch()
+            query.stop()
+        ledger_ids = {ledger.ledger_id for ledger in published(up.uri, "killed")}
+        assert ledger_ids > written, "what was written before is what is published, and more batches came"
         assert sorted(values(spark, up.uri, "killed")) == list(range(120))
-        assert tagged(up.uri, "killed") == {ledger.ledger_id for ledger in published(up.uri, "killed")}
+        assert tagged(up.uri, "killed") == ledger_ids
 
 
-def kill_when_written(up: Up, name: str, dataset: str) -> None:
-    wait_until(lambda: bool(tagged(up.uri, dataset)), "the first batch has written")
-    up.kill_bookie(name)
+async def states(client: octavo.Client, ledger_ids: Iterable[int]) -> set[octavo.LedgerState]:
+    return {(await client.ledger_metadata(ledger_id)).state for ledger_id in ledger_ids}

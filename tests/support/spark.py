@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo.pipeline import register
 from pyspark.sql import DataFrame, SparkSession
+from support.processes import Up
 
 import octavo
 
@@ -106,3 +107,19 @@ def collected(frame: DataFrame) -> list[tuple[int, int, bytes | None]]:
 def rows_of(ledger_id: int, payloads: Sequence[bytes], first: int = 0) -> list[tuple[int, int, bytes | None]]:
     """What :func:`collected` gives for entries from ``first`` on."""
     return [(ledger_id, entry_id, payload) for entry_id, payload in enumerate(payloads, first)]
+
+
+def bookies_of(up: Up) -> dict[str, str]:
+    """Bookie id -> address."""
+    return {bookie["bookie_id"]: bookie["address"] for bookie in up.run("bookies", "--json").json}
+
+
+def bookie_ids(up: Up) -> dict[str, str]:
+    """Folder of a bookie -> its id, which its cookie holds."""
+    folders = [folder for folder in up.directory.iterdir() if folder.is_dir() and "bookie" in folder.name]
+    return {
+        folder.name: bookie_id
+        for folder in folders
+        for bookie_id in bookies_of(up)
+        if any(bookie_id.encode() in cookie.read_bytes() for cookie in folder.rglob("cookie"))
+    }
