@@ -96,6 +96,16 @@ class Client(ABC):
     """Whether it never acknowledges anything to anybody."""
 
     @property
+    def may_add(self) -> bool:
+        """Whether it may yet send an ordinary add or an explicit LAC."""
+        return not (self.acknowledges_nothing or self.finished)
+
+    @property
+    def may_want_lac(self) -> bool:
+        """Whether what a bookie says of LACs may yet make a difference to it."""
+        return not self.finished
+
+    @property
     def did_not_happen_from(self) -> int | None:
         """Its caller was told that no entry from this id on has happened (PROTOCOL W6)."""
         return None

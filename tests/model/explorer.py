@@ -12,6 +12,7 @@ names of its first state, though the states in between were visited under interc
 import random
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 
@@ -29,7 +30,8 @@ class Model[S: Hashable, A](Protocol):
         """Everything that can happen in a state, and the state after it."""
 
     def representative(self, state: S) -> S:
-        """The one state that stands for all those equal to ``state`` but for an interchange of equals."""
+        """The one state that stands for all those equal to ``state`` but for an interchange of equals, and for what is
+        bound to happen and makes no difference."""
 
     def violation(self, state: S) -> str | None:
         """Which promise the state breaks, in words; None when all hold."""
@@ -182,14 +184,28 @@ def _tell[S: Hashable, A](model: Model[S, A], path: list[S]) -> list[str]:
     """The path as lines, in the names of its first state."""
     state = path[0]
     lines = [f"    {line}" for line in model.describe_state(state)]
-    for number, wanted in enumerate(path[1:], start=1):
-        action, following = next(
-            (action, successor)
-            for action, successor in model.successors(state)
-            if model.representative(successor) == wanted
-        )
-        lines.append(f"{number:3} {model.describe_action(state, action)}")
-        state = following
+    number = 0
+    for before, wanted in pairwise(path):
+        for action, following in _way(model, state, before, wanted):
+            number += 1
+            lines.append(f"{number:3} {model.describe_action(state, action)}")
+            state = following
     if len(path) > 1:
         lines += [f"    {line}" for line in model.describe_state(state)]
     return lines
+
+
+def _way[S: Hashable, A](model: Model[S, A], state: S, before: S, wanted: S) -> list[tuple[A, S]]:
+    """The shortest way from a state that ``before`` stands for to one that ``wanted`` stands for: of one step, unless
+    the model takes things for done that have yet to happen in the state.
+    """
+    ways: dict[S, tuple[tuple[A, S], ...]] = {state: ()}
+    for reached in (queue := [state]):
+        for action, successor in model.successors(reached):
+            representative = model.representative(successor)
+            if representative == wanted:
+                return [*ways[reached], (action, successor)]
+            if representative == before and successor not in ways:
+                ways[successor] = (*ways[reached], (action, successor))
+                queue.append(successor)
+    raise AssertionError("every state of a path follows from the one before it")

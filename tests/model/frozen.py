@@ -5,7 +5,7 @@ after them, and was gone at any moment; an earlier recovery may have fenced some
 caller was told is assumed to be all that can have been acknowledged: the strictest for whoever recovers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -21,23 +21,31 @@ QUORUMS = Quorums(3, 3, 2)
 BOOKIES = 4
 ENTRIES_MAX = 2
 
-HISTORIES: tuple[tuple[tuple[int, str], ...], ...] = (
+type History = tuple[tuple[int, str], ...]
+"""Fragments by first id and bookies."""
+
+HISTORIES: tuple[History, ...] = (
     ((0, "abc"),),
     ((0, "abc"), (1, "abd")),
     ((0, "abc"), (2, "abd")),
 )
-"""Fragments by first id and bookies. A change before the first entry replaces the only fragment, and is like none."""
+"""A change before the first entry replaces the only fragment, and is like none."""
 
 
 def placements(
-    entries: int, *, fences: bool = False, explicit_lacs: bool = False, late_adds: bool = False
+    entries: int,
+    *,
+    histories: Sequence[History] = HISTORIES,
+    fences: bool = False,
+    explicit_lacs: bool = False,
+    late_adds: bool = False,
 ) -> Iterator[Placement]:
-    """Every one of so many entries.
+    """Every one of so many entries, after each of ``histories``.
 
     ``fences``: also those with bookies fenced before, or the metadata IN_RECOVERY; ``explicit_lacs``: also those with
     explicit LACs; ``late_adds``: every entry not placed on a bookie is still on its way there.
     """
-    for history in HISTORIES:
+    for history in histories:
         ledger = metadata(QUORUMS, *history)
         for holdings in product(range(1 << entries), repeat=BOOKIES):
             acknowledged = _acknowledged(ledger, holdings, entries)

@@ -320,6 +320,10 @@ class MachineRecovery(Client):
         return self._blocked is not None or self._end is not None
 
     @property
+    def may_want_lac(self) -> bool:
+        return self._machine is None or not self._machine.fence_over
+
+    @property
     def settled(self) -> LedgerMetadata | None:
         return self._end
 

@@ -164,6 +164,14 @@ class PipelineWriter(Client):
         return self._replication.acknowledged
 
     @property
+    def may_add(self) -> bool:
+        return not self._replication.stopped
+
+    @property
+    def may_want_lac(self) -> bool:
+        return False
+
+    @property
     def did_not_happen_from(self) -> int | None:
         if self._failure is not None:
             return self._replication.pipeline.highest_sent + 1

@@ -136,6 +136,7 @@ def left_behind(
     entries: int,
     recoveries: int,
     reads_ahead: int | None = None,
+    histories: Sequence[frozen.History] = frozen.HISTORIES,
     fences: bool = False,
     explicit_lacs: bool = False,
     late_adds: bool = False,
@@ -153,7 +154,9 @@ def left_behind(
         f"E=3 Qw=3 Qa=2, {what}",
         frozen.QUORUMS,
         frozen.BOOKIES,
-        lambda: frozen.placements(entries, fences=fences, explicit_lacs=explicit_lacs, late_adds=late_adds),
+        lambda: frozen.placements(
+            entries, histories=histories, fences=fences, explicit_lacs=explicit_lacs, late_adds=late_adds
+        ),
         clients,
         PAYLOADS[:entries],
         budget=budget,
@@ -205,8 +208,7 @@ JOBS: tuple[Job, ...] = (
             entries=1,
             recoveries=1,
             breaks=1,
-        ),
-        states_max=LARGE,
+        )
     ),
     Job(
         live(
@@ -234,8 +236,20 @@ JOBS: tuple[Job, ...] = (
             explicit_lacs=True,
         )
     ),
-    Job(left_behind("two recoveries of all that a writer of one can leave", entries=1, recoveries=2), states_max=LARGE),
-    Job(left_behind("two recoveries of all that a writer of two can leave", entries=2, recoveries=2), states_max=LARGE),
+    Job(left_behind("two recoveries of all that a writer of one can leave", entries=1, recoveries=2), quick=True),
+    *(
+        Job(
+            left_behind(
+                f"two recoveries of all that a writer of two can leave, fences, LACs; {history}",
+                entries=2,
+                recoveries=2,
+                histories=[frozen.HISTORIES[number]],
+                fences=True,
+                explicit_lacs=True,
+            )
+        )
+        for number, history in enumerate(("one fragment", "a second one at 1", "a second one at 2"))
+    ),
     Job(
         left_behind(
             "specification: two recoveries of all that a writer of two can leave",

@@ -18,6 +18,7 @@ from model.client import BEGIN, Client, Event, Step
 from model.exchange import STORE, Change, Changed, Conflict, Failed, Found, Message, Read, possible_answers
 from model.explorer import BrokenPromiseError
 from model.faults import Faults
+from model.foregone import Foregone
 from model.interning import Interner
 from model.promises import Promises
 from model.renaming import interchanges
@@ -69,6 +70,8 @@ class World:
         self._reduces_orphans = setting.reduced and nothing_is_lost
         self._promises = Promises(setting.quorums, setting.payloads, setting.bookie)
         self._faults = Faults(self)
+        settles = self._reduces_orphans and not setting.bookie.syncs
+        self._foregone = Foregone(self, written=len(setting.payloads)) if settles else None
         self._teller = Teller(self)
         sizes = setting.bookies, setting.quorums.ensemble_size
         self.symmetry = Symmetry(self, interchanges(*sizes, setting.like_clients) if setting.symmetric else [])
@@ -102,7 +105,7 @@ class World:
         found: list[tuple[Action, State]] = []
         if all(self.clients[client].finished for client in state[2]):
             return found
-        alone = self._alone(state)
+        alone = self.alone(state)
         if alone is not None:
             return self._events_of(state, alone)
         previous = -1
@@ -129,7 +132,7 @@ class World:
         found += self._faults.of(state)
         return found
 
-    def _alone(self, state: State) -> int | None:
+    def alone(self, state: State) -> int | None:
         """A client that nobody else can affect before it acts: everything it waits for is an answer under way.
 
         What it does then and what everybody else does are independent: its events can come first, and no state that
@@ -182,7 +185,7 @@ class World:
         after, answers = self.receive(bookies[server], number)
         changed = replaced(bookies, server, after)
         if after != bookies[server]:
-            rest = self._still_useful(changed, rest)
+            rest = self.still_useful(changed, rest)
         whole = metadata, changed, clients, rest, budget
         found = [(("arrive", number, 0), self.answers_sent(whole, answers))]
         if budget[CUT] and isinstance(message.request, Read) and message.request.last > message.request.first:
@@ -190,7 +193,7 @@ class World:
             found += [(("cut", number, 0), self.answers_sent(cut, (self._cut_off(answer),))) for answer in answers]
         return found
 
-    def _still_useful(self, bookies: tuple[int, ...], messages: tuple[int, ...]) -> tuple[int, ...]:
+    def still_useful(self, bookies: tuple[int, ...], messages: tuple[int, ...]) -> tuple[int, ...]:
         """Sorted, without the orphans that change nothing, and never will, like the second of two equal ones."""
         if not self._reduces_orphans:
             return tuple(sorted(messages))
@@ -304,7 +307,7 @@ class World:
         metadata, bookies, clients, messages, budget = state
         after, sent = taken
         if after != clients[index]:
-            messages = self._still_useful(bookies, self._cared_for(index, after, messages))
+            messages = self.still_useful(bookies, self._cared_for(index, after, messages))
             clients = replaced(clients, index, after)
         return metadata, bookies, clients, with_messages(messages, sent), budget
 
@@ -367,7 +370,11 @@ class World:
     # --- for the explorer ---------------------------------------------------------------------------------------------
 
     def representative(self, state: State) -> State:
-        return self.symmetry.representative(state)
+        return self.symmetry.representative(self.settled(state))
+
+    def settled(self, state: State) -> State:
+        """The state once all that is decided has happened (:mod:`model.foregone`)."""
+        return state if self._foregone is None else self._foregone.settled(state)
 
     def violation(self, state: State) -> str | None:
         metadata, bookies, clients, _, budget = state

@@ -1,0 +1,193 @@
+"""What is decided already, though it has not happened: states that differ only by that are one.
+
+* *A fence that nobody can meet.* A fence refuses ordinary adds, and does nothing else. Where no ordinary add is on its
+  way to a bookie and no client will send another one, a fenced bookie and one that is not answer every request alike
+  for ever after. All of them count as fenced.
+* *An explicit LAC that nobody will ask for.* Once the writer tells none and no recovery looks for LACs any more, what a
+  bookie was told, and what it answers to a late question, is the same as nothing.
+* *An answer that can only be one.* A request that changes nothing at its bookie, and that the bookie would answer in
+  the same way whenever it came, may as well be answered now: its arrival is independent of everything else that can
+  happen. Such are an add that is refused because of the fence, one of a recovery whose entries are there already, and a
+  read from a fenced bookie that holds every entry that anybody could still bring it.
+
+Only where bookies lose nothing and every step of theirs is durable at once.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from model.exchange import STORE, Add, Lac, Read, ReadLac, WriteLac
+from model.states import State
+from octavo.protocol.entries import header_of
+
+if TYPE_CHECKING:
+    from model.world import World
+
+_ADD, _READ, _READ_LAC, _LAC = range(1, 5)
+
+
+class _Errand(NamedTuple):
+    """What matters here of a message under way."""
+
+    kind: int = 0
+    """One of the above: what waits for an answer, or is one; 0 for anything else."""
+    server: int = STORE
+    adds: int = 0
+    """The server's bit if it is an ordinary add."""
+    tells: int = 0
+    """The server's bit if it is an explicit LAC."""
+    carries: int = 0
+    """Mask of the ids that it brings its server."""
+
+
+class _Outlook(NamedTuple):
+    """What may come yet, in a state."""
+
+    asking: bool
+    """Somebody may ask for LACs, and heed the answer."""
+    telling: int
+    """Mask of the bookies that an explicit LAC may reach."""
+    entries: int
+    """Mask of the ids that may reach a bookie."""
+
+
+_INERT = _Errand()
+
+
+class Foregone:
+    """See the module. ``written``: how many entries the setting may ever have."""
+
+    def __init__(self, world: "World", *, written: int) -> None:
+        self._world = world
+        self._cuts = bool(world.setting.budget.get("cuts"))
+        self._all_written = (1 << written) - 1
+        self._errands: dict[int, _Errand] = {}
+        self._held: dict[int, int] = {}
+        self._fenced: dict[int, int] = {}
+        self._lacless: dict[int, int] = {}
+        self._clients: dict[int, tuple[bool, bool]] = {}
+
+    def settled(self, state: State) -> State:
+        """The state once all that is decided has happened."""
+        adding = asking = False
+        for number in state[2]:
+            known = self._clients.get(number)
+            if known is None:
+                client = self._world.clients[number]
+                known = self._clients[number] = client.may_add, client.may_want_lac
+            adding, asking = adding or known[0], asking or known[1]
+        met = telling = carried = 0
+        errands: list[tuple[int, _Errand]] = []
+        for number in state[3]:
+            errand = self._errands.get(number)
+            if errand is None:
+                errand = self._errands[number] = self._look(number)
+            if errand is not _INERT:
+                met |= errand.adds
+                telling |= errand.tells
+                carried |= errand.carries
+                errands.append((number, errand))
+        if adding:
+            met = telling = -1
+            carried = self._all_written
+        state = self._bare(state, met, -1 if asking or adding else 0)
+        if not errands:
+            return state
+        for number in state[1]:
+            carried |= self._holds(number)
+        return self._answered(state, errands, _Outlook(asking, telling, carried))
+
+    def _bare(self, state: State, met: int, asked: int) -> State:
+        """Without fences but where they may be met, and explicit LACs but where they may be asked for: masks."""
+        metadata, bookies, clients, messages, budget = state
+        fenced, lacless = self._fenced, self._lacless
+        bare = []
+        for server, number in enumerate(bookies):
+            after = number
+            if not met >> server & 1:
+                if number not in fenced:
+                    self._learn(number)
+                after = fenced[number]
+            if not asked >> server & 1:
+                if after not in lacless:
+                    self._learn(after)
+                after = lacless[after]
+            bare.append(after)
+        after_all = tuple(bare)
+        if after_all == bookies:
+            return state
+        return metadata, after_all, clients, self._world.still_useful(after_all, messages), budget
+
+    def _answered(self, state: State, errands: list[tuple[int, _Errand]], outlook: _Outlook) -> State:
+        """The state once every request is answered that can only be answered in one way."""
+        world, bookies = self._world, state[1]
+        for number, errand in errands:
+            kind, server = errand.kind, errand.server
+            if not kind or number not in state[3]:
+                continue
+            bookie = bookies[server]
+            if kind == _LAC:
+                if not outlook.asking:
+                    state = self._exchanged(state, number, (self._nothing_of(number),))
+                continue
+            after, answers = world.receive(bookie, number)
+            if kind == _READ_LAC and not outlook.asking:
+                answers = (self._nothing_of(number),)
+            if after == bookie and self._is_final(number, errand, bookie, outlook):
+                state = self._exchanged(state, number, answers)
+        return state
+
+    def _is_final(self, number: int, errand: _Errand, bookie: int, outlook: _Outlook) -> bool:
+        """Whether a request that changes nothing will never be answered otherwise."""
+        if errand.kind == _ADD:
+            request = self._world.messages[number].request
+            assert isinstance(request, Add)
+            return request.recovery or self._world.bookies[bookie].fenced
+        whole = self._holds(bookie) & outlook.entries == outlook.entries
+        if errand.kind == _READ:
+            return whole and not self._cuts
+        return not outlook.asking or (whole and not outlook.telling >> errand.server & 1)
+
+    def _exchanged(self, state: State, number: int, answers: tuple[int, ...]) -> State:
+        """The state with answers under way in the place of one message."""
+        metadata, bookies, clients, messages, budget = state
+        if answers == (number,):
+            return state
+        at = messages.index(number)
+        rest = metadata, bookies, clients, messages[:at] + messages[at + 1 :], budget
+        return self._world.answers_sent(rest, answers)
+
+    def _nothing_of(self, number: int) -> int:
+        """The answer to a question for LACs that knows of none."""
+        message = self._world.messages[number].answered(Lac(None, None, in_doubt=False))
+        return self._world.messages.number(message)
+
+    def _holds(self, number: int) -> int:
+        known = self._held.get(number)
+        if known is None:
+            known = self._held[number] = _mask(self._world.bookies[number].held)
+        return known
+
+    def _learn(self, number: int) -> None:
+        bookies = self._world.bookies
+        bookie = bookies[number]
+        self._fenced[number] = bookies.number(self._world.setting.bookie.fence(bookie))
+        self._lacless[number] = bookies.number(replace(bookie, explicit_lac=None))
+
+    def _look(self, number: int) -> _Errand:
+        message = self._world.messages[number]
+        request, server, waits = message.request, message.server, message.client is not None
+        if message.answer is not None:
+            return _Errand(_LAC, server) if isinstance(message.answer, Lac) else _INERT
+        if isinstance(request, Add):
+            kind, adds = _ADD if waits else 0, 0 if request.recovery else 1 << server
+            return _Errand(kind, server, adds=adds, carries=_mask(request.entries))
+        if isinstance(request, WriteLac):
+            return _Errand(0, server, tells=1 << server)
+        if waits and isinstance(request, Read | ReadLac):
+            return _Errand(_READ if isinstance(request, Read) else _READ_LAC, server)
+        return _INERT
+
+
+def _mask(entries: tuple[bytes, ...]) -> int:
+    return sum(1 << header_of(sealed).entry_id for sealed in entries)

@@ -1,0 +1,62 @@
+"""That nobody can see what is left out because it is decided already."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from model import frozen
+from model.setting import Setting
+from model.settings import left_behind, live
+from model.states import State
+from model.world import World
+
+SETTINGS: dict[str, Callable[[], Setting]] = {
+    "a writer and a recovery": live("", (3, 3, 2), spares=1, entries=1, recoveries=1, breaks=1),
+    "a writer and two recoveries": live("", (2, 2, 1), entries=1, recoveries=2, tells_lac=True, breaks=1),
+    "a writer of two, answers cut short": live("", (2, 2, 1), entries=2, recoveries=1, cuts=1),
+    "striped": live("", (4, 3, 2), entries=2, recoveries=1, breaks=1),
+    "fences and LACs": left_behind("", entries=2, recoveries=2, fences=True, explicit_lacs=True),
+    "late adds": left_behind("", entries=2, recoveries=2, late_adds=True),
+    "a break": left_behind("", entries=2, recoveries=1, histories=frozen.HISTORIES[1:], late_adds=True, breaks=1),
+}
+
+
+class EveryOrder(World):
+    """A world in which nobody goes first."""
+
+    def alone(self, state: State) -> int | None:
+        return None
+
+
+def ways_on(world: World, state: State) -> set[State]:
+    """Everything that a state leads to, but for what is decided in it already."""
+    own = world.representative(state)
+    seen, queue, found = {state}, [state], set[State]()
+    for reached in queue:
+        for _, successor in world.successors(reached):
+            representative = world.representative(successor)
+            if representative != own:
+                found.add(representative)
+            elif successor not in seen:
+                seen.add(successor)
+                queue.append(successor)
+    return found
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_state_leads_where_it_leads_once_all_that_is_decided_has_happened(name: str) -> None:
+    world, chance = EveryOrder(SETTINGS[name]()), random.Random(11)
+    initials = list(world.initial_states())
+    settled_states = 0
+    for _ in range(60):
+        state = chance.choice(initials)
+        while choices := world.successors(state):
+            settled = world.settled(state)
+            if settled != state and chance.random() < 0.1:
+                settled_states += 1
+                told = "\n".join(world.describe_state(state))
+                assert ways_on(world, settled) == ways_on(world, state), told
+                assert world.settled(settled) == settled, told
+                assert world.violation(settled) == world.violation(state) is None
+            state = chance.choice(choices)[1]
+    assert settled_states > 20
