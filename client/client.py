@@ -37,7 +37,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.protocol.messages import Info, InfoAnswer
-from octavo.protocol.quorums import Quorums
+from octavo.protocol.quorums import Quorums, quorums_of
 
 type _MakeWriter[W] = Callable[[Versioned[LedgerMetadata], LedgerSecrets], W]
 
@@ -125,10 +125,11 @@ class Client:
             rng=self._rng,
             racks_min=options.racks_per_write_quorum_min,
             quarantined=self._pool.quarantined,
+            watched=self._pool.registrations,
         )
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
         self._recoverer = Recoverer(store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng)
-        self._writers: set[LedgerWriter | ExplicitIdWriter] = set()
+        self._writers: dict[LedgerId, LedgerWriter | ExplicitIdWriter] = {}
         self._readers: set[LedgerReader] = set()
         self._creating: set[asyncio.Task[LedgerWriter] | asyncio.Task[ExplicitIdWriter]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -182,24 +183,25 @@ class Client:
         Raises :class:`InvalidArgumentError`, :class:`NotEnoughBookiesError`. If creating fails or is cancelled,
         there is no ledger.
         """
-        quorums = Quorums(ensemble_size, write_quorum, ack_quorum)
+        quorums = quorums_of(ensemble_size, write_quorum, ack_quorum)
         _check_password(password)
         if not isinstance(digest, Digest):
             raise InvalidArgumentError(f"digest must be one of {', '.join(map(str, Digest))}, not {digest!r}")
         custom = _checked_custom_metadata(custom_metadata)
 
-        def opening[W: (LedgerWriter, ExplicitIdWriter)](make: _MakeWriter[W]) -> Opening[W]:
-            async def create() -> W:
-                self._check_open()
-                return await self._create_or_nothing(self._create(quorums, password, digest, custom, make))
+        async def create() -> LedgerWriter:
+            self._check_open()
+            return await self._create_or_nothing(self._create(quorums, password, digest, custom, self._writer))
 
-            return Opening(create)
+        async def create_explicit() -> ExplicitIdWriter:
+            self._check_open()
+            return await self._create_or_nothing(self._create(quorums, password, digest, custom, self._explicit_writer))
 
         match ids:
             case "sequential":
-                return opening(self._writer)
+                return Opening(create)
             case "explicit":
-                return opening(self._explicit_writer)
+                return Opening(create_explicit)
         raise InvalidArgumentError(f"ids must be 'sequential' or 'explicit', not {ids!r}")
 
     def open_ledger(
@@ -255,6 +257,9 @@ class Client:
         _check_ledger_id(ledger_id)
         self._check_open()
         await self._store.delete_ledger(LedgerId(ledger_id))
+        writer = self._writers.get(LedgerId(ledger_id))
+        if writer is not None:
+            writer.ledger_deleted()
 
     async def list_ledgers(self) -> AsyncIterator[LedgerId]:
         """All ledgers, in order of their ids, in bounded memory."""
@@ -335,7 +340,7 @@ class Client:
             async with asyncio.TaskGroup() as group:
                 for creating in self._creating:
                     creating.cancel()
-                for writer in self._writers:
+                for writer in self._writers.values():
                     group.create_task(attempt(writer.__aexit__(None, None, None)))
                 for reader in self._readers.copy():
                     group.create_task(attempt(reader.close()))
@@ -403,7 +408,7 @@ class Client:
         except BaseException:
             await self._uncreate(ledger_id)
             raise
-        self._writers.add(writer)
+        self._writers[ledger_id] = writer
         return writer
 
     def _writer(
@@ -411,7 +416,6 @@ class Client:
         ledger: Versioned[LedgerMetadata],
         secrets: LedgerSecrets,
         *,
-        on_close: Callable[[LedgerWriter], object] | None = None,
         on_failure: Callable[[OctavoError], object] | None = None,
     ) -> LedgerWriter:
         return LedgerWriter(
@@ -421,18 +425,18 @@ class Client:
             pool=self._pool,
             placer=self._placer,
             options=self._options,
-            on_close=self._writers.discard if on_close is None else on_close,
+            on_close=self._forget,
             on_failure=on_failure,
         )
 
+    def _forget(self, writer: LedgerWriter) -> None:
+        self._writers.pop(writer.id, None)
+
     def _explicit_writer(self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> ExplicitIdWriter:
         def make_writer(on_failure: Callable[[OctavoError], None]) -> LedgerWriter:
-            return self._writer(
-                ledger, secrets, on_close=lambda _: self._writers.discard(writer), on_failure=on_failure
-            )  # fmt: skip
+            return self._writer(ledger, secrets, on_failure=on_failure)
 
-        writer = ExplicitIdWriter(make_writer, self._options)
-        return writer
+        return ExplicitIdWriter(make_writer, self._options)
 
     async def _discard(self, writer: LedgerWriter | ExplicitIdWriter) -> None:
         with contextlib.suppress(OctavoError):

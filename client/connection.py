@@ -155,6 +155,11 @@ class BookieConnection:
         self._wanted.set()
         return lambda: self._remove_listener(key)
 
+    def connect_soon(self) -> None:
+        """Somebody is about to send something: connect, once, unless connected."""
+        if self._wire is None:
+            self._wanted.set()
+
     def address_changed(self) -> None:
         """The cluster has heard from the bookie anew: an attempt is worth its while now."""
         self._nudged.set()

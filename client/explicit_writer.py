@@ -82,6 +82,10 @@ class ExplicitIdWriter:
         """Whether :meth:`close` of this handle has ended."""
         return self._writer.closed
 
+    def ledger_deleted(self) -> None:
+        """As :meth:`LedgerWriter.ledger_deleted`."""
+        self._writer.ledger_deleted()
+
     # --- adding -----------------------------------------------------------------------------------------------------
 
     async def add(self, payload: Payload, *, entry_id: int) -> EntryId:

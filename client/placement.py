@@ -64,13 +64,21 @@ def place_ensemble(
     The same ``rng`` state and the same bookies, in whatever order they come, give the same ensemble. Raises
     :class:`NotEnoughBookiesError` saying what is missing, and who was left out for which reason.
     """
-    candidates = _candidates(bookies, avoid, rng)
+    return place_among(sort_out(bookies, avoid), quorums, rng=rng, racks_min=racks_min)
+
+
+def place_among(sorted_out: "SortedOut", quorums: Quorums, *, rng: Chance, racks_min: int = 1) -> tuple[BookieId, ...]:
+    """As :func:`place_ensemble`, for callers who place many ledgers on the same bookies."""
+    candidates = _drawn(sorted_out, rng)
     size = quorums.ensemble_size
     if len(candidates.usable) < size:
         raise NotEnoughBookiesError(
             f"{size} writable bookies are needed, there are {len(candidates.usable)}{candidates.left_out()}; start "
             "more bookies or choose a smaller ensemble"
         )
+    if racks_min <= 1 and sorted_out.one_rack:
+        # Nothing to search for where all are in one rack: first come, first taken.
+        return tuple(bookie.bookie_id for bookie in candidates.usable[:size])
     placed = _fill(candidates, quorums, [None] * size, racks_min)
     if placed is None:
         raise NotEnoughBookiesError(
@@ -100,7 +108,7 @@ def place_replacements(
     why, if no position at all can be given another bookie.
     """
     known = list(bookies)
-    candidates = _candidates(known, avoid, rng, members=ensemble)
+    candidates = _drawn(sort_out(known, avoid, members=ensemble), rng)
     rack_of = {**(racks or {}), **{bookie.bookie_id: bookie.rack for bookie in known}}
     fixed: list[str | None] = [rack_of.get(bookie_id, "") for bookie_id in ensemble]
     wanted = sorted(positions)
@@ -159,24 +167,41 @@ class _Candidates:
         )
 
 
-def _candidates(
-    bookies: Iterable[BookieRegistration],
-    avoid: Collection[BookieId],
-    rng: Chance,
-    *,
-    members: Collection[BookieId] = (),
-) -> _Candidates:
+@dataclass(frozen=True, slots=True)
+class SortedOut:
+    """Who can be taken, before chance has had its say, and how likely; and why the others cannot."""
+
+    usable: tuple[BookieRegistration, ...]
+    weights: tuple[float, ...]
+    one_rack: bool
+    """Whether all of them are in one rack."""
+    read_only: tuple[BookieId, ...]
+    avoided: tuple[BookieId, ...]
+
+
+def sort_out(
+    bookies: Iterable[BookieRegistration], avoid: Collection[BookieId], *, members: Collection[BookieId] = ()
+) -> SortedOut:
+    """The bookies that can be taken: writable, none of ``avoid``, none of ``members``."""
     known = sorted(bookies, key=lambda bookie: bookie.bookie_id)
     others = [bookie for bookie in known if bookie.bookie_id not in members]
     writable = [bookie for bookie in others if bookie.state is BookieState.WRITABLE]
     usable = [bookie for bookie in writable if bookie.bookie_id not in avoid]
-    # Exponential clocks: who rings first is drawn in proportion to the weights, then who is second, and so on.
-    clocks = [-log(1.0 - rng.random()) / weight for weight in _weights([bookie.free_bytes for bookie in usable])]
-    return _Candidates(
-        usable=tuple(usable[at] for at in sorted(range(len(usable)), key=clocks.__getitem__)),
+    return SortedOut(
+        usable=tuple(usable),
+        weights=tuple(_weights([bookie.free_bytes for bookie in usable])),
+        one_rack=len({bookie.rack for bookie in usable}) == 1,
         read_only=tuple(bookie.bookie_id for bookie in others if bookie.state is not BookieState.WRITABLE),
         avoided=tuple(bookie.bookie_id for bookie in writable if bookie.bookie_id in avoid),
     )
+
+
+def _drawn(sorted_out: SortedOut, rng: Chance) -> _Candidates:
+    # Exponential clocks: who rings first is drawn in proportion to the weights, then who is second, and so on.
+    clocks = [-log(1.0 - rng.random()) / weight for weight in sorted_out.weights]
+    order = sorted(range(len(clocks)), key=clocks.__getitem__)
+    usable = tuple([sorted_out.usable[at] for at in order])
+    return _Candidates(usable, sorted_out.read_only, sorted_out.avoided)
 
 
 def _weights(free_bytes: Sequence[int | None]) -> list[float]:

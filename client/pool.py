@@ -39,7 +39,8 @@ class ConnectionPool:
         self.next_request_id = self._request_ids.__next__
         """A request id that no other request of this client has: the same body may go to several bookies."""
         self._connections: dict[BookieId, BookieConnection] = {}
-        self._registrations: Mapping[BookieId, BookieRegistration] = {}
+        self._registrations: Mapping[BookieId, BookieRegistration] | None = None
+        """As the watch told them last; None before its first news and after its end."""
         self._quarantine: dict[BookieId, float] = {}
         """Bookie -> the loop's time at which it may be chosen again."""
         self._supervisor = Supervisor("octavo connections", self._failed)
@@ -69,6 +70,10 @@ class ConnectionPool:
                 self._watching = True
                 self._supervisor.start(self._watch_registrations())
         return connection
+
+    def registrations(self) -> Mapping[BookieId, BookieRegistration] | None:
+        """The registered bookies as a watch told them last; None while nothing is watched."""
+        return self._registrations
 
     def put_in_quarantine(self, bookie_id: BookieId) -> None:
         """The bookie has failed somebody: it is not chosen for a while, unless it registers anew."""
@@ -107,7 +112,7 @@ class ConnectionPool:
         try:
             async with self._store.watch_bookies() as watch:
                 async for registrations in watch:
-                    before, self._registrations = self._registrations, registrations
+                    before, self._registrations = self._registrations or {}, registrations
                     for bookie_id, registration in registrations.items():
                         if registration == before.get(bookie_id):
                             continue
@@ -118,6 +123,8 @@ class ConnectionPool:
         except ClientClosedError:
             # The store was closed before us. Connections live on; only news of bookies that come back are missing.
             return
+        finally:
+            self._registrations = None
 
     def _failed(self, error: BaseException) -> None:
         self._closed = True

@@ -43,7 +43,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Add, Added, AddFlag, WriteLac
-from octavo.protocol.quorums import Quorums
+from octavo.protocol.quorums import quorums_of
 
 log = logging.getLogger("octavo.client")
 
@@ -96,7 +96,7 @@ class Replication:
         self._commit = commit
         self._start = start
         ensemble = metadata.last_fragment.bookies
-        self._quorums = quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self._quorums = quorums = quorums_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         self._shared_body = not quorums.striped
         self.pipeline = Pipeline(
             quorums, retained_bytes_max=options.retained_bytes_max, first_entry_id=first_entry_id, length=length

@@ -9,6 +9,11 @@ over them wait in the *queue*, first come first served; while anybody waits ther
     add -> [queue] -> the turn's adds -> runs -> acknowledged
            no room     not sealed yet     pending
 
+Nothing is set up before the first add: a writer that only waits costs no task, no timer and no watch, and creating
+ledgers is as cheap as their metadata. From the first add on the metadata are watched, so that a writer notices that its
+ledger is deleted or taken over also while it adds nothing. Before it nobody has been promised anything, and whatever
+happened to the ledger meets the first add (bookies are fenced; the watch begins with a look) or the change that closes.
+
 The writer fails once (PROTOCOL W7): a bookie says that somebody recovers the ledger, an add misses the quorum
 timeout, the metadata say that the ledger is deleted or taken over. Then every unacknowledged add fails, in doubt if
 it was ever sent to a bookie (W6), and every later one is refused.
@@ -20,11 +25,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, NamedTuple, Self
 
 from octavo.client.adds import Payload, another, checked_payload, frames_of, internal_error, reject
 from octavo.client.ensemble_changes import Commit
 from octavo.client.options import ClientOptions
+from octavo.client.pipeline import Pipeline
 from octavo.client.placer import Placer
 from octavo.client.pool import ConnectionPool
 from octavo.client.replication import Replication
@@ -70,6 +76,27 @@ class _Queued:
         self.at = 0
 
 
+class _Work(NamedTuple):
+    """What adding takes."""
+
+    supervisor: Supervisor
+    replication: Replication
+    sealer: Sealer
+
+
+class _NothingPushed:
+    """What a pipeline says before the first add; stands in for it until then."""
+
+    last_add_confirmed: Final[EntryId | None] = None
+    next_entry_id: Final = 0
+    pending: Final = 0
+    length: Final = 0
+    highest_sent: Final = -1
+
+
+_NOTHING_PUSHED: Final = _NothingPushed()
+
+
 class LedgerWriter:
     """Appends entries to one ledger. Made by :meth:`octavo.client.client.Client.create_ledger`.
 
@@ -93,28 +120,19 @@ class LedgerWriter:
         """``ledger``: as just created, empty and OPEN. ``on_close`` is called once closing has ended, however it
         ended; ``on_failure`` when the writer fails, in that step.
         """
-        metadata = ledger.value
         self._ledger = ledger
+        self._secrets = secrets
         self._store = store
+        self._pool = pool
+        self._placer = placer
         self._options = options
         self._on_close = on_close
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._create_future: Callable[[], asyncio.Future[EntryId]] = self._loop.create_future
-        self._sealer = Sealer(metadata.ledger_id, metadata.digest, secrets)
-        self._supervisor = Supervisor(f"octavo writer of ledger {metadata.ledger_id}", self._supervisor_failed)
-        self._replication = Replication(
-            metadata,
-            secrets.ledger_key,
-            pool=pool,
-            placer=placer,
-            options=options,
-            commit=self._change_ensemble,
-            start=self._supervisor.start,
-            on_acknowledged=self._acknowledged,
-            on_failure=self._fail,
-        )
-        self._pipeline = self._replication.pipeline
+        self._work: _Work | None = None
+        """What adding takes; None before the first add."""
+        self._pipeline: Pipeline | _NothingPushed = _NOTHING_PUSHED
 
         self._direct = True
         """Whether an add that finds room may skip the queue: it is empty, and the writer neither failed nor closing."""
@@ -139,7 +157,9 @@ class LedgerWriter:
         self._settling = False
         self._closing: asyncio.Task[None] | None = None
         self._close_error: OctavoError | None = None
-        self._supervisor.start(self._watch_metadata())
+        for bookie_id in ledger.value.last_fragment.bookies:
+            # The first add should find them connected.
+            pool.get(bookie_id).connect_soon()
 
     # --- what is known --------------------------------------------------------------------------------------------
 
@@ -316,25 +336,46 @@ class LedgerWriter:
             return
         pushed = 0
         try:
+            work = self._work if self._work is not None else self._begin_work()
             for start, stop in frames_of(payloads):
                 whole = start == 0 and stop == len(payloads)
                 self._waiting.append((self._pipeline.next_entry_id, futures if whole else futures[start:stop]))
                 pushed = stop
-                self._push(payloads if whole else payloads[start:stop])
+                self._push(work, payloads if whole else payloads[start:stop])
         except Exception as error:  # a broken invariant: nothing may be added after it
             self._futures = futures[pushed:]
             self._fail(internal_error(self.id, error))
             raise
 
-    def _push(self, payloads: Sequence[bytes]) -> None:
+    def _begin_work(self) -> _Work:
+        """Before the first add: listen to the bookies, watch the metadata."""
+        metadata = self._ledger.value
+        supervisor = Supervisor(f"octavo writer of ledger {metadata.ledger_id}", self._supervisor_failed)
+        replication = Replication(
+            metadata,
+            self._secrets.ledger_key,
+            pool=self._pool,
+            placer=self._placer,
+            options=self._options,
+            commit=self._change_ensemble,
+            start=supervisor.start,
+            on_acknowledged=self._acknowledged,
+            on_failure=self._fail,
+        )
+        self._work = work = _Work(supervisor, replication, Sealer(metadata.ledger_id, metadata.digest, self._secrets))
+        self._pipeline = replication.pipeline
+        supervisor.start(self._watch_metadata())
+        return work
+
+    def _push(self, work: _Work, payloads: Sequence[bytes]) -> None:
         """Seal the entries of one frame, with the LAC of this moment (PROTOCOL W2), and send them."""
         pipeline, length = self._pipeline, self._length_pushed
         lac = pipeline.last_add_confirmed
-        sealed = self._sealer.seal(
+        sealed = work.sealer.seal(
             EntryId(pipeline.next_entry_id), payloads, last_add_confirmed=lac, length=length
         )  # fmt: skip
         self._length_pushed = length + sum(map(len, payloads))
-        self._replication.push(sealed, sealed_bytes=sum(map(len, sealed)), length_after=self._length_pushed)
+        work.replication.push(sealed, sealed_bytes=sum(map(len, sealed)), length_after=self._length_pushed)
 
     def _acknowledged(self, first: int, last: int) -> None:
         length = self._pipeline.length
@@ -380,7 +421,12 @@ class LedgerWriter:
             self._arm_lac_timer(self._options.explicit_lac_delay_seconds)
             return
         self._lac_delay_seconds = self._options.explicit_lac_delay_seconds
-        self._replication.write_lac(self._sealer.seal_explicit_lac(lac, length=self._pipeline.length))
+        assert self._work is not None, "something is acknowledged"
+        self._work.replication.write_lac(self._work.sealer.seal_explicit_lac(lac, length=self._pipeline.length))
+
+    def ledger_deleted(self) -> None:
+        """The ledger has been deleted by this very client, which need not wait for a watch's news."""
+        self._metadata_changed(None)
 
     # --- failing ----------------------------------------------------------------------------------------------------
 
@@ -389,7 +435,8 @@ class LedgerWriter:
         if self._failure is not None or self._settling:
             return
         self._failure = error
-        self._replication.stop()
+        if self._work is not None:
+            self._work.replication.stop()
         self._fail_pending(error, in_doubt=True)
         if self._on_failure is not None:
             self._on_failure(error)
@@ -500,10 +547,11 @@ class LedgerWriter:
         deadline = self._loop.time() + self._options.close_timeout_seconds
         try:
             await self._drain(self._options.close_timeout_seconds * _DRAIN_SHARE)
-            answers = self._replication.describe()
+            answers = "" if self._work is None else self._work.replication.describe()
             # From here on nothing more is acknowledged: the end that is about to be written is the end.
             self._settling = True
-            self._replication.stop()
+            if self._work is not None:
+                self._work.replication.stop()
             refused = await self._settle_end(deadline)
             if self._failure is None:
                 reason = refused or QuorumLostError(
@@ -516,8 +564,9 @@ class LedgerWriter:
                 self._close_error = self._failure
         finally:
             self._cancel_lac_timer()
-            self._replication.close()
-            await self._supervisor.close()
+            if self._work is not None:
+                self._work.replication.close()
+                await self._work.supervisor.close()
             if self._on_close is not None:
                 self._on_close(self)
 
@@ -534,7 +583,8 @@ class LedgerWriter:
         pipeline = self._pipeline
         try:
             async with asyncio.timeout_at(deadline):
-                await self._replication.settled()
+                if self._work is not None:
+                    await self._work.replication.settled()
                 change = CloseLedger(self.metadata.last_fragment, pipeline.last_add_confirmed, pipeline.length)
                 self._ledger = await update_ledger(
                     self._store, self.id, change, writer_token=self.metadata.writer_token, known=self._ledger

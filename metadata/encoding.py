@@ -11,18 +11,28 @@ import binascii
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import google_crc32c
 from octavo.protocol.errors import MetadataError, OctavoError
 
 _crc32c: Callable[[bytes], int] = google_crc32c.value
 
+_CHECKSUM_KEY: Final = "crc32c"
+
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
 
 def encode_object(fields: Mapping[str, Any], *, format_number: int) -> bytes:
     """The stored form of ``fields`` (JSON values). The same fields give the same bytes."""
     body = {**fields, "format": format_number}
-    return _dump({**body, "crc32c": _checksum(body)})
+    # The line without the checksum, in two parts between which it belongs: dumping once is half of the work.
+    before = _ENCODER.encode({name: value for name, value in body.items() if name < _CHECKSUM_KEY})[1:-1]
+    behind = _ENCODER.encode({name: value for name, value in body.items() if name > _CHECKSUM_KEY})[1:-1]
+    comma = "," if before and behind else ""
+    checksum = _crc32c(f"{{{before}{comma}{behind}}}".encode("ascii"))
+    parts = (before, f'"{_CHECKSUM_KEY}":"{checksum:08x}"', behind)
+    return f"{{{','.join(filter(None, parts))}}}".encode("ascii")
 
 
 def decode_object(value: bytes, *, what: str, format_max: int) -> dict[str, Any]:
@@ -36,7 +46,7 @@ def decode_object(value: bytes, *, what: str, format_max: int) -> dict[str, Any]
         raise MetadataError(f"{what}: the stored metadata are damaged (not JSON)") from error
     if not isinstance(fields, dict):
         raise MetadataError(f"{what}: the stored metadata are damaged (not a JSON object)")
-    checksum = fields.pop("crc32c", None)
+    checksum = fields.pop(_CHECKSUM_KEY, None)
     if checksum != _checksum(fields):
         raise MetadataError(f"{what}: the stored metadata are damaged (checksum mismatch)")
     format_number = fields.pop("format", None)
@@ -105,16 +115,12 @@ class FieldReader:
 
 def encode_bytes(value: bytes) -> str:
     """Base64 text of ``value``."""
-    return base64.b64encode(value).decode("ascii")
+    return binascii.b2a_base64(value, newline=False).decode("ascii")
 
 
 def encode_instant(instant: datetime) -> str:
     """ISO 8601 in UTC, to the microsecond."""
     return instant.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def _dump(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:

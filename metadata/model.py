@@ -186,68 +186,69 @@ class LedgerMetadata:
             raise LedgerClosedError(f"ledger {self.ledger_id} is closed; its metadata do not change any more")
 
     def _check_scalars(self) -> None:
-        self._require(0 <= self.ledger_id <= ID_MAX, f"a ledger id lies between 0 and {ID_MAX}")
-        sizes = (self.ensemble_size, self.write_quorum, self.ack_quorum)
-        problem = quorum_problem(*sizes)
-        self._require(problem is None, problem or "")
-        self._require(0 <= self.term <= TERM_MAX, f"a term lies between 0 and {TERM_MAX}")
-        self._require(self.format_version == FORMAT, f"format {self.format_version} is not {FORMAT}")
-        self._require(self.created_at.tzinfo is not None, "created_at needs a time zone")
-        self._require(
-            len(self.writer_token) <= WRITER_TOKEN_CHARACTERS_MAX,
-            f"a writer's token has at most {WRITER_TOKEN_CHARACTERS_MAX} characters",
-        )
+        if not 0 <= self.ledger_id <= ID_MAX:
+            raise self._wrong(f"a ledger id lies between 0 and {ID_MAX}")
+        problem = quorum_problem(self.ensemble_size, self.write_quorum, self.ack_quorum)
+        if problem is not None:
+            raise self._wrong(problem)
+        if not 0 <= self.term <= TERM_MAX:
+            raise self._wrong(f"a term lies between 0 and {TERM_MAX}")
+        if self.format_version != FORMAT:
+            raise self._wrong(f"format {self.format_version} is not {FORMAT}")
+        if self.created_at.tzinfo is None:
+            raise self._wrong("created_at needs a time zone")
+        if len(self.writer_token) > WRITER_TOKEN_CHARACTERS_MAX:
+            raise self._wrong(f"a writer's token has at most {WRITER_TOKEN_CHARACTERS_MAX} characters")
         custom_bytes = sum(
             len(key.encode("utf-8", "surrogatepass")) + len(value) for key, value in self.custom_metadata.items()
         )
-        self._require(
-            custom_bytes <= CUSTOM_METADATA_BYTES_MAX,
-            f"custom metadata of {custom_bytes} bytes are over the limit of {CUSTOM_METADATA_BYTES_MAX}",
-        )
+        if custom_bytes > CUSTOM_METADATA_BYTES_MAX:
+            raise self._wrong(
+                f"custom metadata of {custom_bytes} bytes are over the limit of {CUSTOM_METADATA_BYTES_MAX}"
+            )
 
     def _check_fragments(self) -> None:
-        self._require(
-            bool(self.fragments) and self.fragments[0].first_entry_id == 0 and self.fragments[0].length_before == 0,
-            "the first fragment starts at entry 0",
-        )
+        if not self.fragments or self.fragments[0].first_entry_id != 0 or self.fragments[0].length_before != 0:
+            raise self._wrong("the first fragment starts at entry 0")
         previous: Fragment | None = None
         for fragment in self.fragments:
             first = fragment.first_entry_id
-            self._require(0 <= first <= ID_MAX, f"a fragment starts at entry {first}")
-            self._require(
-                len(fragment.bookies) == self.ensemble_size and len(set(fragment.bookies)) == self.ensemble_size,
-                f"the ensemble from entry {first} must be {self.ensemble_size} distinct bookies, "
-                f"not {list(fragment.bookies)}",
-            )
+            if not 0 <= first <= ID_MAX:
+                raise self._wrong(f"a fragment starts at entry {first}")
+            if not len(fragment.bookies) == len(set(fragment.bookies)) == self.ensemble_size:
+                raise self._wrong(
+                    f"the ensemble from entry {first} must be {self.ensemble_size} distinct bookies, "
+                    f"not {list(fragment.bookies)}"
+                )
             for bookie_id in fragment.bookies:
-                self._require(is_bookie_id(bookie_id), f"{bookie_id!r} is not a bookie id")
-            if previous is not None:
-                self._require(
-                    first > previous.first_entry_id and fragment.length_before >= previous.length_before,
-                    f"the fragment from entry {first} does not lie after the one from {previous.first_entry_id}",
+                if not is_bookie_id(bookie_id):
+                    raise self._wrong(f"{bookie_id!r} is not a bookie id")
+            if previous is not None and not (
+                first > previous.first_entry_id and fragment.length_before >= previous.length_before
+            ):
+                raise self._wrong(
+                    f"the fragment from entry {first} does not lie after the one from {previous.first_entry_id}"
                 )
             previous = fragment
 
     def _check_end(self) -> None:
         if not self.is_closed:
-            self._require(
-                self.last_entry_id is None and self.length == 0, "only a closed ledger has an end and a length"
-            )
+            if self.last_entry_id is not None or self.length != 0:
+                raise self._wrong("only a closed ledger has an end and a length")
             return
         end = _end_of(self.last_entry_id)
         last = self.last_fragment
-        self._require(self.last_entry_id is None or 0 <= end <= ID_MAX, f"entry {end} cannot be the last")
-        self._require(
-            end >= last.first_entry_id - 1, f"its end, entry {end}, lies before its last fragment {last.first_entry_id}"
-        )
-        self._require(
-            self.length >= last.length_before if end >= last.first_entry_id else self.length == last.length_before,
-            f"its length {self.length} does not fit the length {last.length_before} before its last fragment",
-        )
+        if self.last_entry_id is not None and not 0 <= end <= ID_MAX:
+            raise self._wrong(f"entry {end} cannot be the last")
+        if end < last.first_entry_id - 1:
+            raise self._wrong(f"its end, entry {end}, lies before its last fragment {last.first_entry_id}")
+        if self.length < last.length_before or (end < last.first_entry_id and self.length != last.length_before):
+            raise self._wrong(
+                f"its length {self.length} does not fit the length {last.length_before} before its last fragment"
+            )
 
-    def _require(self, holds: bool, otherwise: str) -> None:
-        if not holds:
-            raise InvalidArgumentError(f"ledger {self.ledger_id}: {otherwise}")
+    def _wrong(self, reason: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"ledger {self.ledger_id}: {reason}")
 
 
 def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> str | None:

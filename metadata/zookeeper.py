@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from octavo.metadata.records import Kind, Listener, Record, RecordStore
 from octavo.metadata.store import Version
+from octavo.metadata.zookeeper_creates import LedgerCreates
 from octavo.metadata.zookeeper_ids import LedgerIds
 from octavo.metadata.zookeeper_layout import (
     GUARDED,
@@ -44,7 +45,6 @@ from octavo.metadata.zookeeper_messages import (
     WatchEvent,
     check,
     create,
-    create_container,
     delete,
     forget_watches,
     set_value,
@@ -87,6 +87,7 @@ class ZooKeeperRecordStore(RecordStore):
         self.nodes = Nodes(self.session, operation_seconds=operation_seconds, acl=acl)
         self._leases = SessionRecords(self.nodes, self.paths, rng)
         self._ids = LedgerIds(self.nodes, self.paths, rng)
+        self._creates = LedgerCreates(self.nodes, self.paths)
         self._cluster_id: str | None = None
         self._listener: Listener | None = None
         self._tell_session_ended: Callable[[], None] | None = None
@@ -126,6 +127,7 @@ class ZooKeeperRecordStore(RecordStore):
         self._cluster_id = cluster_id
 
     async def close(self) -> None:
+        await self._creates.close()
         await self.session.close()
 
     async def cluster_id(self) -> str:
@@ -234,45 +236,17 @@ class ZooKeeperRecordStore(RecordStore):
     # --- changes ---------------------------------------------------------------------------------------------------
 
     async def create(self, kind: Kind, key: str, value: bytes) -> Version | None:
+        if kind not in GUARDED:
+            _check_size(kind, key, value)
+            try:
+                stat = await self._creates.create(key, value)
+            finally:
+                self._report(kind, key)
+            return None if stat is None else version_of(stat)
         with self._reporting(kind, key):
             async with self.nodes.operation(name_of(kind, key)) as operation:
-                if kind in GUARDED:
-                    stat = await self._create_guarded(operation, kind, key, value)
-                else:
-                    stat = await self._create_ledger(operation, key, value)
+                stat = await self._create_guarded(operation, kind, key, value)
         return None if stat is None else version_of(stat)
-
-    async def _create_ledger(self, operation: Operation, key: str, value: bytes) -> Stat | None:
-        path = self.paths.node(Kind.LEDGER, key)
-        _check_size(Kind.LEDGER, key, value)
-
-        async def settle() -> Answer | None:
-            node = await self.nodes.read(path)
-            if node is None:
-                return None
-            return Answer(OK, node.stat) if node.value == value else Answer(NODE_EXISTS)
-
-        while True:
-            made = await self.nodes.change(
-                operation, create(path, value, self.nodes.acl), settle, value_bytes=len(value)
-            )
-            if self.nodes.expect(made, path, NODE_EXISTS, NO_NODE).code != NO_NODE:
-                return made.value if made.code == OK else None
-            # Folders may go again, being empty, before we come back: then once more.
-            await self._make_folder(operation, path.rpartition("/")[0])
-
-    async def _make_folder(self, operation: Operation, folder: str) -> None:
-        if folder == self.paths.folder(Kind.LEDGER):
-            self.nodes.refuse(NO_NODE, folder)
-
-        async def settle() -> Answer | None:
-            return Answer(OK) if await self.nodes.stat(folder) is not None else None
-
-        while True:
-            made = await self.nodes.change(operation, create_container(folder, self.nodes.acl), settle)
-            if self.nodes.expect(made, folder, NODE_EXISTS, NO_NODE).code != NO_NODE:
-                return
-            await self._make_folder(operation, folder.rpartition("/")[0])
 
     async def _create_guarded(self, operation: Operation, kind: Kind, key: str, value: bytes) -> Stat | None:
         path = self.paths.node(kind, key)

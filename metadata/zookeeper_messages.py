@@ -1,9 +1,9 @@
 """What is said to a ZooKeeper server, and what its answers mean: a typed face on the message classes of aiozk.
 
 A :class:`Request` is one call before it has a number; :meth:`Request.payload` gives its bytes, ``parse`` the value in
-the answer's body. aiozk's classes hold the formats of the fields; what they lack (containers, the answers to a
-transaction, the first answer's end) is here. See docs/decisions/010-zookeeper-session.md for why its session is not
-used.
+the answer's body. aiozk's classes hold the formats of the fields; what they lack (containers, the first answer's
+end) is here, and the few that are sent by the thousand are in :mod:`octavo.metadata.zookeeper_formats`. See
+docs/decisions/010-zookeeper-session.md for why aiozk's session is not used.
 """
 
 import struct
@@ -12,7 +12,20 @@ from typing import Any, Final, NamedTuple
 
 from aiozk import protocol
 from aiozk.protocol import acl as aiozk_acl
-from aiozk.protocol.stat import Stat as AiozkStat
+from octavo.metadata.zookeeper_formats import (
+    CREATE_OPCODE,
+    ERROR_PART,
+    STAT_BYTES,
+    Acl,
+    CreateMessage,
+    Message,
+    Transaction,
+    code_at,
+    created_stat,
+    part_at,
+    stat_at,
+    text_end,
+)
 from octavo.metadata.zookeeper_layout import Stat
 
 # --- codes of answers ------------------------------------------------------------------------------------------------
@@ -46,7 +59,6 @@ _ANY_WATCH: Final = 3
 REPLY_HEADER: Final = struct.Struct("!iqi")
 """Number of the request, the server's latest change, code."""
 
-_MULTI_HEADER: Final = struct.Struct("!i?i")
 _INT: Final = struct.Struct("!i")
 
 PASSWORD_NONE: Final = bytes(16)
@@ -62,15 +74,14 @@ class Node(NamedTuple):
 class Request(NamedTuple):
     """One call of a server, without a number."""
 
-    message: Any
-    """Of a class of aiozk."""
+    message: Message
+    """Of a class of aiozk, or of :mod:`octavo.metadata.zookeeper_formats`."""
     parse: Callable[[bytes], Any]
     """The value in an answer without error."""
 
     def payload(self, xid: int) -> bytes:
         """Its bytes as the request number ``xid``."""
-        payload: bytes = self.message.serialize(xid)
-        return payload
+        return self.message.serialize(xid)
 
 
 class Answer(NamedTuple):
@@ -103,12 +114,10 @@ class Containers(protocol.CreateRequest):  # type: ignore[misc]
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
-type Acl = Sequence[Any]
-
-OPEN_TO_ALL: Final[Acl] = (aiozk_acl.UNRESTRICTED_ACCESS,)
+OPEN_TO_ALL: Final = Acl(aiozk_acl.UNRESTRICTED_ACCESS)
 """Everybody who reaches the servers may do everything."""
 
-FOR_CREATOR: Final[Acl] = (aiozk_acl.AUTHED_UNRESTRICTED,)
+FOR_CREATOR: Final = Acl(aiozk_acl.AUTHED_UNRESTRICTED)
 """Who shows the credentials that made the node may do everything, nobody else anything."""
 
 
@@ -170,14 +179,12 @@ def children(path: str, *, watch: bool = False) -> Request:
 
 def create(path: str, value: bytes, acl: Acl, *, ephemeral: bool = False) -> Request:
     """Make a node: its :class:`Stat`."""
-    message = protocol.Create2Request(path=path, data=value, acl=list(acl))
-    message.set_flags(ephemeral=ephemeral)
-    return Request(message, _parse_created)
+    return Request(CreateMessage(path, value, acl, ephemeral=ephemeral), _parse_created)
 
 
 def create_container(path: str, acl: Acl) -> Request:
     """Make a node that goes with its last child: its :class:`Stat`."""
-    message = Containers(path=path, data=b"", acl=list(acl))
+    message = Containers(path=path, data=b"", acl=list(acl.entries))
     message.set_flags(container=True)
     return Request(message, _parse_created)
 
@@ -199,10 +206,12 @@ def check(path: str, version: int) -> Request:
 
 def multi(*requests: Request) -> Request:
     """All of them or none: a list of :class:`Answer`, one for each. Of those that failed, one has the reason."""
-    message = protocol.TransactionRequest()
-    for request in requests:
-        message.add(request.message)
-    return Request(message, lambda body: _parse_multi(requests, body))
+    return transaction(Transaction([request.message for request in requests]))
+
+
+def transaction(message: Transaction) -> Request:
+    """As :func:`multi`."""
+    return Request(message, _parse_multi)
 
 
 def forget_watches(path: str) -> Request:
@@ -212,8 +221,13 @@ def forget_watches(path: str) -> Request:
 
 def failure_of(answers: Sequence[Answer]) -> int:
     """Why a transaction failed: the code of its first answer that is a reason; OK when it did not."""
-    reasons = [answer.code for answer in answers if answer.code not in {OK, _ROLLED_BACK}]
-    return reasons[0] if reasons else OK
+    at = failed_part(answers)
+    return OK if at is None else answers[at].code
+
+
+def failed_part(answers: Sequence[Answer]) -> int | None:
+    """Which part of a transaction made it fail; None when it did not."""
+    return next((at for at, answer in enumerate(answers) if answer.code not in {OK, _ROLLED_BACK}), None)
 
 
 _ROLLED_BACK: Final = -2
@@ -233,21 +247,17 @@ def _nothing(_body: bytes) -> None:
     return None
 
 
-def _stat_of(stat: Any) -> Stat:
-    return Stat(stat.created_zxid, stat.version, stat.ephemeral_owner)
-
-
 def _parse_stat(body: bytes) -> Stat:
-    return _stat_of(AiozkStat.parse(body, 0)[0])
+    return stat_at(body)
 
 
 def _parse_node(body: bytes) -> Node:
-    answer = protocol.GetDataResponse.deserialize(body)
-    return Node(answer.data or b"", _stat_of(answer.stat))
+    stop = text_end(body)
+    return Node(body[_INT.size : stop], stat_at(body, stop))
 
 
 def _parse_created(body: bytes) -> Stat:
-    return _stat_of(protocol.Create2Response.deserialize(body).stat)
+    return created_stat(body)[0]
 
 
 def _parse_children(body: bytes) -> list[str]:
@@ -255,34 +265,23 @@ def _parse_children(body: bytes) -> list[str]:
     return names
 
 
-_BODIES: Final[dict[int, Any]] = {
-    protocol.Create2Request.opcode: protocol.Create2Response,
-    protocol.SetDataRequest.opcode: AiozkStat,
-    protocol.DeleteRequest.opcode: None,
-    protocol.CheckVersionRequest.opcode: None,
-}
-"""What stands behind the header of each part of a transaction's answer."""
+_ONLY_STAT: Final = protocol.SetDataRequest.opcode
+"""The one part of a transaction's answer, but that of a create, that has a body."""
 
 
-def _parse_multi(requests: Sequence[Request], body: bytes) -> list[Answer]:
+def _parse_multi(body: bytes) -> list[Answer]:
     answers: list[Answer] = []
     offset = 0
     while True:
-        kind, done, _ = _MULTI_HEADER.unpack_from(body, offset)
-        offset += _MULTI_HEADER.size
+        opcode, done, offset = part_at(body, offset)
         if done:
-            break
-        if kind == -1:
-            (code,) = _INT.unpack_from(body, offset)
-            offset += _INT.size
-            answers.append(Answer(code))
-            continue
-        layout = _BODIES[kind]
+            return answers
         value: Stat | None = None
-        if layout is not None:
-            parsed, offset = layout.parse(body, offset)
-            value = _stat_of(parsed.stat if layout is protocol.Create2Response else parsed)
-        answers.append(Answer(OK, value))
-    if len(answers) != len(requests):
-        raise ValueError(f"a transaction of {len(requests)} requests has {len(answers)} answers")
-    return answers
+        code = OK
+        if opcode == ERROR_PART:
+            code, offset = code_at(body, offset)
+        elif opcode == CREATE_OPCODE:
+            value, offset = created_stat(body, offset)
+        elif opcode == _ONLY_STAT:
+            value, offset = stat_at(body, offset), offset + STAT_BYTES
+        answers.append(Answer(code, value))

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Final, NoReturn, Self
 
 from octavo.metadata.zookeeper_connection import AnswerLostError
+from octavo.metadata.zookeeper_formats import Acl
 from octavo.metadata.zookeeper_layout import Stat
 from octavo.metadata.zookeeper_messages import (
     BAD_VERSION,
@@ -19,7 +20,6 @@ from octavo.metadata.zookeeper_messages import (
     NO_NODE,
     NODE_EXISTS,
     OK,
-    Acl,
     Answer,
     Node,
     Request,

@@ -12,9 +12,17 @@ Bookies of an ensemble are named by their position, 0 to E - 1; sets of position
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.limits import E_MAX
+
+
+def quorums_of(ensemble_size: int, write_quorum: int, ack_quorum: int) -> "Quorums":
+    """As :class:`Quorums`; the same object for the same numbers, of which a program uses few."""
+    if type(ensemble_size) is int and type(write_quorum) is int and type(ack_quorum) is int:
+        return _quorums_of(ensemble_size, write_quorum, ack_quorum)
+    return Quorums(ensemble_size, write_quorum, ack_quorum)  # which refuses them
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +105,8 @@ class Quorums:
     def can_be_acknowledged(self, entry_id: int, usable_mask: int) -> bool:
         """Whether enough of the entry's write set is usable for it to reach Qa (PROTOCOL W8)."""
         return (usable_mask & self.write_mask(entry_id)).bit_count() >= self.ack_quorum
+
+
+@lru_cache(maxsize=64)
+def _quorums_of(ensemble_size: int, write_quorum: int, ack_quorum: int) -> Quorums:
+    return Quorums(ensemble_size, write_quorum, ack_quorum)

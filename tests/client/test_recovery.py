@@ -48,8 +48,9 @@ async def recover(cluster: FakeCluster, ledger_id: LedgerId, **options: Any) -> 
 
 async def abandon(writer: LedgerWriter) -> None:
     """The writer's process is gone: nothing of it is closed or told."""
-    writer._replication.close()
-    await writer._supervisor.close()
+    if writer._work is not None:
+        writer._work.replication.close()
+        await writer._work.supervisor.close()
 
 
 async def test_what_was_acknowledged_is_in_it_and_the_writer_finds_out(cluster: FakeCluster) -> None:

@@ -58,7 +58,7 @@ async def test_ledger_is_created_once(
 ) -> None:
     await new_ledger(store)  # the folders are there now
     ledger_id = await store.allocate_ledger_id()
-    lose(proxy, CREATE)
+    lose(proxy, MULTI)
     version = await soon(store.create_ledger(open_ledger(ledger_id, writer_token="mine")))
     assert proxy.lost.is_set()
     found = await other.read_ledger(ledger_id)
