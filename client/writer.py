@@ -25,7 +25,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Self
 
 from octavo.client.adds import Payload, another, checked_payload, frames_of, internal_error, reject
 from octavo.client.ensemble_changes import Commit
@@ -35,6 +35,7 @@ from octavo.client.placer import Placer
 from octavo.client.pool import ConnectionPool
 from octavo.client.replication import Replication
 from octavo.client.supervisor import Supervisor
+from octavo.client.writer_work import NOTHING_PUSHED, NothingPushed, Work
 from octavo.metadata.changes import ChangeEnsemble, CloseLedger
 from octavo.metadata.model import LedgerMetadata, LedgerState
 from octavo.metadata.store import MetadataStore, Versioned
@@ -76,27 +77,6 @@ class _Queued:
         self.at = 0
 
 
-class _Work(NamedTuple):
-    """What adding takes."""
-
-    supervisor: Supervisor
-    replication: Replication
-    sealer: Sealer
-
-
-class _NothingPushed:
-    """What a pipeline says before the first add; stands in for it until then."""
-
-    last_add_confirmed: Final[EntryId | None] = None
-    next_entry_id: Final = 0
-    pending: Final = 0
-    length: Final = 0
-    highest_sent: Final = -1
-
-
-_NOTHING_PUSHED: Final = _NothingPushed()
-
-
 class LedgerWriter:
     """Appends entries to one ledger. Made by :meth:`octavo.client.client.Client.create_ledger`.
 
@@ -130,9 +110,9 @@ class LedgerWriter:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._create_future: Callable[[], asyncio.Future[EntryId]] = self._loop.create_future
-        self._work: _Work | None = None
+        self._work: Work | None = None
         """What adding takes; None before the first add."""
-        self._pipeline: Pipeline | _NothingPushed = _NOTHING_PUSHED
+        self._pipeline: Pipeline | NothingPushed = NOTHING_PUSHED
 
         self._direct = True
         """Whether an add that finds room may skip the queue: it is empty, and the writer neither failed nor closing."""
@@ -347,7 +327,7 @@ class LedgerWriter:
             self._fail(internal_error(self.id, error))
             raise
 
-    def _begin_work(self) -> _Work:
+    def _begin_work(self) -> Work:
         """Before the first add: listen to the bookies, watch the metadata."""
         metadata = self._ledger.value
         supervisor = Supervisor(f"octavo writer of ledger {metadata.ledger_id}", self._supervisor_failed)
@@ -362,12 +342,12 @@ class LedgerWriter:
             on_acknowledged=self._acknowledged,
             on_failure=self._fail,
         )
-        self._work = work = _Work(supervisor, replication, Sealer(metadata.ledger_id, metadata.digest, self._secrets))
+        self._work = work = Work(supervisor, replication, Sealer(metadata.ledger_id, metadata.digest, self._secrets))
         self._pipeline = replication.pipeline
         supervisor.start(self._watch_metadata())
         return work
 
-    def _push(self, work: _Work, payloads: Sequence[bytes]) -> None:
+    def _push(self, work: Work, payloads: Sequence[bytes]) -> None:
         """Seal the entries of one frame, with the LAC of this moment (PROTOCOL W2), and send them."""
         pipeline, length = self._pipeline, self._length_pushed
         lac = pipeline.last_add_confirmed
