@@ -21,7 +21,7 @@ from octavo.bookie.filesystem import FileSystem
 from octavo.bookie.free_space import FreeSpace
 from octavo.bookie.garbage import GarbageCollector
 from octavo.bookie.hours import Hours
-from octavo.bookie.index_format import IndexDamagedError
+from octavo.bookie.index_format import IndexDamagedError, IndexUnreadableError
 from octavo.bookie.journal import UnsupportedJournalError
 from octavo.bookie.registration import Registrar
 from octavo.bookie.server import BookieServer, Identity
@@ -100,6 +100,9 @@ class Bookie:
             )
         except OSError as error:
             raise _translated(error, config.data_dir) from error
+        except IndexUnreadableError as error:
+            remedy = f"if the disk goes on failing, run `octavo bookie rebuild-index {config.data_dir}`"
+            raise BookieStartError(f"{error.message}; {remedy}") from error
         except IndexDamagedError as error:
             remedy = f"run `octavo bookie rebuild-index {config.data_dir}`"
             raise DataWrongError(f"{error.message}; {remedy}") from error

@@ -74,7 +74,8 @@ class EntryLogWriter:
             if not is_disk_full(error):
                 raise
             log.warning("totals of an entry log not written", path=str(self._file.path), reason=str(error))
-        await self.close()
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         await self._file.close()

@@ -76,6 +76,10 @@ class IndexDamagedError(BookieStorageError):
         self.last = last
 
 
+class IndexUnreadableError(IndexDamagedError):
+    """The disk failed to read bytes of the index; another attempt may get them."""
+
+
 class BlockEntry(NamedTuple):
     """One block as the footer knows it. Keys are those of the first and of the last thing in it, both inclusive."""
 

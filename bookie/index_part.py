@@ -18,6 +18,7 @@ from octavo.bookie.index_format import (
     TAIL_BYTES,
     BlockEntry,
     IndexDamagedError,
+    IndexUnreadableError,
     Key,
     checksum,
     decode_footer,
@@ -138,7 +139,7 @@ class Part:
         try:
             stored = await self._file.read(block.offset, size)
         except OSError as error:
-            raise IndexDamagedError(self.path, block.offset, f"cannot be read: {error}") from error
+            raise IndexUnreadableError(self.path, block.offset, f"cannot be read: {error}") from error
         body = verified_body(self.part_id, block.offset, stored, block.length)
         if body is None:
             raise IndexDamagedError(self.path, block.offset, "a block's checksum does not match its bytes")

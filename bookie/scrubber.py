@@ -50,6 +50,8 @@ class Scrubber:
                 found = await self._scrub_log(log_id, stop, limiter)
                 size, entries, damaged = size + found.bytes, entries + found.entries, damaged + found.damaged_places
         for part in self._index.parts:
+            if part not in self._index.parts:
+                continue  # merged into another while those before it were verified: its file is closed
             part.acquire()
             try:
                 async for length, damage in part.verify():

@@ -33,6 +33,16 @@ async def test_read_that_opens_its_log_while_all_are_closed_leaves_no_file_open(
     assert not logs._open
 
 
+async def test_log_whose_totals_cannot_be_written_is_closed_all_the_same() -> None:
+    filesystem = MemoryFileSystem()
+    writer = await write_log(filesystem, LedgerScript(1).entries(range(3)))
+    filesystem.fault = lambda operation, path: OSError(5, "worn out") if path.suffix == ".tmp" else None
+    with pytest.raises(OSError, match="worn out"):
+        await writer.finish()
+    assert writer._file._closed  # type: ignore[attr-defined]
+    assert writer._sync_file._closed  # type: ignore[attr-defined]
+
+
 async def test_log_is_walked_entry_by_entry_and_read_at_any_place() -> None:
     filesystem = MemoryFileSystem()
     entries = LedgerScript(1).entries(range(50)) + LedgerScript(2).entries(range(7))

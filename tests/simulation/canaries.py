@@ -7,31 +7,61 @@ broken it. The ordinary checkers under ordinary settings must find it; the same 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+
+from simulation import canaries_bookie as bookie
+from simulation import canaries_client as client
+from simulation.patches import Patch
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A defect. ``patches`` gives what to replace: owner, attribute, and what makes the replacement of the original."""
+    """A defect: what it breaks, and how."""
 
     text: str
     rule: str
     """The rule of PROTOCOL.md that it breaks."""
-    patches: Callable[[], list[tuple[Any, str, Any]]]
+    patches: Callable[[], list[Patch]]
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """The code under test has the defect inside the block."""
-        replaced = []
+        made = self.patches()
         try:
-            for owner, name, replacement in self.patches():
-                # From the owner's own dictionary: a class method or static method must come back as it was.
-                replaced.append((owner, name, vars(owner)[name]))
-                setattr(owner, name, replacement)
+            for patch in made:
+                patch.apply()
             yield
         finally:
-            for owner, name, original in reversed(replaced):
-                setattr(owner, name, original)
+            for patch in reversed(made):
+                patch.undo()
 
 
-CANARIES: dict[str, Canary] = {}
+CANARIES: dict[str, Canary] = {
+    "ack-before-sync": Canary("adds are acknowledged before the journal is synced", "B1", bookie.ack_before_sync),
+    "retry-failed-sync": Canary("a failed sync is tried again", "B1", bookie.retry_failed_sync),
+    "trust-unsynced-replay": Canary("what replay finds is not made durable again", "B1", bookie.trust_replay),
+    "trim-before-commit": Canary("the journal is trimmed before the index is committed", "B7", bookie.trim_early),
+    "directory-not-synced": Canary("a new file's directory is not synced", "B7", bookie.directory_not_synced),
+    "fence-not-durable": Canary("a fence is not made durable", "B2", bookie.fence_not_durable),
+    "fence-after-lookup": Canary("a fencing read looks up before it fences", "F2", bookie.fence_after_lookup),
+    "fence-lets-adds-through": Canary("adds that a fence overtook are let through", "F2", bookie.fence_ignored),
+    "doubt-answers-absent": Canary("a bookie in doubt answers absent and takes adds", "B4", bookie.no_doubt),
+    "corruption-is-absence": Canary("damaged entries are answered as absent", "R2", bookie.corruption_is_absence),
+    "index-put-hides": Canary("an index put hides part of an older run", "R2", bookie.index_put_hides),
+    "compaction-removes-early": Canary("compaction removes a log before the index points elsewhere", "DESIGN 5",
+                                       bookie.compaction_removes_early),
+    "garbage-by-listing": Canary("garbage is what a listing leaves out, an empty one too", "B5",
+                                 bookie.garbage_by_listing),
+    "garbage-lists-first": Canary("the metadata are listed before the local set is taken", "B5",
+                                  bookie.garbage_lists_first),
+    "reads-do-not-fence": Canary("recovery reads do not fence", "F4", client.reads_do_not_fence),
+    "recover-below-fragment": Canary("recovery starts below the last fragment", "F3", client.recover_below),
+    "coverage-off-by-one": Canary("coverage needs one answer too few", "F4", client.coverage_off_by_one),
+    "truncated-is-absence": Canary("a truncated answer is taken as absence", "R2", client.truncated_is_absence),
+    "recoverer-makes-lac": Canary("a recoverer publishes a LAC of its own", "W2", client.recoverer_makes_lac),
+    "early-ensemble-commit": Canary("recovery commits its ensemble changes early", "F5", client.early_commit),
+    "ack-during-change": Canary("adds are acknowledged during an ensemble change", "W1", client.ack_during_change),
+    "replaced-still-counts": Canary("confirmations of a replaced bookie still count", "W3",
+                                    client.replaced_still_counts),
+    "reseal-on-resend": Canary("entries are sealed again when they are sent again", "W2", client.reseal),
+    "read-above-lac": Canary("ordinary reads go above the LAC", "R1", client.read_above_lac),
+}  # fmt: skip

@@ -55,6 +55,8 @@ class DiskFaults:
     slow_factor: float = 1.0
     crash_at: int = 0
     """The power is cut at the changing operation of this number, counted from when it was set; 0: never."""
+    crash_in_journal: bool = False
+    """Only synced writes of journal segments count."""
 
 
 class _Operation:
@@ -175,10 +177,11 @@ class Disk:
             return errno.EIO
         return None
 
-    def count_change(self) -> bool:
+    def count_change(self, kind: str, path: Path) -> bool:
         """Count a changing operation; whether the power is cut in it."""
         self.operations += 1
-        if self.faults.crash_at:
+        journaling = kind == "write_and_sync" and path.name.startswith("journal-")
+        if self.faults.crash_at and (journaling or not self.faults.crash_in_journal):
             self._crash_counted += 1
             if self._crash_counted == self.faults.crash_at:
                 self.faults.crash_at = 0
@@ -234,7 +237,7 @@ class SimulatedFileSystem:
         changing = kind not in _READ_ONLY
         if changing:
             disk.trace.stored(self._loop.now, self.process.name, kind, len(operation.path.name))
-            if disk.count_change():
+            if disk.count_change(kind, operation.path):
                 # The operation has taken effect, as far as it does without being durable; nobody hears of it.
                 if lane is not None:
                     lane.queue.appendleft(operation)
@@ -378,7 +381,7 @@ class Lane:
 
     def interrupt(self, rng: random.Random) -> None:
         """The process died: the operation under way got through to the page cache or not; no other begins."""
-        if self.queue and rng.random() < 0.7:
+        if self.queue and rng.random() < 0.85:
             act = self.queue[0].act
             if isinstance(act, _SyncedWrite):
                 act.write_only()

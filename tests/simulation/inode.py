@@ -104,20 +104,26 @@ class Inode:
         if not self.dirty and not self.size_dirty:
             return bytes(self.durable)
         mood = rng.random()  # whole outcomes are as interesting as mixed ones
-        if mood < 0.2:
+        if mood < 0.08:
             return bytes(self.durable)
-        if mood < 0.35:
+        if mood < 0.16:
             return bytes(self.volatile)
         kept = bytearray(self.durable)
         if rng.random() < 0.5:
             _set_size(kept, len(self.volatile))
         for page in sorted(self.dirty):
             fate = rng.random()
-            if fate < 0.4:
+            if fate < 0.3:
                 _keep_page(kept, self.volatile, page, PAGE_BYTES)
-            elif fate < 0.5:
-                _keep_page(kept, self.volatile, page, rng.randrange(PAGE_BYTES))
+            elif fate < 0.7:
+                _keep_page(kept, self.volatile, page, self._tear(page, rng))
         return bytes(kept)
+
+    def _tear(self, page: int, rng: random.Random) -> int:
+        """How many bytes of a torn page reached the platter: somewhere in what was written, not in zeros after it."""
+        start = page * PAGE_BYTES
+        written = len(bytes(self.volatile[start : start + PAGE_BYTES]).rstrip(b"\0"))
+        return rng.randrange(written) if written else 0
 
     def power_cut(self, rng: random.Random) -> int:
         """Come back with what survived; how many pages of lying syncs are lost."""

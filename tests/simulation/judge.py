@@ -64,8 +64,6 @@ class Judge:
         end = ledger.end
         if ledger.deleted:
             return
-        if end is None and not self.world.plan.recovery:
-            return
         if end is None or count != end + 1:
             raise Violation("I2", f"ledger {ledger.ledger_id}: {count} entries read, it ends at {end}")
         self.world.trace.count("ledgers judged")
@@ -74,9 +72,7 @@ class Judge:
     async def _read(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> int:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                async with client.open_ledger(
-                    ledger.ledger_id, password=ledger.password, recover=self.world.plan.recovery
-                ) as reader:
+                async with client.open_ledger(ledger.ledger_id, password=ledger.password) as reader:
                     return await read_everything(self.world, reader, ledger)
             except OctavoError as error:
                 what = f"{type(error).__name__} {error.message}"

@@ -40,6 +40,8 @@ class MetadataFaults:
     lose_request_chance: float = 0.0
     stale_bookies_chance: float = 0.0
     """The list of bookies is that of some moments ago."""
+    list_nothing_chance: float = 0.0
+    """A list of ledgers ends before it begins, as that of a server that has lost its data."""
     late_watch_seconds: float = 0.0
     """Longest additional delay of a watch's report."""
     lose_watch_chance: float = 0.0
@@ -152,6 +154,14 @@ class MetadataService:
             return self.rng.choice(self._bookies_before)
         return self.server.read_all(Kind.BOOKIE)
 
+    def lists_nothing(self, kind: Kind) -> bool:
+        """Whether this list of ledgers is wrongly empty."""
+        chance = self.faults.list_nothing_chance
+        if kind is not Kind.LEDGER or not chance or self.rng.random() >= chance:
+            return False
+        self.trace.count("metadata: empty list of ledgers")
+        return True
+
     def _changed(self, kind: Kind | None, key: str | None) -> None:
         if kind is Kind.LEDGER and key is not None and self.on_ledger is not None:
             stored = self.server._records[Kind.LEDGER].get(key)
@@ -261,7 +271,7 @@ class SimulatedRecords(RecordStore):
 
     async def list_keys(self, kind: Kind, *, prefix: str, after: str, limit: int) -> list[str]:
         keys: list[str] = await self._ask(lambda: self._server.list_keys(kind, prefix=prefix, after=after, limit=limit))
-        return keys
+        return [] if keys and self._service.lists_nothing(kind) else keys
 
     async def read_all(self, kind: Kind) -> list[Record]:
         if kind is Kind.BOOKIE:

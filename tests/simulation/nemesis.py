@@ -51,6 +51,7 @@ class Nemesis:
             "lost watches": self._metadata_chance("lose_watch_chance"),
             "expire sessions": self._expire_sessions,
             "metadata conflict": self._conflict,
+            "metadata list nothing": self._metadata_chance("list_nothing_chance"),
         }
 
     async def run(self) -> None:
@@ -150,9 +151,12 @@ class Nemesis:
         machine.start_later(self.rng.uniform(0.05, 3.0))
 
     def _cut_power_at_operation(self) -> None:
-        machine = self._machine()
-        if machine is not None:
-            machine.disk.faults.crash_at = self.rng.choice((1, 5, 30)) + self.rng.randrange(20)
+        """Of one machine, or of each in its own next moments of work."""
+        rng, machines = self.rng, self.world.machines
+        for machine in machines if rng.random() < 0.5 else [rng.choice(machines)]:
+            faults = machine.disk.faults
+            faults.crash_in_journal = rng.random() < 0.8
+            faults.crash_at = rng.choice((1, 1, 5, 30)) + rng.randrange(3 if faults.crash_in_journal else 20)
 
     def _cut_power_everywhere(self) -> None:
         self._count("process: power cut everywhere")

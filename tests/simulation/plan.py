@@ -44,8 +44,21 @@ DISTURBANCES = (
     "lost watches",
     "expire sessions",
     "metadata conflict",
+    "metadata list nothing",
 )
 """Every fault the nemesis knows. Rot, lying syncs and wipes strike only machines of the fault budget."""
+
+KNOBS: dict[str, tuple[int | None, ...]] = {
+    "octavo.client.recovery:_READ_BYTES_MAX": (None, 300, 3000),
+    "octavo.client.recovery:ENTRIES_PER_FRAME_MAX": (None, None, 1, 5),
+    "octavo.client.ledger_recovery:WINDOW_ENTRIES": (None, None, 3, 30),
+    "octavo.client.ledger_recovery:WINDOW_BYTES": (None, None, 2000),
+    "octavo.client.range_read:RANGE_BYTES_MAX": (None, None, 1000),
+    "octavo.client.range_read:ENTRIES_PER_FRAME_MAX": (None, None, 2, 10),
+    "octavo.bookie.answers:RUNS_PER_ANSWER_MAX": (None, None, 1, 3),
+    "octavo.bookie.checkpoint:_WRITE_BUFFERS": (None, 2),
+}
+"""Limits that a small universe would never meet, and what they may be instead; None leaves them."""
 
 NEEDS_BUDGET = frozenset({"rot", "lying sync", "wipe"})
 
@@ -58,6 +71,10 @@ QUICK_BOOKIE: dict[str, Any] = {
     "entry_log_bytes": 64 * 1024,
     "lease_seconds": 3.0,
     "drain_timeout_seconds": 1.0,
+    "garbage_seconds": 1.0,
+    "compaction_major_seconds": 2.0,
+    "scrub_pause_seconds": 2.0,
+    "disk_check_seconds": 1.0,
 }
 """A bookie whose segments roll and whose checkpoints come all the time."""
 
@@ -83,8 +100,8 @@ class Plan:
     recoverers: int = 1
     deletes: bool = False
     rolling_restart: bool = False
-    recovery: bool = False
-    """Ledgers that were left open are recovered; else they are read up to what is confirmed."""
+    knobs: dict[str, int] = field(default_factory=dict)
+    """Constant of the code under test, ``module:NAME`` -> a smaller value: limits are met all the time."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     bookie: dict[str, Any] = field(default_factory=lambda: dict(QUICK_BOOKIE))
@@ -109,24 +126,27 @@ def draw_plan(rng: random.Random) -> Plan:
         quorums=quorums,
         adds=rng.choice((60, 120, 200, 200, 300)),
         ledgers=rng.choice((1, 1, 2, 3)),
-        entry_bytes_max=rng.choice((20, 100, 100, 400)),
+        entry_bytes_max=rng.choice((20, 400, 1500)),
         safety_seconds=rng.choice((3.0, 6.0, 10.0)),
         disturbance_every_seconds=rng.choice((0.2, 0.5, 1.0, 2.0)),
         unlucky=min(quorums[2] - 1, 1) if rng.random() < 0.5 else 0,
         clock_drift=rng.choice((0.0, 0.0, 0.02, 0.2)),
-        recoverers=0,
+        recoverers=rng.choice((0, 1, 1, 2, 4)),
         deletes=rng.random() < 0.15,
         rolling_restart=rng.random() < 0.1,
         network=_network(rng),
         disk=_disk(rng),
         bookie=_bookie(rng),
         options=_options(rng),
+        knobs={name: value for name, values in KNOBS.items() if (value := rng.choice(values)) is not None},
     )
     share = rng.choice((0.1, 0.2, 0.4))
     drawn = [name for name in DISTURBANCES if rng.random() < share]
     plan.disturbances = {
         name: rng.choice((1.0, 1.0, 4.0)) for name in drawn if plan.unlucky or name not in NEEDS_BUDGET
     }
+    if rng.random() < 0.7:
+        plan.disturbances["cut power at a file operation"] = 4.0
     return plan
 
 
@@ -157,6 +177,11 @@ def _bookie(rng: random.Random) -> dict[str, Any]:
         "checkpoint_seconds": rng.choice((0.2, 1.0, 60.0)),
         "entry_log_bytes": rng.choice((8, 64, 1024)) * 1024,
         "lease_seconds": rng.choice((1.0, 3.0, 10.0)),
+        "garbage_seconds": rng.choice((0.2, 1.0, 60.0)),
+        "compaction_minor_share": rng.choice((0.2, 0.7)),
+        "compaction_major_share": rng.choice((0.8, 0.99)),
+        "compaction_major_seconds": rng.choice((0.5, 5.0)),
+        "scrub_pause_seconds": rng.choice((0.5, 60.0)),
     }
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib
 import itertools
 import random
 import sys
@@ -11,12 +12,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+from octavo.bookie.journal import Journal
 from octavo.protocol.errors import OctavoError
 from simulation.history import Violation
 from simulation.judge import Judge
 from simulation.logs import LogJudge
 from simulation.nemesis import Nemesis
+from simulation.patches import Patch, patch
 from simulation.plan import Plan, draw_plan
 from simulation.workload import Deleting, Reading, Work, Writing
 from simulation.world import Application, ClientHost, World
@@ -67,7 +71,7 @@ def _run(seed: int, plan: Plan | None, lines: bool) -> Outcome:
     plan = plan if plan is not None else draw_plan(random.Random(f"{seed} plan"))
     world = World(seed, plan)
     failure: BaseException | None = None
-    with world.logs:
+    with world.logs, _turned(plan.knobs), _replays_counted(world):
         try:
             world.loop.run_until_complete(_Universe(world).run())
         except Exception as error:
@@ -86,6 +90,39 @@ def _run(seed: int, plan: Plan | None, lines: bool) -> Outcome:
         outcome.lines = trace.lines()
     world.loop.close()
     return outcome
+
+
+@contextmanager
+def _turned(knobs: dict[str, int]) -> Iterator[None]:
+    """Constants of the code under test have other values inside the block."""
+    turned = []
+    for name, value in knobs.items():
+        module, _, constant = name.partition(":")
+        turned.append(Patch(importlib.import_module(module), constant, value))
+    for knob in turned:
+        knob.apply()
+    try:
+        yield
+    finally:
+        for knob in turned:
+            knob.undo()
+
+
+@contextmanager
+def _replays_counted(world: World) -> Iterator[None]:
+    """Replays that left out a torn tail are counted inside the block, whatever becomes of the start they belong to."""
+
+    @patch(Journal, "start")
+    async def start(original: Any, journal: Any) -> None:
+        if journal.torn_tail is not None:
+            world.trace.count("replays after a torn tail")
+        await original(journal)
+
+    start.apply()
+    try:
+        yield
+    finally:
+        start.undo()
 
 
 _runs = itertools.count(1)

@@ -29,8 +29,12 @@ def note_answer(world: World, where: str, what: str, error: OctavoError) -> None
     world.note(where, "%s: %s %s", what, type(error).__name__, error.message)
 
 
+LEDGERS_PER_WRITER_MAX = 4
+"""So often a writer that lost its ledger goes on with another."""
+
+
 class Writing:
-    """One writer's life: create a ledger, add, and close it, leave it or lose it."""
+    """A writer's life: create a ledger, add, and close it, leave it or lose it; then go on with another."""
 
     def __init__(self, world: World, rng: random.Random, adds: int, ended: Callable[[], bool]) -> None:
         self.world = world
@@ -46,18 +50,25 @@ class Writing:
 
     async def run(self, host: ClientHost, client: Client) -> None:
         """All of it."""
+        for _ in range(LEDGERS_PER_WRITER_MAX):
+            if self.adds <= 0 or not await self._write_one(host, client) or self.ended():
+                return
+
+    async def _write_one(self, host: ClientHost, client: Client) -> bool:
         made = await self._create(host, client)
         if made is None:
-            return
+            return False
         writer, ledger = made
         try:
             await self._add_all(host, writer, ledger)
         except OctavoError as error:
             note_answer(self.world, host.name, f"writer of {writer.id}", error)
+        self.adds -= len(ledger.payloads)
         if self._leave_open and not self.ended():
             # Left open: readers follow it, recoverers take it. Client.close closes it in the end, if nobody has.
-            return
+            return True
         await self._close(host, writer, ledger)
+        return True
 
     async def _create(self, host: ClientHost, client: Client) -> tuple[LedgerWriter, LedgerHistory] | None:
         world, rng = self.world, self.rng
@@ -80,9 +91,9 @@ class Writing:
     async def _add_all(self, host: ClientHost, writer: LedgerWriter, ledger: LedgerHistory) -> None:
         rng, world = self.rng, self.world
         pending: dict[asyncio.Future[Any], None] = {}
-        done = 0
-        while done < self.adds:
-            burst = min(rng.choice(self._bursts), self.adds - done)
+        done, adds = 0, self.adds
+        while done < adds:
+            burst = min(rng.choice(self._bursts), adds - done)
             for _ in range(burst):
                 index = len(ledger.payloads)
                 size = rng.randrange(world.plan.entry_bytes_max + 1)
@@ -155,14 +166,22 @@ class Reading:
         """Until the universe's safety phase has ended."""
         rng = self.rng
         while not self.ended():
-            await asyncio.sleep(rng.uniform(0.0, 2.0 if self.recovers else 0.5))
+            await asyncio.sleep(rng.uniform(0.0, self.world.plan.safety_seconds if self.recovers else 0.5))
             ledgers = [ledger for ledger in self.world.history.ledgers.values() if not ledger.delete_asked]
             if ledgers and not self.ended():
                 ledger = rng.choice(ledgers)
-                try:
-                    await self._visit(host, client, ledger)
-                except OctavoError as error:
-                    note_answer(self.world, host.name, f"reader of {ledger.ledger_id}", error)
+                if not self.recovers:
+                    await self._try(host, client, ledger)
+                elif ledger.end is None or rng.random() < 0.2:
+                    # Often several at once, as when all who watch a writer believe it dead.
+                    crowd = rng.choice((1, 1, 2, 3))
+                    await asyncio.gather(*(self._try(host, client, ledger) for _ in range(crowd)))
+
+    async def _try(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
+        try:
+            await self._visit(host, client, ledger)
+        except OctavoError as error:
+            note_answer(self.world, host.name, f"reader of {ledger.ledger_id}", error)
 
     async def _visit(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
         world, rng = self.world, self.rng

@@ -137,8 +137,6 @@ class Machine:
         self.bookie, self.ready = bookie, True
         self.ids[bookie.bookie_id] = None
         world.note(self.name, "ready")
-        if bookie.server.storage._journal.torn_tail is not None:
-            world.trace.count("replays after a torn tail")
         stopping = asyncio.ensure_future(stop.wait())
         broken = asyncio.ensure_future(bookie.broken())
         await asyncio.wait([stopping, broken], return_when=asyncio.FIRST_COMPLETED)

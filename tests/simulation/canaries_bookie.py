@@ -1,0 +1,190 @@
+"""Canaries in bookies: durability, fencing, doubt, garbage."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from octavo.bookie.checkpoint import Checkpointer
+from octavo.bookie.compaction import Compactor
+from octavo.bookie.connection import Connection
+from octavo.bookie.garbage import Collection, GarbageCollector
+from octavo.bookie.index_runs import RunMap
+from octavo.bookie.journal import Journal
+from octavo.bookie.storage_ledgers import LedgerTable
+from octavo.bookie.storage_reads import EntryReader
+from octavo.bookie.storage_writes import EntryWriter
+from octavo.protocol.errors import OctavoError
+from octavo.protocol.ids import LedgerId
+from simulation.disk import SimulatedFile, SimulatedFileSystem
+from simulation.patches import Patch, patch
+
+
+def ack_before_sync() -> list[Patch]:
+    @patch(Journal, "append_then")
+    def append_then(original: Any, self: Any, kind: Any, buffers: Any, done: Any) -> None:
+        if self._failure is None and not self._closing:
+            done(None)
+            original(self, kind, buffers, lambda _failure: None)
+        else:
+            original(self, kind, buffers, done)
+
+    return [append_then]
+
+
+def retry_failed_sync() -> list[Patch]:
+    @patch(SimulatedFile, "write_and_sync")
+    def write_and_sync(original: Any, self: Any, offset: int, buffers: Any) -> Any:
+        async def insist() -> None:
+            try:
+                await original(self, offset, buffers)
+            except OSError:
+                await self.sync()
+
+        return insist()
+
+    return [write_and_sync]
+
+
+def trust_replay() -> list[Patch]:
+    # The checkpoint of a start makes durable what replay found; every later one is as it should be.
+    @patch(Checkpointer, "checkpoint")
+    async def checkpoint(original: Any, self: Any) -> None:
+        if self.checkpoints or not self.dirty:
+            await original(self)
+        else:
+            self.checkpoints = 1
+
+    return [checkpoint]
+
+
+def trim_early() -> list[Patch]:
+    @patch(Checkpointer, "_write_part")
+    async def write_part(original: Any, self: Any, states: Any) -> Any:
+        await self._journal.trim(self._journal.position)
+        return await original(self, states)
+
+    return [write_part]
+
+
+def directory_not_synced() -> list[Patch]:
+    @patch(SimulatedFileSystem, "sync_directory")
+    async def sync_directory(original: Any, self: Any, path: Any) -> None:
+        if path.name == "data":
+            await original(self, path)
+
+    return [sync_directory]
+
+
+def fence_not_durable() -> list[Patch]:
+    @patch(EntryWriter, "fence")
+    def fence(_original: Any, self: Any, ledger_id: int, _ledger_key: bytes) -> Any:
+        self._check_usable()
+        self._ledgers.get(ledger_id).fenced = True
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+    return [fence]
+
+
+def fence_after_lookup() -> list[Patch]:
+    @patch(Connection, "_fence_then")
+    def fence_then(_original: Any, self: Any, request: Any, answer: Any) -> Any:
+        async def work() -> Any:
+            reply = await answer()
+            await self._storage.fence(LedgerId(request.ledger_id), request.ledger_key)
+            return reply
+
+        return work()
+
+    return [fence_then]
+
+
+def fence_ignored() -> list[Patch]:
+    @patch(Connection, "_add")
+    def add(original: Any, self: Any, request_id: int, request: Any) -> None:
+        # Queued for a moment, as behind a full journal, and let in without a second look at the fence.
+        if self._storage._ledgers.get(request.ledger_id).fenced:
+            original(self, request_id, request)
+            return
+
+        def late() -> None:
+            ledger = self._storage._ledgers.get(request.ledger_id)
+            fenced, ledger.fenced = ledger.fenced, False
+            try:
+                if not self._closing:
+                    original(self, request_id, request)
+            except OctavoError as error:
+                self._refuse(request_id, request.op, error)
+            finally:
+                ledger.fenced = fenced
+
+        asyncio.get_running_loop().call_later(0.02, late)
+
+    return [add]
+
+
+def no_doubt() -> list[Patch]:
+    @patch(LedgerTable, "in_doubt")
+    def in_doubt(_original: Any, _self: Any, _ledger_id: int) -> bool:
+        return False
+
+    return [in_doubt]
+
+
+def corruption_is_absence() -> list[Patch]:
+    @patch(EntryReader, "read")
+    async def read(original: Any, self: Any, *arguments: Any, **keywords: Any) -> Any:
+        result = await original(self, *arguments, **keywords)
+        return replace(result, unknown=[])
+
+    return [read]
+
+
+def index_put_hides() -> list[Patch]:
+    @patch(RunMap, "put")
+    def put(original: Any, self: Any, run: Any) -> None:
+        self.runs[:] = [old for old in self.runs if old.last < run.first or old.first > run.last]
+        original(self, run)
+
+    return [put]
+
+
+def compaction_removes_early() -> list[Patch]:
+    @patch(Compactor, "_remove")
+    async def remove(original: Any, self: Any, shares: Any, *rest: Any) -> None:
+        for share in shares:
+            await self._logs.remove(share.log_id)
+        await asyncio.sleep(0.05)
+        await original(self, shares, *rest)
+
+    return [remove]
+
+
+def garbage_by_listing() -> list[Patch]:
+    @patch(GarbageCollector, "collect")
+    async def collect(_original: Any, self: Any) -> Any:
+        held = self._storage.ledgers()
+        listed = [ledger_id async for ledger_id in self._store.list_ledgers()]
+        return await _delete(self, held, listed)
+
+    return [collect]
+
+
+def garbage_lists_first() -> list[Patch]:
+    @patch(GarbageCollector, "collect")
+    async def collect(_original: Any, self: Any) -> Any:
+        listed = [ledger_id async for ledger_id in self._store.list_ledgers()]
+        if not listed:
+            return Collection(0, 0)
+        await self._store.cluster_id()
+        return await _delete(self, self._storage.ledgers(), listed)
+
+    return [collect]
+
+
+async def _delete(collector: Any, held: list[int], listed: list[LedgerId]) -> Collection:
+    gone = sorted(set(held) - set(listed))
+    for ledger_id in gone:
+        await collector._storage.delete(ledger_id)
+    return Collection(len(held), len(gone))

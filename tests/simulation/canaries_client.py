@@ -1,0 +1,177 @@
+"""Canaries in clients: recovery, acknowledging, reading."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from octavo.client import recovery
+from octavo.client.ledger_recovery import LedgerRecovery
+from octavo.client.ledger_view import LedgerView
+from octavo.client.pipeline import Pipeline, Send
+from octavo.client.writer import LedgerWriter
+from octavo.metadata.changes import Decision, Settled, Write
+from octavo.metadata.model import Fragment, LedgerMetadata
+from octavo.metadata.update import update_ledger
+from octavo.protocol.entries import Opener, Sealer
+from octavo.protocol.ids import EntryId
+from octavo.protocol.messages import Read, ReadFlag
+from octavo.protocol.quorums import Quorums
+from simulation.patches import Patch, patch
+
+
+def reads_do_not_fence() -> list[Patch]:
+    def plain_read(ledger_id: int, _key: bytes, _flags: ReadFlag, *rest: Any) -> Read:
+        return Read(ledger_id, b"", ReadFlag.NONE, *rest)
+
+    return [Patch(recovery, "Read", plain_read)]
+
+
+def recover_below() -> list[Patch]:
+    def from_the_start(quorums: Quorums, **_where: int) -> LedgerRecovery:
+        return LedgerRecovery(quorums, first_entry_id=0, length_before=0)
+
+    return [Patch(recovery, "LedgerRecovery", from_the_start)]
+
+
+def coverage_off_by_one() -> list[Patch]:
+    @patch(Quorums, "covers")
+    def covers(_original: Any, self: Any, cohort_mask: int, answered_mask: int) -> bool:
+        needed: int = max(cohort_mask.bit_count() - self.ack_quorum, 1)
+        return (answered_mask & cohort_mask).bit_count() >= needed
+
+    return [covers]
+
+
+def truncated_is_absence() -> list[Patch]:
+    @patch(recovery._Recovery, "_take")
+    def take(original: Any, self: Any, position: int, first: int, answer: Any) -> None:
+        wanted = self._machine.wanted_read(position)
+        last = wanted[1] if wanted is not None else answer.last_covered
+        original(self, position, first, replace(answer, last_covered=max(answer.last_covered, last)))
+
+    return [take]
+
+
+def recoverer_makes_lac() -> list[Patch]:
+    @patch(recovery._Recovery, "_advance")
+    def advance(original: Any, self: Any) -> None:
+        original(self)
+        writing, end = self._writing, self._machine.last_recovered
+        if writing is None or end < 0 or self._finished.done():
+            return
+        sealer = Sealer(self._metadata.ledger_id, self._metadata.digest, self._secrets)
+        sealed = sealer.seal_explicit_lac(EntryId(end), length=self._machine._length)
+        writing.write_lac(sealed)
+
+    return [advance]
+
+
+@dataclass(frozen=True, slots=True)
+class _CommitEarly:
+    """A recoverer's change of the ensemble, written while the ledger is in recovery."""
+
+    fragment: Fragment
+
+    def decide(self, current: LedgerMetadata) -> Decision:
+        if current.is_closed or current.last_fragment == self.fragment:
+            return Settled()
+        fragment = self.fragment
+        return Write(current.with_ensemble_change(fragment.first_entry_id, fragment.bookies, fragment.length_before))
+
+
+def early_commit() -> list[Patch]:
+    stores: list[Any] = []
+
+    @patch(recovery.Recoverer, "recover")
+    async def recover(original: Any, self: Any, ledger: Any, secrets: Any) -> Any:
+        stores.append(self._store)
+        return await original(self, ledger, secrets)
+
+    @patch(recovery._Recovery, "_note_change")
+    async def note_change(_original: Any, self: Any, change: Any) -> bool:
+        fragment = Fragment(EntryId(change.first_entry_id), change.ensemble, change.length_before)
+        written = await update_ledger(
+            stores[-1], self._metadata.ledger_id, _CommitEarly(fragment), writer_token="canary"
+        )
+        self._metadata = written.value
+        return True
+
+    return [recover, note_change]
+
+
+def ack_during_change() -> list[Patch]:
+    @patch(Pipeline, "_acknowledge")
+    def acknowledge(original: Any, self: Any) -> Any:
+        change, self._change = self._change, None
+        try:
+            return original(self)
+        finally:
+            self._change = change
+
+    return [acknowledge]
+
+
+def replaced_still_counts() -> list[Patch]:
+    @patch(Pipeline, "commit_change")
+    def commit_change(original: Any, self: Any) -> Any:
+        confirmed = [(run, run.confirmed) for run in self._runs]
+        quiet = Patch(Pipeline, "_acknowledge", lambda _self: ())
+        quiet.apply()
+        try:
+            original(self)
+        finally:
+            quiet.undo()
+        for run, mask in confirmed:
+            run.confirmed |= mask & run.holders
+        return self._acknowledge()
+
+    return [commit_change]
+
+
+def reseal() -> list[Patch]:
+    writers: dict[int, Any] = {}
+
+    @patch(LedgerWriter, "__init__")
+    def init(original: Any, self: Any, ledger: Any, secrets: Any, **rest: Any) -> None:
+        original(self, ledger, secrets, **rest)
+        opener = Opener(self.id, ledger.value.digest, secrets)
+        writers[id(self._pipeline)] = (self, self._sealer, opener)
+
+    @patch(Pipeline, "on_ready")
+    def on_ready(original: Any, self: Any, position: int) -> Any:
+        effects = original(self, position)
+        known = writers.get(id(self))
+        if known is None or known[0]._pipeline is not self:
+            return effects
+        return [_resealed(effect, self, known[1], known[2]) for effect in effects]
+
+    return [init, on_ready]
+
+
+def _resealed(effect: Any, pipeline: Any, sealer: Any, opener: Any) -> Any:
+    if not isinstance(effect, Send):
+        return effect
+    entries = [opener.open(sealed) for sealed in effect.run.entries]
+    again: list[bytes] = []
+    for entry in entries:
+        again += sealer.seal(
+            entry.entry_id,
+            [entry.payload],
+            last_add_confirmed=None
+            if pipeline.last_add_confirmed is None
+            else min(pipeline.last_add_confirmed, entry.entry_id - 1),
+            length=entry.length - len(entry.payload),
+        )
+    return Send(effect.position, replace(effect.run, entries=again), effect.tenure)
+
+
+def read_above_lac() -> list[Patch]:
+    @patch(LedgerView, "on_entries")
+    def on_entries(original: Any, self: Any, entries: Any) -> bool:
+        moved = bool(original(self, entries))
+        if entries:
+            before = self._confirmed
+            self._confirm(entries[-1].entry_id)
+            moved |= self._confirmed > before
+        return moved
+
+    return [on_entries]
