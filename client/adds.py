@@ -1,4 +1,5 @@
-"""What a writer does with single adds besides adding them: check payloads, cut them into frames, fail their futures."""
+"""What a writer does with single adds besides adding them: check payloads, let them wait, cut them into frames, fail
+their futures."""
 
 import asyncio
 from bisect import bisect_right
@@ -6,10 +7,21 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from octavo.protocol.errors import EntryTooLargeError, InternalError, InvalidArgumentError, OctavoError
-from octavo.protocol.ids import LedgerId
+from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.limits import ADD_ENTRIES_TARGET, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
 
 type Payload = bytes | bytearray | memoryview
+
+
+class Queued:
+    """Payloads that wait for room; those before ``at`` have found it. ``future`` is that of the last one."""
+
+    __slots__ = ("at", "future", "payloads")
+
+    def __init__(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
+        self.payloads = payloads
+        self.future = future
+        self.at = 0
 
 
 def checked_payload(payload: Payload) -> bytes:

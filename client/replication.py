@@ -314,7 +314,8 @@ class Replication:
         finally:
             self._change_settled = None
             settled.set_result(None)
-            self._consider_change()
+        # Not where it was cancelled, or met a defect: then the task it runs under ends, and can take no other one.
+        self._consider_change()
 
     async def _find_spares(self, wanted: FindSpares) -> dict[int, BookieId]:
         """Bookies that can be reached, by position; those that cannot are put into quarantine and others tried."""

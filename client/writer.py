@@ -27,25 +27,23 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from octavo.client.adds import Payload, another, checked_payload, frames_of, internal_error, reject
+from octavo.client.adds import Payload, Queued, another, checked_payload, frames_of, internal_error, reject
 from octavo.client.ensemble_changes import Commit
+from octavo.client.lac_teller import LacTeller
 from octavo.client.options import ClientOptions
+from octavo.client.own_metadata import OwnMetadata
 from octavo.client.pipeline import Pipeline
 from octavo.client.placer import Placer
 from octavo.client.pool import ConnectionPool
 from octavo.client.replication import Replication
 from octavo.client.supervisor import Supervisor
 from octavo.client.writer_work import NOTHING_PUSHED, NothingPushed, Work
-from octavo.metadata.changes import ChangeEnsemble, CloseLedger
-from octavo.metadata.model import LedgerMetadata, LedgerState
+from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.store import MetadataStore, Versioned
-from octavo.metadata.update import update_ledger
 from octavo.protocol.entries import LedgerSecrets, Sealer
 from octavo.protocol.errors import (
     LedgerClosedError,
-    LedgerFencedError,
     MetadataUnavailableError,
-    NoSuchLedgerError,
     OctavoError,
     QuorumLostError,
     WouldBlock,
@@ -55,26 +53,11 @@ from octavo.protocol.limits import (
     ENTRY_PAYLOAD_BYTES_MAX,
 )
 
-_LAC_DELAY_FACTOR_BUSY = 5
-"""How much longer a writer whose adds were found coming one after another waits before it looks again whether they have
-stopped."""
-
 _DRAIN_SHARE = 0.75
 """Share of the time to close that pending adds may take; the rest is for the metadata."""
 
 type _Futures = list[asyncio.Future[Any] | None]
 """One place per entry; None for entries that nobody waits for by themselves (all but the last of an ``add_many``)."""
-
-
-class _Queued:
-    """Payloads that wait for room; those before ``at`` have found it. ``future`` is that of the last one."""
-
-    __slots__ = ("at", "future", "payloads")
-
-    def __init__(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
-        self.payloads = payloads
-        self.future = future
-        self.at = 0
 
 
 class LedgerWriter:
@@ -100,9 +83,8 @@ class LedgerWriter:
         """``ledger``: as just created, empty and OPEN. ``on_close`` is called once closing has ended, however it
         ended; ``on_failure`` when the writer fails, in that step.
         """
-        self._ledger = ledger
+        self._own = OwnMetadata(ledger, store=store, retry_seconds=options.resend_delay_seconds, on_taken=self._fail)
         self._secrets = secrets
-        self._store = store
         self._pool = pool
         self._placer = placer
         self._options = options
@@ -118,7 +100,7 @@ class LedgerWriter:
         """Whether an add that finds room may skip the queue: it is empty, and the writer neither failed nor closing."""
         self._free_entries = options.window_entries
         self._free_bytes = options.window_bytes
-        self._queue: deque[_Queued] = deque()
+        self._queue: deque[Queued] = deque()
         self._queued_entries = 0
         self._payloads: list[bytes] = []
         self._futures: _Futures = []
@@ -128,9 +110,6 @@ class LedgerWriter:
 
         self._length_pushed = 0
         self._length_freed = 0
-        self._lac_timer: asyncio.TimerHandle | None = None
-        self._lac_delay_seconds = options.explicit_lac_delay_seconds
-        self._lac_armed_at: EntryId | None = None
 
         self._failure: OctavoError | None = None
         self._failed_adds = False
@@ -146,12 +125,12 @@ class LedgerWriter:
     @property
     def id(self) -> LedgerId:
         """The ledger."""
-        return self._ledger.value.ledger_id
+        return self._own.value.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's metadata as this writer knows them."""
-        return self._ledger.value
+        return self._own.value
 
     @property
     def last_add_confirmed(self) -> EntryId | None:
@@ -259,7 +238,7 @@ class LedgerWriter:
     def enqueue(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
         """Queue checked payloads behind everything else, room or not; ``future`` gets the id of the last. For callers
         who have called :meth:`check_usable` and bound by themselves what waits."""
-        self._queue.append(_Queued(payloads, future))
+        self._queue.append(Queued(payloads, future))
         self._queued_entries += len(payloads)
         self._direct = False
         self._admit()
@@ -329,7 +308,7 @@ class LedgerWriter:
 
     def _begin_work(self) -> Work:
         """Before the first add: listen to the bookies, watch the metadata."""
-        metadata = self._ledger.value
+        metadata = self._own.value
         supervisor = Supervisor(f"octavo writer of ledger {metadata.ledger_id}", self._supervisor_failed)
         replication = Replication(
             metadata,
@@ -342,9 +321,16 @@ class LedgerWriter:
             on_acknowledged=self._acknowledged,
             on_failure=self._fail,
         )
-        self._work = work = Work(supervisor, replication, Sealer(metadata.ledger_id, metadata.digest, self._secrets))
+        sealer = Sealer(metadata.ledger_id, metadata.digest, self._secrets)
+        lac_teller = LacTeller(
+            replication.pipeline,
+            self._options.explicit_lac_delay_seconds,
+            is_adding=lambda: bool(self._payloads),
+            tell=lambda lac, length: replication.write_lac(sealer.seal_explicit_lac(lac, length=length)),
+        )
+        self._work = work = Work(supervisor, replication, sealer, lac_teller)
         self._pipeline = replication.pipeline
-        supervisor.start(self._watch_metadata())
+        supervisor.start(self._own.watch())
         return work
 
     def _push(self, work: Work, payloads: Sequence[bytes]) -> None:
@@ -380,33 +366,14 @@ class LedgerWriter:
             acknowledged = self._flushes.popleft()[1]
             if not acknowledged.done():
                 acknowledged.set_result(None)
-        if self._lac_timer is None and not self._pipeline.pending:
-            self._arm_lac_timer(self._lac_delay_seconds)
-
-    def _arm_lac_timer(self, delay_seconds: float) -> None:
-        self._lac_armed_at = self._pipeline.last_add_confirmed
-        self._lac_timer = self._loop.call_later(delay_seconds, self._tell_lac)
-
-    def _tell_lac(self) -> None:
-        """Tell the LAC by itself if adds have stopped coming (PROTOCOL W2).
-
-        While they come, each tells of those before it, and looking costs a turn of the loop: it is done less often.
-        """
-        self._lac_timer = None
-        lac = self._pipeline.last_add_confirmed
-        if self._pipeline.pending or self._payloads or lac is None:
-            self._lac_delay_seconds = self._options.explicit_lac_delay_seconds * _LAC_DELAY_FACTOR_BUSY
-            return
-        if lac != self._lac_armed_at:
-            self._arm_lac_timer(self._options.explicit_lac_delay_seconds)
-            return
-        self._lac_delay_seconds = self._options.explicit_lac_delay_seconds
-        assert self._work is not None, "something is acknowledged"
-        self._work.replication.write_lac(self._work.sealer.seal_explicit_lac(lac, length=self._pipeline.length))
+        work = self._work
+        assert work is not None, "something is acknowledged"
+        if work.lac_teller.timer is None and not self._pipeline.pending:
+            work.lac_teller.arm()
 
     def ledger_deleted(self) -> None:
         """The ledger has been deleted by this very client, which need not wait for a watch's news."""
-        self._metadata_changed(None)
+        self._own.deleted()
 
     # --- failing ----------------------------------------------------------------------------------------------------
 
@@ -424,7 +391,8 @@ class LedgerWriter:
     def _fail_pending(self, error: OctavoError, *, in_doubt: bool) -> None:
         """Fail every unacknowledged add; with ``in_doubt`` those that may be on some bookie say so (PROTOCOL W6)."""
         self._direct = False
-        self._cancel_lac_timer()
+        if self._work is not None:
+            self._work.lac_teller.cancel()
         sent = self._pipeline.highest_sent if in_doubt else -1
         waiting, self._waiting = self._waiting, deque()
         futures, self._futures = self._futures, []
@@ -449,50 +417,8 @@ class LedgerWriter:
     def _supervisor_failed(self, error: BaseException) -> None:
         self._fail(internal_error(self.id, error))
 
-    async def _watch_metadata(self) -> None:
-        """Notice that the ledger is deleted or taken over, also while nothing is added."""
-        try:
-            async with self._store.watch_ledger(self.id) as watch:
-                async for ledger in watch:
-                    self._metadata_changed(ledger)
-        except OctavoError:
-            # The store is closed, or holds something that cannot be understood: the next change of the metadata,
-            # that of closing at the latest, meets the same and tells it to the caller.
-            return
-
-    def _metadata_changed(self, ledger: Versioned[LedgerMetadata] | None) -> None:
-        if self._settling:
-            return
-        if ledger is None:
-            self._fail(NoSuchLedgerError(f"ledger {self.id} has been deleted"))
-        elif ledger.value.state is not LedgerState.OPEN:
-            self._ledger = ledger
-            done = "been recovered and closed" if ledger.value.is_closed else "begun to be recovered"
-            self._fail(LedgerFencedError(f"ledger {self.id} has {done} by another client"))
-        elif ledger.value.last_fragment == self.metadata.last_fragment:
-            # Older fragments may have been repaired. The last one is ours: another one is news from before our latest
-            # change, or of one whose answer is still to come.
-            self._ledger = ledger
-
-    # --- changing the metadata ----------------------------------------------------------------------------------
-
     async def _change_ensemble(self, change: Commit) -> bool:
-        """Write a new last fragment (PROTOCOL W3, W5); whether it stands there. While the store does not answer this
-        goes on: nothing can be acknowledged until it is known what stands there. False only once the writer has failed;
-        raises what the change is refused with."""
-        wanted = ChangeEnsemble(
-            self.metadata.last_fragment, change.first_entry_id, change.ensemble, change.length_before
-        )
-        while self._failure is None:
-            try:
-                self._ledger = await update_ledger(
-                    self._store, self.id, wanted, writer_token=self.metadata.writer_token, known=self._ledger
-                )
-            except MetadataUnavailableError:
-                await asyncio.sleep(self._options.resend_delay_seconds)
-            else:
-                return True
-        return False
+        return await self._own.change_ensemble(change, lambda: self._failure is None)
 
     # --- closing ----------------------------------------------------------------------------------------------------
 
@@ -530,6 +456,7 @@ class LedgerWriter:
             answers = "" if self._work is None else self._work.replication.describe()
             # From here on nothing more is acknowledged: the end that is about to be written is the end.
             self._settling = True
+            self._own.heed_no_more_news()
             if self._work is not None:
                 self._work.replication.stop()
             refused = await self._settle_end(deadline)
@@ -543,8 +470,8 @@ class LedgerWriter:
             elif self._failed_adds or refused is not None:
                 self._close_error = self._failure
         finally:
-            self._cancel_lac_timer()
             if self._work is not None:
+                self._work.lac_teller.cancel()
                 self._work.replication.close()
                 await self._work.supervisor.close()
             if self._on_close is not None:
@@ -565,17 +492,9 @@ class LedgerWriter:
             async with asyncio.timeout_at(deadline):
                 if self._work is not None:
                     await self._work.replication.settled()
-                change = CloseLedger(self.metadata.last_fragment, pipeline.last_add_confirmed, pipeline.length)
-                self._ledger = await update_ledger(
-                    self._store, self.id, change, writer_token=self.metadata.writer_token, known=self._ledger
-                )
+                await self._own.close(pipeline.last_add_confirmed, pipeline.length)
         except TimeoutError:
             return MetadataUnavailableError(f"ledger {self.id}: the metadata store did not settle its end in time")
         except OctavoError as error:
             return error
         return None
-
-    def _cancel_lac_timer(self) -> None:
-        if self._lac_timer is not None:
-            self._lac_timer.cancel()
-            self._lac_timer = None

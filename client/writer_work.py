@@ -2,6 +2,7 @@
 
 from typing import Final, NamedTuple
 
+from octavo.client.lac_teller import LacTeller
 from octavo.client.replication import Replication
 from octavo.client.supervisor import Supervisor
 from octavo.protocol.entries import Sealer
@@ -14,6 +15,7 @@ class Work(NamedTuple):
     supervisor: Supervisor
     replication: Replication
     sealer: Sealer
+    lac_teller: LacTeller
 
 
 class NothingPushed:

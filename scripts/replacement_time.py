@@ -6,6 +6,7 @@ A fresh cluster with one bookie more than the ensemble has, and a writer in this
 each add on time whether or not those before it are acknowledged. In each round a bookie of the ensemble is killed with
 SIGKILL. Told are the time from the kill to the first acknowledgement by the new ensemble, and the latency of adds,
 counted from the moment each was due, in the second before the kill and from the kill until a second after the change.
+Also the longest time in either for which the writer's process did not get to run: no bookie is to blame for that.
 """
 
 import argparse
@@ -43,6 +44,8 @@ class SteadyLoad:
         self.latencies: list[tuple[float, float]] = []
         """(due, seconds until acknowledged), on the monotonic clock."""
         self.failures: list[str] = []
+        self.turns: list[tuple[float, float]] = []
+        """(begin, seconds) of every time that was to last a tick, on the monotonic clock."""
         self._ledger = ledger
         self._rate = rate
         self._payload = payload
@@ -54,8 +57,10 @@ class SteadyLoad:
         began, count = time.monotonic(), 0
         while not self._stopping:
             due = began + count / self._rate
-            if due > time.monotonic():
+            now = time.monotonic()
+            if due > now:
                 await asyncio.sleep(_TICK_SECONDS)
+                self.turns.append((now, time.monotonic() - now))
                 continue
             task = asyncio.create_task(self._add(due))
             self._adds.add(task)
@@ -70,6 +75,10 @@ class SteadyLoad:
     def between(self, start: float, stop: float) -> list[float]:
         """Latencies in milliseconds of the adds that were due in this time, sorted."""
         return sorted(1000 * latency for due, latency in self.latencies if start <= due < stop)
+
+    def held_up(self, start: float, stop: float) -> float:
+        """Milliseconds of the longest turn of the loop that began in this time."""
+        return 1000 * max((seconds for began, seconds in self.turns if start <= began < stop), default=0.0)
 
     async def _add(self, due: float) -> None:
         try:
@@ -87,6 +96,7 @@ async def measure(
     replaced_ms: list[float] = []
     before: list[float] = []
     during: list[float] = []
+    held_up_ms = {"before": 0.0, "during": 0.0}
     pids = {bookie["name"]: bookie["pid"] for bookie in ready["bookies"]}
     async with octavo.connect(ready["metadata"]) as client:
         ids = [one.bookie_id for one in await client.bookies()]
@@ -111,8 +121,12 @@ async def measure(
             await running
             fragments = len(ledger.metadata.fragments)
     for killed_at, changed_at in windows:
-        before += load.between(killed_at - _AROUND_SECONDS, killed_at)
-        during += load.between(killed_at, changed_at + _AROUND_SECONDS)
+        for name, start, stop, found in (
+            ("before", killed_at - _AROUND_SECONDS, killed_at, before),
+            ("during", killed_at, changed_at + _AROUND_SECONDS, during),
+        ):
+            found.extend(load.between(start, stop))
+            held_up_ms[name] = round(max(held_up_ms[name], load.held_up(start, stop)), 1)
     return {
         "adds": len(load.latencies),
         "failed": len(load.failures),
@@ -120,6 +134,7 @@ async def measure(
         "replaced_ms": {"median": round(statistics.median(replaced_ms), 1), "max": round(max(replaced_ms), 1)},
         "add_ms_before": _percentiles(sorted(before)),
         "add_ms_during": _percentiles(sorted(during)),
+        "writer_held_up_ms": held_up_ms,
     }
 
 
