@@ -41,7 +41,7 @@ LedgersOption = Annotated[
 ]
 DatasetOption = Annotated[str | None, typer.Option("--dataset", metavar="NAME", help="A published dataset, instead.")]
 PlotOption = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="Draw the result into a .png or .html file.")
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw the result into a .png, .svg or .html file.")
 ]
 
 

@@ -58,6 +58,11 @@ FORMATS = (
         EPOCH,
     ),
     LogFormat("hpc", r"^\d+ \S+ (?=\S+ \S+ (\d{9,10}) )()(\S+) \S+ \d+ -?\d+ (.*)$", EPOCH),
+    LogFormat(
+        "alternatives",
+        r"^(?=\S+ (\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}): )()(update-alternatives) \S+ \S+ (.*)$",
+        "yyyy-MM-dd HH:mm:ss",
+    ),
     LogFormat("dpkg", r"^(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}) ()([a-z-]+) (.*)$", "yyyy-MM-dd HH:mm:ss"),
     LogFormat(
         "syslog",
@@ -72,6 +77,8 @@ UNPARSED = "unparsed"
 """The form of a line that fits none: all of it is the message."""
 
 MASKS: tuple[tuple[str, str], ...] = (
+    (r"\b[\w.+-]+:(?:all|amd64|arm64|armhf|i386|ppc64el|riscv64|s390x)\b", "<*>"),
+    (r"(?<![\w<])\d[\w.:]*(?:[+~-]+[\w.]+)+", "<*>"),
     (r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b", "<*>"),
     (r"(?:/[\w.$+-]+){2,}/?", "<*>"),
     (r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b", "<*>"),

@@ -1,20 +1,38 @@
-"""Bar charts of what jobs found: as a PNG, or as an HTML page that needs nothing but itself."""
+"""Charts of what jobs found: as a PNG, an SVG, or an HTML page that needs nothing but itself."""
 
 import html
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from octavo.pipeline.timelines import Step, Timeline
 from octavo.protocol.errors import InvalidArgumentError
 
-FORMATS = (".png", ".html")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg", ".html")
 
 _BARS_MAX = 30
 """Bars of one chart: more cannot be told apart; the rest is summed up in one."""
 
 _INCHES_WIDE = 9.0
 _INCHES_PER_BAR = 0.28
+_TIME_CHART_INCHES = 2.6
+
+_TIME_LABELS_MAX = 9
+"""Labels below a time chart: more would run into each other."""
+
+_TIME_FORMS = {
+    Step.MINUTE: "%H:%M\n%Y-%m-%d",
+    Step.HOUR: "%H:%M\n%Y-%m-%d",
+    Step.DAY: "%m-%d\n%Y",
+    Step.MONTH: "%m\n%Y",
+    Step.YEAR: "%Y",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +45,18 @@ class BarChart:
     unit: str
 
 
+@dataclass(frozen=True, slots=True)
+class TimeChart:
+    """Values over time, as stacked columns."""
+
+    title: str
+    timeline: Timeline
+    unit: str
+
+
+type Chart = BarChart | TimeChart
+
+
 def check_plot_path(path: Path) -> Path:
     """The path, if a plot can be written to it. Raises :class:`InvalidArgumentError`."""
     if path.suffix.lower() not in FORMATS:
@@ -34,42 +64,99 @@ def check_plot_path(path: Path) -> Path:
     return path
 
 
-def write_plot(path: Path, title: str, charts: Sequence[BarChart]) -> None:
+def write_plot(path: Path, title: str, charts: Sequence[Chart]) -> None:
     """Draw the charts one below the other. Raises :class:`InvalidArgumentError` for another kind of file,
     :class:`OSError`."""
     check_plot_path(path)
     from matplotlib.figure import Figure  # noqa: PLC0415 - loaded only when something is drawn
 
-    charts = [_shortened(chart) for chart in charts if chart.labels]
-    heights = [1.2 + _INCHES_PER_BAR * len(chart.labels) for chart in charts]
+    shown = [_shortened(chart) if isinstance(chart, BarChart) else chart for chart in charts]
+    shown = [chart for chart in shown if (chart.labels if isinstance(chart, BarChart) else chart.timeline.bins)]
+    heights = [_height(chart) for chart in shown]
     figure = Figure(figsize=(_INCHES_WIDE, sum(heights, 0.8)), layout="constrained")
-    if charts:
-        axes = figure.subplots(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for axis, chart in zip(axes, charts, strict=True):
-            left = [0.0] * len(chart.labels)
-            positions = list(range(len(chart.labels)))
-            for name, values in chart.series.items():
-                axis.barh(positions, values, left=left, label=name)
-                left = [start + value for start, value in zip(left, values, strict=True)]
-            # Set by themselves: labels that are alike must not share a bar.
-            axis.set_yticks(positions, [_plain(label) for label in chart.labels], fontsize=8)
-            axis.invert_yaxis()
+    if shown:
+        axes = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axis, chart in zip(axes, shown, strict=True):
+            if isinstance(chart, BarChart):
+                _draw_bars(axis, chart)
+            else:
+                _draw_times(axis, chart)
             axis.set_title(_plain(chart.title), fontsize=10, loc="left")
-            axis.set_xlabel(_plain(chart.unit), fontsize=8)
-            if len(chart.series) > 1:
-                axis.legend(fontsize=7)
-    if path.suffix.lower() == ".png":
-        figure.suptitle(_plain(title))
-        figure.savefig(path, dpi=110)
+    if path.suffix.lower() == ".html":
+        path.write_text(_page(title, _svg(figure)), encoding="utf-8")
         return
+    figure.suptitle(_plain(title))
+    if path.suffix.lower() == ".svg":
+        path.write_text(_svg(figure), encoding="utf-8")
+    else:
+        figure.savefig(path, dpi=110)
+
+
+def _height(chart: Chart) -> float:
+    return 1.2 + _INCHES_PER_BAR * len(chart.labels) if isinstance(chart, BarChart) else _TIME_CHART_INCHES
+
+
+def _draw_bars(axis: "Axes", chart: BarChart) -> None:
+    left = [0.0] * len(chart.labels)
+    positions = list(range(len(chart.labels)))
+    for name, values in chart.series.items():
+        axis.barh(positions, values, left=left, label=name)
+        left = [start + value for start, value in zip(left, values, strict=True)]
+    # Set by themselves: labels that are alike must not share a bar.
+    axis.set_yticks(positions, [_plain(label) for label in chart.labels], fontsize=8)
+    axis.invert_yaxis()
+    axis.set_xlabel(_plain(chart.unit), fontsize=8)
+    if len(chart.series) > 1:
+        axis.legend(fontsize=7)
+
+
+def _draw_times(axis: "Axes", chart: TimeChart) -> None:
+    bins = chart.timeline.bins
+    bottom = [0.0] * len(bins)
+    for name, values in chart.timeline.series.items():
+        axis.bar(range(len(bins)), values, bottom=bottom, width=1.0, label=_plain(name))
+        bottom = [start + value for start, value in zip(bottom, values, strict=True)]
+    labelled = _labelled(chart.timeline)
+    axis.set_xticks(list(labelled), list(labelled.values()), fontsize=7)
+    for position, begin in enumerate(bins):
+        if begin is None:
+            axis.axvspan(position - 0.5, position + 0.5, color="0.9", linewidth=0)
+    axis.set_xlim(-1, len(bins))
+    axis.set_ylabel(_plain(chart.unit), fontsize=8)
+    axis.tick_params(axis="y", labelsize=7)
+    if len(chart.timeline.series) > 1:
+        axis.legend(fontsize=7)
+
+
+def _labelled(timeline: Timeline) -> dict[int, str]:
+    """Positions of the bins that get a label, and the labels: the first after each gap, and others far enough away."""
+    apart = max(1, -(-len(timeline.bins) // _TIME_LABELS_MAX))
+    labelled: dict[int, str] = {}
+    last = -apart
+    for position, begin in enumerate(timeline.bins):
+        after_gap = position == 0 or timeline.bins[position - 1] is None
+        if begin is None or (position - last < apart and not (after_gap and position - last > apart // 2)):
+            continue
+        labelled[position] = begin.strftime(_TIME_FORMS[timeline.step])
+        last = position
+    return labelled
+
+
+def _svg(figure: "Figure") -> str:
+    import matplotlib as mpl  # noqa: PLC0415 - loaded only when something is drawn
+
     drawing = io.StringIO()
-    figure.savefig(drawing, format="svg", metadata={"Date": None})
-    svg = drawing.getvalue()
-    page = (
+    # Text as text; nothing that differs from one run to the next.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "octavo"}):
+        figure.savefig(drawing, format="svg", metadata={"Date": None})
+    return drawing.getvalue()
+
+
+def _page(title: str, svg: str) -> str:
+    return (
         f"<!doctype html>\n<html><head><meta charset='utf-8'><title>{html.escape(title)}</title></head>\n"
         f"<body><h1>{html.escape(title)}</h1>\n{svg[svg.index('<svg') :]}</body></html>\n"
     )
-    path.write_text(page, encoding="utf-8")
 
 
 def _shortened(chart: BarChart) -> BarChart:

@@ -5,6 +5,7 @@ Lines are parsed by Spark itself, without Python, in the forms of :mod:`octavo.p
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 from octavo.pipeline.jobs.common import check_one_of, entries_frame
 from octavo.pipeline.log_formats import EPOCH, FORMATS, MASKS, UNPARSED, YEAR_UNKNOWN, LogFormat
 from octavo.pipeline.options import ClusterOptions
-from octavo.pipeline.plots import BarChart, check_plot_path, write_plot
+from octavo.pipeline.plots import BarChart, Chart, TimeChart, check_plot_path, write_plot
+from octavo.pipeline.timelines import Step, Timeline, timeline
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -21,6 +23,15 @@ TEMPLATES_MAX = 25
 
 HOURS_MAX = 1000
 """Hours that are told."""
+
+HOURS_BY_MINUTE_MAX = 6
+"""A log that has lines in no more hours is drawn minute by minute."""
+
+SERIES_MAX = 7
+"""Levels or components that are told apart over time."""
+
+
+_NO_LEVEL = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +119,11 @@ def loglines(
         if table is not None:
             parsed.write.parquet(table)
         summary = _summary(parsed)
+        times = None if plot is None else _timeline(parsed, summary)
     finally:
         parsed.unpersist()
-    if plot is not None:
-        write_plot(plot, f"{summary.lines:,} log lines", _charts(summary))
+    if plot is not None and times is not None:
+        write_plot(plot, f"{summary.lines:,} log lines", _charts(summary, times))
     return summary
 
 
@@ -121,7 +133,7 @@ def _summary(parsed: DataFrame) -> LogSummary:
     return LogSummary(
         lines=parsed.count(),
         by_format=_counts(parsed, F.col("format"), most),
-        by_level=_counts(parsed, F.coalesce(F.col("level"), F.lit("none")), most),
+        by_level=_counts(parsed, F.coalesce(F.col("level"), F.lit(_NO_LEVEL)), most),
         by_hour=_counts(parsed.where("time is not null"), hour, (F.asc("name"),), HOURS_MAX),
         by_template=_counts(parsed, F.col("template"), most, TEMPLATES_MAX),
         templates=parsed.select("template").distinct().count(),
@@ -143,14 +155,30 @@ def _time(known: LogFormat) -> Column:
     return F.try_to_timestamp(text, F.lit(known.time_form))
 
 
-def _charts(summary: LogSummary) -> Sequence[BarChart]:
+def _timeline(parsed: DataFrame, summary: LogSummary) -> tuple[str, Timeline]:
+    """What is told apart over time, levels where lines have any, else components; and how many lines of each there were
+    when."""
+    levels = any(count.name != _NO_LEVEL for count in summary.by_level)
+    what = "level" if levels else "component"
+    step = Step.MINUTE if len(summary.by_hour) <= HOURS_BY_MINUTE_MAX else Step.HOUR
+    name = F.coalesce(F.col(what), F.lit(f"no {what}")).alias("name")
+    grouped = parsed.where("time is not null").groupBy(name, F.date_trunc(step, "time").alias("at"))
+    # A time of Spark's becomes one of this process's zone; the text of it does not.
+    rows = grouped.agg(F.count("*").alias("lines")).select("name", F.col("at").cast("string"), "lines").collect()
+    counts = {(row.name, datetime.fromisoformat(row.at)): row.lines for row in rows}
+    return what, timeline(counts, step, series_max=SERIES_MAX)
+
+
+def _charts(summary: LogSummary, times: tuple[str, Timeline]) -> Sequence[Chart]:
+    what, when = times
     groups = {
         "Lines by form": summary.by_format,
-        "Lines by level": summary.by_level,
-        "Lines by hour": summary.by_hour,
+        # Nothing to see where no line has one.
+        "Lines by level": summary.by_level if what == "level" else (),
         f"Lines by template ({summary.templates:,} in all)": summary.by_template,
     }
-    return [
+    bars = [
         BarChart(title, [count.name for count in counts], {"lines": [count.lines for count in counts]}, "lines")
         for title, counts in groups.items()
     ]
+    return [TimeChart(f"Lines by {when.step} and {what}", when, "lines"), *bars]

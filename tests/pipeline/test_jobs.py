@@ -239,7 +239,7 @@ def test_inventory_adds_up(spark: SparkSession, tmp_path: Path) -> None:
         page = plots[1].read_text()
         assert "<svg" in page
         assert "src=" not in page, "nothing is loaded from elsewhere"
-        with pytest.raises(InvalidArgumentError, match=r"ends in \.png or \.html"):
+        with pytest.raises(InvalidArgumentError, match=r"ends in \.png or \.svg or \.html"):
             inventory(spark, cluster, plot=tmp_path / "plot.pdf")
 
 
@@ -283,7 +283,7 @@ def test_log_lines_become_columns_and_counts(spark: SparkSession, jobs: Up, tmp_
     assert sum(count.lines for count in found.by_level) == found.lines
     assert {count.name: count.lines for count in found.by_hour}["2008-11-09 20:00"] == 2
     assert spark.read.parquet(table).count() == found.lines
-    assert "Lines by hour" in plot.read_text()
+    assert "Lines by hour and level" in plot.read_text()
 
 
 def test_a_summary_that_found_something_is_not_sound() -> None:
