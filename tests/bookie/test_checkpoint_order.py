@@ -1,0 +1,114 @@
+"""What a checkpoint waits for, and what it lets go (DESIGN 5, PROTOCOL B7), one held-up step at a time."""
+
+import asyncio
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+
+import pytest
+import structlog
+from octavo.bookie.checkpoint_manifest import decode_manifest
+from octavo.bookie.journal import JournalSettings
+from octavo.bookie.storage import Storage, StorageSettings
+from support.faulty_filesystem import MemoryFileSystem
+from support.ledgers import LedgerScript
+
+DATA, JOURNAL = Path("/bookie/data"), Path("/bookie/journal")
+SETTINGS = StorageSettings(
+    cache_bytes_max=1 << 20,
+    checkpoint_journal_bytes=1 << 40,
+    checkpoint_seconds=3600,
+    journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0),
+)
+TURNS = 300
+"""Turns of the loop after which everything that can happen without the held-up step has happened."""
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[list[MutableMapping[str, object]]]:
+    with structlog.testing.capture_logs() as events:
+        yield events
+
+
+class HeldDisk(MemoryFileSystem):
+    """Steps on paths that contain :attr:`held` wait until :meth:`let_go`."""
+
+    held = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._free = asyncio.Event()
+
+    async def step(self, name: str, path: Path) -> None:
+        if self.held and self.held in str(path):
+            await self._free.wait()
+        await super().step(name, path)
+
+    def let_go(self) -> None:
+        self.held = ""
+        self._free.set()
+
+
+async def open_storage(filesystem: MemoryFileSystem) -> Storage:
+    return await Storage.open(
+        filesystem, directory=DATA, journal_directory=JOURNAL, settings=SETTINGS, on_fatal=lambda _error: None
+    )
+
+
+async def turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def manifest_of(filesystem: MemoryFileSystem) -> tuple[int, int] | None:
+    return decode_manifest(filesystem.content(DATA / "manifest")).mark
+
+
+async def read_back(filesystem: MemoryFileSystem, script: LedgerScript, count: int) -> None:
+    storage = await open_storage(filesystem)
+    assert storage.doubt_stop is None
+    result = await storage.read(script.ledger_id, 0, count - 1, entries_max=10_000, bytes_max=1 << 24)
+    assert result.entries == script.entries(range(count))
+    await storage.close()
+
+
+async def test_no_manifest_has_a_mark_that_the_journal_is_not_synced_up_to() -> None:
+    """It would point beyond the end of the journal that a crash leaves, perhaps into a segment that is not there."""
+    filesystem = HeldDisk()
+    storage, script = await open_storage(filesystem), LedgerScript(1)
+    await storage.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
+    before = manifest_of(filesystem)
+    filesystem.held = "/journal-"
+    add = storage.add(script.ledger_id, script.key, [script.entry(1)], recovery=False)
+    checkpoint = asyncio.ensure_future(storage.checkpoint())
+    await turns()
+    assert not checkpoint.done()
+    assert manifest_of(filesystem) == before
+    filesystem.let_go()
+    await asyncio.gather(add, checkpoint)
+    after = manifest_of(filesystem)
+    assert before is not None
+    assert after is not None
+    assert after > before
+    await storage.close()
+
+
+@pytest.mark.parametrize("held", ["/index/", "/entries/", "/manifest"])
+async def test_adds_that_fill_segments_during_a_checkpoint_keep_them(held: str) -> None:
+    """Whatever came after the mark stands in the journal alone, however many segments ago it was."""
+    filesystem = HeldDisk()
+    storage, script, count = await open_storage(filesystem), LedgerScript(1, payload_bytes=1000), 60
+    await storage.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
+    filesystem.held = held
+    checkpoint = asyncio.ensure_future(storage.checkpoint())
+    await turns()
+    assert not checkpoint.done(), "held up behind its mark"
+    for entry_id in range(1, count):
+        await storage.add(script.ledger_id, script.key, [script.entry(entry_id)], recovery=False)
+    filesystem.let_go()
+    await checkpoint
+    mark = manifest_of(filesystem)
+    assert mark is not None
+    segments = [path.name for path in filesystem.files(JOURNAL) if path.name.startswith("journal-")]
+    assert len(segments) > 3
+    filesystem.crash()
+    await read_back(filesystem.after_crash(seed=1), script, count)
