@@ -365,10 +365,9 @@ class Client:
         self._creating.add(task)
         task.add_done_callback(self._creating.discard)
         try:
-            return await asyncio.shield(task)
+            # Not shielded: a cancelled caller cancels the task, which tidies up and then ends in the same way.
+            return await task
         except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait([task])
             if not task.cancelled() and task.exception() is None:
                 # Created in the very step in which the caller was cancelled: nobody would ever hear of it.
                 await self._discard(task.result())

@@ -69,16 +69,17 @@ def place_ensemble(
 
 def place_among(sorted_out: "SortedOut", quorums: Quorums, *, rng: Chance, racks_min: int = 1) -> tuple[BookieId, ...]:
     """As :func:`place_ensemble`, for callers who place many ledgers on the same bookies."""
-    candidates = _drawn(sorted_out, rng)
     size = quorums.ensemble_size
+    if sorted_out.one_rack and racks_min <= 1 and len(sorted_out.usable) >= size:
+        # Nothing to search for where all are in one rack: first come, first taken.
+        usable = sorted_out.usable
+        return tuple([usable[at].bookie_id for at in _order(sorted_out, rng)[:size]])
+    candidates = _drawn(sorted_out, rng)
     if len(candidates.usable) < size:
         raise NotEnoughBookiesError(
             f"{size} writable bookies are needed, there are {len(candidates.usable)}{candidates.left_out()}; start "
             "more bookies or choose a smaller ensemble"
         )
-    if racks_min <= 1 and sorted_out.one_rack:
-        # Nothing to search for where all are in one rack: first come, first taken.
-        return tuple(bookie.bookie_id for bookie in candidates.usable[:size])
     placed = _fill(candidates, quorums, [None] * size, racks_min)
     if placed is None:
         raise NotEnoughBookiesError(
@@ -197,11 +198,14 @@ def sort_out(
 
 
 def _drawn(sorted_out: SortedOut, rng: Chance) -> _Candidates:
+    usable = tuple([sorted_out.usable[at] for at in _order(sorted_out, rng)])
+    return _Candidates(usable, sorted_out.read_only, sorted_out.avoided)
+
+
+def _order(sorted_out: SortedOut, rng: Chance) -> list[int]:
     # Exponential clocks: who rings first is drawn in proportion to the weights, then who is second, and so on.
     clocks = [-log(1.0 - rng.random()) / weight for weight in sorted_out.weights]
-    order = sorted(range(len(clocks)), key=clocks.__getitem__)
-    usable = tuple([sorted_out.usable[at] for at in order])
-    return _Candidates(usable, sorted_out.read_only, sorted_out.avoided)
+    return sorted(range(len(clocks)), key=clocks.__getitem__)
 
 
 def _weights(free_bytes: Sequence[int | None]) -> list[float]:

@@ -15,7 +15,7 @@ from octavo.client.options import ClientOptions
 from octavo.client.supervisor import Supervisor
 from octavo.metadata.registration import BookieRegistration
 from octavo.metadata.store import MetadataStore
-from octavo.protocol.errors import BookieUnavailableError, ClientClosedError
+from octavo.protocol.errors import BookieUnavailableError, ClientClosedError, MetadataUnavailableError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello
 
@@ -24,6 +24,11 @@ from octavo._version import __version__
 _QUARANTINE_SPREAD = 1.5
 """Longest quarantine as a multiple of the shortest: bookies that failed together are not all tried again together, nor
 one of them by all clients at once."""
+
+
+_ADDRESS_PATIENCE_SECONDS = 1.0
+"""How long the store may take to tell an address before the one last heard of is tried: short of an election, which
+nobody needs to wait for who only wants to reach a bookie."""
 
 
 class ConnectionPool:
@@ -82,6 +87,8 @@ class ConnectionPool:
 
     def quarantined(self) -> Set[BookieId]:
         """Bookies not to be chosen now."""
+        if not self._quarantine:
+            return frozenset()
         now = asyncio.get_running_loop().time()
         self._quarantine = {bookie_id: until for bookie_id, until in self._quarantine.items() if until > now}
         return self._quarantine.keys()
@@ -99,8 +106,15 @@ class ConnectionPool:
 
     async def _find_address(self, bookie_id: BookieId) -> str:
         """Read from the store each time, not from the watch: an attempt that failed may have failed for an old
-        address."""
-        registration = (await self._store.list_bookies()).get(bookie_id)
+        address. Only while the store does not answer, the address last heard of must do: bookies serve without it."""
+        heard = None if self._registrations is None else self._registrations.get(bookie_id)
+        try:
+            async with asyncio.timeout(None if heard is None else _ADDRESS_PATIENCE_SECONDS):
+                registration = (await self._store.list_bookies()).get(bookie_id)
+        except (TimeoutError, MetadataUnavailableError):
+            if heard is None:
+                raise
+            return heard.address
         if registration is not None:
             return registration.address
         cookie = await self._store.read_cookie(bookie_id)

@@ -113,6 +113,8 @@ class Replication:
         self._change_timer: asyncio.TimerHandle | None = None
         self._change_settled: asyncio.Future[None] | None = None
         self._no_spare: OctavoError | None = None
+        self._asking_metadata = False
+        """A change of the ensemble waits for the metadata store."""
         self._refusals: list[OctavoError | None] = [None] * quorums.ensemble_size
         self._pauses: list[asyncio.TimerHandle | None] = [None] * quorums.ensemble_size
         self._quorum_timer: asyncio.TimerHandle | None = None
@@ -324,11 +326,14 @@ class Replication:
         missing = list(wanted.positions)
         while missing and not self._stopped:
             taken = [reached.get(position, bookie_id) for position, bookie_id in enumerate(ensemble)]
+            self._asking_metadata = True
             try:
                 found = await self._placer.replacements(self._quorums, taken, missing, avoid=ensemble)
             except (NotEnoughBookiesError, MetadataUnavailableError) as error:
                 self._no_spare = error
                 break
+            finally:
+                self._asking_metadata = False
             tried = await asyncio.gather(*map(self._can_be_reached, found.values()))
             reached |= {
                 position: bookie_id for (position, bookie_id), ok in zip(found.items(), tried, strict=True) if ok
@@ -376,17 +381,19 @@ class Replication:
         if deadline > self._loop.time():
             self._arm_quorum_timer(deadline)
             return
-        self._on_failure(
-            QuorumLostError(
-                f"ledger {self._ledger_id}: adds did not reach their ack quorum within "
-                f"{self._options.add_quorum_timeout_seconds:g} s; {self.describe()}{self._why_not_replaced()}"
-            )
-        )
+        self._on_failure(self._too_late())
 
-    def _why_not_replaced(self) -> str:
-        if self._changes.phase is Phase.COMMITTING:
-            return "; the metadata store did not settle the change of the ensemble"
-        return f"; {self._no_spare.message}" if self._no_spare is not None else ""
+    def _too_late(self) -> OctavoError:
+        """Why adds did not reach their ack quorum in time: no bookies, or nobody to write others into the metadata."""
+        message = (
+            f"ledger {self._ledger_id}: adds did not reach their ack quorum within "
+            f"{self._options.add_quorum_timeout_seconds:g} s; {self.describe()}"
+        )
+        if self._asking_metadata or self._changes.phase is Phase.COMMITTING:
+            return MetadataUnavailableError(f"{message}; the metadata store did not settle the change of the ensemble")
+        if isinstance(self._no_spare, MetadataUnavailableError):
+            return MetadataUnavailableError(f"{message}; {self._no_spare.message}")
+        return QuorumLostError(message if self._no_spare is None else f"{message}; {self._no_spare.message}")
 
     def _answer(self, position: int) -> str:
         connection, refusal = self._connections[position], self._refusals[position]

@@ -162,9 +162,9 @@ class LedgerWriter:
         which is copied.
 
         Raises :class:`EntryTooLargeError`, :class:`InvalidArgumentError`, :class:`LedgerClosedError`; and when the
-        writer fails :class:`LedgerFencedError`, :class:`QuorumLostError`, :class:`NoSuchLedgerError`,
-        :class:`UnauthorizedError`, :class:`DuplicateEntryError`: ``may_have_happened`` says whether the entry may
-        exist.
+        writer fails :class:`LedgerFencedError`, :class:`QuorumLostError`, :class:`MetadataUnavailableError` (a bookie
+        could not be replaced), :class:`NoSuchLedgerError`, :class:`UnauthorizedError`, :class:`DuplicateEntryError`:
+        ``may_have_happened`` says whether the entry may exist.
         """
         # The same as `_enter`, spelt out: this is the one path whose cost is counted per entry.
         if type(payload) is bytes and self._direct and self._free_entries > 0:

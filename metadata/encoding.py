@@ -20,6 +20,8 @@ _crc32c: Callable[[bytes], int] = google_crc32c.value
 
 _CHECKSUM_KEY: Final = "crc32c"
 
+_quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
+
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -29,10 +31,16 @@ def encode_object(fields: Mapping[str, Any], *, format_number: int) -> bytes:
     # The line without the checksum, in two parts between which it belongs: dumping once is half of the work.
     before = _ENCODER.encode({name: value for name, value in body.items() if name < _CHECKSUM_KEY})[1:-1]
     behind = _ENCODER.encode({name: value for name, value in body.items() if name > _CHECKSUM_KEY})[1:-1]
+    return with_checksum(before, behind)
+
+
+def with_checksum(before: str, behind: str) -> bytes:
+    """The stored form of an object whose fields, canonical but for the checksum, are these: the names of those in
+    ``before`` come before the checksum's in the alphabet, those in ``behind`` after it."""
     comma = "," if before and behind else ""
     checksum = _crc32c(f"{{{before}{comma}{behind}}}".encode("ascii"))
-    parts = (before, f'"{_CHECKSUM_KEY}":"{checksum:08x}"', behind)
-    return f"{{{','.join(filter(None, parts))}}}".encode("ascii")
+    behind_it = f",{behind}" if behind else ""
+    return f'{{{before}{"," if before else ""}"{_CHECKSUM_KEY}":"{checksum:08x}"{behind_it}}}'.encode("ascii")
 
 
 def decode_object(value: bytes, *, what: str, format_max: int) -> dict[str, Any]:
@@ -111,6 +119,11 @@ class FieldReader:
     def damaged(self, reason: str | OctavoError) -> MetadataError:
         """The error to raise for a value that cannot be what was written."""
         return MetadataError(f"{self._what}: the stored metadata are damaged ({reason})")
+
+
+def encode_text(text: str) -> str:
+    """``text`` as it stands in a stored object, quoted."""
+    return _quoted(text)
 
 
 def encode_bytes(value: bytes) -> str:

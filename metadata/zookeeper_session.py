@@ -12,6 +12,7 @@ connection that the session has left. So a look after that settles it.
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
@@ -46,9 +47,13 @@ _SIGNS_PER_TIMEOUT: Final = 3
 
 
 def _log(level: str, event: str, **facts: object) -> None:
-    """Log, in a process that has set up logging: structlog would otherwise print on a program's standard output."""
+    """Log, in a process that has set up logging: structlog would otherwise print on a program's standard output.
+
+    A line that cannot be written (standard error is closed, its disk is full) is lost; the session goes on.
+    """
     if structlog.is_configured():
-        getattr(structlog.get_logger("octavo.metadata"), level)(event, **facts)
+        with contextlib.suppress(OSError, ValueError):  # the latter is a closed file's
+            getattr(structlog.get_logger("octavo.metadata"), level)(event, **facts)
 
 
 class SessionGoneError(Exception):
@@ -217,9 +222,9 @@ class Session:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            _log("exception", "the ZooKeeper session has failed")
             self._refusal = InternalError(f"the ZooKeeper session has failed: {error!r}")
             self._refusal.__cause__ = error
+            _log("exception", "the ZooKeeper session has failed")
         finally:
             connection, self._connection = self._connection, None
             for left in (connection, self._checking):

@@ -1,12 +1,13 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from octavo.client.options import ClientOptions
 from octavo.client.pool import ConnectionPool
 from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore, open_metadata_store
-from octavo.protocol.errors import BookieUnavailableError, ClientClosedError
+from octavo.protocol.errors import BookieUnavailableError, ClientClosedError, MetadataUnavailableError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Ping, Pong
 from support.fake_bookie import FakeBookie
@@ -79,6 +80,31 @@ async def test_a_bookie_that_registers_is_connected_to_without_waiting_for_the_b
         await connection.wait_writable(timeout_seconds=10)
     await store.register_bookie(registration(bookie))
     await asyncio.wait_for(up.wait(), 10)
+
+
+async def test_while_the_metadata_do_not_answer_the_address_last_heard_of_will_do(
+    store: MetadataStore, bookie: FakeBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ClientOptions(reconnect_delay_seconds_min=0.001, reconnect_delay_seconds_max=0.01)
+    pool = ConnectionPool(store, cluster_id=await store.cluster_id(), options=options, rng=random.Random(0))
+    await store.register_bookie(registration(bookie))
+    connection = pool.get(BookieId("b1"))
+    await connection.request(Ping(), timeout_seconds=10)
+    async with asyncio.timeout(10):
+        while pool.registrations() is None:  # noqa: ASYNC110 - the watch tells only the pool
+            await asyncio.sleep(0)
+    asked, up = asyncio.Event(), asyncio.Event()
+
+    async def unavailable() -> Any:
+        asked.set()
+        raise MetadataUnavailableError("no answer")
+
+    monkeypatch.setattr(store, "list_bookies", unavailable)
+    connection.add_state_listener(lambda it: up.set() if it.connected else None)
+    bookie.disconnect()
+    await asyncio.wait_for(up.wait(), 10)
+    assert asked.is_set()
+    await pool.close()
 
 
 async def test_request_ids_are_never_given_twice(pool: ConnectionPool) -> None:

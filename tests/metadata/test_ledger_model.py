@@ -1,5 +1,6 @@
 """The ledger model: what can be a ledger, how it changes, and how it is stored."""
 
+import json
 import pickle
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -275,6 +276,9 @@ def test_what_is_stored_is_what_is_read(ledger: LedgerMetadata) -> None:
     stored = encode_ledger(ledger)
     assert decode_ledger(ledger.ledger_id, stored) == ledger
     assert encode_ledger(decode_ledger(ledger.ledger_id, stored)) == stored
+    fields = json.loads(stored)
+    del fields["crc32c"]
+    assert encode_object(fields, format_number=fields.pop("format")) == stored, "the canonical form, with its checksum"
     assert stored.isascii()
     assert b"\n" not in stored
 

@@ -29,6 +29,28 @@ from support.zookeeper import QUICK, Opener, expire_session, records_of, shared_
 from support.zookeeper_proxy import CHILDREN, EXISTS, GET, SYNC, ZooKeeperProxy
 from zookeeper_server import ServerGroup, Settings
 
+# --- logging -------------------------------------------------------------------------------------------------------
+
+
+async def test_log_that_cannot_be_written_ends_no_session(
+    open_store: Opener, uri: str, proxy: ZooKeeperProxy, other: MetadataStore
+) -> None:
+    closed = io.StringIO()
+    closed.close()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(closed), cache_logger_on_first_use=False)
+    try:
+        store = await soon(open_store(f"zk://127.0.0.1:{proxy.port}/{uri.rpartition('/')[2]}"))
+        lease = await store.register_bookie(registration("b1"))
+        for _ in range(3):
+            proxy.cut()
+            assert list(await soon(store.list_bookies())) == ["b1"]
+        await expire_session(records_of(store))
+        await soon(lease.wait_lost())
+        assert await soon(store.try_lock("leader", "mine")) is not None
+    finally:
+        structlog.reset_defaults()
+
+
 # --- expiry --------------------------------------------------------------------------------------------------------
 
 
