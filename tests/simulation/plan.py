@@ -140,6 +140,9 @@ def draw_plan(rng: random.Random) -> Plan:
         options=_options(rng),
         knobs={name: value for name, values in KNOBS.items() if (value := rng.choice(values)) is not None},
     )
+    if plan.unlucky and quorums[1] == quorums[2]:
+        # A machine that is lost for good needs somebody to take its place where every member must confirm.
+        plan.bookies = max(plan.bookies, quorums[0] + 1)
     share = rng.choice((0.1, 0.2, 0.4))
     drawn = [name for name in DISTURBANCES if rng.random() < share]
     plan.disturbances = {
