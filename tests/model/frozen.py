@@ -39,17 +39,22 @@ def placements(
     fences: bool = False,
     explicit_lacs: bool = False,
     late_adds: bool = False,
+    replaced_are_asked: bool = True,
 ) -> Iterator[Placement]:
     """Every one of so many entries, after each of ``histories``.
 
     ``fences``: also those with bookies fenced before, or the metadata IN_RECOVERY; ``explicit_lacs``: also those with
-    explicit LACs; ``late_adds``: every entry not placed on a bookie is still on its way there.
+    explicit LACs; ``late_adds``: every entry not placed on a bookie is still on its way there. Unless
+    ``replaced_are_asked``, which takes a change of the ensemble to come, bookies outside the last ensemble hold what
+    they were to hold, and nothing else: nobody asks them.
     """
     for history in histories:
         ledger = metadata(QUORUMS, *history)
         for holdings in product(range(1 << entries), repeat=BOOKIES):
             acknowledged = _acknowledged(ledger, holdings, entries)
             if not _possible(ledger, holdings, acknowledged):
+                continue
+            if not (replaced_are_asked or _others_hold_their_share(ledger, holdings, entries)):
                 continue
             for sealed_with in range(-1, min(acknowledged, entries - 2) + 1):
                 written = (sealed(0, -1), sealed(1, sealed_with))[:entries]
@@ -80,6 +85,16 @@ def _possible(ledger: LedgerMetadata, holdings: tuple[int, ...], acknowledged: i
         for at in range(BOOKIES)
         for entry_id in range(ENTRIES_MAX)
         if holdings[at] >> entry_id & 1
+    )
+
+
+def _others_hold_their_share(ledger: LedgerMetadata, holdings: tuple[int, ...], entries: int) -> bool:
+    """Whether every bookie outside the last ensemble holds exactly the entries of whose write sets it is."""
+    return all(
+        (at in _write_set(ledger, entry_id)) == bool(holdings[at] >> entry_id & 1)
+        for at in range(BOOKIES)
+        if bookie_id(at) not in ledger.last_fragment.bookies
+        for entry_id in range(entries)
     )
 
 

@@ -18,7 +18,7 @@ from model.world import World
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.quorums import Quorums
 
-LARGE: Final = 1_200_000
+LARGE: Final = 1_000_000
 """States after which a setting is left at the depth it has come to: some minutes and gigabytes."""
 
 
@@ -155,7 +155,12 @@ def left_behind(
         frozen.QUORUMS,
         frozen.BOOKIES,
         lambda: frozen.placements(
-            entries, histories=histories, fences=fences, explicit_lacs=explicit_lacs, late_adds=late_adds
+            entries,
+            histories=histories,
+            fences=fences,
+            explicit_lacs=explicit_lacs,
+            late_adds=late_adds,
+            replaced_are_asked=bool(budget),
         ),
         clients,
         PAYLOADS[:entries],
@@ -298,6 +303,17 @@ JOBS: tuple[Job, ...] = (
         states_max=LARGE,
     ),
     Job(live("a writer and a recovery: one entry", (4, 3, 2), entries=1, recoveries=1), states_max=LARGE),
+    Job(
+        live(
+            "a writer with a spare and two recoveries: two entries, a break",
+            (4, 3, 2),
+            spares=1,
+            entries=2,
+            recoveries=2,
+            breaks=1,
+        ),
+        states_max=LARGE,
+    ),
     Job(
         live(
             "a writer with two spares and two recoveries: three entries, three breaks, a lost answer of the metadata",
