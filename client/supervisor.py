@@ -46,7 +46,7 @@ class Supervisor:
                     group.create_task(await self._queue.get())
         except Exception as error:  # reported to the owner, who fails what depends on it
             self._closed = True
-            self._on_failure(error)
+            self._on_failure(_first(error))
         finally:
             self._closed = True
             self._discard_queue()
@@ -55,3 +55,10 @@ class Supervisor:
         # A task cancelled before its first step never gets to its own clean-up.
         while not self._queue.empty():
             self._queue.get_nowait().close()
+
+
+def _first(error: Exception) -> Exception:
+    """What went wrong first of what a group has gathered: the others were cancelled because of it."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

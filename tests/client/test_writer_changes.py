@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from octavo.client.own_metadata import OwnMetadata
+from octavo.client.pool import ConnectionPool
 from octavo.client.writer import LedgerWriter
 from octavo.metadata import BeginRecovery, BookieRegistration, BookieState, update_ledger
 from octavo.metadata.handle import RecordMetadataStore
@@ -14,6 +15,7 @@ from octavo.protocol.errors import (
     BookieInDoubtError,
     BookieReadOnlyError,
     BookieStorageError,
+    InternalError,
     LedgerFencedError,
     MetadataUnavailableError,
     OctavoError,
@@ -200,6 +202,30 @@ async def test_nothing_is_acknowledged_while_the_metadata_do_not_answer_and_ever
         monkeypatch.setattr(RecordMetadataStore, "compare_and_set_ledger", really)
         assert [await add for add in pending] == [1, 2, 3, 4, 5]
         assert await later == 6
+
+
+@pytest.mark.parametrize("step", ["compare_and_set_ledger", "put_in_quarantine"])
+async def test_a_defect_met_while_changing_the_ensemble_ends_the_writer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    ledger = await cluster.writer(3, 3, 3, **HASTY)
+    await ledger.add(b"x")
+
+    def broken(*_arguments: Any) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    owner = RecordMetadataStore if step == "compare_and_set_ledger" else ConnectionPool
+    monkeypatch.setattr(owner, step, broken)
+    await cluster.bookies[0].stop()
+    await cluster.bookies[1].stop()
+    with pytest.raises(InternalError, match="ZeroDivisionError: a defect") as raised:
+        await asyncio.wait_for(ledger.add(b"in doubt"), 5.0)
+    assert raised.value.may_have_happened
+    monkeypatch.undo()
+    with pytest.raises(InternalError):
+        await asyncio.wait_for(ledger.close(), 5.0)
+    closed = (await cluster.store.read_ledger(ledger.id)).value
+    assert (closed.is_closed, closed.last_entry_id) == (True, 0)
 
 
 async def test_closing_waits_for_a_change_that_is_under_way(
