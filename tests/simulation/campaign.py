@@ -70,6 +70,44 @@ def run_orders(orders: Iterable[Order], *, jobs: int) -> Iterator[tuple[Order, O
         yield from pool.imap_unordered(_run, orders, chunksize=4)
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How a canary fared on a range of seeds."""
+
+    canary: str
+    seed: int | None
+    """The first that fails with it; None: none of them does."""
+    tried: int
+    """Seeds run with it, that one included."""
+    rule: str
+    passes_without: bool
+    """Whether that seed passes without it."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether the checkers see the defect, and nothing but the defect."""
+        return self.seed is not None and self.passes_without
+
+
+def find(canaries: Iterable[str], seeds: range, *, jobs: int) -> Iterator[Finding]:
+    """Try each canary on the seeds in order until one fails, ``jobs`` canaries at a time, in any order."""
+    searches = [(canary, seeds) for canary in canaries]
+    if jobs == 1:
+        yield from map(_find, searches)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs, initializer=_begin, maxtasksperchild=1) as pool:
+        yield from pool.imap_unordered(_find, searches)
+
+
+def _find(search: tuple[str, range]) -> Finding:
+    canary, seeds = search
+    for seed in seeds:
+        outcome = run_order(Order(seed, canary))
+        if not outcome.ok:
+            return Finding(canary, seed, seed - seeds.start + 1, outcome.rule, run_order(Order(seed)).ok)
+    return Finding(canary, None, len(seeds), "", False)
+
+
 def _begin() -> None:
     gc.disable()
     gc.freeze()
@@ -85,6 +123,8 @@ class Report:
 
     started_at: float = field(default_factory=time.monotonic)
     seeds: int = 0
+    seeds_before: int = 0
+    """Of these, run earlier: the rate leaves them out."""
     virtual_seconds: float = 0.0
     counters: Counter[str] = field(default_factory=Counter)
     seen: Counter[str] = field(default_factory=Counter)
@@ -108,7 +148,7 @@ class Report:
         """For people."""
         seconds = time.monotonic() - self.started_at
         lines = [
-            f"{self.seeds} seeds in {seconds:.1f} s, {self.seeds / seconds:.1f} seeds/s; "
+            f"{self.seeds} seeds in {seconds:.1f} s, {(self.seeds - self.seeds_before) / seconds:.1f} seeds/s; "
             f"{self.virtual_seconds / 3600:.2f} virtual hours; {len(self.failures)} failed",
             *(
                 f"  {number:9d} in {self.share(name):4.0%} of seeds  {name}"

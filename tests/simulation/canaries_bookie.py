@@ -23,7 +23,8 @@ def ack_before_sync() -> list[Patch]:
     @patch(Journal, "append_then")
     def append_then(original: Any, self: Any, kind: Any, buffers: Any, done: Any) -> None:
         if self._failure is None and not self._closing:
-            done(None)
+            # Soon, not at once: the caller has not put the entry into the cache yet.
+            asyncio.get_running_loop().call_soon(done, None)
             original(self, kind, buffers, lambda _failure: None)
         else:
             original(self, kind, buffers, done)
@@ -91,7 +92,9 @@ def fence_after_lookup() -> list[Patch]:
     @patch(Connection, "_fence_then")
     def fence_then(_original: Any, self: Any, request: Any, answer: Any) -> Any:
         async def work() -> Any:
+            # The answer is computed, the journal catches up, and only then the fence takes effect.
             reply = await answer()
+            await self._storage._writer.barrier()
             await self._storage.fence(LedgerId(request.ledger_id), request.ledger_key)
             return reply
 
@@ -119,7 +122,7 @@ def fence_ignored() -> list[Patch]:
             finally:
                 ledger.fenced = fenced
 
-        asyncio.get_running_loop().call_later(0.02, late)
+        asyncio.get_running_loop().call_later(0.2, late)
 
     return [add]
 
@@ -144,7 +147,8 @@ def corruption_is_absence() -> list[Patch]:
 def index_put_hides() -> list[Patch]:
     @patch(RunMap, "put")
     def put(original: Any, self: Any, run: Any) -> None:
-        self.runs[:] = [old for old in self.runs if old.last < run.first or old.first > run.last]
+        # What overlaps is replaced, not merged; and a neighbour that ends right before counts as overlapping.
+        self.runs[:] = [old for old in self.runs if old.last < run.first - 1 or old.first > run.last]
         original(self, run)
 
     return [put]

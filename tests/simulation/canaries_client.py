@@ -1,5 +1,6 @@
 """Canaries in clients: recovery, acknowledging, reading."""
 
+import asyncio
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,17 +13,59 @@ from octavo.metadata.changes import Decision, Settled, Write
 from octavo.metadata.model import Fragment, LedgerMetadata
 from octavo.metadata.update import update_ledger
 from octavo.protocol.entries import Opener, Sealer
+from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import EntryId
-from octavo.protocol.messages import Read, ReadFlag
+from octavo.protocol.messages import Read, ReadAnswer, ReadFlag
 from octavo.protocol.quorums import Quorums
 from simulation.patches import Patch, patch
 
 
 def reads_do_not_fence() -> list[Patch]:
-    def plain_read(ledger_id: int, _key: bytes, _flags: ReadFlag, *rest: Any) -> Read:
-        return Read(ledger_id, b"", ReadFlag.NONE, *rest)
+    # Our recovery reads only from bookies whose fence has been answered, which hides the defect: the bookies
+    # that the fence does not need are read from without one, as the original's did (#2614).
+    return [_unfenced_are_read(ReadFlag.NONE)]
 
-    return [Patch(recovery, "Read", plain_read)]
+
+def unfenced_are_read() -> list[Patch]:
+    """Legal by itself, as reads fence: makes a bookie's own way to fence in a read matter."""
+    return [_unfenced_are_read(ReadFlag.FENCE)]
+
+
+def _unfenced_are_read(flag: ReadFlag) -> Patch:
+    @patch(recovery._Recovery, "_serve")
+    async def serve(original: Any, self: Any, position: int) -> None:
+        quorums = self._quorums
+        spare = quorums.ack_quorum - 1 if quorums.ensemble_size == quorums.write_quorum else 0
+        if position >= spare:
+            await original(self, position)
+            return
+        machine = self._machine
+        try:
+            async with asyncio.timeout(self._options.request_timeout_seconds):
+                while not machine.fence_over:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            await original(self, position)
+            return
+        try:
+            while True:
+                wanted = machine.wanted_read(position)
+                if wanted is None:
+                    self._moved.clear()
+                    await self._moved.wait()
+                    continue
+                key = self._secrets.ledger_key if flag is ReadFlag.FENCE else b""
+                read = Read(
+                    self._metadata.ledger_id, key, flag, 0, wanted[0], wanted[1], quorums.ensemble_size,
+                    machine.residues_at(position), 1000, 1 << 20,
+                )  # fmt: skip
+                self._take(position, wanted[0], await self._ask(position, read, ReadAnswer))
+        except OctavoError:
+            machine.on_gave_up(position)
+            self._advance()
+
+    return serve
 
 
 def recover_below() -> list[Patch]:

@@ -57,6 +57,8 @@ class DiskFaults:
     """The power is cut at the changing operation of this number, counted from when it was set; 0: never."""
     crash_in_journal: bool = False
     """Only synced writes of journal segments count."""
+    crash_kills: bool = False
+    """It is the process that dies there; the power is cut a little later."""
 
 
 class _Operation:
@@ -186,7 +188,6 @@ class Disk:
             if self._crash_counted == self.faults.crash_at:
                 self.faults.crash_at = 0
                 self._crash_counted = 0
-                self.trace.count("process: power cut at a file operation")
                 return True
         return False
 

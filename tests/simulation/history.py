@@ -31,6 +31,8 @@ class LedgerHistory:
     digest: Digest
     confirmed: Callable[[], int | None]
     """The LAC of its writer, as that says."""
+    silent: Callable[[], bool] = bool
+    """Whether its writer gives no sign of life at this moment, as others see it."""
     payloads: list[bytes] = field(default_factory=list)
     """As added: the i-th is what entry i must be."""
     acknowledged: int = -1

@@ -25,6 +25,8 @@ class Nemesis:
             "cut power": self._cut_power,
             "cut power at a file operation": self._cut_power_at_operation,
             "cut power everywhere": self._cut_power_everywhere,
+            "kill in a journal write, then cut power": self._kill_in_journal_write,
+            "long absence": self._long_absence,
             "restart bookie": self._restart_bookie,
             "pause bookie": self._pause_bookie,
             "pause client": self._pause_client,
@@ -84,6 +86,8 @@ class Nemesis:
                     machine.process.resume()
             elif machine.refused is None:
                 machine.start()
+            elif machine in world.unlucky:
+                machine.repair()
         for host in world.hosts:
             if host.process.paused:
                 host.process.resume()
@@ -155,8 +159,32 @@ class Nemesis:
         rng, machines = self.rng, self.world.machines
         for machine in machines if rng.random() < 0.5 else [rng.choice(machines)]:
             faults = machine.disk.faults
+            faults.crash_kills = False
             faults.crash_in_journal = rng.random() < 0.8
             faults.crash_at = rng.choice((1, 1, 5, 30)) + rng.randrange(3 if faults.crash_in_journal else 20)
+
+    def _kill_in_journal_write(self) -> None:
+        """What replay finds then was never synced, and the next power cut may take it (PROTOCOL B1)."""
+        faults = self.rng.choice(self.world.machines).disk.faults
+        faults.crash_in_journal = faults.crash_kills = True
+        faults.crash_at = 1 + self.rng.randrange(3)
+
+    def _long_absence(self) -> None:
+        """A client stands still; meanwhile every bookie is restarted; then the client goes on as if nothing were."""
+        host = self._host()
+        if host is None or host.process.paused:
+            return
+        process, rng, loop = host.process, self.rng, self.world.loop
+        self._count("process: client absent while bookies restart")
+        process.pause()
+        for machine in self.world.machines:
+            loop.call_process(loop.world, loop.now + rng.uniform(0.7, 2.0), self._restart_at_once, machine)
+        self._for_a_while(2.0, 4.0, process.resume)
+
+    def _restart_at_once(self, machine: Machine) -> None:
+        if machine.ready:
+            machine.kill()
+            machine.start_later(self.rng.uniform(0.01, 0.2))
 
     def _cut_power_everywhere(self) -> None:
         self._count("process: power cut everywhere")

@@ -18,6 +18,8 @@ DISTURBANCES = (
     "cut power",
     "cut power at a file operation",
     "cut power everywhere",
+    "kill in a journal write, then cut power",
+    "long absence",
     "restart bookie",
     "pause bookie",
     "pause client",
@@ -100,6 +102,8 @@ class Plan:
     recoverers: int = 1
     deletes: bool = False
     rolling_restart: bool = False
+    operator: bool = True
+    """Whether somebody repairs refusing bookies while faults go on; once all is healed, somebody does in any case."""
     knobs: dict[str, int] = field(default_factory=dict)
     """Constant of the code under test, ``module:NAME`` -> a smaller value: limits are met all the time."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
@@ -150,6 +154,9 @@ def draw_plan(rng: random.Random) -> Plan:
     }
     if rng.random() < 0.7:
         plan.disturbances["cut power at a file operation"] = 4.0
+    plan.operator = rng.random() < 0.7
+    if "long absence" in plan.disturbances:
+        plan.recoverers = max(plan.recoverers, 1)
     return plan
 
 

@@ -23,7 +23,7 @@ from simulation.nemesis import Nemesis
 from simulation.patches import Patch, patch
 from simulation.plan import Plan, draw_plan
 from simulation.workload import Deleting, Reading, Work, Writing
-from simulation.world import Application, ClientHost, World
+from simulation.world import REPAIRS_MAX, Application, ClientHost, Machine, World
 
 START_SECONDS_MAX = 60.0
 """Within so much virtual time enough bookies must be up in a world without faults."""
@@ -215,7 +215,7 @@ class _Universe:
         """Until every machine serves whose data are right; only those of the fault budget may have lost theirs."""
         world = self.world
         deadline = world.loop.now + seconds
-        while not all(machine.serving or machine.refused is not None for machine in world.machines):
+        while not all(machine.serving or self._given_up(machine) for machine in world.machines):
             if world.loop.now > deadline:
                 down = [machine.name for machine in world.machines if not machine.serving]
                 raise Violation("I8", f"{down} do not come up")
@@ -223,6 +223,16 @@ class _Universe:
         for machine in world.machines:
             if machine.refused is not None and machine not in world.unlucky:
                 raise Violation("I8", f"{machine.name} {machine.refused}")
+
+    def _given_up(self, machine: Machine) -> bool:
+        """Whether a bookie refuses its disks and the operator knows no remedy; sends the operator if not."""
+        if machine.refused is None or machine.process is not None:
+            return False
+        if machine not in self.world.unlucky or machine.repairs >= REPAIRS_MAX:
+            return True
+        if self._ended:
+            machine.repair()
+        return not self._ended
 
     async def _roll(self) -> None:
         """A rolling restart: one machine after another, each once the one before is up again, or has had its time."""

@@ -20,6 +20,9 @@ Work = Callable[[ClientHost, Client], Coroutine[Any, Any, None]]
 
 CREATE_ATTEMPTS_MAX = 40
 
+WATCH_SECONDS = 0.2
+"""How often a recoverer looks whether a writer has fallen silent."""
+
 
 def note_answer(world: World, where: str, what: str, error: OctavoError) -> None:
     """An operation failed as it may. A broken invariant may not."""
@@ -83,6 +86,7 @@ class Writing:
                 await asyncio.sleep(0.3)
                 continue
             ledger = LedgerHistory(writer.id, world.plan.quorums, password, digest, partial(_confirmed_by, writer))
+            ledger.silent = partial(_is_silent, host)
             world.history.opened(ledger)
             world.note(host.name, "writes ledger %d", writer.id)
             return writer, ledger
@@ -153,6 +157,10 @@ def _confirmed_by(writer: LedgerWriter) -> int | None:
     return writer.last_add_confirmed
 
 
+def _is_silent(host: ClientHost) -> bool:
+    return host.process.paused or not host.process.alive
+
+
 class Reading:
     """One reader after another: follows, reads ranges, opens closed ledgers; or recovers."""
 
@@ -166,16 +174,32 @@ class Reading:
         """Until the universe's safety phase has ended."""
         rng = self.rng
         while not self.ended():
-            await asyncio.sleep(rng.uniform(0.0, self.world.plan.safety_seconds if self.recovers else 0.5))
+            await self._bide_time()
             ledgers = [ledger for ledger in self.world.history.ledgers.values() if not ledger.delete_asked]
             if ledgers and not self.ended():
-                ledger = rng.choice(ledgers)
+                orphans = [ledger for ledger in ledgers if self.recovers and ledger.end is None and ledger.silent()]
+                ledger = rng.choice(orphans or ledgers)
                 if not self.recovers:
                     await self._try(host, client, ledger)
                 elif ledger.end is None or rng.random() < 0.2:
                     # Often several at once, as when all who watch a writer believe it dead.
                     crowd = rng.choice((1, 1, 2, 3))
                     await asyncio.gather(*(self._try(host, client, ledger) for _ in range(crowd)))
+
+    async def _bide_time(self) -> None:
+        """A while; a recoverer breaks it off when a writer falls silent."""
+        rng = self.rng
+        if not self.recovers:
+            await asyncio.sleep(rng.uniform(0.0, 0.5))
+            return
+        left = rng.uniform(0.0, self.world.plan.safety_seconds)
+        while left > 0 and not self.ended():
+            step = min(left, WATCH_SECONDS)
+            await asyncio.sleep(step)
+            left -= step
+            orphaned = any(ledger.end is None and ledger.silent() for ledger in self.world.history.ledgers.values())
+            if orphaned and rng.random() < 0.5:
+                return
 
     async def _try(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
         try:

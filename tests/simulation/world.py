@@ -14,6 +14,7 @@ from typing import Any
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.errors import DataWrongError
+from octavo.bookie.offline import Layout
 from octavo.client.client import Client
 from octavo.protocol.errors import OctavoError
 from simulation.disk import Disk, DiskSettings, SimulatedFileSystem
@@ -23,6 +24,7 @@ from simulation.loop import Process, SimulationLoop
 from simulation.metadata import MetadataService
 from simulation.network import Network
 from simulation.plan import Plan
+from simulation.repair import repair
 from simulation.trace import Trace
 
 PORT = 3181
@@ -32,6 +34,12 @@ JOURNAL = Path("/journal")
 
 RESTART_SECONDS = (0.05, 1.0)
 """How soon a process that ended by itself is started again, as its supervisor does."""
+
+REPAIR_SECONDS = (0.1, 1.0)
+"""How soon an operator looks after a bookie that refuses its disks."""
+
+REPAIRS_MAX = 5
+"""Attempts of an operator at one machine: what is still wrong then, the tools do not mend."""
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -43,12 +51,14 @@ class Machine:
         self.world = world
         self.name = name
         self.disk = Disk(world.loop, name, world.rng_for(f"disk {name}"), _own(world.plan.disk), world.trace)
-        self.disk.on_crash = self._planned_power_cut
+        self.disk.on_crash = self._planned_crash
         self.process: Process | None = None
         self.bookie: Bookie | None = None
         self.ready = False
         self.refused: str | None = None
         """Why its bookie will not start any more; None while it may."""
+        self.repairs = 0
+        """Attempts of the operator since a bookie last served here."""
         self.starts = 0
         self.filesystem: SimulatedFileSystem | None = None
         self._stop: asyncio.Event | None = None
@@ -111,9 +121,53 @@ class Machine:
         self.bookie, self.ready, self._stop, self.filesystem = None, False, None, None
         process.kill()
 
-    def _planned_power_cut(self) -> None:
-        self.cut_power()
-        self.start_later(self.world.rng.uniform(0.05, 2.0))
+    def repair(self) -> None:
+        """Send the operator, if the bookie refuses its disks."""
+        if self.process is not None or self.refused is None or self.repairs >= REPAIRS_MAX:
+            return
+        world = self.world
+        self.repairs += 1
+        process = Process(world.loop, self.name, clock_offset=self.clock[0], clock_rate=self.clock[1])
+        world.network.attach(process, self.name)
+        if not world.network.addresses[self.name].up:
+            world.network.power_on(self.name)
+        self.process = process
+        process.spawn(self._repair(process, self.refused), f"{self.name} repair")
+
+    async def _repair(self, process: Process, refusal: str) -> None:
+        world = self.world
+        rng = world.rng_for(f"{self.name} repair {self.starts} {self.repairs}")
+        filesystem = self.filesystem = SimulatedFileSystem(process, self.disk)
+        store = world.metadata.open(process, lease_seconds=3.0, rng=rng)
+        known = next(reversed(self.ids), None)
+        failure = await repair(
+            filesystem, Layout.of(DATA, JOURNAL), store, refusal=refusal, bookie_id=known, rng=rng
+        )  # fmt: skip
+        await store.close()
+        if failure is None:
+            world.trace.count("process: bookie repaired")
+            self.refused = None
+        self._exit(process, "repaired" if failure is None else f"not repaired: {failure}")
+
+    def _planned_crash(self) -> None:
+        world, faults = self.world, self.disk.faults
+        if not faults.crash_kills:
+            world.trace.count("process: power cut at a file operation")
+            self.cut_power()
+            self.start_later(world.rng.uniform(0.05, 2.0))
+            return
+        faults.crash_kills = False
+        world.trace.count("process: bookie killed in a journal write")
+        self.kill()
+        self.start_later(world.rng.uniform(0.01, 0.1))
+        loop = world.loop
+        loop.call_process(loop.world, loop.now + world.rng.uniform(0.1, 1.0), self._cut_after_kill)
+
+    def _cut_after_kill(self) -> None:
+        if self.process is not None:
+            self.world.trace.count("process: power cut soon after a kill")
+            self.cut_power()
+            self.start_later(self.world.rng.uniform(0.05, 0.5))
 
     def _start_if_due(self) -> None:
         if self._start_due:
@@ -134,7 +188,7 @@ class Machine:
         except OctavoError as error:
             self._exit(process, f"cannot start: {error.message}")
             return
-        self.bookie, self.ready = bookie, True
+        self.bookie, self.ready, self.repairs = bookie, True, 0
         self.ids[bookie.bookie_id] = None
         world.note(self.name, "ready")
         stopping = asyncio.ensure_future(stop.wait())
@@ -189,6 +243,9 @@ class Machine:
             self._gone()
             if self.refused is None:
                 self.start_later(self.world.rng.uniform(*RESTART_SECONDS))
+            elif self.world.plan.operator and self in self.world.unlucky:
+                loop = self.world.loop
+                loop.call_process(loop.world, loop.now + self.world.rng.uniform(*REPAIR_SECONDS), self.repair)
 
 
 Application = Callable[["ClientHost"], Coroutine[Any, Any, None]]
