@@ -1,7 +1,7 @@
 """Deleted ledgers' space comes back, and nothing else changes for anybody."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from pathlib import Path
 
 import pytest
@@ -239,6 +239,66 @@ async def test_an_entry_written_anew_while_its_log_is_compacted_wins(
     await storage.add(KEPT.ledger_id, KEPT.key, [KEPT.entry(3)], recovery=True)
     await storage.checkpoint()
     assert await read(storage, KEPT) == KEPT.entries(range(200))
+
+
+class Meanwhile(RateLimiter):
+    """Does something while a log is compacted: in the given call, counted from 1."""
+
+    def __init__(self, act: Callable[[], Awaitable[None]], *, at_take: int) -> None:
+        super().__init__(1e12)
+        self._act = act
+        self._takes_left = at_take
+
+    async def take(self, size: int) -> None:
+        await super().take(size)
+        self._takes_left -= 1
+        if not self._takes_left:
+            await self._act()
+
+
+async def test_what_is_written_while_a_log_is_compacted_stands_above_what_compaction_copied(
+    filesystem: MemoryFileSystem,
+) -> None:
+    """The old copy rots just after it has been copied, a new one is written, and then the copy rots: the new one is
+    the one that counts, before and after a restart."""
+    storage = await open_storage(filesystem)
+    other, doomed = LedgerScript(2), LedgerScript(3)
+    for script in (KEPT, other, doomed):
+        await add(storage, script, range(50))
+    await storage.checkpoint()
+    await storage.delete(doomed.ledger_id)
+    await storage.compact(0.9, FAST)  # lets go of the log
+    await storage.checkpoint()
+    sealed, (old,) = KEPT.entry(3), log_files(filesystem)
+    copies: list[Path] = []
+
+    async def write_anew() -> None:
+        copies.extend(path for path in log_files(filesystem) if path != old and sealed in filesystem.content(path))
+        filesystem.damage(old, filesystem.content(old).index(sealed) + 50)
+        await storage.add(KEPT.ledger_id, KEPT.key, [sealed], recovery=True)
+        await storage.checkpoint()
+        (copy,) = copies
+        filesystem.damage(copy, filesystem.content(copy).index(sealed) + 50)
+
+    killed = MemoryFileSystem()
+
+    def note_removal(name: str, path: Path) -> None:
+        """Keep the disk as it is when the old log goes, before anything else replaces the manifest."""
+        if name == "remove" and path == old:
+            for there in filesystem.files():
+                killed.set_content(there, filesystem.content(there))
+
+    filesystem.fault = note_removal
+    meanwhile = Meanwhile(write_anew, at_take=3)  # the log's totals, ledger 1, ledger 2
+    assert (await storage.compact(0.9, meanwhile)).logs_removed == 1
+    assert copies
+    assert (await read(storage, KEPT)) == KEPT.entries(range(50))
+    await storage.close()
+    for disk in (killed, filesystem):
+        storage = await open_storage(disk)
+        assert (await read(storage, KEPT)) == KEPT.entries(range(50))
+        assert (await read(storage, other)) == other.entries(range(50))
+        await storage.close()
 
 
 Damage = Callable[[MemoryFileSystem, Path], None]
