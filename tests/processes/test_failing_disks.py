@@ -18,7 +18,7 @@ from support import failing_disk
 from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript
 from support.processes import OCTAVO, WAIT_SECONDS, environment
-from support.raw_client import RawClient, add, key_of, read
+from support.raw_client import RawClient, add, key_of, read, seal
 
 FAILING = (sys.executable, "-P", str(Path(failing_disk.__file__)))
 
@@ -26,10 +26,18 @@ FAILING = (sys.executable, "-P", str(Path(failing_disk.__file__)))
 class Running:
     """A bookie process and one connection to it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, client: RawClient, log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, client: RawClient, log: Path, port: int) -> None:
         self.process = process
         self.client = client
         self.log = log
+        self.port = port
+
+    def anonymous_bytes(self) -> int:
+        """Resident memory that is no file's."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no RssAnon")
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
@@ -55,7 +63,7 @@ async def running(directory: Path, *command: str, settings: str = "") -> AsyncIt
                 await asyncio.sleep(0.02)
         async with RawClient("127.0.0.1", port) as client:
             await client.greet()
-            yield Running(process, client, log)
+            yield Running(process, client, log, port)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -127,6 +135,40 @@ async def test_a_sync_that_fails_while_the_bookie_stops_is_told_as_what_it_is(tm
     trigger.unlink()
     async with running(tmp_path, *OCTAVO) as bookie:
         await check(bookie.client, script, 20, 20)
+
+
+async def flood(port: int, ledger_id: int, frames: int) -> None:
+    """Frames of 64 kB as fast as the socket takes them, without waiting for answers."""
+    async with RawClient("127.0.0.1", port) as client:
+        await client.greet()
+
+        async def answers() -> None:
+            for _ in range(frames):
+                _, outcome = await client.receive_reply()
+                assert isinstance(outcome, Added), outcome
+
+        answering = asyncio.ensure_future(answers())
+        for number in range(frames):
+            client.send(add(ledger_id, seal(ledger_id, number * 4, [bytes(16_000)] * 4)))
+            await client.writer.drain()
+        await answering
+
+
+async def test_a_flood_over_a_slow_disk_waits_at_the_sockets_and_not_in_memory(tmp_path: Path) -> None:
+    trigger, cache_bytes, ledgers, frames = tmp_path / "trigger", 2 << 20, 8, 200
+    settings = f"cache_bytes = {cache_bytes}\njournal_segment_bytes = 16777216\nscrub_bytes_per_second = 0\n"
+    async with running(tmp_path, *FAILING, str(trigger), settings=settings) as bookie:
+        await flood(bookie.port, 100, 100)  # what the process needs anyway
+        before = most = bookie.anonymous_bytes()
+        trigger.write_text("slow")
+        floods = [asyncio.ensure_future(flood(bookie.port, ledger_id, frames)) for ledger_id in range(1, ledgers + 1)]
+        while not all(task.done() for task in floods):
+            most = max(most, bookie.anonymous_bytes())
+            await asyncio.sleep(0.005)
+        await asyncio.gather(*floods)
+        grown, sent = most - before, ledgers * frames * 64_000
+        # Generations of the cache, what waits for the journal, its buffers, and what each connection has sent last.
+        assert grown < 6 * cache_bytes + ledgers * (1 << 20) < sent / 4, f"{grown >> 20} MiB of {sent >> 20} sent"
 
 
 async def wait_for_state(bookie: Running, state: str) -> None:

@@ -2,16 +2,21 @@
 
 What the file TRIGGER says holds from the moment it exists. ``sync``: every sync fails with EIO, as on a disk that is
 going; what was written stands in the page cache, readable and clean, and nobody knows what of it is on disk.
+``slow``: every sync, and every write with a sync, takes :data:`SLOW_SECONDS` longer.
 ``full``: no file grows any more; a write that would make one grow is cut short, and then fails with ENOSPC."""
 
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 TRIGGER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
+
+
+SLOW_SECONDS = 0.03
 
 
 def fault() -> str:
@@ -24,6 +29,8 @@ def fault() -> str:
 def failing_sync(sync: Callable[[int], None]) -> Callable[[int], None]:
     def call(descriptor: int) -> None:
         sync(descriptor)
+        if fault() == "slow":
+            time.sleep(SLOW_SECONDS)
         if fault() == "sync":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -37,6 +44,8 @@ def pwritev(descriptor: int, buffers: Sequence[bytes], offset: int, flags: int =
     if fault() == "full":
         return pwrite(descriptor, b"".join(buffers), offset)
     written = _pwritev(descriptor, buffers, offset, flags)
+    if flags & os.RWF_DSYNC and fault() == "slow":
+        time.sleep(SLOW_SECONDS)
     if flags & os.RWF_DSYNC and fault() == "sync":
         raise OSError(errno.EIO, os.strerror(errno.EIO))
     return written
@@ -68,6 +77,8 @@ def main() -> None:
     write_and_sync = AsyncWrites.write_and_sync
 
     def write_and_fail(self: AsyncWrites, *arguments: Any) -> bool:
+        if fault() == "slow":
+            return False  # for the thread, which takes its time
         descriptor, address, size, offset, on_written = arguments
 
         def written(result: int) -> None:
