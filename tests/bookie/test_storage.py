@@ -1,6 +1,8 @@
 """What a bookie's storage takes, keeps and gives back."""
 
 import asyncio
+import contextlib
+import errno
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from pathlib import Path
 
@@ -429,6 +431,36 @@ async def test_failed_write_or_sync_is_fatal_and_nothing_is_acknowledged_after_i
         again = await open_storage(filesystem.after_crash(1))
         assert ids_of(await read_all(again, script))[:100] == list(range(100))
         await again.close()
+
+
+@pytest.mark.parametrize("place", ["entries", "index", "manifest.tmp", "journal"])
+async def test_sync_that_finds_the_disk_full_is_fatal_and_not_tried_again(
+    filesystem: MemoryFileSystem, place: str
+) -> None:
+    """Unlike a write: what the sync lost it may have lost for good, whatever reason it gives (PROTOCOL B1)."""
+    failures: list[BaseException] = []
+    storage = await open_storage(filesystem, on_fatal=failures.append)
+    script, failed = LedgerScript(1), 0
+
+    def full(name: str, path: Path) -> OSError | None:
+        nonlocal failed
+        if name != "sync" or place not in path.parts:
+            return None
+        failed += 1
+        return OSError(errno.ENOSPC, "no room") if failed == 1 else None
+
+    await storage.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
+    filesystem.fault = full
+    if place == "journal":
+        with pytest.raises(BookieStorageError):
+            await storage.add(script.ledger_id, script.key, [script.entry(1)], recovery=False)
+    else:
+        with pytest.raises(OSError, match="sync failed") as caught:
+            await storage.checkpoint()
+        assert caught.value.errno == errno.EIO
+    assert failed == 1
+    with contextlib.suppress(OSError):
+        await storage.close()
 
 
 async def test_parts_are_merged_and_nothing_changes(filesystem: MemoryFileSystem) -> None:
