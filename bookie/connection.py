@@ -72,7 +72,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger("octavo.bookie")
 
 READS_AT_ONCE = 8
-"""Reads of one connection that run at a time: enough to keep a disk busy, few enough to bound what waits to be sent."""
+"""Reads of one connection that run at a time: enough to keep a disk busy."""
+
+READ_BYTES_AT_ONCE = 8 * 1024 * 1024
+"""What the reads of one connection that run at a time may bring together, or one read alone: all that a peer who asks
+and does not take the answers makes a bookie hold. Eight reads of our clients fit."""
 
 _JOIN_BYTES_MAX = 128 * 1024
 """Bodies up to this size are copied behind their length: a write of four bytes by itself is a system call and a packet
@@ -100,6 +104,7 @@ class Connection(asyncio.Protocol):
         self._working_off_backlog = False
         self._reads: deque[tuple[int, Request]] = deque()
         self._reads_running = 0
+        self._read_bytes_running = 0
         self._long_polls = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.outstanding = 0
@@ -268,17 +273,23 @@ class Connection(asyncio.Protocol):
 
     def _start_reads(self) -> None:
         while self._reads and self._reads_running < READS_AT_ONCE and not self._write_paused and not self._closing:
-            request_id, request = self._reads.popleft()
+            request_id, request = self._reads[0]
+            size = request.bytes_max if type(request) is Read else 0
+            if self._reads_running and self._read_bytes_running + size > READ_BYTES_AT_ONCE:
+                return
+            self._reads.popleft()
             self._reads_running += 1
+            self._read_bytes_running += size
             if type(request) is Read:
                 task = self._start(request_id, request.op, self._read(request))
             else:
                 work = answer_list_entries(self._storage, cast(ListEntries, request))
                 task = self._start(request_id, request.op, work)
-            task.add_done_callback(self._read_finished)
+            task.add_done_callback(partial(self._read_finished, size))
 
-    def _read_finished(self, _task: asyncio.Task[None]) -> None:
+    def _read_finished(self, size: int, _task: asyncio.Task[None]) -> None:
         self._reads_running -= 1
+        self._read_bytes_running -= size
         self._start_reads()
 
     async def _read(self, request: Read) -> Reply:

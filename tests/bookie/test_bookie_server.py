@@ -312,7 +312,8 @@ async def test_a_client_that_does_not_take_its_answers_holds_up_nobody_and_littl
         await until(reads_have_stalled)
         info = await client.ask(Info())
         assert isinstance(info, InfoAnswer)
-        assert int(info.facts["reads"]) < 40
+        # What lies in the kernel's buffers has been taken; the bookie itself holds one answer.
+        assert int(info.facts["reads"]) < 8
         slow.reader._transport.resume_reading()  # type: ignore[attr-defined]
         answered = sorted([(await slow.receive_reply())[0] for _ in asked])
         assert answered == asked
