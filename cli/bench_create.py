@@ -3,6 +3,7 @@
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
 import asyncio
+import gc
 import statistics
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,6 +52,8 @@ async def create(
     raw_seconds: list[float] = []
     async with await session.connect() as client:
         await _warm_up(client, shape)
+        # What the program itself is made of does not change: going through it again and again is no part of either.
+        gc.freeze()
         raw = await _raw(session.metadata_uri, client, shape)
         try:
             with progress_bar("creating", rounds) as progress:

@@ -340,6 +340,47 @@ async def test_create_that_is_cancelled_leaves_no_ledger_behind(steps: int) -> N
         assert not client._creating
 
 
+@pytest.mark.parametrize("ids", ["sequential", "explicit"])
+async def test_writer_is_told_at_once_that_its_own_client_deleted_the_ledger(ids: Any) -> None:
+    async with connected() as (_, client):
+        ledger = await client.create_ledger(ids=ids)
+        await client.delete_ledger(ledger.id)
+        with pytest.raises(octavo.NoSuchLedgerError) as raised:
+            await (ledger.add(b"x") if isinstance(ledger, octavo.LedgerWriter) else ledger.add(b"x", entry_id=0))
+        assert not raised.value.may_have_happened
+        with pytest.raises(octavo.NoSuchLedgerError):
+            await ledger.close()
+
+
+async def test_writer_that_has_added_nothing_learns_from_its_first_adds_that_another_deleted_the_ledger() -> None:
+    async with connected() as (cluster, client):
+        ledger = await client.create_ledger()
+        await cluster.store.delete_ledger(ledger.id)
+        with pytest.raises(octavo.NoSuchLedgerError):
+            await asyncio.wait_for(_add_without_end(ledger), 10)
+        with pytest.raises(octavo.NoSuchLedgerError):
+            await ledger.close()
+
+
+async def _add_without_end(ledger: octavo.LedgerWriter) -> None:
+    while True:
+        await ledger.add(b"x")
+
+
+async def test_writer_that_has_added_nothing_watches_nothing_and_closes_its_ledger() -> None:
+    async with connected() as (cluster, client):
+        tasks = len(asyncio.all_tasks())
+        first = await client.create_ledger()
+        tasks_of_the_client = len(asyncio.all_tasks()) - tasks
+        more = [await client.create_ledger() for _ in range(20)]
+        assert len(asyncio.all_tasks()) - tasks <= tasks_of_the_client + 1, "no task for each"
+        for ledger in (first, *more):
+            assert (ledger.last_add_confirmed, ledger.last_add_pushed, ledger.length) == (None, None, 0)
+            await ledger.flush()
+            await ledger.close()
+            assert (await cluster.store.read_ledger(ledger.id)).value.is_closed
+
+
 async def _awaited(opening: Awaitable[octavo.LedgerWriter]) -> octavo.LedgerWriter:
     return await opening
 
