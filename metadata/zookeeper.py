@@ -128,6 +128,7 @@ class ZooKeeperRecordStore(RecordStore):
 
     async def close(self) -> None:
         await self._creates.close()
+        await self._ids.close()
         await self.session.close()
 
     async def cluster_id(self) -> str:

@@ -124,9 +124,12 @@ class LedgerCreates:
         try:
             async with self._nodes.operation(_names(creations)) as operation:
                 attempts_lost = 0
+                folders_missing = False
                 while creations := _wanted(creations):
                     try:
-                        creations = await self._attempt(operation, creations)
+                        if folders_missing:
+                            await self._make_folders(operation, creations)
+                        creations, folders_missing = await self._attempt(operation, creations)
                     except AnswerLostError as error:
                         attempts_lost += 1
                         creations = await self._look(operation, creations)
@@ -138,11 +141,14 @@ class LedgerCreates:
             failure.__cause__ = error
             _fail(creations, failure)
 
-    async def _attempt(self, operation: Operation, creations: Sequence[_Creation]) -> Sequence[_Creation]:
-        """Ask for all of them; those to be asked for again. Raises :class:`AnswerLostError`."""
+    async def _attempt(self, operation: Operation, creations: Sequence[_Creation]) -> tuple[Sequence[_Creation], bool]:
+        """Ask for all of them; those to be asked for again, and whether they need folders first. Raises
+        :class:`AnswerLostError`."""
         for folder in dict.fromkeys(creation.folder for creation in creations):
             if folder not in self._folders:
-                await self._make_folder(operation, folder)
+                # Right before the ledgers, without waiting: nearly always it can be made, or is there.
+                self._nodes.session.post(create_container(folder, self._nodes.acl))
+                self._note_folder(folder)
         together = _Together(creations)
         answer = await self._nodes.session.call(transaction(together), on_sent=operation.sent)
         operation.settled()
@@ -153,17 +159,17 @@ class LedgerCreates:
         if failed is None:
             for creation, part in zip(sent, parts, strict=False):  # a check alone, when none was left to be sent
                 _settle(creation, part.value)
-            return ()
+            return (), False
         if not sent:
-            return ()
+            return (), False
         self._nodes.expect(Answer(parts[failed].code), sent[failed].path, NO_NODE, NODE_EXISTS)
         if parts[failed].code == NO_NODE:
-            # A folder goes again when it is empty; or another one is to be made.
+            # A folder goes again when it is empty; or those above it are to be made, too.
             self._folders.clear()
-        else:
-            # Not one's own: what a lost answer may have made has been looked for before asking again.
-            _settle(sent[failed], None)
-        return sent
+            return sent, True
+        # Not one's own: what a lost answer may have made has been looked for before asking again.
+        _settle(sent[failed], None)
+        return sent, False
 
     async def _look(self, operation: Operation, creations: Sequence[_Creation]) -> Sequence[_Creation]:
         """After an answer was lost: settle what was made; those that were not, and may be asked for again."""
@@ -182,6 +188,16 @@ class LedgerCreates:
                 _settle(creation, None)
         return sent
 
+    async def _make_folders(self, operation: Operation, creations: Sequence[_Creation]) -> None:
+        for folder in dict.fromkeys(creation.folder for creation in creations):
+            await self._make_folder(operation, folder)
+            self._note_folder(folder)
+
+    def _note_folder(self, folder: str) -> None:
+        if len(self._folders) >= _FOLDERS_MAX:
+            self._folders.clear()
+        self._folders[folder] = None
+
     async def _make_folder(self, operation: Operation, folder: str) -> None:
         nodes = self._nodes
         if folder == self._paths.folder(Kind.LEDGER):
@@ -193,11 +209,8 @@ class LedgerCreates:
         while True:
             made = await nodes.change(operation, create_container(folder, nodes.acl), settle)
             if nodes.expect(made, folder, NODE_EXISTS, NO_NODE).code != NO_NODE:
-                break
+                return
             await self._make_folder(operation, folder.rpartition("/")[0])
-        if len(self._folders) >= _FOLDERS_MAX:
-            self._folders.clear()
-        self._folders[folder] = None
 
 
 def _wanted(creations: Sequence[_Creation]) -> list[_Creation]:
