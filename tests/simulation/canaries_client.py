@@ -173,11 +173,12 @@ def replaced_still_counts() -> list[Patch]:
 def reseal() -> list[Patch]:
     writers: dict[int, Any] = {}
 
-    @patch(LedgerWriter, "__init__")
-    def init(original: Any, self: Any, ledger: Any, secrets: Any, **rest: Any) -> None:
-        original(self, ledger, secrets, **rest)
-        opener = Opener(self.id, ledger.value.digest, secrets)
-        writers[id(self._pipeline)] = (self, self._sealer, opener)
+    @patch(LedgerWriter, "_begin_work")
+    def begin(original: Any, self: Any) -> Any:
+        work = original(self)
+        opener = Opener(self.id, self._own.value.digest, self._secrets)
+        writers[id(self._pipeline)] = (self, work.sealer, opener)
+        return work
 
     @patch(Pipeline, "on_ready")
     def on_ready(original: Any, self: Any, position: int) -> Any:
@@ -187,7 +188,7 @@ def reseal() -> list[Patch]:
             return effects
         return [_resealed(effect, self, known[1], known[2]) for effect in effects]
 
-    return [init, on_ready]
+    return [begin, on_ready]
 
 
 def _resealed(effect: Any, pipeline: Any, sealer: Any, opener: Any) -> Any:
