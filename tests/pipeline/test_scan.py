@@ -58,7 +58,7 @@ def test_selections_partitions_and_bounds(spark: SparkSession, cluster: Up) -> N
 
 def test_columns_on_request_and_pushed_filters(spark: SparkSession, cluster: Up) -> None:
     payloads = [b"%d" % i for i in range(1000)]
-    ledger_id, other_id = write_ledger(cluster.uri, payloads), write_ledger(cluster.uri, [b"other"])
+    ledger_id, other_id = write_ledger(cluster.uri, payloads), write_ledger(cluster.uri, [b"other"] * 30)
     with_source = scan(spark, cluster.uri, ledgers=ledger_id, includeSource="true")
     rows = with_source.select("bookie", "fragment").distinct().collect()
     assert {row.fragment for row in rows} == {0}

@@ -9,8 +9,8 @@ import pytest
 from octavo.pipeline.datasets import Tags, dataset_store
 from octavo.pipeline.datasource import OctavoDataSource
 from octavo.pipeline.manifest import PublishedLedger
-from octavo.pipeline.options import ClusterOptions
-from octavo.pipeline.sink import StreamSink, sink_columns
+from octavo.pipeline.options import ClusterOptions, parse_sink_options
+from octavo.pipeline.sink import BatchSink, SinkColumns, StreamSink, TaskWritten, sink_columns
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -150,6 +150,24 @@ def test_losers_and_leftovers_are_swept_and_other_ledgers_are_not(spark: SparkSe
     sinks.run("pipeline", "clean", "never").failed_with_one_line(2, "there is no dataset 'never'")
     assert tagged(sinks.uri, "swept") == {kept.ledger_id}
     assert ledger_payloads(sinks.uri, stranger) == [b"x"]
+
+
+def test_a_commit_sweeps_what_losers_of_speculation_wrote_and_happens_once(sinks: Up) -> None:
+    options = parse_sink_options({"metadata": sinks.uri, "dataset": "speculation"})
+    sink = BatchSink(options, SinkColumns("value", None), overwrite=False)
+    tags = {Tags.DATASET: b"speculation", Tags.JOB: sink._job.encode()}
+    winner, loser = (
+        write_ledger(sinks.uri, [b"x"], custom_metadata={**tags, Tags.ATTEMPT: attempt}) for attempt in (b"1", b"2")
+    )
+    other = write_ledger(sinks.uri, [b"x"], custom_metadata={**tags, Tags.JOB: b"another, under way"})
+    messages = [TaskWritten(0, None, (PublishedLedger(winner, 1, 1),))]
+    assert tagged(sinks.uri, "speculation") == {winner, loser, other}
+    sink.commit(messages)
+    assert tagged(sinks.uri, "speculation") == {winner, other}
+    sink.commit(messages)
+    sink.abort(messages)
+    assert [ledger.ledger_id for ledger in published(sinks.uri, "speculation")] == [winner]
+    assert tagged(sinks.uri, "speculation") == {winner, other}, "what is published outlives an abort that comes late"
 
 
 def test_tasks_that_fail_are_tried_again_and_publish_once(spark: SparkSession, sinks: Up, tmp_path: Path) -> None:
