@@ -18,6 +18,7 @@ from octavo.protocol.errors import (
     BookieStorageError,
     DuplicateEntryError,
     LedgerFencedError,
+    NoSuchLedgerError,
     UnauthorizedError,
 )
 from octavo.protocol.ids import EntryId, LedgerId
@@ -544,4 +545,20 @@ async def test_intact_entry_in_the_place_of_another_is_not_served(filesystem: Me
     filesystem.set_content(log, content.replace(script.entry(3), script.entry(6)))
     result = await storage.read(script.ledger_id, 0, 20, entries_max=100, bytes_max=10**6)
     assert (ids_of(result.entries), result.unknown) == ([0, 1, 2, 4, 5, 6, 7, 8, 9], [(3, 3)])
+    await storage.close()
+
+
+async def test_pinned_keys_and_deletions_outlive_a_power_cut_with_the_journal_alone(
+    filesystem: MemoryFileSystem,
+) -> None:
+    storage = await open_storage(filesystem)
+    kept, deleted = LedgerScript(1), LedgerScript(2)
+    for script in (kept, deleted):
+        await storage.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
+    await storage.delete(deleted.ledger_id)
+    storage = await open_storage(filesystem.after_crash(1))
+    with pytest.raises(UnauthorizedError):
+        storage.add(kept.ledger_id, bytes(len(kept.key)), [kept.entry(1)], recovery=False)
+    with pytest.raises(NoSuchLedgerError):
+        storage.add(deleted.ledger_id, deleted.key, [deleted.entry(1)], recovery=False)
     await storage.close()
