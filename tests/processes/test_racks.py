@@ -1,5 +1,6 @@
 """Racks, from a bookie's command line to the ensembles of ledgers."""
 
+import asyncio
 import contextlib
 from pathlib import Path
 
@@ -28,10 +29,16 @@ async def test_copies_go_to_different_racks_and_a_missing_rack_is_told(tmp_path:
                 async with client.create_ledger(2, 2, 1) as ledger:
                     assert {rack_of[one] for one in ledger.metadata.last_fragment.bookies} == {"/dc1/r1", "/dc1/r2"}
             assert bookies[2].stop() == 0
-            with pytest.raises(
-                NotEnoughBookiesError, match=r"must span 2 racks, and .* are 2 in /dc1/r1; start bookies"
-            ):
-                await client.create_ledger(2, 2, 1)
+            told = r"must span 2 racks, and .* are 2 in /dc1/r1; start bookies"
+            with pytest.raises(NotEnoughBookiesError, match=told):
+                await asyncio.wait_for(_create_on_and_on(client), 10)
+
+
+async def _create_on_and_on(client: octavo_client.Client) -> None:
+    """Until it fails: the client hears that a bookie is gone a moment after that."""
+    while True:
+        async with client.create_ledger(2, 2, 1):
+            pass
 
 
 def test_what_is_no_rack_is_refused(tmp_path: Path) -> None:

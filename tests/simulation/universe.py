@@ -265,7 +265,7 @@ class _Universe:
         """Stop every bookie in good order; each looks for what it leaks."""
         world = self.world
         for machine in world.machines:
-            machine.refused = machine.refused or "the universe ends"
+            machine.retired = True
             machine.stop()
         deadline = world.loop.now + LIVENESS_SECONDS_MAX
         while any(machine.process is not None for machine in world.machines):

@@ -59,6 +59,8 @@ class Machine:
         """Why its bookie will not start any more; None while it may."""
         self.repairs = 0
         """Attempts of the operator since a bookie last served here."""
+        self.retired = False
+        """Whether it stays off once it has stopped: nobody starts or repairs it any more."""
         self.starts = 0
         self.filesystem: SimulatedFileSystem | None = None
         self._stop: asyncio.Event | None = None
@@ -70,7 +72,7 @@ class Machine:
     def start(self) -> None:
         """Boot if need be, and start the bookie."""
         self._start_due = False
-        if self.process is not None or self.refused is not None:
+        if self.process is not None or self.refused is not None or self.retired:
             return
         world = self.world
         self.starts += 1
@@ -123,7 +125,7 @@ class Machine:
 
     def repair(self) -> None:
         """Send the operator, if the bookie refuses its disks."""
-        if self.process is not None or self.refused is None or self.repairs >= REPAIRS_MAX:
+        if self.process is not None or self.refused is None or self.retired or self.repairs >= REPAIRS_MAX:
             return
         world = self.world
         self.repairs += 1
