@@ -54,6 +54,9 @@ _BUSY: Final = (BookieUnavailableError, BookieOverloadedError)
 """Answers that say nothing against the bookie: the connection's listener tells how the first goes on, and the second
 passes."""
 
+_METADATA_GRACE: Final = 0.1
+"""Share of the quorum timeout by which it is put off, once, for a question to the metadata store that is under way."""
+
 _SPARE_TIMEOUT_SECONDS: Final = 2.0
 """Time for a spare bookie to be reached before another one is looked for."""
 
@@ -115,6 +118,8 @@ class Replication:
         self._no_spare: OctavoError | None = None
         self._asking_metadata = False
         """A change of the ensemble waits for the metadata store."""
+        self._grace_since: float | None = None
+        """Since when the oldest add had been pending when its deadline was put off for the metadata store."""
         self._refusals: list[OctavoError | None] = [None] * quorums.ensemble_size
         self._pauses: list[asyncio.TimerHandle | None] = [None] * quorums.ensemble_size
         self._quorum_timer: asyncio.TimerHandle | None = None
@@ -381,7 +386,16 @@ class Replication:
         if deadline > self._loop.time():
             self._arm_quorum_timer(deadline)
             return
+        if self._waits_for_metadata and self._grace_since != since:
+            # A question just asked is no silence of the store: the answer may be among what this turn has not come to.
+            self._grace_since = since
+            self._arm_quorum_timer(self._loop.time() + _METADATA_GRACE * self._options.add_quorum_timeout_seconds)
+            return
         self._on_failure(self._too_late())
+
+    @property
+    def _waits_for_metadata(self) -> bool:
+        return self._asking_metadata or self._changes.phase is Phase.COMMITTING
 
     def _too_late(self) -> OctavoError:
         """Why adds did not reach their ack quorum in time: no bookies, or nobody to write others into the metadata."""
@@ -389,7 +403,7 @@ class Replication:
             f"ledger {self._ledger_id}: adds did not reach their ack quorum within "
             f"{self._options.add_quorum_timeout_seconds:g} s; {self.describe()}"
         )
-        if self._asking_metadata or self._changes.phase is Phase.COMMITTING:
+        if self._waits_for_metadata:
             return MetadataUnavailableError(f"{message}; the metadata store did not settle the change of the ensemble")
         if isinstance(self._no_spare, MetadataUnavailableError):
             return MetadataUnavailableError(f"{message}; {self._no_spare.message}")
