@@ -6,7 +6,9 @@ property tests with many fresh examples instead of a few fixed ones.
 """
 
 import os
+import shutil
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -35,6 +37,16 @@ def logging_as_it_was() -> Generator[None]:
     """A command run inside of a test sets up logging to that test's standard error, which is closed after it."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="module")
+def module_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    """A folder for what a module's tests share. It goes with the module, as a bookie takes 200 MB of disk from the
+    start; it stays once a test of the run has failed."""
+    folder = tmp_path_factory.mktemp(request.module.__name__.rpartition(".")[2])
+    yield folder
+    if not request.session.testsfailed:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -29,9 +29,9 @@ NASTY_LINES = [b"", b"\r", b"a\r", b"\xff\xfe\x00", b"plain", b"tab\t\xc3\xa9"]
 
 
 @pytest.fixture(scope="module")
-def jobs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def jobs(spark: SparkSession, module_folder: Path) -> Iterator[Up]:
     """A cluster of its own: jobs look at everything in it."""
-    with Up(tmp_path_factory.mktemp("jobs") / "data") as up:
+    with Up(module_folder / "data") as up:
         yield up.wait_ready()
 
 

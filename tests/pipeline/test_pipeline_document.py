@@ -22,9 +22,9 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def documented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def documented(module_folder: Path) -> Iterator[Up]:
     """A cluster of its own, where the commands look for one."""
-    with Up(tmp_path_factory.mktemp("documented") / "octavo-data") as up:
+    with Up(module_folder / "octavo-data") as up:
         yield up.wait_ready()
 
 

@@ -24,9 +24,9 @@ import octavo
 
 
 @pytest.fixture(scope="module")
-def sinks(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def sinks(spark: SparkSession, module_folder: Path) -> Iterator[Up]:
     """A cluster of its own: every ledger in it is a sink's."""
-    with Up(tmp_path_factory.mktemp("sinks") / "data", "--bookies", 4) as up:
+    with Up(module_folder / "data", "--bookies", 4) as up:
         yield up.wait_ready()
 
 

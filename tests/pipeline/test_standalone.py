@@ -33,9 +33,9 @@ def spark_environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def master(module_folder: Path) -> Iterator[str]:
     """A master with two workers of one core each; its URL."""
-    folder = tmp_path_factory.mktemp("standalone")
+    folder = module_folder
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, *arguments: str) -> Path:

@@ -55,9 +55,9 @@ class Stream:
 
 
 @pytest.fixture(scope="module")
-def streams(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def streams(spark: SparkSession, module_folder: Path) -> Iterator[Up]:
     """A cluster of its own: `all` means what these tests wrote."""
-    with Up(tmp_path_factory.mktemp("streams") / "data") as up:
+    with Up(module_folder / "data") as up:
         yield up.wait_ready()
 
 

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +27,8 @@ PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    directory = tmp_path_factory.mktemp("changes") / "data"
+def up(module_folder: Path) -> Iterator[Up]:
+    directory = module_folder / "data"
     with Up(directory, "--bookies", BOOKIES, base_port=free_neighbours(BOOKIES)) as cluster:
         yield cluster.wait_ready()
 

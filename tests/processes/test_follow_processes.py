@@ -20,8 +20,8 @@ pauses that might stand in the way."""
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with Up(tmp_path_factory.mktemp("follow") / "data", "--bookies", 4) as cluster:
+def up(module_folder: Path) -> Iterator[Up]:
+    with Up(module_folder / "data", "--bookies", 4) as cluster:
         yield cluster.wait_ready()
 
 

@@ -28,8 +28,8 @@ NASTY_FILES = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with Up(tmp_path_factory.mktemp("ledger-commands") / "data") as up:
+def cluster(module_folder: Path) -> Iterator[Up]:
+    with Up(module_folder / "data") as up:
         yield up.wait_ready()
 
 

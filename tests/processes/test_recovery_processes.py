@@ -33,8 +33,8 @@ WRITER = Path(__file__).parent.parent / "support" / "writing_process.py"
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with Up(tmp_path_factory.mktemp("recovery") / "data", "--bookies", 5) as cluster:
+def up(module_folder: Path) -> Iterator[Up]:
+    with Up(module_folder / "data", "--bookies", 5) as cluster:
         yield cluster.wait_ready()
 
 

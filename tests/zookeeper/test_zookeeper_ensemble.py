@@ -27,11 +27,9 @@ CLUSTER = "octavo"
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerGroup]:
+def servers(module_folder: Path) -> Iterator[ServerGroup]:
     settings = replace(QUICK, read_only_mode=True)
-    with ServerGroup(
-        tmp_path_factory.mktemp("ensemble") / "zookeeper", size=3, settings=settings, outlives=False
-    ) as group:
+    with ServerGroup(module_folder / "zookeeper", size=3, settings=settings, outlives=False) as group:
         yield group
 
 
