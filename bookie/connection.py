@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self._peer = _peer_name(transport)
-        self._server.connections.add(self)
+        self._server.connections[self] = None
         self._hello_timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_SECONDS, self._hello_overdue)
         self.regulate()
 
@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
         self._reads.clear()
         for task in self._tasks:
             task.cancel()
-        self._server.connections.discard(self)
+        self._server.connections.pop(self, None)
         self._server.request_finished()
         if exc is not None:
             log.debug("connection lost", peer=self._peer, error=str(exc))

@@ -48,7 +48,8 @@ class BookieServer:
         self.read_only = False
         self.out_of_room = False
         """Read-only, and there is no room for recovery adds either (PROTOCOL B6)."""
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
+        """In the order in which they came, as a simulated world must repeat what is done to all of them."""
         self._facts = facts or dict
         self._server: asyncio.Server | None = None
         self._started_at = 0.0

@@ -130,7 +130,7 @@ class Client:
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
         self._recoverer = Recoverer(store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng)
         self._writers: dict[LedgerId, LedgerWriter | ExplicitIdWriter] = {}
-        self._readers: set[LedgerReader] = set()
+        self._readers: dict[LedgerReader, None] = {}
         self._creating: set[asyncio.Task[LedgerWriter] | asyncio.Task[ExplicitIdWriter]] = set()
         self._closing: asyncio.Task[None] | None = None
 
@@ -342,7 +342,7 @@ class Client:
                     creating.cancel()
                 for writer in self._writers.values():
                     group.create_task(attempt(writer.__aexit__(None, None, None)))
-                for reader in self._readers.copy():
+                for reader in list(self._readers):
                     group.create_task(attempt(reader.close()))
             if self._creating:
                 await asyncio.wait(self._creating)
@@ -480,15 +480,18 @@ class Client:
             options=self._options,
             blame=self._blame,
             draw=self._rng.random,
-            on_close=self._readers.discard,
+            on_close=self._forget_reader,
         )
-        self._readers.add(reader)
+        self._readers[reader] = None
         try:
             await reader.start()
         except BaseException:
             await reader.close()
             raise
         return reader
+
+    def _forget_reader(self, reader: LedgerReader) -> None:
+        self._readers.pop(reader, None)
 
     async def _ask_facts(
         self,

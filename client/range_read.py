@@ -91,7 +91,8 @@ class ReplicaReader:
         self._draw = draw
         self._on_entries = on_entries
         self._lots: dict[BookieId, float] = {}
-        self._under_way: set[RangeRead] = set()
+        self._under_way: dict[RangeRead, None] = {}
+        """In the order in which they began, as a simulated world must end them alike in every run."""
 
     def preference(self, bookies: Sequence[BookieId]) -> list[int]:
         """Positions of this ensemble in the order in which this reader asks them."""
@@ -117,7 +118,7 @@ class ReplicaReader:
         """
         plan = ReadPlan(quorums, bookies, self.preference(bookies), first, last, budget_bytes=RANGE_BYTES_MAX)
         read = RangeRead(self, plan, asked_last=last, blame_absent=blame_absent, columns=columns)
-        self._under_way.add(read)
+        self._under_way[read] = None
         read.start()
         return read
 
@@ -147,7 +148,7 @@ class ReplicaReader:
 
     def ended(self, read: "RangeRead") -> None:
         """A read is over."""
-        self._under_way.discard(read)
+        self._under_way.pop(read, None)
 
     def _open_intact(self, sealed: Iterable[bytes]) -> list[Entry]:
         entries = []
