@@ -20,6 +20,19 @@ import octavo
 NASTY = [b"", b"\x00", b"line\n", bytes(range(256)), b"\xff\xfe", b"x" * 100_000]
 
 
+@pytest.fixture(params=["interpreted", "compiled"])
+def either_way(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Queries as other tests run them, and compiled to Java as they are for users."""
+    settings = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items() if request.param == "compiled" else ():
+        spark.conf.set(name, value)
+    yield
+    for name, earlier in before.items():
+        spark.conf.set(name, str(earlier))
+
+
+@pytest.mark.usefixtures("either_way")
 def test_every_entry_is_one_row_with_what_was_sealed(spark: SparkSession, cluster: Up) -> None:
     ledger_id = write_ledger(cluster.uri, NASTY)
     frame = scan(spark, cluster.uri, ledgers=ledger_id)
@@ -30,6 +43,8 @@ def test_every_entry_is_one_row_with_what_was_sealed(spark: SparkSession, cluste
     assert [(row.ledger_id, row.entry_id, bytes(row.value)) for row in rows] == rows_of(ledger_id, NASTY)
     assert [row.length for row in rows] == [sum(map(len, NASTY[: i + 1])) for i in range(len(NASTY))]
     assert rows[0].last_add_confirmed is None
+    plan = frame.where("length >= 0")._jdf.queryExecution().executedPlan()
+    assert ("*(1)" in plan.toString()) == (spark.conf.get("spark.sql.codegen.wholeStage") == "true")
 
 
 def test_selections_partitions_and_bounds(spark: SparkSession, cluster: Up) -> None:
