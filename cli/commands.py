@@ -1,9 +1,11 @@
 """All commands of ``octavo`` together."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 from octavo.cli import bench, bench_create, bookie, bookies, cluster, ledger, pipeline, up
+from octavo.cli.session import print_error
 
 from octavo._version import __version__
 
@@ -43,3 +45,25 @@ bench_create.register(bench.app)
 app.add_typer(bench.app)
 app.add_typer(cluster.app)
 app.add_typer(pipeline.app)
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run the command line ``arguments`` (None: those of the process); the exit status.
+
+    What is wrong in the command line is said in one line, as every other error is.
+    """
+    try:
+        status: object = app(None if arguments is None else list(arguments), prog_name="octavo", standalone_mode=False)
+    except typer.TyperException as error:
+        return _report_usage(error)
+    return status if isinstance(status, int) else 0
+
+
+def _report_usage(error: Any) -> int:
+    text = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    if text and context is not None:
+        text = f"{text.removesuffix('.')} - see `{context.command_path} --help`"
+    if text:  # without: the help has been shown, as nothing was asked for
+        print_error(text)
+    return int(error.exit_code)

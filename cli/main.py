@@ -13,15 +13,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # that would need tidying up; commands that begin something take the signal over.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         open_standard_streams()
-    from octavo.cli.commands import app  # noqa: PLC0415
+    from octavo.cli.commands import run  # noqa: PLC0415
 
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="octavo")
+        return run(arguments)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
 def open_standard_streams() -> None:

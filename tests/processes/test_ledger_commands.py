@@ -230,8 +230,10 @@ def test_impossible_quorums_too_few_bookies_and_typos(cluster: Up) -> None:
     before = ledger_ids(cluster)
     cluster.run("ledger", "create", "-E", 2, "-W", 3).failed_with_one_line(2, "E=2", "Qw=3")
     cluster.run("ledger", "create", "-E", 4, "-W", 3).failed_with_one_line(1, "4", "3")
-    assert cluster.run("ledger", "create", "--ensembel", 3).status == 2
-    assert cluster.run("ledger", "show", "seven").status == 2
+    mistyped = cluster.run("ledger", "create", "--ensembel", 3)
+    mistyped.failed_with_one_line(2, "--ensembel", "--ensemble", "`octavo ledger create --help`")
+    cluster.run("ledger", "show", "seven").failed_with_one_line(2, "'ID'", "integer", "`octavo ledger show --help`")
+    cluster.run("leger", "show", 7).failed_with_one_line(2, "'leger'", "'ledger'", "`octavo --help`")
     assert cluster.run("ledger", "show", "--", "-1").status == 2
     assert cluster.run("bench", "write", "--count", 10, "--duration", 1).status == 2
     assert ledger_ids(cluster) == before
