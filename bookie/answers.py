@@ -13,8 +13,13 @@ RUNS_PER_ANSWER_MAX = 4096
 """Runs in one answer: what a decoder accepts. The asker continues above the last id covered."""
 
 
-async def answer_read(storage: Storage, request: Read) -> ReadAnswer:
-    """Entries as asked for, each id of the interval found, absent or unknown (PROTOCOL R2)."""
+LIST_BYTES_MAX = 128 * 1024
+"""Bytes that the largest list of runs takes, more or less: two ids of at most nine bytes for each."""
+
+
+async def answer_read(storage: Storage, request: Read, bytes_max: int) -> ReadAnswer:
+    """Entries as asked for, each id of the interval found, absent or unknown (PROTOCOL R2). ``bytes_max`` of them, and
+    no more than the request and a frame allow; but one at least, if there is one."""
     ledger_id = LedgerId(request.ledger_id)
     result = await storage.read(
         ledger_id,
@@ -22,7 +27,7 @@ async def answer_read(storage: Storage, request: Read) -> ReadAnswer:
         request.last,
         stripe=(request.modulus, request.residues),
         entries_max=request.entries_max,
-        bytes_max=min(request.bytes_max, REPLY_ENTRY_BYTES_MAX),
+        bytes_max=min(request.bytes_max, bytes_max, REPLY_ENTRY_BYTES_MAX),
     )
     lac = storage.last_add_confirmed(ledger_id).last_add_confirmed
     entries, unknown, last_covered = result.entries, tuple(result.unknown), result.last_covered
@@ -46,8 +51,9 @@ async def answer_list_entries(storage: Storage, request: ListEntries) -> EntryLi
     return EntryList(request.last, tuple(runs))
 
 
-async def answer_read_lac(storage: Storage, request: ReadLac) -> LacAnswer:
-    """The evidence of the highest LAC known, and the entries up to it that were asked for along with it."""
+async def answer_read_lac(storage: Storage, request: ReadLac, bytes_max: int) -> LacAnswer:
+    """The evidence of the highest LAC known, and of the entries up to it that were asked for those which fit into one
+    frame beside it: about ``bytes_max``, perhaps none."""
     ledger_id = LedgerId(request.ledger_id)
     view = storage.last_add_confirmed(ledger_id)
     entry = await storage.last_add_confirmed_entry(ledger_id)
@@ -61,7 +67,16 @@ async def answer_read_lac(storage: Storage, request: ReadLac) -> LacAnswer:
             lac,
             stripe=(1, (0,)),
             entries_max=request.entries_max,
-            bytes_max=min(request.bytes_max, REPLY_ENTRY_BYTES_MAX),
+            bytes_max=min(request.bytes_max, bytes_max, REPLY_ENTRY_BYTES_MAX),
         )
-        entries = result.entries
+        entries = _fitting(result.entries, REPLY_ENTRY_BYTES_MAX - len(entry or b""))
     return LacAnswer(view.known, view.fenced, view.in_doubt, view.explicit, entry, entries)
+
+
+def _fitting(entries: list[bytes], room: int) -> list[bytes]:
+    """The first of the entries, as many as there is room for."""
+    for count, sealed in enumerate(entries):
+        room -= len(sealed)
+        if room < 0:
+            return entries[:count]
+    return entries

@@ -115,7 +115,11 @@ class Bookie:
                 await storage.limit_doubt(await store.allocate_ledger_id())
             except OSError as error:
                 raise _translated(error, config.data_dir) from error
-        self.server = server = BookieServer(storage, Identity(self.bookie_id, identity.cluster_id, boot_id, software))
+        self.server = server = BookieServer(
+            storage,
+            Identity(self.bookie_id, identity.cluster_id, boot_id, software),
+            answer_bytes=config.answer_bytes,
+        )
         try:
             port = await server.start(config.host, config.port)
         except OSError as error:

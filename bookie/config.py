@@ -14,6 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from octavo.bookie.answer_room import ANSWER_BYTES_MIN
 from octavo.bookie.hours import Hours
 from octavo.metadata.registration import RACK_UNNAMED, check_rack
 from octavo.protocol.errors import InvalidArgumentError
@@ -152,6 +153,8 @@ class BookieConfig:
     log_format: str = _setting(_choice(*LOG_FORMATS), "console")
     cache_bytes: int = _setting(_integer(64 * 1024, 16 * 1024 * _MEBIBYTE), 64 * _MEBIBYTE)
     """Write cache before it is flushed to an entry log; up to two of this size exist at a time."""
+    answer_bytes: int = _setting(_integer(ANSWER_BYTES_MIN, 1024 * 1024 * _MEBIBYTE), 256 * _MEBIBYTE)
+    """Memory for answers that readers have not taken yet, all connections together."""
     journal_segment_bytes: int = _setting(_segment_bytes, 64 * _MEBIBYTE)
     """Size of one preallocated journal file; a whole frame must fit."""
     checkpoint_journal_bytes: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 512 * _MEBIBYTE)

@@ -3,29 +3,28 @@
 * Frames are handled in the order in which they arrive; replies leave in the order in which they are ready.
 * A request is *outstanding* from its arrival to its reply. At ``REQUESTS_PER_CONNECTION_MAX`` the connection stops
   reading its socket, and goes on at half of that; long polls, which wait for somebody else, are counted apart.
-* Reads are started a few at a time and only while the client takes what it is sent: replies never pile up.
+* Whatever looks something up begins a few at a time, only while the client takes what it is sent, and only while there
+  is memory for its answer (``answer_room``): replies never pile up. Fences take effect on arrival; their answers wait.
 * While the storage has no room, no connection reads its socket: a slow disk pushes back on the network (DESIGN 5).
 * Bytes that break the protocol get one error frame and a closed connection; they never do more than that.
 """
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
-from octavo.bookie.answers import answer_list_entries, answer_read, answer_read_lac
+from octavo.bookie.answer_room import AnswerQueue
+from octavo.bookie.lookups import Lookups
 from octavo.protocol.entries import verify_batch, verify_explicit_lac
 from octavo.protocol.errors import (
-    BookieOverloadedError,
     BookieReadOnlyError,
     BookieShuttingDownError,
     InternalError,
     OctavoError,
     ProtocolError,
-    UnauthorizedError,
     UnsupportedOperationError,
     UnsupportedVersionError,
     WrongClusterError,
@@ -34,7 +33,6 @@ from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import (
     HELLO_TIMEOUT_SECONDS,
-    LONG_POLLS_PER_CONNECTION_MAX,
     REQUESTS_PER_CONNECTION_MAX,
 )
 from octavo.protocol.messages import (
@@ -53,7 +51,6 @@ from octavo.protocol.messages import (
     Ping,
     Pong,
     Read,
-    ReadFlag,
     ReadLac,
     Reply,
     Request,
@@ -70,13 +67,6 @@ if TYPE_CHECKING:
     from octavo.bookie.server import BookieServer
 
 log = structlog.get_logger("octavo.bookie")
-
-READS_AT_ONCE = 8
-"""Reads of one connection that run at a time: enough to keep a disk busy."""
-
-READ_BYTES_AT_ONCE = 8 * 1024 * 1024
-"""What the reads of one connection that run at a time may bring together, or one read alone: all that a peer who asks
-and does not take the answers makes a bookie hold. Eight reads of our clients fit."""
 
 _JOIN_BYTES_MAX = 128 * 1024
 """Bodies up to this size are copied behind their length: a write of four bytes by itself is a system call and a packet
@@ -102,10 +92,14 @@ class Connection(asyncio.Protocol):
         self._read_paused = False
         self._backlog: deque[memoryview | bytes] = deque()
         self._working_off_backlog = False
-        self._reads: deque[tuple[int, Request]] = deque()
-        self._reads_running = 0
-        self._read_bytes_running = 0
-        self._long_polls = 0
+        self._bytes_sent = 0
+        self._answers = AnswerQueue(
+            server.answers,
+            unsent_bytes=self._unsent_bytes,
+            sent_bytes=lambda: self._bytes_sent,
+            put_out=self._put_out,
+        )
+        self._lookups = Lookups(self, self._answers, server)
         self._tasks: set[asyncio.Task[None]] = set()
         self.outstanding = 0
 
@@ -116,6 +110,7 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self._peer = _peer_name(transport)
         self._server.connections[self] = None
+        self._server.answers.enter(self._answers)
         self._hello_timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_SECONDS, self._hello_overdue)
         self.regulate()
 
@@ -124,8 +119,7 @@ class Connection(asyncio.Protocol):
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._backlog.clear()
-        self.outstanding -= len(self._reads)
-        self._reads.clear()
+        self._answers.forget()
         for task in self._tasks:
             task.cancel()
         self._server.connections.pop(self, None)
@@ -134,13 +128,15 @@ class Connection(asyncio.Protocol):
             log.debug("connection lost", peer=self._peer, error=str(exc))
 
     def pause_writing(self) -> None:
-        self._write_paused = True
+        self._write_paused = self._answers.paused = True
+        self._answers.look()
         self.regulate()
 
     def resume_writing(self) -> None:
-        self._write_paused = False
+        self._write_paused = self._answers.paused = False
+        self._answers.look()
         self.regulate()
-        self._start_reads()
+        self._answers.go()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -222,23 +218,17 @@ class Connection(asyncio.Protocol):
         if type(request) is Add:
             self._add(request_id, request)
         elif type(request) is Read:
-            if request.flags & ReadFlag.FENCE:
-                # The fence takes effect here, in the order of arrival; only the answer waits (PROTOCOL F2).
-                self._start(request_id, request.op, self._fence_then(request, partial(self._read, request)))
-            else:
-                self._reads.append((request_id, request))
-                self._start_reads()
+            self._lookups.read(request_id, request)
         elif type(request) is ReadLac:
-            self._read_lac(request_id, request)
+            self._lookups.read_lac(request_id, request)
         elif type(request) is WriteLac:
             lac = verify_explicit_lac(LedgerId(request.ledger_id), request.sealed)
             self._storage.write_lac(LedgerId(request.ledger_id), request.ledger_key, request.sealed, lac)
             self._finish(LacWritten().encode(request_id))
         elif type(request) is ListEntries:
-            self._reads.append((request_id, request))
-            self._start_reads()
+            self._lookups.list_entries(request_id, request)
         elif type(request) is Info:
-            self._start(request_id, request.op, self._info())
+            self.start(request_id, request.op, self._info())
         elif type(request) is Ping:
             self._finish(Pong().encode(request_id))
         else:
@@ -271,81 +261,13 @@ class Connection(asyncio.Protocol):
         else:
             self._refuse(request_id, Op.ADD, _as_octavo_error(failure))
 
-    def _start_reads(self) -> None:
-        while self._reads and self._reads_running < READS_AT_ONCE and not self._write_paused and not self._closing:
-            request_id, request = self._reads[0]
-            size = request.bytes_max if type(request) is Read else 0
-            if self._reads_running and self._read_bytes_running + size > READ_BYTES_AT_ONCE:
-                return
-            self._reads.popleft()
-            self._reads_running += 1
-            self._read_bytes_running += size
-            if type(request) is Read:
-                task = self._start(request_id, request.op, self._read(request))
-            else:
-                work = answer_list_entries(self._storage, cast(ListEntries, request))
-                task = self._start(request_id, request.op, work)
-            task.add_done_callback(partial(self._read_finished, size))
-
-    def _read_finished(self, size: int, _task: asyncio.Task[None]) -> None:
-        self._reads_running -= 1
-        self._read_bytes_running -= size
-        self._start_reads()
-
-    async def _read(self, request: Read) -> Reply:
-        answer = await answer_read(self._storage, request)
-        traffic = self._server.traffic
-        traffic.reads += 1
-        traffic.entries_read += len(answer.entries)
-        traffic.bytes_read += sum(map(len, answer.entries))
-        return answer
-
-    def _read_lac(self, request_id: int, request: ReadLac) -> None:
-        fence = bool(request.flags & ReadFlag.FENCE)
-        if request.wait_milliseconds == 0 or fence:
-            answer = partial(answer_read_lac, self._storage, request)
-            work = self._fence_then(request, answer) if fence else answer()
-            self._start(request_id, request.op, work)
-            return
-        if self._long_polls >= LONG_POLLS_PER_CONNECTION_MAX:
-            raise BookieOverloadedError(f"more than {LONG_POLLS_PER_CONNECTION_MAX} long polls on one connection")
-        self._long_polls += 1
-        self.outstanding -= 1
-        task = self._start(request_id, request.op, self._long_poll(request))
-        task.add_done_callback(self._long_poll_finished)
-
-    def _long_poll_finished(self, _task: asyncio.Task[None]) -> None:
-        self._long_polls -= 1
-
-    async def _long_poll(self, request: ReadLac) -> Reply:
-        # Counted as outstanding only while it is answered, so that the counts around it stay simple.
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(request.wait_milliseconds / 1000):
-                    await self._storage.wait_lac(LedgerId(request.ledger_id), request.above)
-        finally:
-            self.outstanding += 1
-        return await answer_read_lac(self._storage, request)
-
-    def _fence_then(self, request: Read | ReadLac, answer: Callable[[], Awaitable[Reply]]) -> Awaitable[Reply]:
-        if not request.ledger_key:
-            raise UnauthorizedError(f"ledger {request.ledger_id}: a fence needs the ledger key")
-        durable = self._storage.fence(LedgerId(request.ledger_id), request.ledger_key)
-
-        async def work() -> Reply:
-            # Computed after the fence, sent after it is durable.
-            reply = await answer()
-            await durable
-            return reply
-
-        return work()
-
     async def _info(self) -> Reply:
         return InfoAnswer(await self._server.info())
 
     # --- replies --------------------------------------------------------------------------------
 
-    def _start(self, request_id: int, op: Op, work: Awaitable[Reply]) -> asyncio.Task[None]:
+    def start(self, request_id: int, op: Op, work: Awaitable[Reply]) -> asyncio.Task[None]:
+        """Answer a request once ``work`` is done; ends with the connection."""
         task = asyncio.get_running_loop().create_task(self._answer(request_id, op, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -377,6 +299,7 @@ class Connection(asyncio.Protocol):
     def _send(self, body: bytes) -> None:
         if not self._closing:
             # Not writelines(): asyncio's own transports do not pause their protocol in it.
+            self._bytes_sent += LENGTH.size + len(body)
             prefix = LENGTH.pack(len(body))
             if len(body) <= _JOIN_BYTES_MAX:
                 self._transport.write(prefix + body)
@@ -437,6 +360,19 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self._backlog.clear()
             self._transport.close()
+            self._answers.look()
+
+    def _unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def _put_out(self, seconds: float, unsent_bytes: int) -> None:
+        """The peer takes nothing: what waits for it holds memory that others need."""
+        log.warning(
+            "connection ended: its peer takes no answers",
+            peer=self._peer, seconds=round(seconds, 1), unsent_bytes=unsent_bytes,
+        )  # fmt: skip
+        self._closing = True
+        self._transport.abort()
 
 
 def _as_octavo_error(error: BaseException) -> OctavoError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from octavo.bookie.answer_room import AnswerRoom
 from octavo.bookie.connection import Connection
 from octavo.bookie.storage import Storage
 
@@ -38,10 +39,17 @@ class BookieServer:
     """Listens, and serves the requests of every connection from one storage."""
 
     def __init__(
-        self, storage: Storage, identity: Identity, *, facts: Callable[[], dict[str, Any]] | None = None
+        self,
+        storage: Storage,
+        identity: Identity,
+        *,
+        answer_bytes: int,
+        facts: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
-        """``facts`` adds to what INFO tells, for what only the daemon around this server knows."""
+        """``answer_bytes`` is what answers to readers may hold in memory, all connections together. ``facts`` adds to
+        what INFO tells, for what only the daemon around this server knows."""
         self.storage = storage
+        self.answers = AnswerRoom(answer_bytes)
         self.identity = identity
         self.traffic = Traffic()
         self.draining = False
@@ -74,6 +82,7 @@ class BookieServer:
                 await asyncio.wait_for(self._idle.wait(), drain_timeout_seconds)
         for connection in list(self.connections):
             connection.close()
+        self.answers.close()
         if self._room_waiter is not None:
             self._room_waiter.cancel()
 
@@ -118,6 +127,8 @@ class BookieServer:
             "journal_bytes": statistics.journal_bytes,
             "cache_bytes": statistics.cache_bytes,
             "connections": len(self.connections),
+            "answer_bytes": self.answers.budget.held,
+            "connections_put_out": self.answers.put_out,
             "adds": traffic.adds,
             "entries_added": traffic.entries_added,
             "bytes_added": traffic.bytes_added,

@@ -209,6 +209,18 @@ async def test_the_highest_lac_is_answered_with_its_evidence(client: RawClient) 
     assert await client.ask(ask) == LacAnswer(True, False, False, explicit, entries[1], entries)
 
 
+async def test_entries_beside_a_lac_never_make_its_answer_larger_than_a_frame(client: RawClient) -> None:
+    """The evidence may be as large as an entry can be, and so may the first entry asked for along with it."""
+    payload = bytes(limits.ENTRY_PAYLOAD_BYTES_MAX)
+    entries = [*seal(7, 0, [payload]), *seal(7, 1, [payload], lac=0), *seal(8, 0, [payload]), *seal(8, 1, [b""], lac=0)]
+    for ledger_id, sealed in zip((7, 7, 8, 8), entries, strict=True):
+        assert await client.ask(add(ledger_id, [sealed])) == Added()
+    answer = await client.ask(ReadLac(7, b"", ReadFlag.NONE, 0, None, 0, 10, 8 << 20))
+    assert answer == LacAnswer(True, False, False, None, entries[1], [])
+    answer = await client.ask(ReadLac(8, b"", ReadFlag.NONE, 0, None, 0, 10, 1 << 20))
+    assert answer == LacAnswer(True, False, False, None, entries[3], [entries[2]])
+
+
 async def test_a_long_poll_is_answered_when_the_lac_rises_and_adds_pass_it_by(client: RawClient) -> None:
     poll = client.send(ReadLac(7, b"", ReadFlag.NONE, 0, None, 60_000, 10, 1 << 20))
     assert (await client.ask(Ping())) == Pong()

@@ -103,9 +103,9 @@ async def test_bookie_in_doubt_refuses_plain_adds_and_takes_fences_and_recovery_
 async def test_lac_of_a_bookie_in_doubt_says_so() -> None:
     storage = await open_storage(await damaged_journal())
     request = ReadLac(SCRIPT.ledger_id, b"", ReadFlag.NONE, 0, None, 0, 0, 0)
-    assert (await answer_read_lac(storage, request)).in_doubt
+    assert (await answer_read_lac(storage, request, 1 << 20)).in_doubt
     await storage.limit_doubt(SCRIPT.ledger_id)
-    assert not (await answer_read_lac(storage, request)).in_doubt
+    assert not (await answer_read_lac(storage, request, 1 << 20)).in_doubt
     await storage.close()
 
 

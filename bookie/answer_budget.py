@@ -1,0 +1,128 @@
+"""How much memory answers may hold in a bookie, all connections together: for whom something may be looked up now.
+
+An answer holds memory from the moment it is looked up until the peer's socket has taken it. A peer that asks and takes
+nothing holds it for as long as it likes. A connection's own limits bound what one of them holds; this bounds all.
+
+Each connection has a *share*: bytes *reserved* for look-ups that are under way, and bytes *unsent* of answers. A
+look-up may begin if
+
+1. all shares, with what it reserves, stay within ``bytes_max``, and
+2. its own share holds nothing yet, or would hold at most a sixth of what is free (``FREE_PER_SHARE``).
+
+By rule 2 few peers may hold much, many hold little each, and there is room left for whoever holds nothing: a peer that
+takes its answers is not kept waiting by those that do not. (This is how switches divide a buffer among their ports:
+"dynamic queue length thresholds", Choudhury and Hahne 1998.) A look-up reserves the most that its answer may take: that
+is a whole entry at least. As room gets scarce answers are granted fewer bytes.
+
+Should so many peers stall that nothing is left, rule 1 makes everybody wait until some of them are put out:
+:meth:`AnswerBudget.stalled` names them. It never puts out one whose socket takes something, however little.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+FREE_PER_SHARE = 6
+"""Free bytes that must be there for each byte of a share: at the default size, one connection alone can have its eight
+reads of the largest entries under way."""
+
+GRANT_BYTES_MIN = 64 * 1024
+"""An answer is granted so much at least: smaller ones would cost more work than they save memory."""
+
+FREE_PER_GRANT = 64
+"""Free bytes that must be there for each byte granted, above ``GRANT_BYTES_MIN``."""
+
+STALLED_SECONDS_MAX = 60.0
+"""A peer that takes nothing of its answers for so long is put out. Longer than any pause of an honest one."""
+
+STALLED_SECONDS_MIN = 10.0
+"""The same while others wait for the room that it takes."""
+
+
+class Grant(NamedTuple):
+    """Leave to look something up."""
+
+    bytes_max: int
+    """For the entries of the answer; where a single one is larger it may still come."""
+    reserved: int
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """What the answers of one connection hold. Changed by the budget alone."""
+
+    reserved: int = 0
+    unsent: int = 0
+    taken: int = 0
+    """Bytes that the peer's socket has taken since it was connected, as of the last look."""
+    moved_at: float = 0.0
+    """When it last took something or had nothing to take, in the loop's seconds."""
+
+    @property
+    def held(self) -> int:
+        return self.reserved + self.unsent
+
+
+class AnswerBudget:
+    """See the module. All sizes are in bytes, all times in the loop's seconds."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.held = 0
+        """By all shares together."""
+        self._holding: dict[Share, None] = {}
+
+    @property
+    def holding(self) -> list[Share]:
+        """The shares that hold something, longest first."""
+        return list(self._holding)
+
+    def grant(self, share: Share, wanted: int, *, least: int, beside: int = 0) -> Grant | None:
+        """Leave to look up an answer with ``wanted`` bytes of entries, fewer if room is scarce; None: not now.
+
+        ``least`` is reserved for them in any case, as a single entry may take that; ``beside`` for what comes along.
+        """
+        free = self.bytes_max - self.held
+        granted = min(wanted, max(GRANT_BYTES_MIN, free // FREE_PER_GRANT))
+        reserved = max(granted, least) + beside
+        if reserved > free or (share.held and (share.held + reserved) * FREE_PER_SHARE > free):
+            return None
+        self._change(share, reserved=share.reserved + reserved, unsent=share.unsent)
+        return Grant(granted, reserved)
+
+    def release(self, share: Share, grant: Grant) -> None:
+        """The look-up is over: its answer is on its way (tell its bytes by :meth:`observe`), or there is none."""
+        assert share.reserved >= grant.reserved, "a grant is released once"
+        self._change(share, reserved=share.reserved - grant.reserved, unsent=share.unsent)
+
+    def observe(self, share: Share, *, unsent: int, taken: int, now: float) -> None:
+        """What the connection's socket has and has not taken by now."""
+        if taken > share.taken or not share.unsent:
+            share.moved_at = now
+        share.taken = taken
+        self._change(share, reserved=share.reserved, unsent=unsent)
+
+    def forget(self, share: Share) -> None:
+        """The connection is gone, with everything that it held."""
+        self._change(share, reserved=0, unsent=0)
+
+    def stalled(self, now: float, *, room_is_wanted: bool) -> list[Share]:
+        """Whom to put out: all that have taken nothing for very long; and of those that have not for long, the one
+        that holds most, if somebody who holds nothing waits for room."""
+        stalled = [share for share in self._holding if share.unsent and now - share.moved_at >= STALLED_SECONDS_MIN]
+        overdue = [share for share in stalled if now - share.moved_at >= STALLED_SECONDS_MAX]
+        if overdue or not (stalled and room_is_wanted):
+            return overdue
+        return [max(stalled, key=lambda share: share.held)]
+
+    def _change(self, share: Share, *, reserved: int, unsent: int) -> None:
+        self.held += reserved + unsent - share.held
+        share.reserved, share.unsent = reserved, unsent
+        if share.held:
+            self._holding[share] = None
+        else:
+            self._holding.pop(share, None)
+
+    def check_invariants(self) -> None:
+        assert self.held == sum(share.held for share in self._holding)
+        assert all(share.held for share in self._holding)
+        assert all(share.reserved >= 0 and share.unsent >= 0 for share in self._holding)

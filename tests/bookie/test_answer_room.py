@@ -1,0 +1,164 @@
+"""Look-ups wait for their turn, and for memory that other connections' answers hold."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from octavo.bookie import answer_room
+from octavo.bookie.answer_budget import STALLED_SECONDS_MAX, Grant
+from octavo.bookie.answer_room import ANSWER_BYTES_MIN, READS_AT_ONCE, AnswerQueue, AnswerRoom
+
+MIB = 1 << 20
+
+
+class Peer:
+    """A connection as its queue sees it: a socket that takes what it is told to take."""
+
+    def __init__(self, room: AnswerRoom) -> None:
+        self.sent = 0
+        self.unsent = 0
+        self.begun: list[Grant] = []
+        self.ended_after: float | None = None
+        self.queue = AnswerQueue(room, unsent_bytes=lambda: self.unsent, sent_bytes=lambda: self.sent, put_out=self.end)
+        room.enter(self.queue)
+
+    def end(self, seconds: float, _unsent_bytes: int) -> None:
+        self.ended_after = seconds
+        self.queue.forget()
+
+    def ask(self, *sizes: int) -> None:
+        for size in sizes:
+            self.queue.put(size, self.begun.append)
+
+    def answer(self, *, taken: bool) -> None:
+        """The oldest look-up is over; its answer is as large as granted."""
+        grant = self.begun.pop(0)
+        self.sent += grant.bytes_max
+        self.unsent += 0 if taken else grant.bytes_max
+        self.queue.finished(grant)
+
+    def fill(self) -> None:
+        """Ask and take nothing until nothing is given any more."""
+        self.ask(*[MIB] * 500)
+        while self.begun:
+            self.answer(taken=False)
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnswerRoom]:
+    monkeypatch.setattr(answer_room, "LOOK_SECONDS", 0.0)
+    room = AnswerRoom(ANSWER_BYTES_MIN)
+    yield room
+    room.budget.check_invariants()
+    room.close()
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_look_ups_of_one_connection_begin_a_few_at_a_time_in_their_order() -> None:
+    room = AnswerRoom(1 << 30)
+    peer = Peer(room)
+    peer.ask(*range(1, READS_AT_ONCE + 3))
+    assert [grant.bytes_max for grant in peer.begun] == [*range(1, READS_AT_ONCE + 1)]
+    peer.answer(taken=True)
+    assert peer.begun[-1].bytes_max == READS_AT_ONCE + 1
+    room.close()
+
+
+async def test_nothing_begins_while_the_socket_is_full() -> None:
+    room = AnswerRoom(1 << 30)
+    peer = Peer(room)
+    peer.queue.paused = True
+    peer.ask(MIB)
+    assert not peer.begun
+    peer.queue.paused = False
+    peer.queue.go()
+    assert len(peer.begun) == 1
+    room.close()
+
+
+async def test_who_holds_nothing_is_served_while_others_take_nothing(room: AnswerRoom) -> None:
+    stalled = [Peer(room) for _ in range(5)]
+    for peer in stalled:
+        peer.fill()
+    held = room.budget.held
+    quick = Peer(room)
+    for _ in range(20):
+        quick.ask(MIB)
+        quick.answer(taken=True)
+    assert room.budget.held == held
+    assert all(peer.queue.waiting for peer in stalled)
+
+
+async def test_what_waits_goes_on_when_a_socket_drains_without_a_word(room: AnswerRoom) -> None:
+    stalled = Peer(room)
+    stalled.fill()
+    before = len(stalled.queue.waiting)
+    stalled.unsent = 0
+    await turns()
+    assert len(stalled.queue.waiting) < before
+    assert stalled.begun
+
+
+async def test_who_starves_is_served_first_when_a_look_up_is_over_the_longest_waiting_before_all(
+    room: AnswerRoom,
+) -> None:
+    peers = [Peer(room) for _ in range(12)]
+    for peer in peers:
+        peer.ask(MIB)
+    running = [peer for peer in peers if peer.begun]
+    starving = [peer for peer in peers if not peer.begun]
+    assert len(running) == 7, "each reserves an entry of 4 MiB, of 32"
+    running[0].answer(taken=True)
+    assert [bool(peer.begun) for peer in starving] == [True, False, False, False, False]
+
+
+async def test_a_connection_that_is_gone_leaves_its_room_to_others(room: AnswerRoom) -> None:
+    peers = [Peer(room) for _ in range(8)]
+    for peer in peers:
+        peer.ask(MIB)
+    assert not peers[7].begun
+    peers[0].queue.forget()
+    assert peers[7].begun
+    peers[0].answer(taken=False)  # its look-up ends late: of no account any more
+    assert room.budget.held == sum(grant.reserved for peer in peers[1:] for grant in peer.begun)
+
+
+async def test_a_turn_given_up_is_given_to_the_next(room: AnswerRoom) -> None:
+    peers = [Peer(room) for _ in range(9)]
+    for peer in peers[:7]:
+        peer.ask(MIB)
+    waiting = asyncio.ensure_future(peers[7].queue.turn(MIB))
+    await turns(1)
+    waiting.cancel()
+    peers[8].ask(MIB)
+    peers[0].answer(taken=True)
+    assert peers[8].begun
+    assert peers[7].queue.share.held == 0
+
+
+async def test_a_peer_that_takes_nothing_for_long_is_put_out(room: AnswerRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_room, "WATCH_SECONDS", 0.0)
+    stalled = Peer(room)
+    stalled.ask(MIB)
+    stalled.answer(taken=False)
+    await turns()
+    assert stalled.ended_after is None
+    stalled.queue.share.moved_at -= STALLED_SECONDS_MAX
+    await turns()
+    assert stalled.ended_after is not None
+    assert stalled.ended_after >= STALLED_SECONDS_MAX
+    assert (room.put_out, room.budget.held) == (1, 0)
+    await turns()
+    assert room._timer is None, "nobody to look at"
+
+
+async def test_the_smallest_room_is_enough_for_the_largest_answer() -> None:
+    room = AnswerRoom(ANSWER_BYTES_MIN)
+    peer = Peer(room)
+    peer.queue.put(8 * MIB, peer.begun.append, beside=5 * MIB)
+    assert peer.begun
+    room.close()
