@@ -6,17 +6,29 @@ ledgers have been copied back from their other bookies, it is worth what it stil
 """
 
 import random
+from pathlib import Path
 from typing import NamedTuple
 
 from octavo.bookie.checkpoint_manifest import EMPTY, EVERY_LEDGER, decode_manifest, encode_manifest
-from octavo.bookie.cookie import DirectoryCookie, read_directory_state, write_directory_cookie
-from octavo.bookie.errors import DataWrongError
+from octavo.bookie.cookie import (
+    COOKIE_NAME,
+    IGNORED_NAMES,
+    DirectoryCookie,
+    decode_cookie,
+    write_directory_cookie,
+)
+from octavo.bookie.errors import BookieStartError, DataWrongError
 from octavo.bookie.filesystem import FileSystem, read_file, replace_file
 from octavo.bookie.manifest_keeper import MANIFEST_NAME
 from octavo.bookie.offline import Layout
+from octavo.bookie.other_self import serving_elsewhere
 from octavo.metadata import Cookie, MetadataStore
+from octavo.metadata.store import Versioned
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import BookieId
+
+BOOKIE_NAMES = IGNORED_NAMES | {"entries", "index", "journal", "reserve", MANIFEST_NAME, MANIFEST_NAME + ".tmp"}
+"""What a bookie may have in its directories, besides journal segments."""
 
 
 class Reset(NamedTuple):
@@ -26,31 +38,77 @@ class Reset(NamedTuple):
     generation: int
 
 
+class Whose(NamedTuple):
+    """Whose directories these may become."""
+
+    bookie_id: BookieId
+    cluster_id: str
+    generation: int
+    """The highest that is known of, here or in the metadata."""
+    known: Versioned[Cookie] | None
+
+
+async def whose(filesystem: FileSystem, layout: Layout, store: MetadataStore, bookie_id: str | None) -> Whose:
+    """Look whether the directories may be given to that bookie, or without ``bookie_id`` to the one that their cookies
+    name. Changes and makes nothing.
+
+    Raises :class:`InvalidArgumentError` when the id is not given, is unknown, or is another than the cookies',
+    :class:`DataWrongError` for directories of something else, :class:`BookieStartError` while the bookie serves,
+    OSError.
+    """
+    cluster_id = await store.cluster_id()
+    claimed = set()
+    generation = 0
+    for path in dict.fromkeys(layout.directories.values()):
+        cookie = await _cookie_in(filesystem, layout, path)
+        if cookie is not None:
+            claimed.add(cookie.bookie_id)
+            generation = max(generation, cookie.generation)
+            if cookie.cluster_id != cluster_id:
+                raise InvalidArgumentError(
+                    f"{path} belongs to cluster {cookie.cluster_id}, the metadata are of {cluster_id}: "
+                    "check the metadata URI"
+                )
+    wanted = _choose(claimed, bookie_id)
+    known = await store.read_cookie(wanted)
+    if known is None and wanted not in claimed:
+        raise InvalidArgumentError(f"the cluster knows no bookie {wanted}; `octavo bookies` lists them")
+    if address := await serving_elsewhere(store, wanted, cluster_id, ""):
+        raise BookieStartError(f"bookie {wanted} serves, at {address}: stop it first if it is to move here")
+    return Whose(wanted, cluster_id, max(generation, known.value.generation if known is not None else 0), known)
+
+
+async def _cookie_in(filesystem: FileSystem, layout: Layout, path: Path) -> DirectoryCookie | None:
+    if not await filesystem.exists(path):
+        return None
+    names = await filesystem.list_directory(path)
+    if COOKIE_NAME in names:
+        return decode_cookie(await read_file(filesystem, path / COOKIE_NAME))
+    nested = {
+        other.relative_to(path).parts[0]
+        for other in layout.directories.values()
+        if other != path and other.is_relative_to(path)
+    }
+    for name in sorted(names):
+        if name not in BOOKIE_NAMES | nested and not name.endswith(".segment"):
+            raise DataWrongError(
+                f"{path} has no cookie, and {name} in it is nothing of a bookie's: give the bookie's own directory, or "
+                "an empty one"
+            )
+    return None
+
+
 async def reset_identity(
     filesystem: FileSystem, layout: Layout, store: MetadataStore, *, bookie_id: str | None, rng: random.Random
 ) -> Reset:
     """Put the bookie in doubt, durably, and only then give its directories cookies that the next start accepts.
 
-    ``bookie_id`` is needed when no cookie is left that tells it. Raises :class:`InvalidArgumentError` when it is not
-    given, or is another than the cookies', :class:`DataWrongError` for a manifest that must be rebuilt first, OSError.
+    ``bookie_id`` is needed when no cookie is left that tells it. Raises as :func:`whose` does, and
+    :class:`DataWrongError` for a manifest that must be rebuilt first.
     """
-    cluster_id = await store.cluster_id()
-    claimed = set()
-    generations = [0]
-    for role, path in layout.directories.items():
-        state = await read_directory_state(filesystem, role, path)
-        if state.cookie is not None:
-            claimed.add(state.cookie.bookie_id)
-            generations.append(state.cookie.generation)
-            if state.cookie.cluster_id != cluster_id:
-                raise InvalidArgumentError(
-                    f"{path} belongs to cluster {state.cookie.cluster_id}, the metadata are of {cluster_id}: "
-                    "check the metadata URI"
-                )
-    wanted = _choose(claimed, bookie_id)
-    known = await store.read_cookie(wanted)
+    wanted, cluster_id, generation, known = await whose(filesystem, layout, store, bookie_id)
     await _put_in_doubt(filesystem, layout)
-    generation = max([*generations, known.value.generation if known is not None else 0]) + 1
+    generation += 1
     token = f"{rng.getrandbits(64):016x}"
     places: dict[str, list[str]] = {}
     for role, path in layout.directories.items():

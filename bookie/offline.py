@@ -46,10 +46,12 @@ class Layout:
 async def locked(filesystem: FileSystem, layout: Layout) -> AsyncIterator[None]:
     """Keep a bookie from starting on the directories. Raises :class:`BookieStartError` when one runs there or when
     one is missing."""
+    paths = list(dict.fromkeys(layout.directories.values()))
+    for path in paths:  # before anything is made in what may be the wrong place
+        if not await filesystem.exists(path):
+            raise BookieStartError(f"{path} does not exist: give the bookie's own directories")
     with contextlib.ExitStack() as locks:
-        for path in dict.fromkeys(layout.directories.values()):
-            if not await filesystem.exists(path):
-                raise BookieStartError(f"{path} does not exist")
+        for path in paths:
             try:
                 locks.callback(await filesystem.lock(path / "lock"))
             except BlockingIOError as error:

@@ -44,6 +44,10 @@ class OfflineCheck:
         self._layout = layout
         self._logs = EntryLogs(filesystem, layout.entries)
         self.counts: Counter[str] = Counter()
+        self._unreadable: set[int] = set()
+        """Entry logs of which it has been told that they cannot be read."""
+        self._hidden: Counter[int] = Counter()
+        """Entries that the index has in each log and that are not there."""
 
     async def findings(self) -> AsyncIterator[Finding]:
         """What is wrong, as it is found. Raises OSError for a directory that cannot be read."""
@@ -93,6 +97,9 @@ class OfflineCheck:
         except FileNotFoundError:
             yield Finding(path, None, "missing: the directory is not one of a bookie, or it was emptied")
             return
+        except OSError as error:
+            yield Finding(path, None, f"cannot be read: {error.strerror}")
+            return
         if cookie is None:
             yield Finding(path, 0, "the cookie does not verify; see `octavo bookie reset-identity`")
         elif role not in cookie.role.split("+"):
@@ -104,30 +111,37 @@ class OfflineCheck:
         for log_id, size in manifest.logs:
             path = self._logs.path(log_id)
             try:
-                file = await self._filesystem.open(path)
+                async for finding in self._check_log(log_id, path, size):
+                    yield finding
+                async for finding in self._check_totals(log_id, path.with_suffix(".totals")):
+                    yield finding
             except OSError as error:
-                yield Finding(path, None, f"cannot be opened: {error.strerror}")
-                continue
-            try:
-                actual = await file.size()
-                if actual < size:
-                    yield Finding(path, actual, f"the entry log ends here, {size - actual} bytes early")
-                if await file.read(0, HEADER_BYTES) != encode_header(log_id):
-                    yield Finding(path, 0, "the header does not verify")
-                async for found in walk_log(file.read, stop=min(size, actual)):
-                    if isinstance(found, DamagedStretch):
-                        yield Finding(path, found.offset, f"{found.size} bytes are no intact entry")
-                    else:
-                        self.counts["entries"] += 1
-                self.counts["entry logs"] += 1
-            finally:
-                await file.close()
-            totals = path.with_suffix(".totals")
-            if await self._filesystem.exists(totals):
-                if decode_totals(log_id, await read_file(self._filesystem, totals)) is None:
-                    yield Finding(totals, 0, "the totals do not verify; they are made again when they are needed")
+                self._unreadable.add(log_id)
+                yield Finding(path, None, f"cannot be read: {error.strerror}")
+
+    async def _check_log(self, log_id: int, path: Path, size: int) -> AsyncIterator[Finding]:
+        file = await self._filesystem.open(path)
+        try:
+            actual = await file.size()
+            if actual < size:
+                yield Finding(path, actual, f"the entry log ends here, {size - actual} bytes early")
+            if await file.read(0, HEADER_BYTES) != encode_header(log_id):
+                yield Finding(path, 0, "the header does not verify")
+            async for found in walk_log(file.read, stop=min(size, actual)):
+                if isinstance(found, DamagedStretch):
+                    yield Finding(path, found.offset, f"{found.size} bytes are no intact entry")
                 else:
-                    self.counts["totals"] += 1
+                    self.counts["entries"] += 1
+            self.counts["entry logs"] += 1
+        finally:
+            await file.close()
+
+    async def _check_totals(self, log_id: int, path: Path) -> AsyncIterator[Finding]:
+        if await self._filesystem.exists(path):
+            if decode_totals(log_id, await read_file(self._filesystem, path)) is None:
+                yield Finding(path, 0, "the totals do not verify; they are made again when they are needed")
+            else:
+                self.counts["totals"] += 1
 
     async def _check_index(self, manifest: Manifest) -> AsyncIterator[Finding]:
         parts: list[Part] = []
@@ -161,6 +175,8 @@ class OfflineCheck:
             if ledger_id not in deleted:
                 async for finding in self._check_run(ledger_id, run, lengths):
                     yield finding
+        for log_id, entries in sorted(self._hidden.items()):
+            yield Finding(self._logs.path(log_id), None, f"{entries} entries that the index has there are missing")
 
     async def _check_run(self, ledger_id: int, run: Run, lengths: dict[int, int]) -> AsyncIterator[Finding]:
         """The entries of a run are where the index says, and are those it means."""
@@ -169,6 +185,9 @@ class OfflineCheck:
         offset, size = span(run, 0, len(run.ids))
         if offset + size > lengths.get(run.place, 0):
             yield Finding(path, offset, f"the index points behind the end, for ledger {ledger_id} from {run.first} on")
+            return
+        if run.place in self._unreadable:
+            self._hidden[run.place] += len(run.ids)
             return
         sizes = sizes_between(run, 0, len(run.ids))
         start = 0
@@ -194,6 +213,6 @@ class OfflineCheck:
                         )
                     self.counts["indexed entries"] += 1
                 elif len(sealed) == 0:
-                    yield Finding(path, offset, f"nothing there for ledger {ledger_id} entry {entry_id}")
+                    self._hidden[run.place] += 1
                 offset += sizes[start]
                 start += 1

@@ -36,22 +36,31 @@ def register(app: typer.Typer) -> None:
 
 
 @asynccontextmanager
-async def _stopped(
+async def _files(
     directory: Path, journal_dir: Path | None, entry_dirs: list[Path] | None
 ) -> "AsyncIterator[tuple[RealFileSystem, Layout]]":
-    """The files of a stopped bookie, locked."""
+    """The files of a bookie, whether it runs or not."""
     from octavo.bookie.filesystem import RealFileSystem
-    from octavo.bookie.offline import Layout, locked
+    from octavo.bookie.offline import Layout
 
     filesystem = RealFileSystem()
     try:
-        layout = Layout.of(directory, journal_dir, tuple(entry_dirs or ()))
-        async with locked(filesystem, layout):
-            yield filesystem, layout
+        yield filesystem, Layout.of(directory, journal_dir, tuple(entry_dirs or ()))
     except OSError as error:
         raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from error
     finally:
         await filesystem.close()
+
+
+@asynccontextmanager
+async def _stopped(
+    directory: Path, journal_dir: Path | None, entry_dirs: list[Path] | None
+) -> "AsyncIterator[tuple[RealFileSystem, Layout]]":
+    """The files of a stopped bookie, locked."""
+    from octavo.bookie.offline import locked
+
+    async with _files(directory, journal_dir, entry_dirs) as (filesystem, layout), locked(filesystem, layout):
+        yield filesystem, layout
 
 
 async def check(
@@ -131,16 +140,16 @@ async def reset_identity(
     from octavo.bookie import identity_reset
     from octavo.metadata import open_metadata_store
 
-    for path in (directory, *([journal_dir] if journal_dir else []), *(entry_dir or [])):
-        path.mkdir(parents=True, exist_ok=True)
-    (journal_dir or directory / "journal").mkdir(exist_ok=True)
-    async with (
-        _stopped(directory, journal_dir, entry_dir) as (filesystem, layout),
-        await open_metadata_store(session.metadata_uri) as store,
-    ):
-        reset = await identity_reset.reset_identity(
-            filesystem, layout, store, bookie_id=bookie_id, rng=random.Random(os.urandom(16))
-        )
+    async with await open_metadata_store(session.metadata_uri) as store:
+        # Nothing is made in a folder that is the wrong one.
+        async with _files(directory, journal_dir, entry_dir) as (filesystem, layout):
+            await identity_reset.whose(filesystem, layout, store, bookie_id)
+            for path in layout.directories.values():
+                await filesystem.make_directory(path)
+        async with _stopped(directory, journal_dir, entry_dir) as (filesystem, layout):
+            reset = await identity_reset.reset_identity(
+                filesystem, layout, store, bookie_id=bookie_id, rng=random.Random(os.urandom(16))
+            )
     if session.as_json:
         print_json(reset._asdict())
     else:

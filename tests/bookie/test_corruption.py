@@ -3,6 +3,7 @@ B3, B4). Damage is reported with file and offset; the bookie goes on, is in doub
 remedy."""
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
@@ -73,6 +74,12 @@ async def used_disk(*, journal_matters: bool) -> MemoryFileSystem:
     for path, content in _disks[journal_matters].items():
         filesystem.set_content(path, content)
     return filesystem
+
+
+def copy_of(source: MemoryFileSystem, target: MemoryFileSystem) -> MemoryFileSystem:
+    for path in source.files():
+        target.set_content(path, source.content(path))
+    return target
 
 
 async def hold_to_its_word(filesystem: MemoryFileSystem) -> str:
@@ -290,6 +297,35 @@ async def test_check_finds_swapped_logs_and_a_log_cut_off() -> None:
     found, _ = await findings(filesystem)
     assert any(f"{one}, offset 0: the header does not verify" in line for line in found)
     assert any(str(third) in line and "early" in line for line in found)
+
+
+async def test_check_says_once_that_a_log_is_gone_or_short_and_how_many_entries_with_it() -> None:
+    filesystem = await used_disk(journal_matters=False)
+    one, other = [path for path in filesystem.files() if path.suffix == ".log"][:2]
+    await filesystem.remove(one)
+    filesystem.set_content(other, filesystem.content(other)[:100])
+    found, _ = await findings(filesystem)
+    assert [line.partition(":")[0] for line in found if str(one) in line] == [str(one)] * 2
+    assert any(str(one) in line and "entries that the index has there are missing" in line for line in found)
+    assert any(str(other) in line and "entries that the index has there are missing" in line for line in found)
+    assert len([line for line in found if str(other) in line]) <= 3
+
+
+async def test_check_goes_on_behind_a_file_that_cannot_be_read() -> None:
+    filesystem = await used_disk(journal_matters=False)
+    one, other = [path for path in filesystem.files() if path.suffix == ".log"][:2]
+    filesystem.damage(other, 100)
+
+    class Unreadable(MemoryFileSystem):
+        async def step(self, name: str, path: Path) -> None:
+            if name == "read" and path == one:
+                raise OSError(errno.EIO, "Input/output error")
+            await super().step(name, path)
+
+    filesystem = copy_of(filesystem, Unreadable())
+    found, _ = await findings(filesystem)
+    assert any(str(one) in line and "cannot be read: Input/output error" in line for line in found)
+    assert any(str(other) in line and "no intact entry" in line for line in found)
 
 
 # --- rebuilding -----------------------------------------------------------------------------------------------------

@@ -115,3 +115,30 @@ def test_emptied_directory_comes_back_under_the_id_that_is_given(stopped: Stoppe
         lost = octavo("ledger", "read", stopped.ledger_id, "--metadata", stopped.uri)
         assert lost.status == 1, lost
         assert bookie.stop() == 0
+
+
+def test_a_reset_of_the_wrong_folder_is_refused_and_makes_nothing(stopped: Stopped, tmp_path: Path) -> None:
+    (known,) = octavo("bookies", "--json", "--metadata", stopped.uri).json
+    reset = ("bookie", "reset-identity", "--metadata", stopped.uri)
+    named = ("--bookie-id", known["bookie_id"])
+    octavo(*reset, tmp_path / "nowhere").failed_with_one_line(2, "no cookie is left", "--bookie-id")
+    octavo(*reset, tmp_path / "nowhere", "--bookie-id", "bookie-1").failed_with_one_line(2, "no bookie bookie-1")
+    assert not (tmp_path / "nowhere").exists()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    octavo(*reset, tmp_path / "home", *named).failed_with_one_line(1, "letter.txt", "nothing of a bookie")
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["letter.txt"]
+
+
+def test_a_reset_for_a_bookie_that_serves_is_refused_and_leaves_it_its_identity(
+    stopped: Stopped, tmp_path: Path
+) -> None:
+    (known,) = octavo("bookies", "--json", "--metadata", stopped.uri).json
+    with stopped.running() as bookie:
+        octavo(
+            "bookie", "reset-identity", "--metadata", stopped.uri, tmp_path / "empty", "--bookie-id", known["bookie_id"]
+        ).failed_with_one_line(1, known["bookie_id"], "serves, at", "stop it first")
+        assert not (tmp_path / "empty").exists()
+        assert bookie.stop() == 0
+    with stopped.running() as bookie:
+        assert bookie.stop() == 0

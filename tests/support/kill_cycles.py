@@ -31,6 +31,7 @@ scrub_pause_seconds = 0.2
 FRAME_ENTRIES = 20
 IN_FLIGHT_FRAMES = 8
 LEDGERS = 3
+LOOK_SECONDS = 0.02
 
 
 @dataclass
@@ -93,13 +94,16 @@ class KillCycles:
             )  # fmt: skip
         port = 0
         try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                while wait and not port:
-                    assert process.returncode is None, f"the bookie does not start: {log.read_text()[-2000:]}"
-                    for line in log.read_bytes()[start:].decode().splitlines():
-                        if '"bookie is ready"' in line:
-                            port = int(line.partition('"address": "127.0.0.1:')[2].partition('"')[0])
-                    await asyncio.sleep(0.02)
+            # Looks are counted, not seconds: where this test is stopped and goes on later, the bookie was stopped too.
+            looks = int(WAIT_SECONDS / LOOK_SECONDS) if wait else 0
+            while looks and not port:
+                assert process.returncode is None, f"the bookie does not start: {log.read_text()[-2000:]}"
+                for line in log.read_bytes()[start:].decode().splitlines():
+                    if '"bookie is ready"' in line:
+                        port = int(line.partition('"address": "127.0.0.1:')[2].partition('"')[0])
+                await asyncio.sleep(LOOK_SECONDS)
+                looks -= 1
+            assert port or not wait, f"the bookie is not ready in time: {log.read_text()[-2000:]}"
         except BaseException:
             await self._kill(process)
             raise
