@@ -26,8 +26,10 @@ from octavo.bookie.journal import UnsupportedJournalError
 from octavo.bookie.registration import Registrar
 from octavo.bookie.server import BookieServer, Identity
 from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.storage_replay import JournalUnreadableError
 from octavo.bookie.upkeep import Upkeep, UpkeepSettings
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
+from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
 
 RESERVE_BYTES_MAX = 16 * 1024 * 1024
@@ -98,16 +100,8 @@ class Bookie:
                 on_fatal=self._break,
                 rng=random.Random(rng.getrandbits(64)),
             )
-        except OSError as error:
-            raise _translated(error, config.data_dir) from error
-        except IndexUnreadableError as error:
-            remedy = f"if the disk goes on failing, run `octavo bookie rebuild-index {config.data_dir}`"
-            raise BookieStartError(f"{error.message}; {remedy}") from error
-        except IndexDamagedError as error:
-            remedy = f"run `octavo bookie rebuild-index {config.data_dir}`"
-            raise DataWrongError(f"{error.message}; {remedy}") from error
-        except UnsupportedJournalError as error:
-            raise DataWrongError(error.message) from error
+        except (OSError, IndexDamagedError, JournalUnreadableError, UnsupportedJournalError) as error:
+            raise _not_opened(error, config) from error
         stack.push_async_callback(self._close_storage, storage)
         if storage.doubts_every_ledger:
             # A fresh id: every ledger that exists has a lower one (ids are handed out in order, never twice).
@@ -240,6 +234,23 @@ def _upkeep_settings(config: BookieConfig) -> UpkeepSettings:
         scrub_pause_seconds=config.scrub_pause_seconds,
         reserve_bytes=min(RESERVE_BYTES_MAX, config.entry_log_bytes // 16),
     )
+
+
+def _not_opened(error: OSError | OctavoError, config: BookieConfig) -> BookieStartError:
+    """Why the storage could not be opened, and what helps. Only what another attempt cannot mend is wrong data."""
+    if isinstance(error, OSError):
+        return _translated(error, config.data_dir)
+    rebuild = f"run `octavo bookie rebuild-index {config.data_dir}`"
+    match error:
+        case IndexUnreadableError():
+            return BookieStartError(f"{error.message}; if the disk goes on failing, {rebuild}")
+        case IndexDamagedError():
+            return DataWrongError(f"{error.message}; {rebuild}")
+        case JournalUnreadableError():
+            reset = f"let it come back in doubt with `octavo bookie reset-identity {config.data_dir}`"
+            return BookieStartError(f"{error.message}; if the disk goes on failing, {reset}")
+        case _:
+            return DataWrongError(error.message)
 
 
 def _translated(error: OSError, path: Path) -> BookieStartError:

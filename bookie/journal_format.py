@@ -98,6 +98,8 @@ class JournalCorruption:
     offset: int
     size: int | None
     what: str
+    unreadable: bool = False
+    """The disk failed to read it: nothing is known to be lost, as another attempt may get it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,10 +210,10 @@ class JournalScan:
         if number not in self._files:
             yield self._corrupt(Sight.MISSING, number, 0, None)
             return
-        pages = None
-        if self._files[number] is not None:
-            pages = yield from self._read_pages(number, 0, DATA_START)
-        header = decode_header(pages, number) if pages is not None else None
+        if self._files[number] is None:
+            yield self._corrupt(Sight.UNREADABLE, number, 0, None)
+            return
+        header = decode_header((yield from self._read_pages(number, 0, DATA_START)), number)
         if header is None:
             yield self._corrupt(Sight.HEADER_BAD, number, 0, None)
             return
@@ -364,4 +364,5 @@ class JournalScan:
         return b"".join(parts)
 
     def _corrupt(self, sight: Sight, number: int, offset: int, size: int | None) -> ReportCorruption:
-        return ReportCorruption(JournalCorruption(self._directory / segment_name(number), offset, size, sight.value))
+        path, unreadable = self._directory / segment_name(number), sight is Sight.UNREADABLE
+        return ReportCorruption(JournalCorruption(path, offset, size, sight.value, unreadable))

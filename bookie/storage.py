@@ -229,6 +229,7 @@ class Storage:
             self._ledgers,
             changed=lambda ledger: dirty.__setitem__(ledger.ledger_id, ledger),
             flush=self._checkpointer.flush,
+            unreadable_is_lost=manifest.doubt_stop == EVERY_LEDGER,
         )
         self.corruption = [*before, *self._journal.corruption]
         if self.corruption:

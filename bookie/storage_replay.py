@@ -14,6 +14,10 @@ from octavo.protocol.errors import BookieStorageError, OctavoError
 log = structlog.get_logger()
 
 
+class JournalUnreadableError(BookieStorageError):
+    """The disk failed to read a part of the journal; another attempt may get it."""
+
+
 async def replay_journal(
     journal: Journal,
     cache: WriteCache,
@@ -21,11 +25,16 @@ async def replay_journal(
     *,
     changed: Callable[[LedgerState], None],
     flush: Callable[[], Awaitable[None]],
+    unreadable_is_lost: bool,
 ) -> None:
     """Put every record into cache and ledger states. ``changed`` is told of every ledger, ``flush`` is called when the
     cache is full. Damage is logged and is in ``journal.corruption``.
 
-    Raises :class:`BookieStorageError` for a record that verifies and makes no sense, OSError.
+    What the disk fails to read is not lost yet, but would be with the journal's trimming after this start: only a
+    bookie that doubts everything anyway goes on without it (``unreadable_is_lost``).
+
+    Raises :class:`JournalUnreadableError`, :class:`BookieStorageError` for a record that verifies and makes no sense,
+    OSError.
     """
     records = 0
     async for kind, body, position in journal.replay():
@@ -40,6 +49,10 @@ async def replay_journal(
         records += 1
         if cache.is_full:
             await flush()
+    unreadable = [place for place in journal.corruption if place.unreadable]
+    if unreadable and not unreadable_is_lost:
+        more = f", and {len(unreadable) - 1} more places" if len(unreadable) > 1 else ""
+        raise JournalUnreadableError(f"{unreadable[0].path}, offset {unreadable[0].offset}: cannot be read{more}")
     for place in journal.corruption:
         log.error("journal damaged", path=str(place.path), offset=place.offset, reason=place.what)
     log.info("journal replayed", records=records)
