@@ -14,12 +14,13 @@ from octavo.pipeline.columns import entries_as_arrow, gap_as_arrow
 from octavo.pipeline.errors import DataLossError
 from octavo.pipeline.options import ClusterOptions
 from octavo.pipeline.planning import EntryRange
+from octavo.pipeline.worker_memory import prepare_worker
 from octavo.protocol.errors import NoSuchEntryError, NoSuchLedgerError, QuorumLostError
 from octavo.protocol.ids import EntryId
 
-RECORD_BATCH_BYTES = 1024 * 1024
-"""Payload after which a record batch is handed over: enough that what a batch costs by itself is little, so little
-that the processor's caches still hold it when it is written."""
+RECORD_BATCH_BYTES = 4 * 1024 * 1024
+"""Payload after which a record batch is handed over: enough that what a batch costs by itself, here and in Spark, is
+little beside its bytes. A task holds a few of them."""
 
 RECORD_BATCH_ROWS = 16 * 1024
 """Rows after which one is handed over where entries are small."""
@@ -40,6 +41,7 @@ class ReadTask:
 
 def read_in_worker(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The rows of a task; for Spark's worker. Closing the iterator closes everything."""
+    prepare_worker()
     with LoopThread("octavo reading") as loop:
         yield from loop.iterate(partial(read_ranges, task))
 

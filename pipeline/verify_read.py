@@ -19,6 +19,7 @@ from octavo.pipeline.cluster import connected, read_password
 from octavo.pipeline.options import ClusterOptions
 from octavo.pipeline.planning import EntryRange
 from octavo.pipeline.replicas import Finding, Problem, Replica, Verify, compare_replicas, ids_held
+from octavo.pipeline.worker_memory import prepare_worker
 from octavo.protocol.entries import Digest, Opener, derive_secrets, verifier_matches, verify_batch
 from octavo.protocol.errors import NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import EntryId, LedgerId
@@ -63,6 +64,7 @@ class ReplicaReport:
 
 def verify_in_worker(task: VerifyTask) -> Iterator[ReplicaReport]:
     """A report for each range and each of its bookies; for Spark's worker."""
+    prepare_worker()
     with LoopThread("octavo verifying") as loop:
         yield from loop.iterate(partial(_verify, task))
 

@@ -21,6 +21,7 @@ from octavo.pipeline.cluster import connected, read_password
 from octavo.pipeline.datasets import Tags
 from octavo.pipeline.manifest import KEY_CHARACTERS_MAX, PublishedLedger
 from octavo.pipeline.options import SinkOptions
+from octavo.pipeline.worker_memory import prepare_worker
 from octavo.protocol.errors import InvalidArgumentError, OctavoError
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
@@ -72,6 +73,7 @@ def write_in_worker(task: WriteTask, batches: Iterator[pa.RecordBatch]) -> list[
 
     If anything fails, the ledgers are deleted again as far as that is possible.
     """
+    prepare_worker()
     with LoopThread("octavo writing") as loop:
         writer = loop.run(_open_writer(task))
         try:
