@@ -11,6 +11,7 @@ from octavo.pipeline.datasource import OctavoDataSource
 from octavo.pipeline.manifest import PublishedLedger
 from octavo.pipeline.options import ClusterOptions, parse_sink_options
 from octavo.pipeline.sink import BatchSink, SinkColumns, StreamSink, TaskWritten, sink_columns
+from octavo.pipeline.writing import PIECE_ROWS_MAX
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -71,13 +72,16 @@ def tagged(uri: str, dataset: str) -> set[int]:
 
 
 def test_append_adds_and_overwrite_replaces(spark: SparkSession, sinks: Up) -> None:
-    save(numbers(spark, 0, 1000), sinks.uri, "modes")
-    assert sorted(values(spark, sinks.uri, "modes")) == list(range(1000))
+    # Several pieces of a task are under way at a time, and all must stay in order.
+    half = 5 * PIECE_ROWS_MAX
+    save(numbers(spark, 0, 2 * half), sinks.uri, "modes")
     ledgers = published(sinks.uri, "modes")
-    assert [(ledger.entries, ledger.payload_bytes) for ledger in ledgers] == [(500, 1390), (500, 1500)]
-    assert ledger_payloads(sinks.uri, ledgers[0].ledger_id) == [b"%d" % i for i in range(500)], "rows stay in order"
-    save(numbers(spark, 1000, 1100), sinks.uri, "modes")
-    assert sorted(values(spark, sinks.uri, "modes")) == list(range(1100))
+    for ledger, start in zip(ledgers, (0, half), strict=True):
+        payloads = [b"%d" % i for i in range(start, start + half)]
+        assert (ledger.entries, ledger.payload_bytes) == (half, sum(map(len, payloads)))
+        assert ledger_payloads(sinks.uri, ledger.ledger_id) == payloads, "rows stay in order"
+    save(numbers(spark, 2 * half, 2 * half + 100), sinks.uri, "modes")
+    assert sorted(values(spark, sinks.uri, "modes")) == list(range(2 * half + 100))
     save(numbers(spark, 0, 3, 1), sinks.uri, "modes", mode="overwrite", ensembleSize=4, writeQuorum=2)
     assert values(spark, sinks.uri, "modes") == [0, 1, 2]
     (ledger,) = published(sinks.uri, "modes")

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 from octavo.pipeline.offsets import Offsets
+from octavo.pipeline.options import parse_source_options
+from octavo.pipeline.partitions import ranges_of
+from octavo.pipeline.planning import EntryRange
+from octavo.pipeline.stream import StreamReader
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from support.processes import Up, wait_until
 from support.spark import with_client, write_ledger
@@ -154,6 +159,42 @@ def test_limits_bound_every_batch(
     stream = Stream(spark, streams.uri, tmp_path, ledgers=f"{ids[0]},{ids[1]}", **limits)
     assert batch_rows(stream.run()) == batches
     assert [row[:2] for row in stream.rows()] == [(ledger_id, i) for ledger_id in ids for i in range(45)]
+
+
+def test_available_now_ends_where_the_ledgers_ended_when_it_began(streams: Up) -> None:
+    tag = {"test": b"now"}
+    options = parse_source_options({"metadata": streams.uri, "ledgers": "test=now"})
+    reader = StreamReader(options, ("ledger_id", "entry_id"))
+
+    async def scenario(client: octavo.Client) -> None:
+        async with client.create_ledger(custom_metadata=tag) as ledger:
+            await ledger.add_many(payloads("early", 3))
+            async with client.open_ledger(ledger.id, recover=False) as tail:
+                await tail.wait_last_add_confirmed(2, timeout=30)
+            await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+            await ledger.add_many(payloads("late", 4))
+        later = await client.create_ledger(custom_metadata=tag)
+        await later.add(b"later")
+        await later.close()
+        begin = reader.initialOffset()
+        end = await asyncio.to_thread(reader.latestOffset, begin, ReadAllAvailable())
+        assert ranges(reader, begin, end) == [EntryRange(ledger.id, 0, 2)]
+        assert await asyncio.to_thread(reader.latestOffset, end, ReadAllAvailable()) == end, "nothing more for this run"
+        following = StreamReader(options, ("ledger_id", "entry_id"))
+        try:
+            last = await asyncio.to_thread(following.latestOffset, end, ReadAllAvailable())
+        finally:
+            await asyncio.to_thread(following.stop)
+        assert ranges(reader, end, last) == [EntryRange(ledger.id, 3, 6), EntryRange(later.id, 0, 0)]
+
+    try:
+        with_client(streams.uri, scenario)
+    finally:
+        reader.stop()
+
+
+def ranges(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[EntryRange]:
+    return sorted(one for partition in reader.partitions(start, end) for one in ranges_of(partition))
 
 
 def test_starting_offsets(spark: SparkSession, streams: Up, tmp_path: Path) -> None:
