@@ -35,6 +35,7 @@ def test_a_job_and_a_batch_are_published_once() -> None:
 
 def test_replacing_leaves_only_what_is_new_and_forgets_no_query() -> None:
     head = Head().published(Publication(ledgers(1), "query", 4)).moved(["segment"])
+    head = head.published(Publication(ledgers(2), "earlier job"))
     replaced = head.published(Publication(ledgers(9), "job", replaces=True))
     assert (replaced.epoch, replaced.segments, replaced.recent) == (1, (), tuple(ledgers(9)))
     assert replaced.has("query", 4)
