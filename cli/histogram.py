@@ -12,7 +12,8 @@ import struct
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 RELATIVE_ERROR_MAX = 2.0**-8
 """A reported value is off by at most this part of the true one (0.39 %)."""
@@ -71,6 +72,19 @@ class Histogram:
             self._count += other._count
             self._max = max(self._max, other._max)
             self._sum += other._sum
+
+    def as_fields(self) -> dict[str, Any]:
+        """What was counted, as JSON can hold it: for another process."""
+        return {"counts": sorted(self._counts.items()), "max": self._max, "sum": self._sum}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> "Histogram":
+        """What :meth:`as_fields` gave."""
+        histogram = cls()
+        histogram._counts.update(dict(fields["counts"]))
+        histogram._count = histogram._counts.total()
+        histogram._max, histogram._sum = fields["max"], fields["sum"]
+        return histogram
 
     @property
     def count(self) -> int:

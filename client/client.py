@@ -8,12 +8,13 @@ be called from any task: it closes the writers, ends the readers, then lets go o
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
+from octavo.client.creations import Creations
 from octavo.client.explicit_writer import ExplicitIdWriter
 from octavo.client.opening import Opening
 from octavo.client.options import ClientOptions
@@ -131,7 +132,8 @@ class Client:
         self._recoverer = Recoverer(store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng)
         self._writers: dict[LedgerId, LedgerWriter | ExplicitIdWriter] = {}
         self._readers: dict[LedgerReader, None] = {}
-        self._creating: set[asyncio.Task[LedgerWriter] | asyncio.Task[ExplicitIdWriter]] = set()
+        self._creations = Creations()
+        self._on_writer_closed = self._forget
         self._closing: asyncio.Task[None] | None = None
 
     # --- ledgers -------------------------------------------------------------------------------------------------
@@ -191,11 +193,11 @@ class Client:
 
         async def create() -> LedgerWriter:
             self._check_open()
-            return await self._create_or_nothing(self._create(quorums, password, digest, custom, self._writer))
+            return await self._creations.run(self._create(quorums, password, digest, custom, self._writer))
 
         async def create_explicit() -> ExplicitIdWriter:
             self._check_open()
-            return await self._create_or_nothing(self._create(quorums, password, digest, custom, self._explicit_writer))
+            return await self._creations.run(self._create(quorums, password, digest, custom, self._explicit_writer))
 
         match ids:
             case "sequential":
@@ -338,14 +340,11 @@ class Client:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for creating in self._creating:
-                    creating.cancel()
+                group.create_task(self._creations.interrupt())
                 for writer in self._writers.values():
                     group.create_task(attempt(writer.__aexit__(None, None, None)))
                 for reader in list(self._readers):
                     group.create_task(attempt(reader.close()))
-            if self._creating:
-                await asyncio.wait(self._creating)
         finally:
             await attempt(self._pool.close())
             await attempt(self._store.close())
@@ -358,22 +357,6 @@ class Client:
             raise ClientClosedError("the client is closed")
 
     # --- creating ------------------------------------------------------------------------------------------------
-
-    async def _create_or_nothing[W: (LedgerWriter, ExplicitIdWriter)](self, creation: Coroutine[Any, Any, W]) -> W:
-        """Run a creation that tidies up when it is cancelled; a cancelled caller waits for that."""
-        task = asyncio.get_running_loop().create_task(creation)
-        self._creating.add(task)
-        task.add_done_callback(self._creating.discard)
-        try:
-            # Not shielded: a cancelled caller cancels the task, which tidies up and then ends in the same way.
-            return await task
-        except asyncio.CancelledError:
-            if not task.cancelled() and task.exception() is None:
-                # Created in the very step in which the caller was cancelled: nobody would ever hear of it.
-                await self._discard(task.result())
-            if self._closing is not None and not _being_cancelled():
-                raise ClientClosedError("the client was closed while it created a ledger") from None
-            raise
 
     async def _create[W: (LedgerWriter, ExplicitIdWriter)](
         self,
@@ -424,7 +407,7 @@ class Client:
             pool=self._pool,
             placer=self._placer,
             options=self._options,
-            on_close=self._forget,
+            on_close=self._on_writer_closed,
             on_failure=on_failure,
         )
 
@@ -436,11 +419,6 @@ class Client:
             return self._writer(ledger, secrets, on_failure=on_failure)
 
         return ExplicitIdWriter(make_writer, self._options)
-
-    async def _discard(self, writer: LedgerWriter | ExplicitIdWriter) -> None:
-        with contextlib.suppress(OctavoError):
-            await writer.close()
-        await self._uncreate(writer.id)
 
     async def _uncreate(self, ledger_id: LedgerId) -> None:
         """Delete a ledger that nobody has heard of, cancelled or not; for as long as closing one may take."""
@@ -507,11 +485,6 @@ class Client:
                 return
             if isinstance(answer, InfoAnswer):
                 facts[bookie.bookie_id] = answer.facts
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _check_ledger_id(ledger_id: object) -> None:

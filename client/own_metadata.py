@@ -57,6 +57,8 @@ class OwnMetadata:
     def heed_no_more_news(self) -> None:
         """From now on only :meth:`close` says how things stand."""
         self._closing = True
+        # Whoever heard them is not held any longer: no cycle is left for the garbage collector.
+        self._on_taken = _nobody_hears
 
     def deleted(self) -> None:
         """The ledger has been deleted, as is known without a watch's news."""
@@ -101,3 +103,7 @@ class OwnMetadata:
         self._ledger = await update_ledger(
             self._store, value.ledger_id, change, writer_token=value.writer_token, known=self._ledger
         )
+
+
+def _nobody_hears(_error: OctavoError) -> None:
+    """There is no news any more."""

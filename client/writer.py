@@ -37,7 +37,7 @@ from octavo.client.placer import Placer
 from octavo.client.pool import ConnectionPool
 from octavo.client.replication import Replication
 from octavo.client.supervisor import Supervisor
-from octavo.client.writer_work import NOTHING_PUSHED, NothingPushed, Work
+from octavo.client.writer_work import NO_DEQUE, NOTHING_PUSHED, NothingPushed, Work
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import LedgerSecrets, Sealer
@@ -100,13 +100,13 @@ class LedgerWriter:
         """Whether an add that finds room may skip the queue: it is empty, and the writer neither failed nor closing."""
         self._free_entries = options.window_entries
         self._free_bytes = options.window_bytes
-        self._queue: deque[Queued] = deque()
+        self._queue: deque[Queued] = NO_DEQUE
         self._queued_entries = 0
         self._payloads: list[bytes] = []
         self._futures: _Futures = []
         self._turn_scheduled = False
-        self._waiting: deque[tuple[int, _Futures]] = deque()
-        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[int, _Futures]] = NO_DEQUE
+        self._flushes: deque[tuple[int, asyncio.Future[None]]] = NO_DEQUE
 
         self._length_pushed = 0
         self._length_freed = 0
@@ -232,12 +232,16 @@ class LedgerWriter:
         if unacknowledged:
             end = self._pipeline.next_entry_id + len(self._payloads) + self._queued_entries
             acknowledged: asyncio.Future[None] = self._loop.create_future()
+            if self._flushes is NO_DEQUE:
+                self._flushes = deque()
             self._flushes.append((end - 1, acknowledged))
             await acknowledged
 
     def enqueue(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
         """Queue checked payloads behind everything else, room or not; ``future`` gets the id of the last. For callers
         who have called :meth:`check_usable` and bound by themselves what waits."""
+        if self._queue is NO_DEQUE:
+            self._queue = deque()
         self._queue.append(Queued(payloads, future))
         self._queued_entries += len(payloads)
         self._direct = False
@@ -330,6 +334,7 @@ class LedgerWriter:
         )
         self._work = work = Work(supervisor, replication, sealer, lac_teller)
         self._pipeline = replication.pipeline
+        self._waiting = deque()
         supervisor.start(self._own.watch())
         return work
 
@@ -394,10 +399,10 @@ class LedgerWriter:
         if self._work is not None:
             self._work.lac_teller.cancel()
         sent = self._pipeline.highest_sent if in_doubt else -1
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, NO_DEQUE
         futures, self._futures = self._futures, []
-        queue, self._queue = self._queue, deque()
-        flushes, self._flushes = self._flushes, deque()
+        queue, self._queue = self._queue, NO_DEQUE
+        flushes, self._flushes = self._flushes, NO_DEQUE
         self._failed_adds = self._failed_adds or bool(self._pipeline.pending or futures or queue)
         self._payloads = []
         self._queued_entries = 0

@@ -1,6 +1,7 @@
 """What a writer has from its first add on, and what stands in for it before."""
 
-from typing import Final, NamedTuple
+from collections import deque
+from typing import Any, Final, NamedTuple, NoReturn
 
 from octavo.client.lac_teller import LacTeller
 from octavo.client.replication import Replication
@@ -29,3 +30,15 @@ class NothingPushed:
 
 
 NOTHING_PUSHED: Final = NothingPushed()
+
+
+class _NoDeque(deque[Any]):
+    """Empty, and nothing can be appended: whoever wants to makes a deque first."""
+
+    def append(self, _item: object) -> NoReturn:
+        raise AssertionError("there is no deque yet")
+
+
+NO_DEQUE: Final[deque[Any]] = _NoDeque()
+"""What stands where a writer has nothing queued: thousands of ledgers that are written little need no deques, which are
+a good part of their memory and of the garbage collector's work."""

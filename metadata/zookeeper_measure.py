@@ -8,13 +8,14 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from itertools import islice
 
 from octavo.metadata.records import Kind, ledger_key
 from octavo.metadata.zookeeper_connection import AnswerLostError
 from octavo.metadata.zookeeper_layout import Paths
-from octavo.metadata.zookeeper_messages import ANY_VERSION, create, create_container, delete
+from octavo.metadata.zookeeper_messages import ANY_VERSION, Answer, create, create_container, delete, multi
 from octavo.metadata.zookeeper_open import DELETES_AT_ONCE, OPERATION_SECONDS_DEFAULT, connect_records
-from octavo.protocol.errors import MetadataUnavailableError
+from octavo.protocol.errors import MetadataUnavailableError, OctavoError
 from octavo.protocol.ids import LedgerId
 
 
@@ -36,26 +37,36 @@ class RawCreates:
         await nodes.ensure(self._place)
         await nodes.ensure(self._paths.folder(Kind.LEDGER))
 
-    async def measure(self, number: int, in_flight: int, clock: Callable[[], float] = time.perf_counter) -> float:
-        """Make so many nodes, so many at a time; the seconds it took, without making their folders."""
+    async def measure(
+        self, number: int, in_flight: int, *, together: int = 1, clock: Callable[[], float] = time.perf_counter
+    ) -> tuple[float, float]:
+        """Make so many nodes, ``in_flight`` at a time, ``together`` of them in one transaction; from when to when it
+        took, without making their folders. Raises :class:`MetadataUnavailableError`, :class:`MetadataError`."""
         paths = [self._paths.node(Kind.LEDGER, ledger_key(LedgerId(self._made + i))) for i in range(number)]
         self._made += number
         await self._make_folders(paths)
-        session, acl = self._records.session, self._records.nodes.acl
+        session, nodes = self._records.session, self._records.nodes
         remaining = iter(paths)
 
-        async def work() -> None:
+        async def one_by_one() -> None:
             for path in remaining:
-                await session.call(create(path, self._value, acl))
+                nodes.expect(await session.call(create(path, self._value, nodes.acl)), path)
+
+        async def by_transaction() -> None:
+            while some := list(islice(remaining, together)):
+                made = await session.call(multi(*[create(path, self._value, nodes.acl) for path in some]))
+                nodes.expect(Answer(nodes.code_of(made)), some[0])
 
         begun = clock()
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(in_flight):
-                    group.create_task(work())
+                for _ in range(max(1, in_flight // together)):
+                    group.create_task(one_by_one() if together == 1 else by_transaction())
         except* AnswerLostError as errors:
             raise MetadataUnavailableError(f"ZooKeeper: {errors.exceptions[0]}") from None
-        return clock() - begun
+        except* OctavoError as errors:
+            raise errors.exceptions[0] from None
+        return begun, clock()
 
     async def _make_folders(self, paths: list[str]) -> None:
         folders: dict[str, None] = {}

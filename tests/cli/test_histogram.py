@@ -1,5 +1,6 @@
 """Percentiles stay within their bound of the exact ones, whatever the values."""
 
+import json
 import math
 from array import array
 
@@ -80,3 +81,15 @@ def test_bad_arguments_are_refused() -> None:
         histogram.percentile(100.1)
     with pytest.raises(ValueError, match="count"):
         histogram.record(1.0, -1)
+
+
+def test_what_another_process_counted_is_merged_as_if_counted_here() -> None:
+    here, there = Histogram(), Histogram()
+    here.record_all(array("f", [0.001, 0.002]))
+    there.record_all(array("f", [0.5, 0.001]))
+    whole = Histogram()
+    whole.merge([here, Histogram.from_fields(json.loads(json.dumps(there.as_fields())))])
+    assert (whole.count, whole.max) == (4, 0.5)
+    assert whole.mean == pytest.approx(0.126)
+    assert whole.percentile(50) == pytest.approx(0.001, rel=RELATIVE_ERROR_MAX)
+    assert Histogram.from_fields(Histogram().as_fields()).max is None

@@ -64,7 +64,14 @@ def test_cluster_on_zookeeper_works_and_keeps_its_data(up: Up, uri: str, tmp_pat
         created = again.run("bench", "create", "--count", 300, "--in-flight", 50, "--json").json
         assert created["ledgers"] == 300
         assert created["errors"] == 0
-        assert created["raw_creates_per_second"] > 0
+        assert created["clients"] == 2
+        for rate, ratio in (
+            ("raw_creates_per_second", "ratio_to_raw"),
+            ("raw_in_transactions_per_second", "ratio_to_raw_in_transactions"),
+        ):
+            assert created[rate] > 0
+            assert created[ratio] > 0
+        again.run("bench", "create", "--count", 10, "--ensemble", 4).failed_with_one_line(1, "4 writable bookies")
         assert again.run("cluster", "show", "--ledgers", "--json").json["ledgers"] == 1
 
 

@@ -1,0 +1,181 @@
+"""One client process of ``octavo bench create``: it does what its parent asks, with one line of JSON for each answer.
+
+=====================  =============================================================================================
+asked to               does
+=====================  =============================================================================================
+``ledgers``            create ``number`` ledgers, ``in_flight`` at a time
+``clean``              close those, and delete them unless they are to be kept
+``nodes``              make as many bare nodes of a ledger's size in ZooKeeper, one request each
+``transactions``       the same with as many nodes in a transaction as Octavo puts ledgers in one
+=====================  =============================================================================================
+
+A measured answer tells when it ``begun`` and ``ended`` on the clock that all processes of a machine share, so that the
+parent can tell how long all of them took together. When its standard input ends, so does it, tidying up first: a
+parent that is killed leaves no load behind.
+"""
+
+import asyncio
+import gc
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.cli.bench import BENCH_KEY
+from octavo.cli.load import Extent, closed_loop
+from octavo.cli.output import print_json
+from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, describe, finish, print_error
+from octavo.client.client import Client
+from octavo.client.writer import LedgerWriter
+from octavo.metadata.model import encode_ledger
+from octavo.metadata.zookeeper_creates import TOGETHER_MAX
+from octavo.metadata.zookeeper_measure import RawCreates
+from octavo.protocol.errors import NoSuchLedgerError, OctavoError
+
+CLEAN_UP_AT_ONCE = 200
+"""Ledgers closed and deleted at the same time afterwards."""
+
+GARBAGE_THRESHOLD = 20_000
+"""Objects made before Python looks for cycles, as in a bookie: open ledgers are many and are none."""
+
+ANSWER_BYTES_MAX = 1024 * 1024
+"""Longest line between parent and child: some thousand buckets of latencies."""
+
+
+async def serve(session: Session, shape: dict[str, int], *, keep: bool) -> int:
+    """Answer what is asked on standard input until that ends; the exit status. An error is an answer, too."""
+    requests = await _standard_input()
+    try:
+        async with await session.connect() as client:
+            load = CreateLoad(client, shape, keep=keep)
+            try:
+                await load.prepare(session.metadata_uri)
+                await _until_ended(requests, load)
+            finally:
+                await finish(load.close())
+    except OctavoError as error:
+        print_json({"error": describe(error)})
+        return EXIT_FAILURE
+    return EXIT_OK
+
+
+async def _standard_input() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(ANSWER_BYTES_MAX)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    return reader
+
+
+async def _until_ended(requests: asyncio.StreamReader, load: "CreateLoad") -> None:
+    """Answer one request after the other; the end of the requests interrupts what is being done."""
+    asked: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def answer() -> None:
+        print_json({})  # ready
+        while True:
+            print_json(await load.do(json.loads(await asked.get())))
+
+    async def read() -> None:
+        while line := await requests.readline():
+            asked.put_nowait(line)
+
+    tasks = [asyncio.ensure_future(answer()), asyncio.ensure_future(read())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+class CreateLoad:
+    """What one client has made, and how to make more. ``await prepare()`` first, ``await close()`` at the end."""
+
+    def __init__(self, client: Client, shape: dict[str, Any], *, keep: bool) -> None:
+        self._client = client
+        self._shape = shape
+        self._keep = keep
+        self._made: list[LedgerWriter] = []
+        self._raw: RawCreates | None = None
+
+    async def prepare(self, uri: str) -> None:
+        """A few ledgers before measuring: the client takes ledger ids in blocks that grow. And, with metadata in
+        ZooKeeper, a place for bare nodes."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(CLEAN_UP_AT_ONCE):
+                    group.create_task(self._create())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        size = len(encode_ledger(self._made[0].metadata))
+        await self.clean(keep=False)
+        if uri.startswith("zk://"):
+            self._raw = RawCreates(uri, size)
+            await self._raw.open()
+        # What the program itself is made of does not change: going through it again and again is no part of any load.
+        gc.freeze()
+        gc.set_threshold(GARBAGE_THRESHOLD)
+
+    async def do(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request."""
+        what = request["do"]
+        if what == "clean":
+            await self.clean(keep=self._keep)
+            return {}
+        number, in_flight = request["number"], request["in_flight"]
+        if what == "ledgers":
+            return await self._ledgers(number, in_flight)
+        assert self._raw is not None, "nodes are asked for with metadata in ZooKeeper only"
+        begun, ended = await self._raw.measure(
+            number, in_flight, together=TOGETHER_MAX if what == "transactions" else 1, clock=time.monotonic
+        )
+        return {"begun": begun, "ended": ended}
+
+    async def _ledgers(self, number: int, in_flight: int) -> dict[str, Any]:
+        begun = time.monotonic()
+        measured = await closed_loop([self._create], Extent(number, None), in_flight, _quiet, clock=time.monotonic)
+        error = measured.first_error
+        return {
+            "begun": begun,
+            "ended": begun + measured.seconds,
+            "operations": measured.operations,
+            "latencies": measured.histogram.as_fields(),
+            "errors": measured.errors,
+            "first_error": None if error is None else describe(error),
+        }
+
+    async def _create(self) -> None:
+        self._made.append(await self._client.create_ledger(**self._shape, custom_metadata={BENCH_KEY: b"create"}))
+
+    async def clean(self, *, keep: bool) -> None:
+        """Close the ledgers made, and delete them."""
+        made, self._made = self._made, []
+        remaining = iter(made)
+
+        async def work() -> None:
+            for writer in remaining:
+                try:
+                    await writer.close()
+                    if not keep:
+                        await self._client.delete_ledger(writer.id)
+                except NoSuchLedgerError:
+                    pass
+                except OctavoError as error:
+                    print_error(f"ledger {writer.id} could not be cleaned up: {describe(error)}")
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(CLEAN_UP_AT_ONCE, len(made))):
+                group.create_task(work())
+
+    async def close(self) -> None:
+        """Leave nothing behind but what is to be kept."""
+        await self.clean(keep=self._keep)
+        if self._raw is not None:
+            await self._raw.close()
+
+
+def _quiet(done: float, note: str = "") -> None:
+    """No progress within a round: it lasts a second or two."""

@@ -1,0 +1,87 @@
+"""The client processes of ``octavo bench create``, as their parent sees them (:mod:`octavo.cli.create_load`)."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from octavo.cli.create_load import ANSWER_BYTES_MAX
+from octavo.cli.session import CommandError, Session, finish
+
+
+class ClientProcess:
+    """One of them."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, session: Session, shape: Mapping[str, int], *, keep: bool) -> "ClientProcess":
+        """Start it; :meth:`answer` tells when it is ready."""
+        sizes = (shape["ensemble_size"], shape["write_quorum"], shape["ack_quorum"])
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "octavo.cli.main", "bench", "create-client"),
+            *("--metadata", session.metadata_uri, "--log-level", session.log_level, "--log-format", session.log_format),
+            *(text for option, size in zip("EWA", sizes, strict=True) for text in (f"-{option}", str(size))),
+            *(["--keep"] if keep else []),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=ANSWER_BYTES_MAX,
+            # A Ctrl-C on the terminal is for the parent, which then lets its children tidy up.
+            start_new_session=True,
+        )
+        return cls(process)
+
+    async def ask(self, **request: Any) -> dict[str, Any]:
+        """The answer to a request. Raises :class:`CommandError` when the process could not do it, or is gone."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            await self._process.stdin.drain()
+        except ConnectionError:
+            pass  # it has ended; why stands in its last answer, or is its status
+        return await self.answer()
+
+    async def answer(self) -> dict[str, Any]:
+        """Its next answer; the first says that it is ready. Raises as :meth:`ask`."""
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise CommandError(f"a client process of the benchmark ended with status {await self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise CommandError(answer["error"])
+        return answer
+
+    async def close(self) -> None:
+        """Let it tidy up and end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+
+
+@asynccontextmanager
+async def client_processes(
+    session: Session, number: int, shape: Mapping[str, int], *, keep: bool
+) -> AsyncIterator[Sequence[ClientProcess]]:
+    """So many of them, ready; ended when the block is left. Raises :class:`CommandError` as they do."""
+    processes: list[ClientProcess] = []
+    try:
+        for _ in range(number):
+            process = await ClientProcess.start(session, shape, keep=keep)
+            processes.append(process)
+        await asyncio.gather(*(process.answer() for process in processes))
+        yield processes
+    finally:
+        await finish(_close_all(processes))
+
+
+async def _close_all(processes: Sequence[ClientProcess]) -> None:
+    await asyncio.gather(*(process.close() for process in processes))
+
+
+async def ask_all(processes: Sequence[ClientProcess], **request: Any) -> list[dict[str, Any]]:
+    """Ask all of them at once; their answers."""
+    return await asyncio.gather(*(process.ask(**request) for process in processes))
