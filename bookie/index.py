@@ -30,6 +30,8 @@ class Index:
         self._directory = directory
         self._cache = BlockCache(cache_bytes)
         self._reported: set[tuple[PurePath, int]] = set()
+        self._leaving: list[Part] = []
+        """Parts that are no longer live and whose files may still be open."""
         self.parts: tuple[Part, ...] = tuple(parts)
         """Oldest first."""
         self.damage_seen = 0
@@ -110,8 +112,10 @@ class Index:
         at = self.parts.index(old[0])
         assert self.parts[at : at + len(old)] == tuple(old), "merged parts are neighbours"
         self.parts = (*self.parts[:at], new, *self.parts[at + len(old) :])
+        self._leaving += old
         for part in old:
             await part.retire()
+            self._leaving.remove(part)
             with contextlib.suppress(FileNotFoundError):
                 await self._filesystem.remove(part.path)
 
@@ -125,7 +129,8 @@ class Index:
         self.parts = (*self.parts, part)
 
     async def close(self) -> None:
-        for part in self.parts:
+        """Close every part, those included that a replacement which was cut short has left open."""
+        for part in (*self.parts, *self._leaving):
             await part.retire()
 
 

@@ -162,6 +162,25 @@ async def test_retired_part_is_closed_after_its_last_reader() -> None:
         assert [item async for item in part.runs()]
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_replacement_cut_short_at_any_turn_leaves_no_file_open_once_the_index_is_closed(turns: int) -> None:
+    filesystem = await new_filesystem()
+    run_map = RunMap([make_run(range(10), [50] * 10, 1, 32)])
+    for part_id in (1, 2, 3):
+        await (await write_part(filesystem, part_id, {part_id: run_map})).retire()
+    index = await Index.open(filesystem, DIRECTORY, [1, 2, 3], cache_bytes=1000)
+    merged = await write_part(filesystem, 4, {1: run_map})
+    replacing = asyncio.ensure_future(index.replace(index.parts, merged))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    replacing.cancel()
+    await asyncio.wait([replacing])
+    if merged not in index.parts:
+        await merged.retire()
+    await index.close()
+    assert not filesystem.open_files
+
+
 @given(st.lists(st.integers(100, 10**8), max_size=200))
 @settings(max_examples=50, deadline=None)
 def test_merging_bounds_the_number_of_parts_and_the_work(sizes: list[int]) -> None:
