@@ -14,7 +14,7 @@ import random
 
 from octavo.client.adds import frames_of
 from octavo.client.ensemble_changes import Commit
-from octavo.client.ledger_recovery import LedgerRecovery
+from octavo.client.ledger_recovery import WINDOW_BYTES, WINDOW_ENTRIES, LedgerRecovery
 from octavo.client.options import ClientOptions
 from octavo.client.placer import Placer
 from octavo.client.pool import ConnectionPool
@@ -140,7 +140,11 @@ class _Recovery:
         self._loop = asyncio.get_running_loop()
         self._quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         self._machine = LedgerRecovery(
-            self._quorums, first_entry_id=fragment.first_entry_id, length_before=fragment.length_before
+            self._quorums,
+            first_entry_id=fragment.first_entry_id,
+            length_before=fragment.length_before,
+            window_entries=WINDOW_ENTRIES,
+            window_bytes=WINDOW_BYTES,
         )
         self._fragments: list[Fragment] = []
         """Changes of the ensemble made here, in order."""
