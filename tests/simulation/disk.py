@@ -50,13 +50,15 @@ class DiskFaults:
     write_error_chance: float = 0.0
     sync_failures_due: int = 0
     """So many of the next syncs fail."""
+    sync_fails_in_journal: bool = False
+    """Only synced writes of journal segments count for that."""
     lie_chance: float = 0.0
     """Chance of a synced write never to reach the platter. Only where the fault budget allows a lost copy."""
     slow_factor: float = 1.0
     crash_at: int = 0
     """The power is cut at the changing operation of this number, counted from when it was set; 0: never."""
-    crash_in_journal: bool = False
-    """Only synced writes of journal segments count."""
+    crash_of: str = ""
+    """Only operations of this kind count; ``journal``: synced writes of journal segments."""
     crash_kills: bool = False
     """It is the process that dies there; the power is cut a little later."""
 
@@ -162,7 +164,7 @@ class Disk:
             seconds += draw() * settings.spike_seconds
         return seconds
 
-    def error_of(self, kind: str) -> int | None:
+    def error_of(self, kind: str, path: Path) -> int | None:
         """The errno with which an operation fails now; None: it does not."""
         faults = self.faults
         if kind == "read":
@@ -170,7 +172,7 @@ class Disk:
                 self.trace.count("disk: read error")
                 return errno.EIO
         elif kind in ("sync", "write_and_sync", "sync_directory"):
-            if faults.sync_failures_due:
+            if faults.sync_failures_due and (not faults.sync_fails_in_journal or _journals(kind, path)):
                 faults.sync_failures_due -= 1
                 self.trace.count("disk: sync failed")
                 return errno.EIO
@@ -182,11 +184,13 @@ class Disk:
     def count_change(self, kind: str, path: Path) -> bool:
         """Count a changing operation; whether the power is cut in it."""
         self.operations += 1
-        journaling = kind == "write_and_sync" and path.name.startswith("journal-")
-        if self.faults.crash_at and (journaling or not self.faults.crash_in_journal):
+        faults = self.faults
+        if faults.crash_at and (
+            not faults.crash_of or (_journals(kind, path) if faults.crash_of == "journal" else kind == faults.crash_of)
+        ):
             self._crash_counted += 1
-            if self._crash_counted == self.faults.crash_at:
-                self.faults.crash_at = 0
+            if self._crash_counted == faults.crash_at:
+                faults.crash_at = 0
                 self._crash_counted = 0
                 return True
         return False
@@ -195,6 +199,10 @@ class Disk:
         """Whether a file may grow to ``size``."""
         growth = size - len(inode.volatile)
         return growth <= 0 or self.used_bytes() + growth <= self.settings.capacity_bytes
+
+
+def _journals(kind: str, path: Path) -> bool:
+    return kind == "write_and_sync" and path.name.startswith("journal-")
 
 
 class SimulatedFileSystem:
@@ -247,7 +255,7 @@ class SimulatedFileSystem:
                 self.process.pause()
                 return
         future = operation.future
-        code = disk.error_of(kind)
+        code = disk.error_of(kind, operation.path)
         try:
             result = operation.act() if code is None else _fail(code, operation)
         except OSError as error:

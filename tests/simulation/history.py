@@ -33,6 +33,10 @@ class LedgerHistory:
     """The LAC of its writer, as that says."""
     silent: Callable[[], bool] = bool
     """Whether its writer gives no sign of life at this moment, as others see it."""
+    writer: str = ""
+    """The process that writes it."""
+    suspected: bool = False
+    """Whether others take its writer for dead at this moment, rightly or not."""
     payloads: list[bytes] = field(default_factory=list)
     """As added: the i-th is what entry i must be."""
     acknowledged: int = -1
@@ -48,6 +52,11 @@ class LedgerHistory:
     delete_asked: bool = False
     bytes_seen: dict[int, bytes] = field(default_factory=dict)
     """Sealed bytes of an entry, as a replica gave them."""
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether others believe that nobody writes it any more, though it is not closed."""
+        return self.end is None and (self.suspected or self.silent())
 
     @property
     def current(self) -> LedgerMetadata:

@@ -9,7 +9,13 @@ from pathlib import PurePath
 
 from simulation.disk import DiskFaults
 from simulation.metadata import ADDRESS
+from simulation.siege import Siege
 from simulation.world import DATA, JOURNAL, ClientHost, Machine, World
+
+_RARE_OPERATIONS = ("create", "rename", "remove", "sync", "sync_directory", "truncate")
+
+_CRASHES = (*("journal",) * 30, "", "", "", *_RARE_OPERATIONS)
+"""In the middle of which operations power is cut; the empty one is any."""
 
 
 class Nemesis:
@@ -19,7 +25,9 @@ class Nemesis:
         self.world = world
         self.rng = world.rng_for("nemesis")
         self._heal_later: dict[Callable[[], None], None] = {}
+        self._healed = False
         self._strikes: dict[str, Callable[[], None]] = {
+            "siege": Siege(self).strike,
             "kill bookie": self._kill_bookie,
             "kill bookie at a step": self._kill_bookie_at_step,
             "cut power": self._cut_power,
@@ -72,6 +80,7 @@ class Nemesis:
         """End every fault that lasts, and bring back every machine that may come back."""
         world = self.world
         world.note("nemesis", "heals everything")
+        self._healed = True
         for heal in list(self._heal_later):
             heal()
         self._heal_later.clear()
@@ -94,7 +103,12 @@ class Nemesis:
 
     # --- helpers ----------------------------------------------------------------------------------------------------
 
-    def _for_a_while(self, low: float, high: float, heal: Callable[[], None]) -> None:
+    @property
+    def healed(self) -> bool:
+        """Whether everything has been healed: nothing strikes any more."""
+        return self._healed
+
+    def for_a_while(self, low: float, high: float, heal: Callable[[], None]) -> None:
         """Call ``heal`` after a while, or when everything is healed."""
         loop = self.world.loop
         self._heal_later[heal] = None
@@ -106,7 +120,8 @@ class Nemesis:
 
         loop.call_process(loop.world, loop.now + self.rng.uniform(low, high), end)
 
-    def _count(self, what: str) -> None:
+    def count(self, what: str) -> None:
+        """Note that something was struck."""
         self.world.trace.count(what)
 
     def _machine(self) -> Machine | None:
@@ -114,7 +129,8 @@ class Nemesis:
         return self.rng.choice(running) if running else None
 
     def _unlucky_machine(self) -> Machine | None:
-        return self.rng.choice(self.world.unlucky) if self.world.unlucky else None
+        machines = [machine for machine in self.world.unlucky if not machine.spent]
+        return self.rng.choice(machines) if machines else None
 
     def _host(self) -> ClientHost | None:
         living = [host for host in self.world.hosts if host.process.alive]
@@ -129,7 +145,7 @@ class Nemesis:
     def _kill_bookie(self) -> None:
         machine = self._machine()
         if machine is not None:
-            self._count("process: bookie killed" + ("" if machine.ready else " while starting"))
+            self.count("process: bookie killed" + ("" if machine.ready else " while starting"))
             machine.kill()
             machine.start_later(self.rng.uniform(0.01, 3.0))
 
@@ -141,7 +157,7 @@ class Nemesis:
 
         def die() -> None:
             if machine.process is process:
-                self._count("process: bookie killed at a step" + ("" if machine.ready else ", while starting"))
+                self.count("process: bookie killed at a step" + ("" if machine.ready else ", while starting"))
                 machine.kill()
                 machine.start_later(self.rng.uniform(0.01, 3.0))
 
@@ -150,7 +166,7 @@ class Nemesis:
 
     def _cut_power(self) -> None:
         machine = self.rng.choice(self.world.machines)
-        self._count("process: power cut")
+        self.count("process: power cut")
         machine.cut_power()
         machine.start_later(self.rng.uniform(0.05, 3.0))
 
@@ -160,13 +176,17 @@ class Nemesis:
         for machine in machines if rng.random() < 0.5 else [rng.choice(machines)]:
             faults = machine.disk.faults
             faults.crash_kills = False
-            faults.crash_in_journal = rng.random() < 0.8
-            faults.crash_at = rng.choice((1, 1, 5, 30)) + rng.randrange(3 if faults.crash_in_journal else 20)
+            faults.crash_of = rng.choice(_CRASHES)
+            if faults.crash_of in _RARE_OPERATIONS:
+                faults.crash_at = rng.choice((1, 1, 2, 3))
+                faults.crash_kills = rng.random() < 0.5
+            else:
+                faults.crash_at = rng.choice((1, 1, 5, 30)) + rng.randrange(20 if not faults.crash_of else 3)
 
     def _kill_in_journal_write(self) -> None:
         """What replay finds then was never synced, and the next power cut may take it (PROTOCOL B1)."""
         faults = self.rng.choice(self.world.machines).disk.faults
-        faults.crash_in_journal = faults.crash_kills = True
+        faults.crash_of, faults.crash_kills = "journal", True
         faults.crash_at = 1 + self.rng.randrange(3)
 
     def _long_absence(self) -> None:
@@ -175,11 +195,11 @@ class Nemesis:
         if host is None or host.process.paused:
             return
         process, rng, loop = host.process, self.rng, self.world.loop
-        self._count("process: client absent while bookies restart")
+        self.count("process: client absent while bookies restart")
         process.pause()
         for machine in self.world.machines:
             loop.call_process(loop.world, loop.now + rng.uniform(0.7, 2.0), self._restart_at_once, machine)
-        self._for_a_while(2.0, 4.0, process.resume)
+        self.for_a_while(2.0, 4.0, process.resume)
 
     def _restart_at_once(self, machine: Machine) -> None:
         if machine.ready:
@@ -187,7 +207,7 @@ class Nemesis:
             machine.start_later(self.rng.uniform(0.01, 0.2))
 
     def _cut_power_everywhere(self) -> None:
-        self._count("process: power cut everywhere")
+        self.count("process: power cut everywhere")
         for machine in self.world.machines:
             machine.cut_power()
             machine.start_later(self.rng.uniform(0.05, 2.0))
@@ -195,31 +215,31 @@ class Nemesis:
     def _restart_bookie(self) -> None:
         machine = self._machine()
         if machine is not None and machine.ready:
-            self._count("process: bookie restarted in good order")
+            self.count("process: bookie restarted in good order")
             machine.stop()
 
     def _pause_bookie(self) -> None:
         machine = self._machine()
         if machine is not None and machine.process is not None:
             process = machine.process
-            self._count("process: bookie paused")
+            self.count("process: bookie paused")
             process.pause()
             lease: float = self.world.plan.bookie.get("lease_seconds", 3.0)
-            self._for_a_while(0.01, lease * 2, process.resume)
+            self.for_a_while(0.01, lease * 2, process.resume)
 
     def _pause_client(self) -> None:
         host = self._host()
         if host is not None:
             process = host.process
-            self._count("process: client paused")
+            self.count("process: client paused")
             process.pause()
-            self._for_a_while(0.01, 5.0, process.resume)
+            self.for_a_while(0.01, 5.0, process.resume)
 
     def _kill_client(self) -> None:
         living = [host for host in self.world.hosts if host.process.alive]
         if len(living) > 1:
             host = self.rng.choice(living)
-            self._count("process: client killed")
+            self.count("process: client killed")
             self.world.note(host.name, "killed")
             host.process.kill()
 
@@ -227,7 +247,7 @@ class Nemesis:
 
     def _block_pairs(self, what: str, pairs: list[tuple[str, str]]) -> None:
         network = self.world.network
-        self._count(what)
+        self.count(what)
         for source, target in pairs:
             network.set_blocked(source, target, True)
 
@@ -235,7 +255,7 @@ class Nemesis:
             for source, target in pairs:
                 network.set_blocked(source, target, False)
 
-        self._for_a_while(0.1, 5.0, heal)
+        self.for_a_while(0.1, 5.0, heal)
 
     def _isolate(self) -> None:
         addresses = self._addresses()
@@ -265,18 +285,18 @@ class Nemesis:
     def _slow_link(self) -> None:
         source, target = self.rng.sample(self._addresses(), 2)
         network = self.world.network
-        self._count("network: slow link")
+        self.count("network: slow link")
         network.link(source, target).extra_delay_seconds = self.rng.choice((0.05, 0.5, 3.0))
 
         def heal() -> None:
             network.link(source, target).extra_delay_seconds = 0.0
 
-        self._for_a_while(0.1, 5.0, heal)
+        self.for_a_while(0.1, 5.0, heal)
 
     def _reset(self) -> None:
         name = self.rng.choice([machine.name for machine in self.world.machines])
         if name in self.world.network.addresses:
-            self._count("network: connection reset")
+            self.count("network: connection reset")
             self.world.network.reset_some(name, self.rng.choice((0.3, 1.0)))
 
     # --- disks ------------------------------------------------------------------------------------------------------
@@ -284,15 +304,29 @@ class Nemesis:
     def _slow_disk(self) -> None:
         faults = self.rng.choice(self.world.machines).disk.faults
         faults.slow_factor = self.rng.choice((10.0, 100.0, 1000.0))
-        self._count("disk: slow for a while")
+        self.count("disk: slow for a while")
 
         def heal() -> None:
             faults.slow_factor = 1.0
 
-        self._for_a_while(0.1, 4.0, heal)
+        self.for_a_while(0.1, 4.0, heal)
 
     def _sync_failure(self) -> None:
-        self.rng.choice(self.world.machines).disk.faults.sync_failures_due = 1
+        self.fail_sync(self.rng.choice(self.world.machines))
+
+    def fail_sync(self, machine: Machine) -> None:
+        """The next sync fails, or the next of the journal; often the machine does not live much longer."""
+        rng, loop = self.rng, self.world.loop
+        machine.disk.faults.sync_failures_due = 1
+        machine.disk.faults.sync_fails_in_journal = rng.random() < 0.6
+        if rng.random() < 0.6:
+            loop.call_process(loop.world, loop.now + rng.uniform(0.02, 1.0), self._cut_after_failure, machine)
+
+    def _cut_after_failure(self, machine: Machine) -> None:
+        if machine.process is not None and not self._healed:
+            self.count("process: power cut soon after a failed sync")
+            machine.cut_power()
+            machine.start_later(self.rng.uniform(0.05, 1.0))
 
     def _write_errors(self) -> None:
         faults = self.rng.choice(self.world.machines).disk.faults
@@ -301,39 +335,50 @@ class Nemesis:
         def heal() -> None:
             faults.write_error_chance = 0.0
 
-        self._for_a_while(0.1, 2.0, heal)
+        self.for_a_while(0.1, 2.0, heal)
 
     def _read_errors(self) -> None:
-        faults = self.rng.choice(self.world.machines).disk.faults
-        faults.read_error_chance = self.rng.choice((0.01, 0.2, 1.0))
+        self.fail_reads(self.rng.choice(self.world.machines), self.rng.choice((0.01, 0.2, 1.0)))
+
+    def fail_reads(self, machine: Machine, chance: float) -> None:
+        """Reads fail for a while. Nothing is lost by that: what cannot be read is not known to be gone."""
+        faults = machine.disk.faults
+        faults.read_error_chance = chance
 
         def heal() -> None:
             faults.read_error_chance = 0.0
 
-        self._for_a_while(0.1, 2.0, heal)
+        self.for_a_while(0.1, 3.0, heal)
 
     def _disk_full(self) -> None:
         disk = self.rng.choice(self.world.machines).disk
         before = disk.settings.capacity_bytes
-        self._count("disk: full for a while")
+        self.count("disk: full for a while")
         disk.settings.capacity_bytes = disk.used_bytes() + self.rng.choice((0, 1000, 40_000))
 
         def heal() -> None:
             disk.settings.capacity_bytes = max(before, 1 << 40)
 
-        self._for_a_while(0.2, 3.0, heal)
+        self.for_a_while(0.2, 3.0, heal)
 
     def _rot(self) -> None:
-        """A bit of a durable file flips. Not in the journal's latest group: it cannot be told from a torn write
-        (PROTOCOL B3)."""
         machine = self._unlucky_machine()
-        if machine is None:
+        if machine is not None:
+            self.rot(machine)
+
+    def rot(self, machine: Machine, *, stored: bool = False) -> None:
+        """A bit of a durable file flips; ``stored``: of an entry log or the index. Not in the journal's latest group:
+        it cannot be told from a torn write (PROTOCOL B3)."""
+        if machine.spent:
             return
         disk, rng = machine.disk, self.rng
         candidates = [
             (path, inode)
             for path, inode in disk.names.items()
-            if len(inode.durable) and path.name != "lock" and not inode.dirty
+            if len(inode.durable)
+            and path.name != "lock"
+            and not inode.dirty
+            and (not stored or path.parent.name in ("entries", "index"))
         ]
         if not candidates:
             return
@@ -342,7 +387,7 @@ class Nemesis:
         first, stop = inode.synced_last
         if _is_journal(path) and first <= offset < stop:
             return
-        self._count("disk: rot")
+        self.count("disk: rot")
         self.world.note(machine.name, "rot in %s at %d", path.name, offset)
         inode.flip(offset, 1 << rng.randrange(8))
 
@@ -355,16 +400,25 @@ class Nemesis:
             def heal() -> None:
                 faults.lie_chance = 0.0
 
-            self._for_a_while(0.1, 2.0, heal)
+            self.for_a_while(0.1, 2.0, heal)
 
     def _wipe(self) -> None:
         machine = self._unlucky_machine()
-        if machine is None:
+        if machine is not None:
+            self.wipe(machine)
+
+    def wipe(self, machine: Machine) -> None:
+        """The machine comes back with some or all of its directories empty."""
+        if machine.spent:
             return
         machine.cut_power()
         what = self.rng.choice((DATA, JOURNAL, DATA / "entries", None))
+        if what is None:
+            # It comes back as another bookie, and both may be in one ensemble: what is lost now is all it may lose.
+            machine.spent = True
+            machine.disk.faults = DiskFaults()
         gone = machine.disk.wipe(what) if what is not None else machine.disk.wipe(DATA) + machine.disk.wipe(JOURNAL)
-        self._count("disk: wiped")
+        self.count("disk: wiped")
         self.world.note(machine.name, "%s wiped, %d files", what or "everything", gone)
         machine.start_later(self.rng.uniform(0.05, 1.0))
 
@@ -373,18 +427,18 @@ class Nemesis:
     def _metadata_down(self) -> None:
         faults = self.world.metadata.faults
         faults.down = True
-        self._count("metadata: down")
+        self.count("metadata: down")
 
         def heal() -> None:
             faults.down = False
 
-        self._for_a_while(0.1, 4.0, heal)
+        self.for_a_while(0.1, 4.0, heal)
 
     def _metadata_chance(self, name: str) -> Callable[[], None]:
         def strike() -> None:
             faults = self.world.metadata.faults
             setattr(faults, name, self.rng.choice((0.1, 0.5)))
-            self._for_a_while(0.5, 3.0, lambda: setattr(faults, name, 0.0))
+            self.for_a_while(0.5, 3.0, lambda: setattr(faults, name, 0.0))
 
         return strike
 
@@ -395,16 +449,16 @@ class Nemesis:
         def heal() -> None:
             faults.late_watch_seconds = 0.0
 
-        self._for_a_while(0.5, 3.0, heal)
+        self.for_a_while(0.5, 3.0, heal)
 
     def _expire_sessions(self) -> None:
         for _ in range(self.world.metadata.expire_sessions(self.rng.choice((0.3, 1.0)))):
-            self._count("metadata: session expired")
+            self.count("metadata: session expired")
 
     def _conflict(self) -> None:
         ledgers = [ledger for ledger in self.world.history.ledgers.values() if not ledger.deleted]
         if ledgers and self.world.metadata.rewrite_ledger(self.rng.choice(ledgers).ledger_id):
-            self._count("metadata: conflict made")
+            self.count("metadata: conflict made")
 
 
 def _is_journal(path: PurePath) -> bool:

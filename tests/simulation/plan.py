@@ -11,8 +11,10 @@ from typing import Any
 from octavo.client.options import ClientOptions
 from simulation.disk import DiskSettings
 from simulation.network import NetworkSettings
+from simulation.siege_moves import SIEGES
 
 DISTURBANCES = (
+    "siege",
     "kill bookie",
     "kill bookie at a step",
     "cut power",
@@ -53,8 +55,8 @@ DISTURBANCES = (
 KNOBS: dict[str, tuple[int | None, ...]] = {
     "octavo.client.recovery:_READ_BYTES_MAX": (None, 300, 3000),
     "octavo.client.recovery:ENTRIES_PER_FRAME_MAX": (None, None, 1, 5),
-    "octavo.client.ledger_recovery:WINDOW_ENTRIES": (None, None, 3, 30),
-    "octavo.client.ledger_recovery:WINDOW_BYTES": (None, None, 2000),
+    "octavo.client.recovery:WINDOW_ENTRIES": (None, 3, 30, 200),
+    "octavo.client.recovery:WINDOW_BYTES": (None, None, 2000),
     "octavo.client.range_read:RANGE_BYTES_MAX": (None, None, 1000),
     "octavo.client.range_read:ENTRIES_PER_FRAME_MAX": (None, None, 2, 10),
     "octavo.bookie.answers:RUNS_PER_ANSWER_MAX": (None, None, 1, 3),
@@ -104,6 +106,15 @@ class Plan:
     rolling_restart: bool = False
     operator: bool = True
     """Whether somebody repairs refusing bookies while faults go on; once all is healed, somebody does in any case."""
+    sieges: tuple[str, ...] = tuple(SIEGES)
+    """Which sieges there are."""
+    recoverers_apart: bool = False
+    """Whether recoverers are processes of their own; else they share the writers' connections."""
+    clients_die: bool = False
+    """Whether every application dies at the end of the safety phase, in the middle of what it does: their ledgers are
+    left to the judge."""
+    judge_hindered: bool = False
+    """Whether a machine stands still while the judge begins to recover and read."""
     knobs: dict[str, int] = field(default_factory=dict)
     """Constant of the code under test, ``module:NAME`` -> a smaller value: limits are met all the time."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
@@ -123,21 +134,24 @@ QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 2, 1), (2, 2, 1), (4,
 def draw_plan(rng: random.Random) -> Plan:
     """The universe of a seed."""
     quorums = rng.choice(QUORUMS)
-    bookies = quorums[0] + rng.choice((0, 1, 1, 2))
+    bookies = quorums[0] + rng.choice((0, 1, 1))
     plan = Plan(
         bookies=max(3, bookies),
         clients=rng.choice((2, 2, 3)),
         quorums=quorums,
-        adds=rng.choice((60, 120, 200, 200, 300)),
+        adds=rng.choice((40, 60, 120, 200, 200)),
         ledgers=rng.choice((1, 1, 2, 3)),
         entry_bytes_max=rng.choice((20, 400, 1500)),
-        safety_seconds=rng.choice((3.0, 6.0, 10.0)),
-        disturbance_every_seconds=rng.choice((0.2, 0.5, 1.0, 2.0)),
+        safety_seconds=rng.choice((1.5, 2.0, 4.0)),
+        disturbance_every_seconds=rng.choice((0.15, 0.3, 0.6, 1.2)),
         unlucky=min(quorums[2] - 1, 1) if rng.random() < 0.5 else 0,
         clock_drift=rng.choice((0.0, 0.0, 0.02, 0.2)),
         recoverers=rng.choice((0, 1, 1, 2, 4)),
-        deletes=rng.random() < 0.15,
+        deletes=rng.random() < 0.35,
         rolling_restart=rng.random() < 0.1,
+        recoverers_apart=rng.random() < 0.7,
+        clients_die=rng.random() < 0.4,
+        judge_hindered=rng.random() < 0.5,
         network=_network(rng),
         disk=_disk(rng),
         bookie=_bookie(rng),
@@ -153,7 +167,30 @@ def draw_plan(rng: random.Random) -> Plan:
         name: rng.choice((1.0, 1.0, 4.0)) for name in drawn if plan.unlucky or name not in NEEDS_BUDGET
     }
     if rng.random() < 0.7:
-        plan.disturbances["cut power at a file operation"] = 4.0
+        plan.disturbances["cut power at a file operation"] = 6.0
+    kind = rng.random()
+    if kind < 0.5:
+        # Nothing else: a siege needs a cluster that is otherwise well.
+        plan.disturbances = {
+            "siege": 4.0,
+            "cut power at a file operation": rng.choice((1.0, 4.0)),
+            "kill in a journal write, then cut power": rng.choice((0.0, 2.0)),
+        }
+        plan.disturbance_every_seconds = rng.choice((0.2, 0.5))
+        if rng.random() < 0.6:
+            plan.network.spike_chance = plan.network.split_chance = plan.disk.spike_chance = 0.0
+    elif kind < 0.7:
+        plan.disturbances["siege"] = 4.0
+    if plan.deletes:
+        # There is something to collect and to compact, and time for it.
+        plan.ledgers = max(plan.ledgers, 2)
+        plan.bookie["garbage_seconds"] = rng.choice((0.1, 0.3))
+        plan.bookie["entry_log_bytes"] = rng.choice((8, 64)) * 1024
+        plan.bookie["checkpoint_seconds"] = rng.choice((0.2, 1.0))
+        plan.bookie["compaction_major_seconds"] = 0.5
+        if rng.random() < 0.4:
+            plan.disturbances["metadata list nothing"] = 2.0
+    plan.sieges = tuple(rng.sample(list(SIEGES), rng.choice((1, 2, len(SIEGES)))))
     plan.operator = rng.random() < 0.7
     if "long absence" in plan.disturbances:
         plan.recoverers = max(plan.recoverers, 1)
@@ -191,7 +228,7 @@ def _bookie(rng: random.Random) -> dict[str, Any]:
         "compaction_minor_share": rng.choice((0.2, 0.7)),
         "compaction_major_share": rng.choice((0.8, 0.99)),
         "compaction_major_seconds": rng.choice((0.5, 5.0)),
-        "scrub_pause_seconds": rng.choice((0.5, 60.0)),
+        "scrub_pause_seconds": rng.choice((0.5, 60.0, 60.0)),
     }
 
 
@@ -207,6 +244,10 @@ def _options(rng: random.Random) -> dict[str, Any]:
         "add_quorum_timeout_seconds": rng.choice((1.0, 4.0, 15.0)),
         "resend_delay_seconds": rng.choice((0.05, 0.5)),
         "close_timeout_seconds": rng.choice((2.0, 10.0)),
+        "explicit_lac_delay_seconds": rng.choice((0.001, 0.02, 0.5)),
+        "bookie_loss_seconds": rng.choice((0.05, 0.5)),
+        "bookie_quarantine_seconds": rng.choice((0.2, 2.0, 30.0)),
+        "recovery_timeout_seconds": rng.choice((2.0, 20.0)),
         "read_ahead_bytes": rng.choice((500, 4096, 1_000_000)),
         "read_slow_seconds": rng.choice((0.05, 0.5)),
         "replica_avoid_seconds": rng.choice((0.5, 5.0)),

@@ -9,17 +9,17 @@ from simulation.canaries import CANARIES
 from simulation.test_universes import simulate
 
 CHEAPEST = {
-    "ack-before-sync": (1, "I1"),
     "directory-not-synced": (1, "I8"),
     "index-put-hides": (1, "I1"),
+    "retry-failed-sync": (1, "no unexplained error"),
     "read-above-lac": (2, "I3"),
     "recoverer-makes-lac": (2, "I3"),
-    "trust-unsynced-replay": (3, "I1"),
-    "recover-below-fragment": (15, "I1"),
-    "trim-before-commit": (15, "I8"),
-    "garbage-by-listing": (18, "I8"),
-    "coverage-off-by-one": (24, "I2"),
-    "fence-lets-adds-through": (30, "I7"),
+    "compaction-removes-early": (3, "no unexplained error"),
+    "truncated-is-absence": (3, "I2"),
+    "garbage-by-listing": (10, "I8"),
+    "coverage-off-by-one": (14, "I2"),
+    "fence-lets-adds-through": (14, "I7"),
+    "reseal-on-resend": (19, "I3"),
 }
 """Canary -> the seed that finds it, and the rule that is seen broken."""
 

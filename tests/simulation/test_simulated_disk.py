@@ -200,3 +200,43 @@ def test_opening_that_is_cancelled_leaves_nothing_open(host: Host) -> None:
         return len(filesystem.open_files)
 
     assert host.run(work) == 0
+
+
+JOURNAL_FILE = Path("/journal/journal-0000000000000001.segment")
+
+
+async def make_journal(filesystem: SimulatedFileSystem) -> Any:
+    await filesystem.make_directory(JOURNAL_FILE.parent)
+    return await filesystem.open(JOURNAL_FILE, create=True)
+
+
+def test_sync_failure_meant_for_the_journal_waits_for_it(host: Host) -> None:
+    async def work(filesystem: SimulatedFileSystem) -> None:
+        file, journal = await make(filesystem), await make_journal(filesystem)
+        host.disk.faults.sync_failures_due, host.disk.faults.sync_fails_in_journal = 1, True
+        await file.write_and_sync(0, [b"kept"])
+        with pytest.raises(OSError, match="input/output"):
+            await journal.write_and_sync(0, [b"lost"])
+
+    host.run(work)
+
+
+@pytest.mark.parametrize(("kind", "reached"), [("journal", ["removed"]), ("remove", ["journaled"])])
+def test_planned_crash_counts_the_named_operations_only(host: Host, kind: str, reached: list[str]) -> None:
+    done: list[str] = []
+    host.disk.on_crash = lambda: None
+
+    async def work(filesystem: SimulatedFileSystem) -> None:
+        file, journal = await make(filesystem), await make_journal(filesystem)
+        await file.close()
+        host.disk.faults.crash_of, host.disk.faults.crash_at = kind, 1
+        if kind == "journal":
+            await filesystem.remove(FILE)
+            done.append("removed")
+        await journal.write_and_sync(0, [b"entry"])
+        done.append("journaled")
+        await filesystem.remove(FILE)
+        done.append("removed")
+
+    host.run(work)
+    assert done == reached

@@ -184,6 +184,10 @@ class _Universe:
             if task is not None:
                 task.cancel()
         self._ended = True
+        if world.plan.clients_die:
+            world.trace.count("process: every client killed")
+            for host in world.hosts:
+                host.process.kill()
         nemesis.heal()
         await self._live(applications)
         await self._judge()
@@ -202,14 +206,26 @@ class _Universe:
             works[number].append(reading.run)
         for number in range(plan.recoverers):
             reading = Reading(world, world.rng_for(f"recoverer {number}"), recovers=True, ended=self.ended)
-            works[rng.randrange(plan.clients)].append(reading.run)
+            if plan.recoverers_apart:
+                works.append([reading.run])
+            else:
+                works[rng.randrange(plan.clients)].append(reading.run)
         if plan.deletes:
             works[rng.randrange(plan.clients)].append(Deleting(world, world.rng_for("deleter"), self.ended).run)
-        finished = []
-        for number, work in enumerate(works):
-            host = world.host(f"client-{number}")
-            finished.append(host.run(_together(work), "application"))
-        return finished
+        return [
+            asyncio.ensure_future(self._keep_running(f"client-{number}", work)) for number, work in enumerate(works)
+        ]
+
+    async def _keep_running(self, name: str, works: list[Work]) -> None:
+        """An application, started anew as another process when it was killed before the safety phase has ended."""
+        for number in itertools.count():
+            host = self.world.host(f"{name}.{number}" if number else name)
+            await host.run(_together(works), "application")
+            if host.process.alive or self._ended:
+                return
+            await asyncio.sleep(self.rng.uniform(0.05, 0.5))
+            if self._ended:
+                return
 
     async def _wait_for_bookies(self, seconds: float) -> None:
         """Until every machine serves whose data are right; only those of the fault budget may have lost theirs."""
@@ -255,11 +271,23 @@ class _Universe:
 
     async def _judge(self) -> None:
         """A fresh client recovers and reads every ledger, then compares the replicas."""
+        if self.world.plan.judge_hindered:
+            self._hold_up_machine()
         judge = Judge(self.world)
         judging = self.world.host("judge").run(judge.run, "judge")
         _, late = await asyncio.wait([judging], timeout=LIVENESS_SECONDS_MAX)
         if late:
             raise Violation("I8", "the judge could not read everything in time")
+
+    def _hold_up_machine(self) -> None:
+        """What a recovery decides must be right whichever bookies it hears last."""
+        machine = self.rng.choice(self.world.machines)
+        if machine.process is not None:
+            world, process = self.world, machine.process
+            world.trace.count("process: bookie stands still before the judge")
+            world.note(machine.name, "stands still")
+            process.pause()
+            world.loop.call_process(world.loop.world, world.loop.now + self.rng.uniform(0.3, 6.0), process.resume)
 
     async def _stop(self) -> None:
         """Stop every bookie in good order; each looks for what it leaks."""

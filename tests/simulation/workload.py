@@ -87,6 +87,7 @@ class Writing:
                 continue
             ledger = LedgerHistory(writer.id, world.plan.quorums, password, digest, partial(_confirmed_by, writer))
             ledger.silent = partial(_is_silent, host)
+            ledger.writer = host.name
             world.history.opened(ledger)
             world.note(host.name, "writes ledger %d", writer.id)
             return writer, ledger
@@ -177,7 +178,7 @@ class Reading:
             await self._bide_time()
             ledgers = [ledger for ledger in self.world.history.ledgers.values() if not ledger.delete_asked]
             if ledgers and not self.ended():
-                orphans = [ledger for ledger in ledgers if self.recovers and ledger.end is None and ledger.silent()]
+                orphans = [ledger for ledger in ledgers if self.recovers and ledger.orphaned]
                 ledger = rng.choice(orphans or ledgers)
                 if not self.recovers:
                     await self._try(host, client, ledger)
@@ -197,8 +198,8 @@ class Reading:
             step = min(left, WATCH_SECONDS)
             await asyncio.sleep(step)
             left -= step
-            orphaned = any(ledger.end is None and ledger.silent() for ledger in self.world.history.ledgers.values())
-            if orphaned and rng.random() < 0.5:
+            orphaned = any(ledger.orphaned for ledger in self.world.history.ledgers.values())
+            if orphaned and rng.random() < 0.7:
                 return
 
     async def _try(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
@@ -267,7 +268,7 @@ async def read_everything(world: World, reader: LedgerReader, ledger: LedgerHist
 
 
 class Deleting:
-    """Deletes a ledger some time, and later looks whether it stays away."""
+    """Deletes a ledger some time, and perhaps others later."""
 
     def __init__(self, world: World, rng: random.Random, ended: Callable[[], bool]) -> None:
         self.world = world
@@ -277,11 +278,14 @@ class Deleting:
     async def run(self, host: ClientHost, client: Client) -> None:
         """All of it."""
         rng = self.rng
-        await asyncio.sleep(rng.uniform(0.5, self.world.plan.safety_seconds))
-        ledgers = list(self.world.history.ledgers.values())
-        if not ledgers:
-            return
-        ledger = rng.choice(ledgers)
+        for _ in range(rng.choice((1, 1, 3))):
+            await asyncio.sleep(rng.uniform(0.3, self.world.plan.safety_seconds))
+            ledgers = [ledger for ledger in self.world.history.ledgers.values() if not ledger.delete_asked]
+            if not ledgers or self.ended():
+                return
+            await self._delete(host, client, rng.choice(ledgers))
+
+    async def _delete(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
         ledger.delete_asked = True
         self.world.note(host.name, "deletes ledger %d", ledger.ledger_id)
         try:

@@ -59,6 +59,8 @@ class Machine:
         """Why its bookie will not start any more; None while it may."""
         self.repairs = 0
         """Attempts of the operator since a bookie last served here."""
+        self.spent = False
+        """Whether the disks have lost all that the fault budget lets them lose."""
         self.retired = False
         """Whether it stays off once it has stopped: nobody starts or repairs it any more."""
         self.starts = 0
