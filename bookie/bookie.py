@@ -17,7 +17,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.cookie import take_identity
 from octavo.bookie.disk_watch import DiskLimits, DiskRoles, DiskState
 from octavo.bookie.errors import BookieStartError, DataWrongError
-from octavo.bookie.filesystem import FileSystem
+from octavo.bookie.filesystem import FileSystem, is_disk_full
 from octavo.bookie.free_space import FreeSpace
 from octavo.bookie.garbage import GarbageCollector
 from octavo.bookie.hours import Hours
@@ -25,15 +25,13 @@ from octavo.bookie.index_format import IndexDamagedError, IndexUnreadableError
 from octavo.bookie.journal import UnsupportedJournalError
 from octavo.bookie.registration import Registrar
 from octavo.bookie.server import BookieServer, Identity
+from octavo.bookie.start_room import make_room_if_full
 from octavo.bookie.storage import Storage, StorageSettings
 from octavo.bookie.storage_replay import JournalUnreadableError
-from octavo.bookie.upkeep import Upkeep, UpkeepSettings
+from octavo.bookie.upkeep import RESERVE_BYTES_MAX, Upkeep, UpkeepSettings
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
-
-RESERVE_BYTES_MAX = 16 * 1024 * 1024
-"""Kept back for a full disk: enough for many manifests and index parts, and to compact small logs."""
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -82,8 +80,7 @@ class Bookie:
     ) -> None:
         config, stack = self._config, self._stack
         directories = config.directories
-        for directory in dict.fromkeys(directories.values()):
-            await _lock_directory(filesystem, directory, stack)
+        await _take_directories(filesystem, config, stack)
         boot_id = f"{rng.getrandbits(64):016x}"
         try:
             identity = await take_identity(
@@ -199,6 +196,19 @@ class Bookie:
                 raise
 
 
+async def _take_directories(filesystem: FileSystem, config: BookieConfig, stack: contextlib.AsyncExitStack) -> None:
+    """Lock every directory, and see that there is some room."""
+    places = list(dict.fromkeys(config.directories.values()))
+    for directory in places:
+        await _lock_directory(filesystem, directory, stack)
+    try:
+        await make_room_if_full(
+            filesystem, places, data_directory=config.data_dir, journal_directory=config.journal_directory
+        )
+    except OSError as error:
+        raise _translated(error, config.data_dir) from error
+
+
 async def _lock_directory(filesystem: FileSystem, directory: Path, stack: contextlib.AsyncExitStack) -> None:
     try:
         await filesystem.make_directory(directory)
@@ -255,7 +265,8 @@ def _not_opened(error: OSError | OctavoError, config: BookieConfig) -> BookieSta
 
 def _translated(error: OSError, path: Path) -> BookieStartError:
     where = error.filename or path
-    return BookieStartError(f"{where}: {error.strerror or error}")
+    remedy = "; make some room: a start must write before it can collect garbage" if is_disk_full(error) else ""
+    return BookieStartError(f"{where}: {error.strerror or error}{remedy}")
 
 
 def _listen_error(error: OSError, config: BookieConfig) -> BookieStartError:

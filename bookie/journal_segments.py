@@ -16,6 +16,7 @@ import contextlib
 import errno
 import random
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +96,11 @@ class Segment:
 
 def _spare_name(number: int) -> str:
     return f"spare-{number:016d}.segment"
+
+
+def spare_segments(names: Iterable[str]) -> list[str]:
+    """The spares among the names of files in a journal's directory, in their order."""
+    return sorted(name for name in names if _SPARE_NAME.fullmatch(name))
 
 
 class SegmentFiles:

@@ -29,6 +29,15 @@ JITTER = 0.2
 _MEBIBYTE = 1024 * 1024
 
 
+RESERVE_BYTES_MAX = 16 * 1024 * 1024
+"""Kept back for a full disk: enough for many manifests and index parts, and to compact small logs."""
+
+
+def reserve_path(data_directory: Path) -> Path:
+    """Where a bookie keeps its reserve."""
+    return data_directory / "reserve"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepSettings:
     """Seconds, bytes, shares of an entry log that still count."""
@@ -82,7 +91,7 @@ class Upkeep:
         self._limiter = RateLimiter(settings.compaction_bytes_per_second)
         self._unlimited = RateLimiter(1e15)
         self._reclaim_wanted = asyncio.Event()
-        self._reserve = Path(roles.single[0]) / "reserve"
+        self._reserve = reserve_path(Path(roles.single[0]))
         self._has_reserve = False
         self._supervisor: asyncio.Task[None] | None = None
         self.disks = DiskState()

@@ -309,6 +309,37 @@ async def test_trimmed_segments_are_used_again_once_their_new_names_are_durable(
     await journal.close()
 
 
+async def test_a_recycled_segment_is_not_used_while_its_old_name_could_come_back() -> None:
+    """A power cut before the directory is synced would show it under both names."""
+
+    class SlowDirectory(MemoryFileSystem):
+        synced: asyncio.Event | None = None
+
+        async def step(self, name: str, path: Path) -> None:
+            if name == "sync_directory" and self.synced is not None:
+                synced, self.synced = self.synced, None
+                await synced.wait()
+            await super().step(name, path)
+
+    filesystem = SlowDirectory()
+    journal, _ = await started(filesystem)
+    await fill(journal, 60)
+    await settle()
+    before = set(filesystem.files(DIRECTORY))
+    filesystem.synced = synced = asyncio.Event()
+    trimming = asyncio.ensure_future(journal.trim(journal.position))
+    await settle()
+    recycled = {path for path in set(filesystem.files(DIRECTORY)) - before if path.name.startswith("spare-")}
+    assert recycled
+    await fill(journal, 40)
+    assert recycled <= set(filesystem.files(DIRECTORY)), "used too early"
+    synced.set()
+    await trimming
+    await fill(journal, 40)
+    assert not recycled <= set(filesystem.files(DIRECTORY))
+    await journal.close()
+
+
 async def test_every_segment_has_a_seed_of_its_own() -> None:
     filesystem = MemoryFileSystem()
     journal, _ = await started(filesystem)

@@ -1,0 +1,90 @@
+"""A bookie that was down while others filled its disk starts all the same, and collects garbage."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from octavo.bookie.bookie import Bookie
+from octavo.bookie.config import load_config
+from octavo.bookie.errors import BookieStartError
+from octavo.metadata import MetadataStore, open_metadata_store
+from support.faulty_filesystem import MemoryFileSystem
+from support.ledger_metadata import open_ledger
+from support.ledgers import LedgerScript, ids_of
+
+COUNT = 200
+
+
+@asynccontextmanager
+async def running(filesystem: MemoryFileSystem, store: MetadataStore) -> AsyncIterator[Bookie]:
+    settings = {
+        "data_dir": Path("/bookie"), "port": 0, "cache_bytes": 64 * 1024, "journal_segment_bytes": 16 << 20,
+        "entry_log_bytes": 64 * 1024, "garbage_seconds": 0.1, "disk_check_seconds": 0.01, "disk_warn_bytes": 0,
+        "disk_writable_bytes": 0, "disk_read_only_bytes": 0, "scrub_bytes_per_second": 0,
+    }  # fmt: skip
+    bookie = await Bookie.start(
+        load_config(None, {}, settings), filesystem=filesystem, store=store, rng=random.Random(1), software="0"
+    )
+    try:
+        yield bookie
+    finally:
+        await bookie.stop()
+
+
+async def filled(filesystem: MemoryFileSystem, store: MetadataStore) -> tuple[LedgerScript, LedgerScript]:
+    """Two ledgers of a bookie that has stopped, most of each in entry logs of its own."""
+    scripts = []
+    for _ in range(2):
+        ledger_id = await store.allocate_ledger_id()
+        await store.create_ledger(open_ledger(ledger_id))
+        scripts.append(LedgerScript(ledger_id, payload_bytes=1_000))
+    async with running(filesystem, store) as bookie:
+        storage = bookie.server.storage
+        for script in scripts:
+            for first in range(0, COUNT, 20):
+                await storage.add(
+                    script.ledger_id, script.key, script.entries(range(first, first + 20)), recovery=False
+                )
+            await storage.checkpoint()
+    return scripts[0], scripts[1]
+
+
+async def test_a_bookie_starts_on_a_disk_without_any_room_and_gets_some_back() -> None:
+    filesystem = MemoryFileSystem()
+    async with await open_metadata_store("memory://", create=True) as store:
+        doomed, kept = await filled(filesystem, store)
+        filesystem.capacity_bytes = filesystem.used_bytes
+        full = sum(len(filesystem.content(path)) for path in filesystem.files(Path("/bookie/entries")))
+        async with running(filesystem, store) as bookie:
+            storage = bookie.server.storage
+            result = await storage.read(kept.ledger_id, 0, COUNT - 1, entries_max=COUNT, bytes_max=1 << 30)
+            assert ids_of(result.entries) == list(range(COUNT))
+            await store.delete_ledger(doomed.ledger_id)
+            async with asyncio.timeout(60):
+                while storage.statistics().log_bytes > full * 0.6:  # noqa: ASYNC110 - upkeep tells nobody
+                    await asyncio.sleep(0.01)
+            result = await storage.read(kept.ledger_id, 0, COUNT - 1, entries_max=COUNT, bytes_max=1 << 30)
+            assert ids_of(result.entries) == list(range(COUNT))
+        async with running(filesystem, store) as bookie:
+            result = await bookie.server.storage.read(kept.ledger_id, 0, 0, entries_max=1, bytes_max=1 << 20)
+            assert result.entries == kept.entries(range(1))
+
+
+async def test_where_nothing_can_be_given_up_the_start_says_what_it_needs() -> None:
+    filesystem = MemoryFileSystem()
+    async with await open_metadata_store("memory://", create=True) as store:
+        await filled(filesystem, store)
+        await filesystem.remove(Path("/bookie/reserve"))
+        for path in filesystem.files(Path("/bookie/journal")):
+            if path.name.startswith("spare-"):
+                await filesystem.remove(path)
+        filesystem.capacity_bytes = filesystem.used_bytes
+        with pytest.raises(BookieStartError, match="make some room"):
+            async with running(filesystem, store):
+                pass
+        filesystem.capacity_bytes = None
+        async with running(filesystem, store):
+            pass
