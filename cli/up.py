@@ -56,7 +56,10 @@ async def up(
     if base_port and base_port + bookies - 1 > _PORT_MAX:
         raise InvalidArgumentError(f"--base-port {base_port}: {bookies} bookies would need ports above {_PORT_MAX}")
     directory = data_dir.absolute()
-    uri = session.metadata if session.metadata is not None else f"sqlite:///{directory}/metadata.db"
+    uri = session.metadata
+    if uri is None:
+        uri = f"sqlite:///{directory}/metadata.db"
+        _check_metadata_are_there(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -79,6 +82,21 @@ async def up(
             return await cluster.run()
         except asyncio.CancelledError:
             return EXIT_OK  # told to stop, and everything has stopped: that is how this command ends when all is well
+
+
+def _check_metadata_are_there(directory: Path) -> None:
+    """Bookies must not be offered an empty metadata store: what their ledgers are stood in the one that is gone.
+
+    Raises CommandError.
+    """
+    if (directory / "metadata.db").exists():
+        return
+    orphans = sorted(cookie.parent.name for cookie in directory.glob("bookie-*/cookie"))
+    if orphans:
+        raise CommandError(
+            f"{directory}/metadata.db is gone, but {', '.join(orphans)} hold data of the cluster that it described: "
+            "put it back, give --metadata, or take another --data-dir"
+        )
 
 
 class _Cluster:

@@ -115,6 +115,12 @@ def test_up_stopped_and_started_again_has_all_its_data(tmp_path: Path) -> None:
             assert cluster.stop(number) == 0
             assert not any(map(is_running, pids))
 
+    database = tmp_path / "data" / "metadata.db"
+    database.rename(tmp_path / "elsewhere.db")
+    again = octavo("up", "--data-dir", tmp_path / "data", "--base-port", 0)
+    again.failed_with_one_line(1, "metadata.db is gone", "bookie-1, bookie-2, bookie-3", "put it back")
+    assert not database.exists()
+
 
 def test_up_starts_a_bookie_again_that_was_killed_and_takes_its_ports_in_order(tmp_path: Path) -> None:
     base_port = free_neighbours(3)
