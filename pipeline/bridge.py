@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError as FutureCancelledError
 from types import TracebackType
 from typing import Any, Self, cast
@@ -48,7 +48,7 @@ class LoopThread:
             future.cancel()
             raise
 
-    def iterate[T](self, make: Callable[[], AsyncGenerator[T]], *, ahead: int = BATCHES_AHEAD_MAX) -> Iterator[T]:
+    def iterate[T](self, make: Callable[[], AsyncGenerator[T]], *, ahead: int = BATCHES_AHEAD_MAX) -> Generator[T]:
         """The items of an asynchronous generator, at most ``ahead`` of which wait to be taken.
 
         Closing the iterator closes the generator, and returns when that is done.
@@ -86,7 +86,8 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(room.release)
                 yield value
         finally:
-            self.run(end())
+            if self._thread.is_alive():  # else closing the loop has ended the generator
+                self.run(end())
 
     def close(self) -> None:
         """Cancel what runs, let it clean up, end the thread. May be called twice."""

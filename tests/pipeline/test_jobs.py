@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from octavo.cli.main import main
 from octavo.metadata import Fragment, LedgerMetadata, open_metadata_store
 from octavo.pipeline.jobs.export import InputFormat, Timestamps, export, ingest
 from octavo.pipeline.jobs.inventory import inventory
@@ -134,7 +135,7 @@ def flip_bits(folders: dict[str, Path], places: list[tuple[int, int, int]]) -> l
 
 
 def test_an_entry_that_no_bookie_has_is_named_with_each_bookie_or_becomes_one_row_without_a_value(
-    spark: SparkSession, cluster: Up
+    spark: SparkSession, cluster: Up, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bookies = bookies_of(cluster)
     harm: dict[str, dict[int, bytes | None]] = {bookie_id: {5: None, 6: None} for bookie_id in bookies}
@@ -151,6 +152,14 @@ def test_an_entry_that_no_bookie_has_is_named_with_each_bookie_or_becomes_one_ro
         assert f"bookie {bookie_id}: has no such entry" in str(caught.value)
     rows = collected(scan(spark, cluster.uri, ledgers=ledger_id, failOnDataLoss="false", **planted))
     assert rows == [(ledger_id, i, None if i in {5, 6} else b"%d" % i) for i in range(10)]
+    verify_it = ["pipeline", "verify", "--metadata", cluster.uri, "--ledgers", str(ledger_id)]
+    capfd.readouterr()
+    assert main(verify_it) == 1
+    assert "30 replicas of entries" in (printed := capfd.readouterr().out)
+    assert f"problems in ledgers {ledger_id}\n" in printed
+    assert main([*verify_it, "--json"]) == 1
+    told = json.loads(capfd.readouterr().out)
+    assert (told["sound"], told["problems"]["missing"], told["ledgers_with_problems"]) == (False, 6, [ledger_id])
 
 
 # --- export and ingest -----------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Rows to ledgers: published all at once, exactly once, and nothing is left behind."""
 
+import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import override
 import pytest
 from octavo.pipeline.datasets import Tags, dataset_store
 from octavo.pipeline.datasource import OctavoDataSource
-from octavo.pipeline.manifest import PublishedLedger
+from octavo.pipeline.manifest import Publication, PublishedLedger
 from octavo.pipeline.options import ClusterOptions, parse_sink_options
 from octavo.pipeline.sink import BatchSink, SinkColumns, StreamSink, TaskWritten, sink_columns
 from octavo.pipeline.writing import PIECE_ROWS_MAX
@@ -172,6 +173,36 @@ def test_a_commit_sweeps_what_losers_of_speculation_wrote_and_happens_once(sinks
     sink.abort(messages)
     assert [ledger.ledger_id for ledger in published(sinks.uri, "speculation")] == [winner]
     assert tagged(sinks.uri, "speculation") == {winner, other}, "what is published outlives an abort that comes late"
+
+
+def test_an_abort_deletes_what_the_job_wrote_whether_it_was_told_of_it_or_not(sinks: Up) -> None:
+    options = parse_sink_options({"metadata": sinks.uri, "dataset": "aborted"})
+    sink = BatchSink(options, SinkColumns("value", None), overwrite=False)
+    tags = {Tags.DATASET: b"aborted", Tags.JOB: sink._job.encode()}
+    done, _ = (write_ledger(sinks.uri, [b"x"], custom_metadata=tags) for _ in range(2))
+    other = write_ledger(sinks.uri, [b"x"], custom_metadata={**tags, Tags.JOB: b"another, under way"})
+    sink.abort([TaskWritten(0, None, (PublishedLedger(done, 1, 1),)), None])
+    assert tagged(sinks.uri, "aborted") == {other}
+    with pytest.raises(octavo.InvalidArgumentError, match="there is no dataset 'aborted'"):
+        published(sinks.uri, "aborted")
+
+
+def test_jobs_that_publish_at_the_same_time_all_get_in_once(sinks: Up) -> None:
+    jobs = {f"job {number}": [PublishedLedger(10 * number + part, 1, 1) for part in range(3)] for number in range(8)}
+
+    async def publish(job: str) -> list[bool]:
+        async with dataset_store(ClusterOptions(sinks.uri)) as datasets:
+            publication = Publication(jobs[job], job)
+            return [await datasets.publish("crowded", publication), await datasets.publish("crowded", publication)]
+
+    async def all_of_them(_client: octavo.Client) -> list[list[bool]]:
+        return await asyncio.gather(*map(publish, jobs))
+
+    assert with_client(sinks.uri, all_of_them) == [[True, False]] * len(jobs)
+    ledgers = published(sinks.uri, "crowded")
+    assert sorted(ledgers) == sorted(ledger for one in jobs.values() for ledger in one)
+    runs = {tuple(ledgers[start : start + 3]) for start in range(0, len(ledgers), 3)}
+    assert runs == set(map(tuple, jobs.values())), "what one job publishes stands together, in its order"
 
 
 def test_tasks_that_fail_are_tried_again_and_publish_once(spark: SparkSession, sinks: Up, tmp_path: Path) -> None:

@@ -102,15 +102,13 @@ def test_two_workers_read_and_write_and_the_jobs_run_under_spark_submit(
     spark: SparkSession, cluster: Up, master: str, tmp_path: Path
 ) -> None:
     ledger_id = write_ledger(cluster.uri, [b"%07d" % i * 20 for i in range(20_000)], sizes=(3, 3, 3))
-    told = json.loads(submit(tmp_path, master, PROGRAM, cluster.uri, str(ledger_id), "standalone").splitlines()[-1])
+    script = cluster.run("pipeline", "script").stdout.decode().strip()
+    printed = submit(tmp_path, master, PROGRAM, cluster.uri, str(ledger_id), "standalone", script)
+    verified, told = map(json.loads, printed.splitlines()[-2:])
+    assert (verified["sound"], verified["replicas"]) == (True, 60_000)
     assert told["rows"] == 20_000
     assert len(told["executors"]) == 2, told
     frame = scan(spark, cluster.uri, dataset="standalone")
     assert sorted(bytes(row.value) for row in frame.select("value").collect()) == [
         b"%07d" % i * 20 for i in range(20_000)
     ]
-    script = cluster.run("pipeline", "script").stdout.decode().strip()
-    verified = submit(
-        tmp_path, master, script, "verify", "--metadata", cluster.uri, "--ledgers", str(ledger_id), "--json"
-    )
-    assert json.loads(verified.splitlines()[-1])["replicas"] == 60_000

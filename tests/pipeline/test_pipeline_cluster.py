@@ -1,0 +1,43 @@
+"""From options to a client: passwords that every machine finds for itself, and paths that mean the same everywhere."""
+
+from pathlib import Path
+
+import pytest
+from octavo.pipeline.cluster import read_password, settled
+from octavo.pipeline.options import ClusterOptions
+from octavo.protocol.errors import InvalidArgumentError
+
+
+@pytest.mark.parametrize(
+    ("written", "password"),
+    [(b"secret", b"secret"), (b"secret\n", b"secret"), (b"secret\r\n", b"secret"), (b"a\n\n", b"a\n"), (b"", b"")],
+)
+def test_a_password_in_a_file_ends_before_one_newline(tmp_path: Path, written: bytes, password: bytes) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(written)
+    options = ClusterOptions("memory://", password_file=str(file))
+    assert read_password(options) == password
+    assert "secret" not in repr(options)
+
+
+def test_a_password_is_taken_from_the_variable_where_no_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ClusterOptions("memory://", password_variable="OCTAVO_OF_A_TEST")
+    assert read_password(options) == b""
+    monkeypatch.setenv("OCTAVO_OF_A_TEST", "secret ü")
+    assert read_password(options) == "secret ü".encode()
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"passwordFile .*/missing: No such file or directory; it must be"):
+        read_password(ClusterOptions("memory://", password_file=str(tmp_path / "missing")))
+
+
+def test_paths_mean_the_same_in_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = settled(ClusterOptions("sqlite:///data/metadata.db", password_file="password"))
+    assert (here.metadata_uri, here.password_file) == (
+        f"sqlite:///{tmp_path}/data/metadata.db", str(tmp_path / "password"),
+    )  # fmt: skip
+    assert settled(here) == here
+    for uri in ("zk://one:2181,two:2181/octavo", "sqlite:////var/metadata.db"):
+        assert settled(ClusterOptions(uri)).metadata_uri == uri
