@@ -290,7 +290,13 @@ class SimulatedFileSystem:
             lane = self.new_lane() if dedicated_thread else self.lane
             return SimulatedFile(self, path, found, lane, block_bytes=DIRECT_BLOCK_BYTES if direct else 1)
 
-        file: SimulatedFile = await self.run(self.lane, "create" if create else "open", path, act)
+        opening = self.run(self.lane, "create" if create else "open", path, act)
+        try:
+            file: SimulatedFile = await opening
+        except asyncio.CancelledError:
+            if not opening.cancelled() and opening.exception() is None:  # it had just been opened
+                self.open_files.pop(opening.result(), None)
+            raise
         return file
 
     async def list_directory(self, path: Path) -> list[str]:

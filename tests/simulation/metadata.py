@@ -60,6 +60,8 @@ class MetadataService:
         self.server = MemoryServer("simulated", rng=rng)
         self.on_ledger: Callable[[LedgerId, bytes | None], None] | None = None
         """Told of every version of every ledger's metadata; None: deleted."""
+        self.on_registered: Callable[[str, str], None] | None = None
+        """Told the process's name and the bookie's id of every registration."""
         self._handles: dict[SimulatedRecords, None] = {}
         self._bookies_before: deque[list[Record]] = deque(maxlen=4)
         self._bookies_now: list[Record] = []
@@ -238,9 +240,14 @@ class SimulatedRecords(RecordStore):
     async def create_in_session(
         self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
     ) -> Version | None:
-        version: Version | None = await self._ask(
-            lambda: self._server.create(kind, key, value, session, take_over=take_over), change=True
-        )
+        def serve() -> Version | None:
+            version = self._server.create(kind, key, value, session, take_over=take_over)
+            tell = self._service.on_registered
+            if version is not None and kind is Kind.BOOKIE and tell is not None:
+                tell(self.process.name, key)
+            return version
+
+        version: Version | None = await self._ask(serve, change=True)
         return version
 
     async def read(self, kind: Kind, key: str) -> Record | None:

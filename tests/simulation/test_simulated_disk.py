@@ -240,3 +240,19 @@ def test_planned_crash_counts_the_named_operations_only(host: Host, kind: str, r
 
     host.run(work)
     assert done == reached
+
+
+def test_opening_that_is_cancelled_in_the_moment_in_which_it_succeeds_leaves_nothing_open(host: Host) -> None:
+    async def work(filesystem: SimulatedFileSystem) -> int:
+        await (await make(filesystem)).close()
+        host.disk.settings.read_seconds = 0.0
+        same_moment = filesystem.run(None, "exists", FILE, lambda: None)
+        opening = asyncio.ensure_future(filesystem.open(FILE))
+        await asyncio.sleep(0)
+        await same_moment
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+        return len(filesystem.open_files)
+
+    assert host.run(work) == 0

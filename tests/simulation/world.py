@@ -193,7 +193,6 @@ class Machine:
             self._exit(process, f"cannot start: {error.message}")
             return
         self.bookie, self.ready, self.repairs = bookie, True, 0
-        self.ids[bookie.bookie_id] = None
         world.note(self.name, "ready")
         stopping = asyncio.ensure_future(stop.wait())
         broken = asyncio.ensure_future(bookie.broken())
@@ -319,6 +318,7 @@ class World:
         self.metadata = MetadataService(self.loop, self.network, self.rng_for("metadata"), self.trace)
         self.history = History()
         self.metadata.on_ledger = self._ledger_changed
+        self.metadata.on_registered = self._registered
         self.logs = LogJudge(self)
         self.machines = [Machine(self, f"bookie-{number}") for number in range(plan.bookies)]
         self.unlucky = self.machines[: plan.unlucky]
@@ -353,6 +353,11 @@ class World:
         if self.loop.halted is None and not self.loop.is_closed():
             self.note("checker", "%s", f"{type(violation).__name__}: {violation}")
             self.loop.halted = violation
+
+    def _registered(self, where: str, bookie_id: str) -> None:
+        for machine in self.machines:
+            if machine.name == where:  # also of a bookie that dies before it says that it is ready
+                machine.ids[bookie_id] = None
 
     def _ledger_changed(self, ledger_id: Any, value: bytes | None) -> None:
         try:
