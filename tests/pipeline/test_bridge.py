@@ -104,6 +104,7 @@ def test_a_consumer_that_takes_its_time_does_not_stop_the_loop() -> None:
         try:
             while True:
                 yield beats
+                await asyncio.sleep(0)
         finally:
             beating.cancel()
 
