@@ -262,6 +262,36 @@ async def space(folder: Path, filesystem: RealFileSystem, gigabytes: float) -> N
     await storage.close()
 
 
+async def compaction(folder: Path, filesystem: RealFileSystem) -> None:
+    """Lone adds beside a load, while logs of which two fifths count are compacted at the rate that bookies have."""
+    storage = await open_storage(folder, filesystem, entry_log_bytes=64 * MEBIBYTE)
+    writers = await fill(storage, 1.0, 10)
+    await storage.checkpoint()
+    load, lone = Writer(101), Writer(102)
+    slowest = []
+    for name in ("without compaction", "with compaction"):
+        stop = asyncio.Event()
+        loading = asyncio.ensure_future(keep_loading(storage, load, stop))
+        compacting = None
+        if name.startswith("with "):
+            for writer in writers[4:]:
+                await storage.delete(writer.ledger_id)
+            compacting = asyncio.ensure_future(storage.compact(0.8, RateLimiter(32 * MEBIBYTE)))
+        latencies = await lone_adds(storage, lone, 15)
+        if compacting is not None:
+            copied = storage.statistics().compaction_bytes_copied
+            say("copied meanwhile", copied / MEBIBYTE, "MiB")
+            compacting.cancel()
+            await asyncio.gather(compacting, return_exceptions=True)
+        stop.set()
+        await loading
+        say(f"lone adds under load, {name}: p50", percentile(latencies, 0.5) * 1000, "ms")
+        say(f"lone adds under load, {name}: p99.9", percentile(latencies, 0.999) * 1000, "ms")
+        slowest.append(percentile(latencies, 0.999))
+    say("p99.9 with compaction over p99.9 without", slowest[1] / slowest[0], "")
+    await storage.close()
+
+
 def disk_bytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
@@ -301,6 +331,7 @@ PARTS: dict[str, Callable[[Path, RealFileSystem, float], Awaitable[None]]] = {
     "journal": lambda folder, filesystem, _: journal_speed(folder, filesystem),
     "full": lambda folder, filesystem, _: full_journal(folder, filesystem),
     "pauses": lambda folder, filesystem, _: pauses(folder, filesystem),
+    "compaction": lambda folder, filesystem, _: compaction(folder, filesystem),
     "space": space,
     "bulk": bulk,
 }

@@ -331,6 +331,25 @@ async def test_a_client_that_does_not_take_its_answers_holds_up_nobody_and_littl
         assert answered == asked
 
 
+async def test_every_kind_of_answer_gives_back_the_memory_it_was_given(bookie: Bookie, client: RawClient) -> None:
+    await client.ask(add(7, seal(7, 0, [b"x"])))
+    key = key_of(8)
+    for _ in range(20):  # more than may run at a time: what is not given back would soon keep all others waiting
+        for request in (
+            read(7, 0, 0),
+            read(8, 0, 0, fence=True),
+            ListEntries(7, 0, 10),
+            ReadLac(7, b"", ReadFlag.NONE, 0, None, 0, 10, 1 << 20),
+            ReadLac(7, b"", ReadFlag.NONE, 0, None, 1, 10, 1 << 20),
+            ReadLac(8, key, ReadFlag.FENCE, 0, None, 0, 0, 0),
+            ReadLac(9, b"", ReadFlag.FENCE, 0, None, 0, 0, 0),  # refused
+        ):
+            async with asyncio.timeout(60):
+                await client.ask(request)
+    assert await client.ask(Ping()) == Pong()
+    assert bookie.server.answers.budget.held == 0
+
+
 async def test_info_tells_the_facts_that_the_document_lists(bookie: Bookie, client: RawClient) -> None:
     table = WIRE_DOCUMENT.split("| fact | is |")[1].split("\n\n")[0]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from octavo.bookie import answer_budget, answer_room
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.metadata import open_metadata_store
@@ -125,3 +126,23 @@ async def test_readers_that_do_not_take_what_they_asked_for_stop_no_writer() -> 
         assert bookie.server.storage.memory_bytes < before + CACHE_BYTES
         for reader in readers:
             reader.writer.transport.abort()
+
+
+async def test_a_reader_that_takes_nothing_for_long_loses_its_connection_and_what_it_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answer_budget, "STALLED_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(answer_budget, "STALLED_SECONDS_MIN", 0.0)
+    monkeypatch.setattr(answer_room, "WATCH_SECONDS", 0.01)
+    async with bookie_on(MemoryFileSystem()) as bookie, connected(bookie) as writer:
+        for number in range(40):
+            assert isinstance(await writer.ask(add(1, seal(1, number * 4, [bytes(16_000)] * 4))), Added)
+        async with connected(bookie) as reader:
+            reader.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(100):
+                reader.send(read(1, 0, 159, bytes_max=4 << 20))
+            async with asyncio.timeout(60):
+                while bookie.server.answers.put_out == 0 or len(bookie.server.connections) > 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        assert isinstance(await writer.ask(add(2, seal(2, 0, [b"goes on"]))), Added)
+        assert bookie.server.answers.budget.held == 0
