@@ -60,8 +60,10 @@ class OfflineCheck:
             manifest = decode_manifest(await read_file(self._filesystem, manifest_path))
         except FileNotFoundError:
             yield Finding(manifest_path, None, "missing")
-        except (ValueError, OSError) as error:
+        except ValueError as error:
             yield Finding(manifest_path, 0, str(error))
+        except OSError as error:
+            yield Finding(manifest_path, None, f"cannot be read: {error.strerror}")
         if manifest is not None:
             if manifest.doubt_stop is not None:
                 self.counts["in doubt"] = 1
@@ -151,15 +153,17 @@ class OfflineCheck:
                 path = self._layout.index / part_name(part_id)
                 try:
                     parts.append(await Part.open(self._filesystem, path, part_id))
+                    async for _, damage in parts[-1].verify():
+                        self.counts["index blocks"] += 1
+                        if damage is not None:
+                            damaged = True
+                            yield Finding(path, damage.offset, damage.what)
                 except IndexDamagedError as error:
                     damaged = True
                     yield Finding(path, error.offset, error.what)
-                    continue
-                async for _, damage in parts[-1].verify():
-                    self.counts["index blocks"] += 1
-                    if damage is not None:
-                        damaged = True
-                        yield Finding(path, damage.offset, damage.what)
+                except OSError as error:
+                    damaged = True
+                    yield Finding(path, None, f"cannot be read: {error.strerror}")
             if not damaged:  # what is readable of a damaged index may be older than what is not
                 async for finding in self._check_runs(parts, dict(manifest.logs)):
                     yield finding

@@ -316,14 +316,17 @@ async def test_check_goes_on_behind_a_file_that_cannot_be_read() -> None:
     one, other = [path for path in filesystem.files() if path.suffix == ".log"][:2]
     filesystem.damage(other, 100)
 
+    part = min(filesystem.files(DATA / "index"))
+
     class Unreadable(MemoryFileSystem):
         async def step(self, name: str, path: Path) -> None:
-            if name == "read" and path == one:
+            if name in {"read", "open"} and path in {one, part}:
                 raise OSError(errno.EIO, "Input/output error")
             await super().step(name, path)
 
     filesystem = copy_of(filesystem, Unreadable())
     found, _ = await findings(filesystem)
+    assert any(str(part) in line and "cannot be read" in line for line in found)
     assert any(str(one) in line and "cannot be read: Input/output error" in line for line in found)
     assert any(str(other) in line and "no intact entry" in line for line in found)
 
