@@ -1,5 +1,6 @@
 """``octavo cluster``: a cluster's metadata as a whole: make, look at, destroy."""
 
+import asyncio
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,7 +91,8 @@ async def destroy(
     if not yes:
         if not sys.stdin.isatty():
             raise CommandError("destroying a cluster loses all its ledgers; say --yes to do it without being asked")
-        typer.confirm(f"Destroy the cluster at {session.metadata_uri} and lose all its ledgers?", abort=True, err=True)
+        if not await _agreed(f"Destroy the cluster at {session.metadata_uri} and lose all its ledgers?"):
+            raise CommandError("nothing has been destroyed")
     deleted = 0
     with progress_bar("destroying", None) as progress:
 
@@ -104,3 +106,12 @@ async def destroy(
         print_json({"metadata": session.metadata_uri, "destroyed": True})
     else:
         print_line(f"the cluster at {session.metadata_uri} is destroyed")
+
+
+async def _agreed(question: str) -> bool:
+    """Ask at the terminal; anything but a yes is a no."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    # In a thread: a Ctrl-C must end the command while it waits.
+    answer = await asyncio.to_thread(sys.stdin.readline)
+    return answer.strip().lower() in {"y", "yes"}

@@ -1,6 +1,7 @@
 """Octavo's processes on ZooKeeper: the commands on a cluster, `octavo up`, and the script that runs a server."""
 
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import WAIT_SECONDS, Up, octavo
+from support.processes import OCTAVO, WAIT_SECONDS, Up, octavo
 from support.tree import ROOT
 from support.zookeeper import new_cluster_uri
 
@@ -45,6 +46,29 @@ def test_embedded_cluster_can_be_made_and_destroyed_too(tmp_path: Path) -> None:
     assert octavo("cluster", "init", "--json", "--metadata", uri).json["created"]
     assert octavo("cluster", "destroy", "--yes", "--metadata", uri).status == 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "told"),
+    [(b"n\n", 1, b"nothing has been destroyed"), (b"\x04", 1, b"nothing has been destroyed"), (b"y\n", 0, b"")],
+)
+def test_destroying_asks_at_a_terminal(tmp_path: Path, answer: bytes, status: int, told: bytes) -> None:
+    uri = f"sqlite:///{tmp_path}/metadata.db"
+    octavo("cluster", "init", "--metadata", uri)
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "r+b", buffering=0) as terminal, os.fdopen(theirs, "rb", buffering=0) as stdin:
+        terminal.write(answer)
+        done = subprocess.run(
+            [*OCTAVO, "cluster", "destroy", "--metadata", uri],
+            stdin=stdin,
+            capture_output=True,
+            timeout=WAIT_SECONDS,
+            check=False,
+        )
+    assert (done.returncode, b"lose all its ledgers? [y/N]" in done.stderr) == (status, True)
+    assert told in done.stderr
+    assert b"internal error" not in done.stderr
+    assert (tmp_path / "metadata.db").exists() == (status == 1)
 
 
 def test_cluster_on_zookeeper_works_and_keeps_its_data(up: Up, uri: str, tmp_path: Path) -> None:

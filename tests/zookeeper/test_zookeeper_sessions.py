@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import random
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -13,8 +14,8 @@ from octavo.bookie.logs import configure_logging
 from octavo.metadata import BookieState, Fragment, MetadataStore
 from octavo.metadata.handle import RecordMetadataStore
 from octavo.metadata.zookeeper_layout import encode_layout
-from octavo.metadata.zookeeper_messages import delete, set_value
-from octavo.metadata.zookeeper_open import open_zookeeper_store
+from octavo.metadata.zookeeper_messages import NO_AUTH, children, delete, get, set_value
+from octavo.metadata.zookeeper_open import connect_records, destroy_zookeeper_store, open_zookeeper_store
 from octavo.protocol.errors import (
     InvalidArgumentError,
     LeaseLostError,
@@ -24,9 +25,9 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId, EntryId
 from support.ledger_metadata import bookie_ids, open_ledger
-from support.metadata_clusters import new_ledger, registration, soon, until
+from support.metadata_clusters import cookie, new_ledger, registration, soon, until
 from support.zookeeper import QUICK, Opener, expire_session, records_of, shared_server
-from support.zookeeper_proxy import CHILDREN, EXISTS, GET, SYNC, ZooKeeperProxy
+from support.zookeeper_proxy import CHILDREN, EXISTS, GET, MULTI, SYNC, ZooKeeperProxy
 from zookeeper_server import ServerGroup, Settings
 
 # --- logging -------------------------------------------------------------------------------------------------------
@@ -220,6 +221,33 @@ async def test_cluster_that_is_not_there_is_made_only_when_asked(uri: str) -> No
         await soon(open_zookeeper_store(uri))
 
 
+@pytest.mark.parametrize("lost", ["request", "answer"])
+async def test_cluster_is_made_once_also_when_the_answer_is_lost(
+    uri: str, proxy: ZooKeeperProxy, open_store: Opener, lost: str
+) -> None:
+    proxy.lose_request, proxy.lose_answer = (MULTI, None) if lost == "request" else (None, MULTI)
+    store = await soon(open_store(f"zk://127.0.0.1:{proxy.port}/{uri.rpartition('/')[2]}"))
+    assert proxy.lost.is_set()
+    assert await (await open_store(uri)).cluster_id() == await store.cluster_id()
+
+
+async def test_destroying_that_was_interrupted_is_seen_and_finished(uri: str, open_store: Opener) -> None:
+    store = await open_store(uri)
+    await new_ledger(store)
+    await store.close()
+
+    def interrupt(_deleted: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await destroy_zookeeper_store(uri, on_deleted=interrupt)
+    with pytest.raises(MetadataError, match="being destroyed; finish it with `octavo cluster destroy`"):
+        await open_store(uri)
+    await destroy_zookeeper_store(uri, on_deleted=lambda _deleted: None)
+    with pytest.raises(MetadataUnavailableError, match="there is no cluster"):
+        await open_zookeeper_store(uri)
+
+
 async def test_handle_notices_that_its_cluster_has_been_replaced(
     store: RecordMetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
 ) -> None:
@@ -327,6 +355,35 @@ async def test_without_the_credentials_nothing_is_given_away(
         monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", wrong)
         with pytest.raises(UnauthorizedError, match=r"no access to .*OCTAVO_ZOOKEEPER_AUTH"):
             await soon(open_store(uri))
+
+
+async def test_every_node_is_for_who_shows_the_credentials(
+    uri: str, open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", "digest:octavo:secret")
+    store = await open_store(uri)
+    await new_ledger(store)
+    await store.create_document("a/b", b"")
+    await store.create_cookie(cookie("b1"))
+    await store.register_bookie(registration("b1"))
+    assert await store.try_lock("lock", holder="b1") is not None
+    monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", "")
+    stranger = connect_records(uri, lease_seconds=2.0, operation_seconds=15.0, rng=random.Random(7))
+    seen: list[str] = []
+
+    async def walk(path: str) -> None:
+        for name in await records_of(store).nodes.children(path) or []:
+            await walk(f"{path}/{name}")
+        (read, listed) = await stranger.nodes.ask(get(path), children(path))
+        assert (path, read.code, listed.code) == (path, NO_AUTH, NO_AUTH)
+        seen.append(path.removeprefix(stranger.paths.root))
+
+    try:
+        await walk(stranger.paths.root)
+    finally:
+        await stranger.close()
+    for kind in ("/ledgers/0000/000/000/000/000/", "/documents/a%2Fb/guard-", "/cookies/b1/", "/bookies/", "/locks/"):
+        assert [path for path in seen if path.startswith(kind)], kind
 
 
 async def test_credentials_that_make_no_sense_are_refused_and_not_repeated(
