@@ -14,7 +14,7 @@ from octavo.bookie.logs import configure_logging
 from octavo.metadata import BookieState, Fragment, MetadataStore
 from octavo.metadata.handle import RecordMetadataStore
 from octavo.metadata.zookeeper_layout import encode_layout
-from octavo.metadata.zookeeper_messages import NO_AUTH, children, delete, get, set_value
+from octavo.metadata.zookeeper_messages import NO_AUTH, OK, children, delete, get, set_value
 from octavo.metadata.zookeeper_open import connect_records, destroy_zookeeper_store, open_zookeeper_store
 from octavo.protocol.errors import (
     InvalidArgumentError,
@@ -362,7 +362,13 @@ async def test_every_node_is_for_who_shows_the_credentials(
 ) -> None:
     monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", "digest:octavo:secret")
     store = await open_store(uri)
-    await new_ledger(store)
+    gone, _ = await new_ledger(store)
+    await store.delete_ledger(gone)
+    (answer,) = await records_of(store).nodes.ask(
+        delete(f"{records_of(store).paths.root}/ledgers/0000/000/000/000/000", -1)
+    )
+    assert answer.code == OK
+    await new_ledger(await open_store(uri))  # makes but one folder, right before the ledger
     await store.create_document("a/b", b"")
     await store.create_cookie(cookie("b1"))
     await store.register_bookie(registration("b1"))
