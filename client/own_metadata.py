@@ -18,9 +18,7 @@ from octavo.protocol.ids import EntryId
 
 
 class OwnMetadata:
-    """See the module. ``ledger``: as just created. ``on_taken`` hears why the ledger is the writer's no more, also
-    while nothing is added; maybe repeatedly.
-    """
+    """See the module. ``ledger``: as just created."""
 
     def __init__(
         self,
@@ -28,12 +26,10 @@ class OwnMetadata:
         *,
         store: MetadataStore,
         retry_seconds: float,
-        on_taken: Callable[[OctavoError], None],
     ) -> None:
         self._ledger = ledger
         self._store = store
         self._retry_seconds = retry_seconds
-        self._on_taken = on_taken
         self._closing = False
 
     @property
@@ -43,12 +39,15 @@ class OwnMetadata:
 
     # --- news ---------------------------------------------------------------------------------------------------------
 
-    async def watch(self) -> None:
-        """Notice that the ledger is deleted or taken over. Ends with the watch, or when cancelled."""
+    async def watch(self, on_taken: Callable[[OctavoError], None]) -> None:
+        """Notice that the ledger is deleted or taken over: ``on_taken`` hears why it is the writer's no more, maybe
+        repeatedly. Ends with the watch, or when cancelled."""
         try:
             async with self._store.watch_ledger(self.value.ledger_id) as watch:
                 async for ledger in watch:
-                    self._changed(ledger)
+                    reason = self._changed(ledger)
+                    if reason is not None:
+                        on_taken(reason)
         except OctavoError:
             # The store is closed, or holds something that cannot be understood: the next change of the metadata,
             # that of closing at the latest, meets the same and tells it to the caller.
@@ -57,26 +56,27 @@ class OwnMetadata:
     def heed_no_more_news(self) -> None:
         """From now on only :meth:`close` says how things stand."""
         self._closing = True
-        # Whoever heard them is not held any longer: no cycle is left for the garbage collector.
-        self._on_taken = _nobody_hears
 
-    def deleted(self) -> None:
-        """The ledger has been deleted, as is known without a watch's news."""
-        self._changed(None)
+    def deleted(self) -> OctavoError | None:
+        """The ledger has been deleted, as is known without a watch's news: what that is for the writer, or None when it
+        is closing and will see."""
+        return self._changed(None)
 
-    def _changed(self, ledger: Versioned[LedgerMetadata] | None) -> None:
+    def _changed(self, ledger: Versioned[LedgerMetadata] | None) -> OctavoError | None:
+        """Take note; why the ledger is the writer's no more, if so."""
         if self._closing:
-            return
+            return None
         if ledger is None:
-            self._on_taken(NoSuchLedgerError(f"ledger {self.value.ledger_id} has been deleted"))
-        elif ledger.value.state is not LedgerState.OPEN:
+            return NoSuchLedgerError(f"ledger {self.value.ledger_id} has been deleted")
+        if ledger.value.state is not LedgerState.OPEN:
             self._ledger = ledger
             done = "been recovered and closed" if ledger.value.is_closed else "begun to be recovered"
-            self._on_taken(LedgerFencedError(f"ledger {self.value.ledger_id} has {done} by another client"))
-        elif ledger.value.last_fragment == self.value.last_fragment:
+            return LedgerFencedError(f"ledger {self.value.ledger_id} has {done} by another client")
+        if ledger.value.last_fragment == self.value.last_fragment:
             # Older fragments may have been repaired. The last one is ours: another one is news from before our latest
             # change, or of one whose answer is still to come.
             self._ledger = ledger
+        return None
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -103,7 +103,3 @@ class OwnMetadata:
         self._ledger = await update_ledger(
             self._store, value.ledger_id, change, writer_token=value.writer_token, known=self._ledger
         )
-
-
-def _nobody_hears(_error: OctavoError) -> None:
-    """There is no news any more."""

@@ -83,7 +83,7 @@ class LedgerWriter:
         """``ledger``: as just created, empty and OPEN. ``on_close`` is called once closing has ended, however it
         ended; ``on_failure`` when the writer fails, in that step.
         """
-        self._own = OwnMetadata(ledger, store=store, retry_seconds=options.resend_delay_seconds, on_taken=self._fail)
+        self._own = OwnMetadata(ledger, store=store, retry_seconds=options.resend_delay_seconds)
         self._secrets = secrets
         self._pool = pool
         self._placer = placer
@@ -335,7 +335,7 @@ class LedgerWriter:
         self._work = work = Work(supervisor, replication, sealer, lac_teller)
         self._pipeline = replication.pipeline
         self._waiting = deque()
-        supervisor.start(self._own.watch())
+        supervisor.start(self._own.watch(self._fail))
         return work
 
     def _push(self, work: Work, payloads: Sequence[bytes]) -> None:
@@ -378,7 +378,9 @@ class LedgerWriter:
 
     def ledger_deleted(self) -> None:
         """The ledger has been deleted by this very client, which need not wait for a watch's news."""
-        self._own.deleted()
+        deleted = self._own.deleted()
+        if deleted is not None:
+            self._fail(deleted)
 
     # --- failing ----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ _crc32c: Callable[[bytes], int] = google_crc32c.value
 
 _CHECKSUM_KEY: Final = "crc32c"
 
-_quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
+encode_text: Callable[[str], str] = json.encoder.encode_basestring_ascii
+"""A text as it stands in a stored object, quoted."""
 
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -119,11 +120,6 @@ class FieldReader:
     def damaged(self, reason: str | OctavoError) -> MetadataError:
         """The error to raise for a value that cannot be what was written."""
         return MetadataError(f"{self._what}: the stored metadata are damaged ({reason})")
-
-
-def encode_text(text: str) -> str:
-    """``text`` as it stands in a stored object, quoted."""
-    return _quoted(text)
 
 
 def encode_bytes(value: bytes) -> str:

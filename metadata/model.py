@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -265,6 +266,7 @@ def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> st
     return None
 
 
+@lru_cache(maxsize=4096)
 def is_bookie_id(text: str) -> bool:
     """Whether ``text`` can be a bookie's id: 1 to 128 letters, digits and ``._:-`` (it becomes part of keys and
     paths)."""

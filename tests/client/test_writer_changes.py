@@ -164,7 +164,7 @@ async def test_an_idle_writer_changes_no_metadata(cluster: FakeCluster) -> None:
 async def test_a_writer_whose_ledger_is_being_recovered_finds_out_when_it_changes_the_ensemble(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OwnMetadata, "watch", asyncio.Event().wait)  # no news but by its own change
+    monkeypatch.setattr(OwnMetadata, "watch", lambda *_: asyncio.Event().wait())  # no news but by its own change
     ledger = await cluster.writer(3, 3, 3, **HASTY)
     await ledger.add(b"x")
     await update_ledger(cluster.store, ledger.id, BeginRecovery(), writer_token="other")
