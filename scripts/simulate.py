@@ -7,6 +7,7 @@ python scripts/simulate.py --minutes 10            a campaign from a seed of the
 python scripts/simulate.py 42 --shrink             look for less that fails in the same way
 python scripts/simulate.py 1-200 --canary NAME     with a known defect put back
 python scripts/simulate.py 1-200 --canary all      the first seed that finds each of them
+python scripts/simulate.py 1-50 --siege takeover   no faults but sieges of one kind
 """
 
 import argparse
@@ -26,6 +27,7 @@ from simulation.campaign import Finding, Order, Report, find, processors, run_or
 from simulation.canaries import CANARIES  # noqa: E402
 from simulation.plan import DISTURBANCES  # noqa: E402
 from simulation.record import Record  # noqa: E402
+from simulation.siege_moves import SIEGES  # noqa: E402
 from simulation.universe import Outcome  # noqa: E402
 
 PROGRESS_SECONDS = 30.0
@@ -41,6 +43,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="go on from the first seed for so long")
     parser.add_argument("--jobs", type=int, default=0, help="processes; default: all processors, 1 for a single seed")
     parser.add_argument("--canary", choices=["all", *sorted(CANARIES)], help="put a known defect back")
+    parser.add_argument("--siege", choices=sorted(SIEGES), help="no faults but sieges of this kind")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="a setting of the plan")
     parser.add_argument("--without", action="append", default=[], choices=DISTURBANCES, help="leave a fault out")
     parser.add_argument("--shrink", action="store_true", help="look for a smaller universe that fails alike")
@@ -52,8 +55,8 @@ def parse() -> argparse.Namespace:
         parser.error("give a seed, a range of seeds, or --minutes")
     if arguments.canary == "all" and arguments.seeds is None:
         parser.error("--canary all needs a range of seeds")
-    if arguments.record is not None and (arguments.canary or arguments.set or arguments.without):
-        parser.error("a record is of seeds as they are: no --canary, --set or --without")
+    if arguments.record is not None and (arguments.canary or arguments.siege or arguments.set or arguments.without):
+        parser.error("a record is of seeds as they are: no --canary, --siege, --set or --without")
     return arguments
 
 
@@ -73,7 +76,7 @@ def orders(arguments: argparse.Namespace) -> Iterator[Order]:
     else:
         numbers = iter(seed_range(arguments.seeds))
     for number in numbers:
-        yield Order(number, arguments.canary, settings, tuple(arguments.without))
+        yield Order(number, arguments.canary, arguments.siege, settings, tuple(arguments.without))
 
 
 def tell_failure(order: Order, outcome: Outcome, *, lines_max: int) -> None:

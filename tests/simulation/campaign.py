@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from simulation.canaries import CANARIES
-from simulation.plan import Plan, draw_plan
+from simulation.plan import Plan, besiege, draw_plan
 from simulation.universe import Outcome, run_universe
 
 COVERAGE = {
@@ -27,6 +27,8 @@ class Order:
 
     seed: int
     canary: str | None = None
+    siege: str | None = None
+    """The only fault there is to be; None: those that the seed draws."""
     settings: dict[str, int] = field(default_factory=dict)
     """Field of the plan -> value."""
     without: tuple[str, ...] = ()
@@ -35,6 +37,8 @@ class Order:
     def plan(self) -> Plan:
         """The plan to run."""
         plan = draw_plan(random.Random(f"{self.seed} plan"))
+        if self.siege is not None:
+            plan = besiege(plan, self.siege)
         known = {known.name for known in fields(Plan)}
         for name in self.settings:
             if name not in known:
@@ -48,6 +52,7 @@ class Order:
         words = [f"make simulate SEED={self.seed}"]
         extra = [f"--set {name}={value}" for name, value in self.settings.items()]
         extra += [f"--without '{name}'" for name in self.without]
+        extra += [f"--siege '{self.siege}'"] if self.siege else []
         extra += [f"--canary {self.canary}"] if self.canary else []
         return " ".join([*words, *([f'OPTIONS="{" ".join(extra)}"'] if extra else [])])
 

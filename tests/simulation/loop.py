@@ -22,6 +22,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Any, NoReturn, Self
+from weakref import ref
 
 STEPS_MAX = 3_000_000
 """Callbacks of one universe above which something runs round in circles."""
@@ -113,6 +114,8 @@ class Process:
         self.alive = True
         self.context = Context()
         self.steps = 0
+        self.children: list[ref[SimulatedTask]] = []
+        """Every task it has begun: asking asyncio means looking at those of all universes of this interpreter."""
         self.die_at_step = -1
         """The step after which it is killed by ``on_step_death``; negative: none."""
         self.on_step_death: Callable[[], None] | None = None
@@ -262,6 +265,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
     ) -> SimulatedTask:
         task = SimulatedTask(coro, loop=self, name=name, context=context)
         task.process = self.current
+        task.process.children.append(ref(task))
         return task
 
     def tasks(self) -> list[SimulatedTask]:
@@ -270,9 +274,11 @@ class SimulationLoop(asyncio.BaseEventLoop):
 
     def bury(self, process: Process) -> None:
         """Keep the tasks of a dead process from being collected, which would run their clean-up code."""
-        for task in asyncio.all_tasks(self):
-            if isinstance(task, SimulatedTask) and task.process is process:
+        for reference in process.children:
+            task = reference()
+            if task is not None and not task.done():
                 self._graveyard.append(task)
+        process.children.clear()
 
     # --- network ---------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 from octavo.client.options import ClientOptions
 from simulation.disk import DiskSettings
 from simulation.network import NetworkSettings
-from simulation.siege_moves import SIEGES
+from simulation.siege_moves import DRAWN
 
 DISTURBANCES = (
     "siege",
@@ -106,8 +106,10 @@ class Plan:
     rolling_restart: bool = False
     operator: bool = True
     """Whether somebody repairs refusing bookies while faults go on; once all is healed, somebody does in any case."""
-    sieges: tuple[str, ...] = tuple(SIEGES)
+    sieges: tuple[str, ...] = DRAWN
     """Which sieges there are."""
+    steady: bool = False
+    """Whether writers go on adding whatever has been acknowledged; else they wait now and then."""
     recoverers_apart: bool = False
     """Whether recoverers are processes of their own; else they share the writers' connections."""
     clients_die: bool = False
@@ -129,6 +131,18 @@ class Plan:
 
 
 QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 2, 1), (2, 2, 1), (4, 3, 2), (5, 3, 2), (3, 3, 1), (1, 1, 1))
+
+
+def besiege(plan: Plan, siege: str) -> Plan:
+    """The same universe with nothing but sieges of one kind, and what they need to come about."""
+    plan.disturbances, plan.sieges, plan.disturbance_every_seconds = {"siege": 1.0}, (siege,), 0.3
+    plan.bookies = max(plan.bookies, plan.quorums[0] + 1)
+    plan.unlucky = min(plan.quorums[2] - 1, 1)
+    plan.safety_seconds = max(plan.safety_seconds, 4.0)
+    plan.recoverers, plan.recoverers_apart, plan.operator = max(plan.recoverers, 1), True, True
+    plan.network.spike_chance = plan.network.split_chance = plan.disk.spike_chance = 0.0
+    plan.steady, plan.options = True, {**plan.options, "window_entries": 1000, "window_bytes": 65536}
+    return plan
 
 
 def draw_plan(rng: random.Random) -> Plan:
@@ -190,7 +204,7 @@ def draw_plan(rng: random.Random) -> Plan:
         plan.bookie["compaction_major_seconds"] = 0.5
         if rng.random() < 0.4:
             plan.disturbances["metadata list nothing"] = 2.0
-    plan.sieges = tuple(rng.sample(list(SIEGES), rng.choice((1, 2, len(SIEGES)))))
+    plan.sieges = tuple(rng.sample(DRAWN, rng.choice((1, 2, len(DRAWN)))))
     plan.operator = rng.random() < 0.7
     if "long absence" in plan.disturbances:
         plan.recoverers = max(plan.recoverers, 1)

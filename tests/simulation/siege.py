@@ -44,6 +44,9 @@ class Siege:
             "delay recoverer": self._delay_recoverer,
             "delay metadata": self._delay_metadata,
             "hold up member": self._hold_up,
+            "stall member": self._stall,
+            "kill member": self._kill_member,
+            "cut off member": self._cut_off,
             "lose member": self._lose_member,
             "slow member's disk": self._slow_disk,
             "member cannot read": self._read_errors,
@@ -155,6 +158,23 @@ class Siege:
         if process is not None:
             process.pause()
             self._nemesis.for_a_while(0.1, 2.0, process.resume)
+
+    def _stall(self, target: Target) -> None:
+        process = self._member(target).process
+        if process is not None:
+            process.pause()
+            self._nemesis.for_a_while(0.4, 2.5, process.resume)
+
+    def _kill_member(self, target: Target) -> None:
+        machine = self._member(target)
+        machine.kill()
+        machine.start_later(self._rng.uniform(0.5, 3.0))
+
+    def _cut_off(self, target: Target) -> None:
+        """No client hears of it for some seconds."""
+        machine = self._member(target)
+        for host in self._world.hosts:
+            self._block(machine.name, host.name, 1.5, 4.0)
 
     def _lose_member(self, target: Target) -> None:
         machine, rng = self._member(target), self._rng

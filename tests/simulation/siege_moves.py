@@ -20,6 +20,9 @@ class Move(NamedTuple):
 NEEDS_BUDGET = frozenset({"wipe member", "rot in member"})
 """Moves for machines of the fault budget only."""
 
+DRAWN = ("takeover", "replacement", "succession", "disks", "pile-up")
+"""Sieges that the plan of a seed may have by itself; the others are had by asking for them."""
+
 SIEGES: dict[str, tuple[Move, ...]] = {
     "takeover": (
         # A writer that lives is believed dead, and does not hear of it; what it has sent is still under way.
@@ -40,6 +43,21 @@ SIEGES: dict[str, tuple[Move, ...]] = {
         Move("lose member", earliest=0.05, latest=0.3),
         Move("lose member", 0.2, latest=1.0),
         Move("kill writer", 0.4, earliest=0.2, latest=1.5),
+    ),
+    "exchange": (
+        # The loss of one bookie is noticed at once, while another has not confirmed anything for long.
+        Move("stall member", latest=0.0),
+        Move("delay metadata", 0.7, latest=0.1),
+        Move("kill member", earliest=0.1, latest=0.4),
+        Move("kill writer", 0.3, earliest=0.6, latest=2.0),
+    ),
+    "lost disk": (
+        # The writer is gone, so are the disks of one bookie, another cannot be reached, and one more lags behind.
+        Move("delay writer's adds", 0.8, latest=0.0),
+        Move("wipe member", earliest=0.2, latest=0.3),
+        Move("cut off member", 0.9, earliest=0.2, latest=0.3),
+        Move("cut off member", 0.3, earliest=0.2, latest=0.3),
+        Move("kill writer", earliest=0.3, latest=0.4),
     ),
     "succession": (
         # The writer is gone, so is one of its bookies, and who takes over may not live either.

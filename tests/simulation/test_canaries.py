@@ -34,6 +34,15 @@ def test_known_defect_is_found_and_the_same_seed_passes_without_it(canary: str) 
     assert sound.returncode == 0, sound.stdout[-5_000:]
 
 
+def test_siege_finds_what_needs_many_seeds_otherwise() -> None:
+    siege = ("12", "--siege", "takeover")
+    broken = simulate(*siege, "--canary", "reads-do-not-fence")
+    assert broken.returncode == 1
+    assert "seed 12 failed: Violation I7: " in broken.stdout
+    sound = simulate(*siege)
+    assert sound.returncode == 0, sound.stdout[-5_000:]
+
+
 def test_ten_canaries_are_kept_alive() -> None:
     assert len(CHEAPEST) >= 10
     assert CHEAPEST.keys() <= CANARIES.keys()

@@ -110,7 +110,7 @@ class Writing:
                 if self._cancels and rng.random() < 0.1:
                     asyncio.get_running_loop().call_later(rng.uniform(0, 0.01), task.cancel)
             done += burst
-            if rng.random() < 0.5 and pending:
+            if rng.random() < 0.5 and pending and not world.plan.steady:
                 await asyncio.wait(
                     list(pending), return_when=rng.choice((asyncio.ALL_COMPLETED, asyncio.FIRST_COMPLETED))
                 )
