@@ -345,6 +345,8 @@ async def main() -> None:
     options = parser.parse_args()
     filesystem = RealFileSystem()
     folder = options.folder / "bench-storage"
+    if folder.exists():
+        parser.error(f"{folder} is there already; if a run that was broken off has left it, remove it")
     try:
         for name in options.parts:
             (folder / name).mkdir(parents=True)

@@ -78,6 +78,16 @@ async def test_expired_session_loses_its_leases_and_nothing_else(
         assert await until(watch, lambda found: found is not None and found.version == version) == (changed, version)
 
 
+async def test_holders_are_told_of_an_expired_session_long_before_the_next_renewal_is_due(
+    uri: str, open_store: Opener
+) -> None:
+    store = await open_store(uri, lease_seconds=90.0)
+    lease = await store.register_bookie(registration("b1"))
+    await expire_session(records_of(store))
+    async with asyncio.timeout(10):  # a renewal is due after thirty seconds
+        await lease.wait_lost()
+
+
 async def test_session_that_was_out_of_reach_for_too_long_has_expired(
     open_store: Opener, uri: str, proxy: ZooKeeperProxy, other: MetadataStore
 ) -> None:
