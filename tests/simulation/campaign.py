@@ -38,7 +38,7 @@ class Order:
         """The plan to run."""
         plan = draw_plan(random.Random(f"{self.seed} plan"))
         if self.siege is not None:
-            plan = besiege(plan, self.siege)
+            plan = besiege(plan, self.siege, random.Random(f"{self.seed} siege {self.siege}"))
         known = {known.name for known in fields(Plan)}
         for name in self.settings:
             if name not in known:

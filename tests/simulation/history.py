@@ -35,6 +35,8 @@ class LedgerHistory:
     """Whether its writer gives no sign of life at this moment, as others see it."""
     writer: str = ""
     """The process that writes it."""
+    adding: bool = False
+    """Whether its writer has adds to make yet."""
     suspected: bool = False
     """Whether others take its writer for dead at this moment, rightly or not."""
     payloads: list[bytes] = field(default_factory=list)

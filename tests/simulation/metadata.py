@@ -38,6 +38,9 @@ class MetadataFaults:
     lose_answer_chance: float = 0.0
     """The request is served and the answer never arrives."""
     lose_request_chance: float = 0.0
+    slow_change_seconds: float = 0.0
+    """Longest additional time that a change takes before it is made: more than one server has to agree to it, and
+    to none of the reads."""
     stale_bookies_chance: float = 0.0
     """The list of bookies is that of some moments ago."""
     list_nothing_chance: float = 0.0
@@ -117,6 +120,9 @@ class MetadataService:
             self._give_up(process, answer)
         else:
             due = loop.now + self.network.delay(home, ADDRESS)
+            if change and faults.slow_change_seconds:
+                self.trace.count("metadata: slow change")
+                due += draw() * faults.slow_change_seconds
             loop.call_process(loop.world, due, self._serve, process, home, serve, answer, change)
         return answer
 

@@ -56,6 +56,7 @@ class Nemesis:
             "metadata down": self._metadata_down,
             "metadata loses answers": self._metadata_chance("lose_answer_chance"),
             "metadata loses requests": self._metadata_chance("lose_request_chance"),
+            "metadata changes slowly": self._metadata_slow,
             "stale bookies": self._metadata_chance("stale_bookies_chance"),
             "late watches": self._late_watches,
             "lost watches": self._metadata_chance("lose_watch_chance"),
@@ -441,6 +442,19 @@ class Nemesis:
             self.for_a_while(0.5, 3.0, lambda: setattr(faults, name, 0.0))
 
         return strike
+
+    def _metadata_slow(self) -> None:
+        self.slow_metadata(self.rng.choice((0.2, 0.6, 1.5)))
+
+    def slow_metadata(self, seconds: float) -> None:
+        """Changes take up to so much longer for a while; reads do not."""
+        faults = self.world.metadata.faults
+        faults.slow_change_seconds = seconds
+
+        def heal() -> None:
+            faults.slow_change_seconds = 0.0
+
+        self.for_a_while(0.5, 3.0, heal)
 
     def _late_watches(self) -> None:
         faults = self.world.metadata.faults

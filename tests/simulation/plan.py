@@ -11,7 +11,7 @@ from typing import Any
 from octavo.client.options import ClientOptions
 from simulation.disk import DiskSettings
 from simulation.network import NetworkSettings
-from simulation.siege_moves import DRAWN
+from simulation.siege_moves import DRAWN, NEEDS_EVERY_MEMBER
 
 DISTURBANCES = (
     "siege",
@@ -43,6 +43,7 @@ DISTURBANCES = (
     "metadata down",
     "metadata loses answers",
     "metadata loses requests",
+    "metadata changes slowly",
     "stale bookies",
     "late watches",
     "lost watches",
@@ -133,7 +134,28 @@ class Plan:
 QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 2, 1), (2, 2, 1), (4, 3, 2), (5, 3, 2), (3, 3, 1), (1, 1, 1))
 
 
-def besiege(plan: Plan, siege: str) -> Plan:
+EVERY_MEMBER = ((2, 2, 2), (3, 3, 3), (3, 2, 2))
+"""Quorums with which an entry is acknowledged once all of its write set have it, and there is more than one of them."""
+
+
+def require_every_member(plan: Plan, rng: random.Random) -> None:
+    """The same universe with ledgers that need every member of their ensembles, somebody to take the place of one that
+    is lost, and writers that go on adding meanwhile; no copy is lost for good."""
+    if plan.quorums not in EVERY_MEMBER:
+        plan.quorums = rng.choice(EVERY_MEMBER)
+    plan.bookies = plan.quorums[0] + rng.choice((1, 1, 2))
+    plan.unlucky = 0
+    plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in NEEDS_BUDGET}
+    plan.steady, plan.adds = True, max(plan.adds, 100)
+    plan.options = {
+        **plan.options,
+        "window_entries": max(plan.options["window_entries"], 100),
+        "bookie_loss_seconds": rng.choice((0.05, 0.05, 0.5)),
+        "request_timeout_seconds": rng.choice((1.0, 3.0)),
+    }
+
+
+def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
     """The same universe with nothing but sieges of one kind, and what they need to come about."""
     plan.disturbances, plan.sieges, plan.disturbance_every_seconds = {"siege": 1.0}, (siege,), 0.3
     plan.bookies = max(plan.bookies, plan.quorums[0] + 1)
@@ -142,6 +164,8 @@ def besiege(plan: Plan, siege: str) -> Plan:
     plan.recoverers, plan.recoverers_apart, plan.operator = max(plan.recoverers, 1), True, True
     plan.network.spike_chance = plan.network.split_chance = plan.disk.spike_chance = 0.0
     plan.steady, plan.options = True, {**plan.options, "window_entries": 1000, "window_bytes": 65536}
+    if siege in NEEDS_EVERY_MEMBER:
+        require_every_member(plan, rng)
     return plan
 
 
@@ -205,6 +229,8 @@ def draw_plan(rng: random.Random) -> Plan:
         if rng.random() < 0.4:
             plan.disturbances["metadata list nothing"] = 2.0
     plan.sieges = tuple(rng.sample(DRAWN, rng.choice((1, 2, len(DRAWN)))))
+    if len(plan.sieges) < len(DRAWN) and not NEEDS_EVERY_MEMBER.isdisjoint(plan.sieges):
+        require_every_member(plan, rng)
     plan.operator = rng.random() < 0.7
     if "long absence" in plan.disturbances:
         plan.recoverers = max(plan.recoverers, 1)

@@ -41,8 +41,10 @@ class Siege:
         self._moves = {
             "deafen writer": self._deafen_writer,
             "delay writer's adds": self._delay_adds,
+            "delay member's answers": self._delay_answers,
             "delay recoverer": self._delay_recoverer,
             "delay metadata": self._delay_metadata,
+            "slow changes of metadata": self._slow_changes,
             "hold up member": self._hold_up,
             "stall member": self._stall,
             "kill member": self._kill_member,
@@ -67,6 +69,7 @@ class Siege:
             ledger for ledger in world.history.ledgers.values() if ledger.end is None and not ledger.delete_asked
         ]
         ledgers = [ledger for ledger in ledgers if not ledger.orphaned] or ledgers
+        ledgers = [ledger for ledger in ledgers if ledger.adding] or ledgers
         if not ledgers or world.loop.now < self._next_at:
             return
         self._next_at = world.loop.now + rng.uniform(*PAUSE_SECONDS)
@@ -137,6 +140,12 @@ class Siege:
         else:
             self._block(source, member, 0.1, 2.0)
 
+    def _delay_answers(self, target: Target) -> None:
+        """All that one member tells clients is late, and nothing is lost: nobody takes it for dead."""
+        member, seconds = self._member(target).name, self._rng.choice((0.2, 0.5, 1.0))
+        for host in self._world.hosts:
+            self._delay(member, host.name, seconds, 0.5, 2.5)
+
     def _delay_recoverer(self, target: Target) -> None:
         """Of every other client, the link from one member, or to it."""
         member, outwards = self._member(target).name, self._rng.random() < 0.5
@@ -150,6 +159,9 @@ class Siege:
             self._delay(*pair, self._rng.choice((0.1, 0.5, 1.5)), 0.5, 3.0)
         else:
             self._block(*pair, 0.3, 2.0)
+
+    def _slow_changes(self, target: Target) -> None:
+        self._nemesis.slow_metadata(self._rng.choice((0.2, 0.6)))
 
     # --- bookies ----------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,11 @@ class Move(NamedTuple):
 NEEDS_BUDGET = frozenset({"wipe member", "rot in member"})
 """Moves for machines of the fault budget only."""
 
-DRAWN = ("takeover", "replacement", "succession", "disks", "pile-up")
+DRAWN = ("takeover", "replacement", "exchange", "succession", "disks", "pile-up")
 """Sieges that the plan of a seed may have by itself; the others are had by asking for them."""
+
+NEEDS_EVERY_MEMBER = frozenset({"exchange"})
+"""Sieges that come to most where an entry needs every member of its write set."""
 
 SIEGES: dict[str, tuple[Move, ...]] = {
     "takeover": (
@@ -45,11 +48,13 @@ SIEGES: dict[str, tuple[Move, ...]] = {
         Move("kill writer", 0.4, earliest=0.2, latest=1.5),
     ),
     "exchange": (
-        # The loss of one bookie is noticed at once, while another has not confirmed anything for long.
-        Move("stall member", latest=0.0),
-        Move("delay metadata", 0.7, latest=0.1),
+        # What one bookie says arrives late, another is lost with adds under way that it had confirmed: when the late
+        # confirmations come, the ensemble is being changed, or has been.
+        Move("delay member's answers", latest=0.0),
+        Move("slow changes of metadata", 0.7, latest=0.1),
+        Move("delay metadata", 0.2, latest=0.1),
         Move("kill member", earliest=0.1, latest=0.4),
-        Move("kill writer", 0.3, earliest=0.6, latest=2.0),
+        Move("kill writer", 0.15, earliest=0.6, latest=2.0),
     ),
     "lost disk": (
         # The writer is gone, so are the disks of one bookie, another cannot be reached, and one more lags behind.

@@ -46,6 +46,8 @@ class Writing:
         self.ended = ended
         self._bursts = rng.choice(((1,), (1, 1, 5), (1, 5, 20, 60)))
         seconds = world.plan.safety_seconds * rng.choice((0.1, 0.5, 1.0, 1.0, 1.5))
+        if world.plan.steady:
+            seconds = max(seconds, world.plan.safety_seconds / 2)
         # Spread over the safety phase, so that faults strike while there is something to lose.
         self._pause = 2 * seconds * (sum(self._bursts) / len(self._bursts)) / max(adds, 1)
         self._leave_open = rng.random() < 0.25
@@ -62,10 +64,12 @@ class Writing:
         if made is None:
             return False
         writer, ledger = made
+        ledger.adding = True
         try:
             await self._add_all(host, writer, ledger)
         except OctavoError as error:
             note_answer(self.world, host.name, f"writer of {writer.id}", error)
+        ledger.adding = False
         self.adds -= len(ledger.payloads)
         if self._leave_open and not self.ended():
             # Left open: readers follow it, recoverers take it. Client.close closes it in the end, if nobody has.
