@@ -155,6 +155,13 @@ def require_every_member(plan: Plan, rng: random.Random) -> None:
     }
 
 
+BESIEGED_SHARE = 0.12
+"""Of all universes that have little but sieges of one kind, and what these need to come about."""
+
+ALONE = ("exchange",)
+"""The kinds of these sieges: those that seldom come to anything among others."""
+
+
 def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
     """The same universe with nothing but sieges of one kind, and what they need to come about."""
     plan.disturbances, plan.sieges, plan.disturbance_every_seconds = {"siege": 1.0}, (siege,), 0.3
@@ -229,11 +236,12 @@ def draw_plan(rng: random.Random) -> Plan:
         if rng.random() < 0.4:
             plan.disturbances["metadata list nothing"] = 2.0
     plan.sieges = tuple(rng.sample(DRAWN, rng.choice((1, 2, len(DRAWN)))))
-    if len(plan.sieges) < len(DRAWN) and not NEEDS_EVERY_MEMBER.isdisjoint(plan.sieges):
-        require_every_member(plan, rng)
     plan.operator = rng.random() < 0.7
     if "long absence" in plan.disturbances:
         plan.recoverers = max(plan.recoverers, 1)
+    if rng.random() < BESIEGED_SHARE:
+        besiege(plan, rng.choice(ALONE), rng)
+        plan.disturbances["kill in a journal write, then cut power"] = rng.choice((0.0, 0.2))
     return plan
 
 
