@@ -113,9 +113,9 @@ class Inode:
             _set_size(kept, len(self.volatile))
         for page in sorted(self.dirty):
             fate = rng.random()
-            if fate < 0.3:
+            if fate < 0.25:
                 _keep_page(kept, self.volatile, page, PAGE_BYTES)
-            elif fate < 0.7:
+            elif fate < 0.75:
                 _keep_page(kept, self.volatile, page, self._tear(page, rng))
         return bytes(kept)
 

@@ -181,8 +181,10 @@ class Nemesis:
             if faults.crash_of in _RARE_OPERATIONS:
                 faults.crash_at = rng.choice((1, 1, 2, 3))
                 faults.crash_kills = rng.random() < 0.5
+            elif faults.crash_of:
+                faults.crash_at = rng.choice((1, 1, 1, 5)) + rng.randrange(3)
             else:
-                faults.crash_at = rng.choice((1, 1, 5, 30)) + rng.randrange(20 if not faults.crash_of else 3)
+                faults.crash_at = rng.choice((1, 1, 5, 30)) + rng.randrange(20)
 
     def _kill_in_journal_write(self) -> None:
         """What replay finds then was never synced, and the next power cut may take it (PROTOCOL B1)."""

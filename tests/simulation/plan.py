@@ -218,7 +218,7 @@ def draw_plan(rng: random.Random) -> Plan:
         # Nothing else: a siege needs a cluster that is otherwise well.
         plan.disturbances = {
             "siege": 4.0,
-            "cut power at a file operation": rng.choice((1.0, 4.0)),
+            "cut power at a file operation": rng.choice((2.0, 4.0)),
             "kill in a journal write, then cut power": rng.choice((0.0, 2.0)),
         }
         plan.disturbance_every_seconds = rng.choice((0.2, 0.5))
@@ -241,7 +241,7 @@ def draw_plan(rng: random.Random) -> Plan:
         plan.recoverers = max(plan.recoverers, 1)
     if rng.random() < BESIEGED_SHARE:
         besiege(plan, rng.choice(ALONE), rng)
-        plan.disturbances["kill in a journal write, then cut power"] = rng.choice((0.0, 0.2))
+        plan.disturbances["cut power at a file operation"] = rng.choice((0.0, 0.3))
     return plan
 
 
