@@ -96,10 +96,11 @@ class ManifestKeeper:
 
 
 async def read_manifest(filesystem: FileSystem, directory: Path) -> Manifest:
-    """The manifest of a data directory, made when the directory is new. Raises :class:`IndexDamagedError`, OSError."""
+    """The manifest of a data directory, durable; made when the directory is new. Raises :class:`IndexDamagedError`,
+    OSError."""
     path = directory / MANIFEST_NAME
     try:
-        return decode_manifest(await read_file(filesystem, path))
+        manifest = decode_manifest(await read_file(filesystem, path))
     except ValueError as error:
         raise IndexDamagedError(path, 0, str(error)) from error
     except FileNotFoundError:
@@ -108,6 +109,10 @@ async def read_manifest(filesystem: FileSystem, directory: Path) -> Manifest:
             raise IndexDamagedError(path, 0, "the file is missing though there are index files") from None
         await replace_file(filesystem, path, encode_manifest(EMPTY))
         return EMPTY
+    # A process killed between the rename and its sync leaves one that a power cut would take back (PROTOCOL B1): its
+    # predecessor may name files that this one does not, which are removed next.
+    await filesystem.sync_directory(directory)
+    return manifest
 
 
 def journal_goes_back_to(manifest: Manifest, segments: Collection[int]) -> bool:

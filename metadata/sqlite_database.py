@@ -1,7 +1,8 @@
 """The SQLite file behind ``sqlite:///`` and everything done to it; synchronous, for one thread.
 
 Durability: WAL with ``synchronous=FULL``, so that a commit has been synced when it returns and a power cut takes back
-nothing; every change is one ``BEGIN IMMEDIATE`` transaction, so that it neither deadlocks nor works on something stale.
+nothing, nor what opening found; every change is one ``BEGIN IMMEDIATE`` transaction, so that it neither deadlocks nor
+works on something stale.
 
 Leases are counted by the host's boot time (it goes on in a suspend and nobody sets it) together with the boot's id:
 after a reboot every lease of before is over. A store is therefore for processes of one host, on a local file system.
@@ -124,6 +125,10 @@ class Database:
             )
         self._switch_to_wal()
         self._execute("PRAGMA synchronous=FULL")
+        # Of a process that was killed in a commit the log may hold one that was never synced: SQLite takes it for done,
+        # and a power cut would take it back from whoever has seen it. A checkpoint syncs the log first; it waits for
+        # nobody, and where others work on the file nothing unsynced can be seen.
+        self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         self._identity = _identity_of(self._file)
         self._data_version = self._pragma("data_version")
         self._version_seen = self._setting("versions")

@@ -3,6 +3,7 @@
 # ruff: noqa: ASYNC240 - the tests look at and damage files while nothing else runs in the loop
 
 import asyncio
+import shutil
 import sqlite3
 import sys
 import threading
@@ -152,6 +153,24 @@ def test_every_commit_is_synced(path: Path, again: bool) -> None:
         with closing(make_database(path)) as database:
             settings = [database._pragma("synchronous"), database._execute("PRAGMA journal_mode").fetchone()[0]]
     assert settings == [2, "wal"]
+
+
+def test_what_a_killed_process_left_in_the_log_is_durable_once_it_can_be_seen(tmp_path: Path) -> None:
+    """Its last commit may stand in the page cache alone: opening has to sync it, which a checkpoint does first."""
+    paths = [tmp_path / name / "metadata.db" for name in ("killed", "opened", "power-cut")]
+    for other in paths[1:]:
+        other.parent.mkdir()
+    with closing(make_database(paths[0])) as killed:
+        version = killed.create(Kind.DOCUMENT, "seen", b"value")
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{paths[0]}{suffix}", f"{paths[1]}{suffix}")
+    with closing(make_database(paths[1])) as opened:
+        seen = opened.read(Kind.DOCUMENT, "seen")
+        assert seen is not None
+        assert seen.version == version
+        shutil.copy(paths[1], paths[2])  # without the log: a checkpoint syncs it before it writes the file
+    with closing(make_database(paths[2])) as again:
+        assert again.read(Kind.DOCUMENT, "seen") == seen
 
 
 async def test_damaged_file_is_reported_with_its_path(path: Path) -> None:

@@ -1,0 +1,94 @@
+"""A killed process leaves its files as they stand in the page cache; the next one may act on nothing that a power cut
+could still take back (PROTOCOL B1)."""
+
+import asyncio
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+
+import pytest
+import structlog
+from octavo.bookie.journal import JournalSettings
+from octavo.bookie.rate import RateLimiter
+from octavo.bookie.storage import Storage, StorageSettings
+from octavo.protocol.ids import EntryId
+from support.faulty_filesystem import MemoryFileSystem, run_until_crash
+from support.ledgers import LedgerScript
+
+SETTINGS = StorageSettings(
+    checkpoint_seconds=3600, journal=JournalSettings(segment_bytes=1024 * 1024, first_fill_bytes=0)
+)
+DATA, JOURNAL = Path("/bookie/data"), Path("/bookie/journal")
+MANIFEST = DATA / "manifest"
+DELETED, KEPT = LedgerScript(1), LedgerScript(2)
+KEPT_IDS = range(5)
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[list[MutableMapping[str, object]]]:
+    with structlog.testing.capture_logs() as events:
+        yield events
+
+
+async def open_storage(filesystem: MemoryFileSystem) -> Storage:
+    def failed(error: BaseException) -> None:
+        assert filesystem.crashed.is_set() or isinstance(error, asyncio.CancelledError), error
+
+    return await Storage.open(filesystem, directory=DATA, journal_directory=JOURNAL, settings=SETTINGS, on_fatal=failed)
+
+
+async def compact_one_log(filesystem: MemoryFileSystem, *, dies: bool) -> None:
+    """Up to the manifest that names the copy and not the log; at its rename the process dies, or not."""
+    storage = await open_storage(filesystem)
+    for script, ids in ((DELETED, range(100)), (KEPT, KEPT_IDS)):
+        await storage.add(script.ledger_id, script.key, script.entries(ids), recovery=False)
+    await storage.checkpoint()
+    await storage.delete(DELETED.ledger_id)
+    await storage.compact(0.9, RateLimiter(1e12))  # lets go of the log that is being written
+    await storage.checkpoint()
+    before = filesystem.operations
+    if dies:
+        filesystem.crash_at = (
+            before
+            + 1
+            + next(at for at, event in enumerate(await history_of_compaction()) if event == ("rename", MANIFEST))
+        )
+    await storage.compact(0.9, RateLimiter(1e12))
+    filesystem.history = filesystem.history[before:]
+    await storage.close()
+
+
+async def history_of_compaction() -> list[tuple[str, Path]]:
+    filesystem = MemoryFileSystem()
+    await compact_one_log(filesystem, dies=False)
+    return filesystem.history
+
+
+async def killed_while_compacting() -> MemoryFileSystem:
+    filesystem = MemoryFileSystem()
+    assert await run_until_crash(filesystem, lambda: compact_one_log(filesystem, dies=True))
+    filesystem.crash_at = None
+    filesystem.crashed.clear()  # the process was killed, the machine goes on: what it wrote can be read
+    return filesystem
+
+
+async def test_a_manifest_found_is_durable_before_anything_it_does_not_name_goes() -> None:
+    operation = 0
+    while True:
+        operation += 1
+        filesystem = await killed_while_compacting()
+        filesystem.crash_at = filesystem.operations + operation
+        filesystem.history.clear()
+
+        async def start(filesystem: MemoryFileSystem = filesystem) -> None:
+            await (await open_storage(filesystem)).close()
+
+        power_was_cut = await run_until_crash(filesystem, start)
+        for seed in range(3):
+            storage = await open_storage(filesystem.after_crash(seed))
+            result = await storage.read(
+                KEPT.ledger_id, 0, EntryId(KEPT_IDS.stop - 1), entries_max=100, bytes_max=100_000
+            )
+            assert (result.entries, result.unknown) == (KEPT.entries(KEPT_IDS), []), filesystem.history
+            await storage.close()
+        if not power_was_cut:
+            return
