@@ -63,8 +63,8 @@ class UpkeepSettings:
 
 
 class Upkeep:
-    """The supervisor. ``on_disk_state`` is told of every change of what the disks allow; ``on_failure`` of a failure
-    after which the bookie must stop."""
+    """The supervisor. ``on_disk_state`` is told of every change of what the disks allow, again at the next look if it
+    raises an :class:`OctavoError`; ``on_failure`` of a failure after which the bookie must stop."""
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class Upkeep:
         self._has_reserve = False
         self._supervisor: asyncio.Task[None] | None = None
         self.disks = DiskState()
+        self._state_untold = False
         self.garbage_rounds = 0
         self.garbage_rounds_failed = 0
 
@@ -152,9 +153,19 @@ class Upkeep:
         elif before.read_only and not self.disks.read_only:
             log.info("writable again: the disks have room")
         if (self.disks.read_only, self.disks.out_of_room) != (before.read_only, before.out_of_room):
-            await self._on_disk_state(self.disks)
+            self._state_untold = True
+        if self._state_untold:
+            await self._tell_disk_state()
         if not self.disks.short and not self._has_reserve and self._settings.reserve_bytes:
             await self._make_reserve()
+
+    async def _tell_disk_state(self) -> None:
+        try:
+            await self._on_disk_state(self.disks)
+            self._state_untold = False
+        except OctavoError as error:
+            # The metadata store is out of reach, which ends no bookie (DESIGN 9 d): told at the next look.
+            log.warning("state of the disks not told", error=type(error).__name__, reason=error.message)
 
     async def _make_reserve(self) -> None:
         """Space that nobody else can take, for the day on which there is no other."""

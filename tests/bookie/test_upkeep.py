@@ -16,6 +16,7 @@ from octavo.bookie.journal import JournalSettings
 from octavo.bookie.storage import Storage, StorageSettings
 from octavo.bookie.upkeep import Upkeep, UpkeepSettings
 from octavo.metadata import Cookie, MetadataStore, open_metadata_store
+from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId, LedgerId
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledger_metadata import open_ledger
@@ -62,9 +63,15 @@ class Rig:
         self.storage = storage
         self.store = store
         self.states: list[bool] = []
+        self.untold = 0
+        self.deaf = False
+        """The metadata store does not take the news."""
         self.upkeep: Upkeep
 
     async def note(self, state: DiskState) -> None:
+        if self.deaf:
+            self.untold += 1
+            raise MetadataUnavailableError("the metadata store does not answer")
         self.states.append(state.read_only)
 
     @property
@@ -275,6 +282,23 @@ async def test_metadata_that_do_not_answer_change_nothing_and_end_nothing(
         assert bookie.storage.ledgers() == [kept.ledger_id]
         await check(bookie.storage, kept, 5)
     assert any("cannot be relied upon" in str(event["event"]) for event in logged)
+
+
+async def test_disk_that_fills_up_while_the_metadata_are_away_ends_no_bookie_and_is_told_later(
+    store: MetadataStore,
+) -> None:
+    filesystem = MemoryFileSystem()
+    filesystem.capacity_bytes = 900_000
+    limits = DiskLimits(warn_bytes=450_000, writable_bytes=400_000, read_only_bytes=300_000)
+    async with rig(filesystem, quick(limits), store) as bookie:
+        bookie.deaf = True
+        filesystem.set_content(DATA / "others", bytes(700_000))
+        await until(lambda: bookie.untold > 3)
+        assert bookie.read_only
+        bookie.deaf = False
+        await until(lambda: bookie.states == [True])
+        filesystem.set_content(DATA / "others", b"")
+        await until(lambda: bookie.states == [True, False])
 
 
 async def test_scrubber_finds_rot_that_nobody_has_read(
