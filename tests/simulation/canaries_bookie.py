@@ -10,6 +10,7 @@ from octavo.bookie.connection import Connection
 from octavo.bookie.garbage import Collection, GarbageCollector
 from octavo.bookie.index_runs import RunMap
 from octavo.bookie.journal import Journal
+from octavo.bookie.lookups import Lookups
 from octavo.bookie.storage_ledgers import LedgerTable
 from octavo.bookie.storage_reads import EntryReader
 from octavo.bookie.storage_writes import EntryWriter
@@ -89,18 +90,21 @@ def fence_not_durable() -> list[Patch]:
 
 
 def fence_after_lookup() -> list[Patch]:
-    @patch(Connection, "_fence_then")
-    def fence_then(_original: Any, self: Any, request: Any, answer: Any) -> Any:
-        async def work() -> Any:
-            # The answer is computed, the journal catches up, and only then the fence takes effect.
-            reply = await answer()
+    @patch(Lookups, "_fence")
+    def fence(original: Any, self: Any, request: Any) -> Any:
+        if not request.ledger_key:
+            return original(self, request)
+
+        async def once_caught_up() -> None:
+            # What is asked is looked up at once; the fence takes effect only when the journal has caught up.
             await self._storage._writer.barrier()
-            await self._storage.fence(LedgerId(request.ledger_id), request.ledger_key)
-            return reply
+            await original(self, request)
 
-        return work()
+        late = asyncio.ensure_future(once_caught_up())
+        late.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return late
 
-    return [fence_then]
+    return [fence]
 
 
 def fence_ignored() -> list[Patch]:

@@ -35,8 +35,8 @@ def _unfenced_are_read(flag: ReadFlag) -> Patch:
     @patch(recovery._Recovery, "_serve")
     async def serve(original: Any, self: Any, position: int) -> None:
         quorums = self._quorums
-        spare = quorums.ack_quorum - 1 if quorums.ensemble_size == quorums.write_quorum else 0
-        if position >= spare:
+        # The fence needs no answer of this bookie, nor of those before it.
+        if not quorums.covers_every_write_set(quorums.full_mask & -2 << position):
             await original(self, position)
             return
         machine = self._machine

@@ -5,7 +5,7 @@ Faults that may lose what a disk held strike only the plan's unlucky machines; a
 
 import asyncio
 from collections.abc import Callable
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from simulation.disk import DiskFaults
 from simulation.metadata import ADDRESS
@@ -410,12 +410,12 @@ class Nemesis:
         if machine is not None:
             self.wipe(machine)
 
-    def wipe(self, machine: Machine) -> None:
-        """The machine comes back with some or all of its directories empty."""
+    def wipe(self, machine: Machine, *directories: Path) -> None:
+        """The machine comes back with some or all of its directories empty: one of those given, if any are."""
         if machine.spent:
             return
         machine.cut_power()
-        what = self.rng.choice((DATA, JOURNAL, DATA / "entries", None))
+        what = self.rng.choice(directories or (DATA, JOURNAL, DATA / "entries", None))
         if what is None:
             # It comes back as another bookie, and both may be in one ensemble: what is lost now is all it may lose.
             machine.spent = True

@@ -54,6 +54,9 @@ class Link:
 
     blocked: bool = False
     extra_delay_seconds: float = 0.0
+    """What it delays a packet by at most."""
+    steady: bool = False
+    """Whether every packet has all of the extra delay: their distances in time stay."""
     waiting: list[Callable[[], None]] = field(default_factory=list)
     """What to do once it is unblocked."""
 
@@ -111,7 +114,8 @@ class Network:
     def heal(self) -> None:
         """Unblock every link and take away every extra delay."""
         for source, target in list(self._links):
-            self._links[source, target].extra_delay_seconds = 0.0
+            link = self._links[source, target]
+            link.extra_delay_seconds, link.steady = 0.0, False
             self.set_blocked(source, target, False)
 
     def power_off(self, name: str) -> None:
@@ -146,8 +150,11 @@ class Network:
         if settings.spike_chance and draw() < settings.spike_chance:
             delay += draw() * settings.spike_seconds
             self.trace.count("network: late packet")
-        extra = self.link(source, target).extra_delay_seconds
-        return delay + extra * draw() if extra else delay
+        link = self.link(source, target)
+        extra = link.extra_delay_seconds
+        if not extra:
+            return delay
+        return delay + (extra if link.steady else extra * draw())
 
     # --- the loop's side -------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 from octavo.client.options import ClientOptions
 from simulation.disk import DiskSettings
 from simulation.network import NetworkSettings
-from simulation.siege_moves import DRAWN, NEEDS_EVERY_MEMBER
+from simulation.siege_moves import DRAWN, NEEDS_EVERY_MEMBER, STORIES
 
 DISTURBANCES = (
     "siege",
@@ -64,6 +64,11 @@ KNOBS: dict[str, tuple[int | None, ...]] = {
     "octavo.bookie.checkpoint:_WRITE_BUFFERS": (None, 2),
 }
 """Limits that a small universe would never meet, and what they may be instead; None leaves them."""
+
+FRAME = "octavo.client.adds:FRAME_PAYLOAD_BYTES_TARGET"
+"""How much goes into one frame. A whole one must fit into a bookie's journal segment, and these are small here."""
+
+FRAME_BYTES = 16 * 1024
 
 NEEDS_BUDGET = frozenset({"rot", "lying sync", "wipe"})
 
@@ -155,16 +160,16 @@ def require_every_member(plan: Plan, rng: random.Random) -> None:
     }
 
 
-BESIEGED_SHARE = 0.12
-"""Of all universes that have little but sieges of one kind, and what these need to come about."""
-
-ALONE = ("exchange",)
-"""The kinds of these sieges: those that seldom come to anything among others."""
+BESIEGED: dict[str, float] = {"exchange": 0.12, "race": 0.1, "blackout": 0.07, "absence": 0.05}
+"""Siege -> share of all universes that have little but sieges of this kind, and what these need to come about: those
+that seldom come to anything among others."""
 
 
 def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
     """The same universe with nothing but sieges of one kind, and what they need to come about."""
     plan.disturbances, plan.sieges, plan.disturbance_every_seconds = {"siege": 1.0}, (siege,), 0.3
+    if siege in STORIES and plan.quorums[2] == 1 and rng.random() < 0.7:
+        plan.quorums = rng.choice([quorums for quorums in QUORUMS if quorums[2] > 1])
     plan.bookies = max(plan.bookies, plan.quorums[0] + 1)
     plan.unlucky = min(plan.quorums[2] - 1, 1)
     plan.safety_seconds = max(plan.safety_seconds, 4.0)
@@ -173,6 +178,15 @@ def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
     plan.steady, plan.options = True, {**plan.options, "window_entries": 1000, "window_bytes": 65536}
     if siege in NEEDS_EVERY_MEMBER:
         require_every_member(plan, rng)
+    if siege in STORIES:
+        # Enough to write for several of them, and nobody who loses patience before a story has been told.
+        plan.safety_seconds, plan.adds, plan.ledgers, plan.deletes = 5.0, 300, min(plan.ledgers, 2), False
+        plan.recoverers = rng.choice((1, 2))
+        plan.options |= {
+            "request_timeout_seconds": 3.0,
+            "add_quorum_timeout_seconds": 15.0,
+            "explicit_lac_delay_seconds": rng.choice((0.02, 0.5, 0.5)),
+        }
     return plan
 
 
@@ -203,6 +217,7 @@ def draw_plan(rng: random.Random) -> Plan:
         options=_options(rng),
         knobs={name: value for name, values in KNOBS.items() if (value := rng.choice(values)) is not None},
     )
+    plan.knobs[FRAME] = FRAME_BYTES
     if plan.unlucky and quorums[1] == quorums[2]:
         # A machine that is lost for good needs somebody to take its place where every member must confirm.
         plan.bookies = max(plan.bookies, quorums[0] + 1)
@@ -239,8 +254,9 @@ def draw_plan(rng: random.Random) -> Plan:
     plan.operator = rng.random() < 0.7
     if "long absence" in plan.disturbances:
         plan.recoverers = max(plan.recoverers, 1)
-    if rng.random() < BESIEGED_SHARE:
-        besiege(plan, rng.choice(ALONE), rng)
+    siege = rng.choices((*BESIEGED, None), (*BESIEGED.values(), 1 - sum(BESIEGED.values())))[0]
+    if siege is not None:
+        besiege(plan, siege, rng)
         plan.disturbances["cut power at a file operation"] = rng.choice((0.0, 0.3))
     return plan
 

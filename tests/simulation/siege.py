@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simulation.history import LedgerHistory
 from simulation.metadata import ADDRESS
-from simulation.siege_moves import NEEDS_BUDGET, SIEGES
+from simulation.siege_moves import NEEDS_BUDGET, SIEGES, STORIES
+from simulation.siege_stories import Stories
 from simulation.world import ClientHost, Machine
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 PAUSE_SECONDS = (0.3, 1.5)
 """Between two sieges: where everything fails at once nothing is acknowledged, and nothing can be lost."""
+
+STORY_SECONDS = (1.0, 2.0)
+"""So much longer after a story has begun: it takes its time."""
+
+STORY_ENTRIES = 3
+"""Acknowledged entries of a ledger that a story is about: its writer is under way."""
 
 
 class Target(NamedTuple):
@@ -60,6 +67,7 @@ class Siege:
             "restart members": self._restart_members,
             "wipe member": self._wipe,
             "rot in member": self._rot,
+            **Stories(nemesis).moves,
         }
 
     def strike(self) -> None:
@@ -74,6 +82,13 @@ class Siege:
             return
         self._next_at = world.loop.now + rng.uniform(*PAUSE_SECONDS)
         ledger, kind = rng.choice(ledgers), rng.choice(world.plan.sieges)
+        if kind in STORIES:
+            ledgers = [ledger for ledger in ledgers if ledger.acknowledged >= STORY_ENTRIES and not ledger.orphaned]
+            if not ledgers:
+                self._next_at = world.loop.now
+                return
+            ledger = rng.choice(ledgers)
+            self._next_at += rng.uniform(*STORY_SECONDS)
         self._nemesis.count(f"siege: {kind}")
         members = self._members(ledger)
         rng.shuffle(members)

@@ -26,6 +26,9 @@ DRAWN = ("takeover", "replacement", "exchange", "succession", "disks", "pile-up"
 NEEDS_EVERY_MEMBER = frozenset({"exchange"})
 """Sieges that come to most where an entry needs every member of its write set."""
 
+STORIES = ("blackout", "absence", "race")
+"""Sieges that are one move: what happens in them depends on what has happened (``siege_stories.py``)."""
+
 SIEGES: dict[str, tuple[Move, ...]] = {
     "takeover": (
         # A writer that lives is believed dead, and does not hear of it; what it has sent is still under way.
@@ -84,6 +87,7 @@ SIEGES: dict[str, tuple[Move, ...]] = {
         Move("kill writer", 0.5, latest=0.6),
         Move("suspect writer", 0.5, latest=1.5),
     ),
+    **{story: (Move(story, latest=0.0),) for story in STORIES},
     "pile-up": (
         Move("deafen writer", 0.2),
         Move("delay writer's adds", 0.3),

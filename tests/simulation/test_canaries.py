@@ -35,13 +35,30 @@ def test_known_defect_is_found_and_the_same_seed_passes_without_it(canary: str) 
     assert sound.returncode == 0, sound.stdout[-5_000:]
 
 
-def test_siege_finds_what_needs_many_seeds_otherwise() -> None:
-    siege = ("12", "--siege", "takeover")
-    broken = simulate(*siege, "--canary", "reads-do-not-fence")
+STORIES_TOLD = {
+    "reads-do-not-fence": ("takeover", 12, "I7"),
+    "doubt-answers-absent": ("blackout", 1, "I2"),
+    "fence-after-lookup": ("race", 6, "I7"),
+    "fence-not-durable": ("absence", 2, "I7"),
+}
+"""Canary that needs many seeds otherwise -> a siege that finds it soon, the seed, and the rule."""
+
+
+@pytest.mark.parametrize("canary", STORIES_TOLD)
+def test_siege_finds_what_needs_many_seeds_otherwise(canary: str) -> None:
+    siege, seed, rule = STORIES_TOLD[canary]
+    order = (str(seed), "--siege", siege)
+    broken = simulate(*order, "--canary", canary)
     assert broken.returncode == 1
-    assert "seed 12 failed: Violation I7: " in broken.stdout
-    sound = simulate(*siege)
+    assert f"seed {seed} failed: Violation {rule}: " in broken.stdout
+    sound = simulate(*order)
     assert sound.returncode == 0, sound.stdout[-5_000:]
+
+
+@pytest.mark.parametrize("canary", CANARIES)
+def test_every_known_defect_fits_the_code_as_it_is(canary: str) -> None:
+    with CANARIES[canary].applied():
+        pass
 
 
 def test_ten_canaries_are_kept_alive() -> None:

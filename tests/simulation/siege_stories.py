@@ -1,0 +1,195 @@
+"""Stories: sieges whose moves follow one another, each told to the bookie or client that it is about.
+
+The moves of an ordinary siege are drawn apart from each other, and strike whom they strike. What is told here loses
+data only when each part falls to the right one, in order: so the parts are dealt out first, and some wait for what has
+happened. Like every fault they are drawn, and look at nothing but the world.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from octavo.metadata.model import LedgerState
+from simulation.history import LedgerHistory
+from simulation.metadata import ADDRESS
+from simulation.world import JOURNAL, ClientHost, Machine
+
+if TYPE_CHECKING:
+    from simulation.nemesis import Nemesis
+    from simulation.siege import Target
+
+LOOK_SECONDS = 0.02
+"""How often a story looks whether that has happened which it waits for."""
+
+
+class Stories:
+    """See the module. A part of the siege; the nemesis ends what lasts."""
+
+    def __init__(self, nemesis: "Nemesis") -> None:
+        self._nemesis = nemesis
+        self._world = nemesis.world
+        self._rng = nemesis.world.rng_for("stories")
+        self.moves: dict[str, Callable[[Target], None]] = {
+            "blackout": self._blackout,
+            "absence": self._absence,
+            "race": self._race,
+        }
+
+    # --- stories ----------------------------------------------------------------------------------------------------
+
+    def _blackout(self, target: "Target") -> None:
+        """The writer and one of its bookies lose power in the same moment; what comes back of that bookie has lost its
+        journal, or cannot read its disk for a while. As many others had not heard of the last adds as an ack quorum can
+        do without, and all the rest that hold them stand still.
+        """
+        _, write_quorum, ack_quorum = target.ledger.quorums
+        unlucky = self._world.unlucky
+        members = sorted(target.members, key=lambda machine: machine not in unlucky or machine.spent)
+        lag = 1 + write_quorum - ack_quorum
+        for machine in members[1:lag]:
+            self._block(target.ledger.writer, machine.name, 3.0, 5.0)
+        still = members[lag:write_quorum]
+        self._later(self._rng.uniform(0.02, 0.25), lambda: self._lights_out(target.ledger, members[0], still))
+
+    def _lights_out(self, ledger: LedgerHistory, struck: Machine, still: list[Machine]) -> None:
+        writer, rng = self._writer(ledger), self._rng
+        if writer.process.alive:
+            if rng.random() < 0.5:
+                self._world.network.power_off(writer.name)
+            writer.process.kill()
+        for machine in still:
+            self._hold_up(machine, 1.5, 4.5)
+        if struck in self._world.unlucky and not struck.spent and rng.random() < 0.7:
+            self._nemesis.wipe(struck, JOURNAL)
+            return
+        self._start_anew(struck)
+        self._when(lambda: struck.ready, 2.0, lambda: self._fail_reads(struck))
+
+    def _absence(self, target: "Target") -> None:
+        """The writer stands still, and its ledger is recovered; then each of its bookies is started anew; then the
+        writer goes on, and goes on hearing nothing of the metadata.
+        """
+        writer = self._writer(target.ledger)
+        process = writer.process
+        if not process.alive or process.paused:
+            return
+        process.pause()
+        self._nemesis.for_a_while(5.0, 6.0, process.resume)
+        self._block(ADDRESS, writer.name, 6.0, 8.0)
+
+        def restart() -> None:
+            for machine in target.members:
+                self._start_anew(machine)
+            self._when(lambda: all(machine.ready for machine in target.members), 3.0, process.resume)
+
+        self._when(lambda: target.ledger.end is not None, 3.0, restart)
+
+    def _race(self, target: "Target") -> None:
+        """A writer's last adds race its recovery: those to one bookie are still arriving while it is under way. As many
+        as an ack quorum can do without have not heard of these adds at all, the others are slow to answer whoever
+        asks; and the writer hears what became of its adds when all is over.
+        """
+        rng, ledger = self._rng, target.ledger
+        _, write_quorum, ack_quorum = ledger.quorums
+        members = list(target.members)
+        if rng.random() < 0.7:
+            # In their order in the ensemble: whoever asks them one after another begins with the one that is late.
+            members.sort(key=lambda machine: self._position(ledger, machine))
+        writer, (late, *others) = self._writer(ledger), members
+        lag, slowness = rng.choice((0.6, 1.0)), rng.choice((0.15, 0.3))
+        self._block(ADDRESS, writer.name, 2.5, 3.0)
+        self._delay(writer.name, late.name, lag)
+        for machine in others[: write_quorum - ack_quorum]:
+            self._block(writer.name, machine.name, 2.5, 3.0)
+        for machine in others[write_quorum - ack_quorum :]:
+            for host in self._world.hosts:
+                if host.process.alive and host is not writer:
+                    self._delay(machine.name, host.name, slowness)
+        self._later(lag + rng.uniform(0.0, 0.3), lambda: self._suspect(ledger))
+
+        def begun() -> None:
+            writer.process.pause()
+            self._slow_disk(late, rng.choice((0.03, 0.06)))
+            self._nemesis.for_a_while(2.0, 2.5, writer.process.resume)
+            self._when(lambda: ledger.end is not None, 2.0, writer.process.resume)
+
+        self._when(lambda: ledger.current.state is not LedgerState.OPEN, 2.0, begun)
+
+    # --- what they are made of --------------------------------------------------------------------------------------
+
+    def _position(self, ledger: LedgerHistory, machine: Machine) -> int:
+        bookies = ledger.current.last_fragment.bookies
+        return next((position for position, bookie in enumerate(bookies) if bookie in machine.ids), len(bookies))
+
+    def _writer(self, ledger: LedgerHistory) -> ClientHost:
+        return next(host for host in self._world.hosts if host.name == ledger.writer)
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        loop = self._world.loop
+        loop.call_process(loop.world, loop.now + seconds, self._act, act)
+
+    def _act(self, act: Callable[[], None]) -> None:
+        if not self._nemesis.healed:
+            act()
+
+    def _when(self, condition: Callable[[], bool], patience_seconds: float, act: Callable[[], None]) -> None:
+        """Go on once the condition holds; the story breaks off if it does not within the time."""
+        if condition():
+            act()
+        elif patience_seconds > 0:
+            self._later(LOOK_SECONDS, lambda: self._when(condition, patience_seconds - LOOK_SECONDS, act))
+
+    def _block(self, source: str, target: str, low: float, high: float) -> None:
+        network = self._world.network
+        network.set_blocked(source, target, True)
+        self._nemesis.for_a_while(low, high, lambda: network.set_blocked(source, target, False))
+
+    def _delay(self, source: str, target: str, seconds: float) -> None:
+        """All packets alike."""
+        link = self._world.network.link(source, target)
+        link.extra_delay_seconds, link.steady = seconds, True
+
+        def heal() -> None:
+            link.extra_delay_seconds, link.steady = 0.0, False
+
+        self._nemesis.for_a_while(2.0, 3.0, heal)
+
+    def _start_anew(self, machine: Machine) -> None:
+        """After a loss of power, or of the process alone."""
+        if self._rng.random() < 0.5:
+            machine.cut_power()
+        else:
+            machine.kill()
+        machine.start_later(self._rng.uniform(0.01, 0.2))
+
+    def _hold_up(self, machine: Machine, low: float, high: float) -> None:
+        process = machine.process
+        if process is not None:
+            process.pause()
+            self._nemesis.for_a_while(low, high, process.resume)
+
+    def _slow_disk(self, machine: Machine, sync_seconds: float) -> None:
+        disk = machine.disk
+        faults = disk.faults
+        faults.slow_factor = max(1.0, sync_seconds / disk.settings.sync_seconds)
+
+        def heal() -> None:
+            faults.slow_factor = 1.0
+
+        self._nemesis.for_a_while(1.0, 2.0, heal)
+
+    def _fail_reads(self, machine: Machine) -> None:
+        faults = machine.disk.faults
+        faults.read_error_chance = self._rng.choice((0.3, 1.0))
+
+        def heal() -> None:
+            faults.read_error_chance = 0.0
+
+        self._nemesis.for_a_while(1.0, 3.5, heal)
+
+    def _suspect(self, ledger: LedgerHistory) -> None:
+        ledger.suspected = True
+
+        def trust() -> None:
+            ledger.suspected = False
+
+        self._nemesis.for_a_while(0.5, 2.0, trust)
