@@ -160,8 +160,11 @@ def require_every_member(plan: Plan, rng: random.Random) -> None:
     }
 
 
-BESIEGED: dict[str, float] = {"exchange": 0.12, "race": 0.1, "blackout": 0.07, "absence": 0.05}
-"""Siege -> share of all universes that have little but sieges of this kind, and what these need to come about: those
+BESIEGED: tuple[tuple[float, tuple[str, ...]], ...] = (
+    (0.12, ("exchange",)),
+    (0.24, ("race", "race", "race", "blackout", "absence")),
+)
+"""Share of all universes, and the kinds of which they have one and little else, with what it needs to come about: those
 that seldom come to anything among others."""
 
 
@@ -254,10 +257,12 @@ def draw_plan(rng: random.Random) -> Plan:
     plan.operator = rng.random() < 0.7
     if "long absence" in plan.disturbances:
         plan.recoverers = max(plan.recoverers, 1)
-    siege = rng.choices((*BESIEGED, None), (*BESIEGED.values(), 1 - sum(BESIEGED.values())))[0]
-    if siege is not None:
-        besiege(plan, siege, rng)
-        plan.disturbances["cut power at a file operation"] = rng.choice((0.0, 0.3))
+    chance = rng.random()
+    for share, kinds in BESIEGED:
+        if 0 <= chance < share:
+            besiege(plan, rng.choice(kinds), rng)
+            plan.disturbances["cut power at a file operation"] = rng.choice((0.0, 0.3))
+        chance -= share
     return plan
 
 

@@ -95,7 +95,7 @@ class Stories:
             # In their order in the ensemble: whoever asks them one after another begins with the one that is late.
             members.sort(key=lambda machine: self._position(ledger, machine))
         writer, (late, *others) = self._writer(ledger), members
-        lag, slowness = rng.choice((0.6, 1.0)), rng.choice((0.15, 0.3))
+        lag, slowness = rng.choice((0.8, 1.2)), rng.choice((0.2, 0.3))
         self._block(ADDRESS, writer.name, 2.5, 3.0)
         self._delay(writer.name, late.name, lag)
         for machine in others[: write_quorum - ack_quorum]:
@@ -108,7 +108,7 @@ class Stories:
 
         def begun() -> None:
             writer.process.pause()
-            self._slow_disk(late, rng.choice((0.03, 0.06)))
+            self._slow_disk(late, rng.choice((0.05, 0.1)))
             self._nemesis.for_a_while(2.0, 2.5, writer.process.resume)
             self._when(lambda: ledger.end is not None, 2.0, writer.process.resume)
 

@@ -35,18 +35,19 @@ def test_known_defect_is_found_and_the_same_seed_passes_without_it(canary: str) 
     assert sound.returncode == 0, sound.stdout[-5_000:]
 
 
-STORIES_TOLD = {
-    "reads-do-not-fence": ("takeover", 12, "I7"),
-    "doubt-answers-absent": ("blackout", 1, "I2"),
-    "fence-after-lookup": ("race", 6, "I7"),
-    "fence-not-durable": ("absence", 2, "I7"),
+BESIEGED = {
+    "corruption-is-absence": ("blackout", 4, "I2"),
+    "doubt-answers-absent": ("blackout", 9, "I2"),
+    "fence-after-lookup": ("race", 2, "I7"),
+    "fence-not-durable": ("absence", 1, "I7"),
+    "reads-do-not-fence": ("race", 2, "I7"),
 }
 """Canary that needs many seeds otherwise -> a siege that finds it soon, the seed, and the rule."""
 
 
-@pytest.mark.parametrize("canary", STORIES_TOLD)
+@pytest.mark.parametrize("canary", BESIEGED)
 def test_siege_finds_what_needs_many_seeds_otherwise(canary: str) -> None:
-    siege, seed, rule = STORIES_TOLD[canary]
+    siege, seed, rule = BESIEGED[canary]
     order = (str(seed), "--siege", siege)
     broken = simulate(*order, "--canary", canary)
     assert broken.returncode == 1
