@@ -10,10 +10,16 @@ from collections.abc import Callable
 
 from octavo.client.ensemble_changes import Commit
 from octavo.metadata.changes import ChangeEnsemble, CloseLedger, MetadataChange
-from octavo.metadata.model import LedgerMetadata, LedgerState
+from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.update import update_ledger
-from octavo.protocol.errors import LedgerFencedError, MetadataUnavailableError, NoSuchLedgerError, OctavoError
+from octavo.protocol.errors import (
+    LedgerFencedError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    OctavoError,
+)
 from octavo.protocol.ids import EntryId
 
 
@@ -31,6 +37,8 @@ class OwnMetadata:
         self._store = store
         self._retry_seconds = retry_seconds
         self._closing = False
+        self._in_doubt: Fragment | None = None
+        """The last fragment that was to be written, while nobody knows whether it stands there."""
 
     @property
     def value(self) -> LedgerMetadata:
@@ -85,18 +93,26 @@ class OwnMetadata:
         goes on: nothing can be acknowledged until it is known what stands there. False only once it is not wanted any
         more; raises what the change is refused with."""
         wanted = ChangeEnsemble(self.value.last_fragment, change.first_entry_id, change.ensemble, change.length_before)
+        self._in_doubt = Fragment(change.first_entry_id, change.ensemble, change.length_before)
         while is_wanted():
             try:
                 await self._update(wanted)
             except MetadataUnavailableError:
                 await asyncio.sleep(self._retry_seconds)
             else:
+                self._in_doubt = None
                 return True
         return False
 
     async def close(self, last_add_confirmed: EntryId | None, length: int) -> None:
         """Write the end (PROTOCOL W9); raises why it cannot be written."""
-        await self._update(CloseLedger(self.value.last_fragment, last_add_confirmed, length))
+        try:
+            await self._update(CloseLedger(self.value.last_fragment, last_add_confirmed, length))
+        except MetadataConflictError:
+            # It may be our own change that stands there, given up before its answer came (PROTOCOL M1).
+            if self._in_doubt is None:
+                raise
+            await self._update(CloseLedger(self._in_doubt, last_add_confirmed, length))
 
     async def _update(self, change: MetadataChange) -> None:
         value = self.value

@@ -204,6 +204,35 @@ async def test_nothing_is_acknowledged_while_the_metadata_do_not_answer_and_ever
         assert await later == 6
 
 
+async def test_a_writer_that_gave_up_a_change_of_unknown_fate_closes_behind_it(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new fragment stands there though the answer was lost: it is the writer's own, and the end goes behind it."""
+    ledger = await cluster.writer(3, 3, 2, add_quorum_timeout_seconds=0.3, **HASTY)
+    await ledger.add(b"acknowledged")
+    really = RecordMetadataStore.compare_and_set_ledger
+    with monkeypatch.context() as away:
+
+        async def made_and_lost(self: RecordMetadataStore, *change: Any) -> Any:
+            await really(self, *change)
+            raise MetadataUnavailableError("the answer was lost")
+
+        async def unavailable(_self: RecordMetadataStore, *_arguments: Any) -> Any:
+            raise MetadataUnavailableError("no answer")
+
+        away.setattr(RecordMetadataStore, "compare_and_set_ledger", made_and_lost)
+        away.setattr(RecordMetadataStore, "read_ledger", unavailable)
+        await asyncio.gather(cluster.bookies[0].stop(), cluster.bookies[1].stop())
+        with pytest.raises(MetadataUnavailableError) as raised:
+            await ledger.add(b"in doubt")
+        assert raised.value.may_have_happened
+    with pytest.raises(MetadataUnavailableError):
+        await ledger.close()
+    closed = (await cluster.store.read_ledger(ledger.id)).value
+    assert [fragment.first_entry_id for fragment in closed.fragments] == [0, 1]
+    assert (closed.is_closed, closed.last_entry_id) == (True, 0)
+
+
 @pytest.mark.parametrize("step", ["compare_and_set_ledger", "put_in_quarantine"])
 async def test_a_defect_met_while_changing_the_ensemble_ends_the_writer(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, step: str
