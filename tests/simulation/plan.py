@@ -260,8 +260,9 @@ def draw_plan(rng: random.Random) -> Plan:
     chance = rng.random()
     for share, kinds in BESIEGED:
         if 0 <= chance < share:
-            besiege(plan, rng.choice(kinds), rng)
-            plan.disturbances["cut power at a file operation"] = rng.choice((0.0, 0.3))
+            siege = rng.choice(kinds)
+            besiege(plan, siege, rng)
+            plan.disturbances["cut power at a file operation"] = rng.choice((0.0, 0.05 if siege == "race" else 0.3))
         chance -= share
     return plan
 
