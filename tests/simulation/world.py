@@ -161,7 +161,8 @@ class Machine:
             self.start_later(world.rng.uniform(0.05, 2.0))
             return
         faults.crash_kills = False
-        world.trace.count("process: bookie killed in a journal write")
+        where = "journal write" if faults.crash_of == "journal" else "file operation"
+        world.trace.count(f"process: bookie killed in a {where}")
         self.kill()
         self.start_later(world.rng.uniform(0.01, 0.1))
         loop = world.loop
