@@ -160,11 +160,16 @@ def index_put_hides() -> list[Patch]:
 
 def compaction_removes_early() -> list[Patch]:
     @patch(Compactor, "_remove")
-    async def remove(original: Any, self: Any, shares: Any, *rest: Any) -> None:
-        for share in shares:
-            await self._logs.remove(share.log_id)
-        await asyncio.sleep(0.05)
-        await original(self, shares, *rest)
+    async def remove(original: Any, self: Any, shares: Any, added: Any, *parts: Any) -> None:
+        try:
+            for share in shares:
+                await self._logs.remove(share.log_id)
+            await asyncio.sleep(0.05)
+        except BaseException:  # as the original does: a stop that falls into this leaves nothing open
+            if parts[0] is not None:
+                await parts[0].retire()
+            raise
+        await original(self, shares, added, *parts)
 
     return [remove]
 
