@@ -95,23 +95,26 @@ class BookieConnection:
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    def send(self, body: bytes, request_id: int, on_outcome: OnOutcome, *, timeout_seconds: float) -> bool:
+    def send(
+        self, body: bytes, request_id: int, on_outcome: OnOutcome, *, timeout_seconds: float, bulk: bool = False
+    ) -> bool:
         """Send an encoded request now, or not at all.
 
         True: it was taken, and ``on_outcome`` will be called exactly once, from the event loop, never from inside
         this call: with the reply, the refusal, :class:`OctavoTimeoutError`, or :class:`BookieUnavailableError` (in
         doubt) when the connection breaks. False: nothing was done and ``on_outcome`` will not be called, since
         :attr:`writable` is false; listeners hear when that changes. The request id must be one of
-        ``next_request_id``'s.
+        ``next_request_id``'s. ``bulk``: see :meth:`octavo.client.wire.Wire.send`.
         """
         wire = self._wire
         if wire is None:
             self._wanted.set()
             return False
-        return wire.send(body, request_id, on_outcome, timeout_seconds)
+        return wire.send(body, request_id, on_outcome, timeout_seconds, bulk=bulk)
 
-    async def request(self, request: Request, *, timeout_seconds: float) -> Reply:
-        """Ask, and wait for the reply; connecting, and waiting for room, count towards the timeout.
+    async def request(self, request: Request, *, timeout_seconds: float, bulk: bool = False) -> Reply:
+        """Ask, and wait for the reply; connecting, and waiting for room, count towards the timeout. ``bulk``: see
+        :meth:`octavo.client.wire.Wire.send`.
 
         Raises the bookie's refusal, :class:`BookieUnavailableError`, :class:`OctavoTimeoutError`,
         :class:`ClientClosedError`; ``may_have_happened`` is false if it was never sent. Cancelling disturbs nobody.
@@ -130,7 +133,7 @@ class BookieConnection:
             if long_poll and not wire.takes_long_polls:
                 raise BookieOverloadedError(f"bookie {self._bookie_id}: too many long-polls wait there already")
             on_outcome = partial(_settle, answered)
-            if wire.send(request.encode(request_id), request_id, on_outcome, left, long_poll=long_poll):
+            if wire.send(request.encode(request_id), request_id, on_outcome, left, long_poll=long_poll, bulk=bulk):
                 break
         outcome = await answered
         if isinstance(outcome, OctavoError):

@@ -178,6 +178,7 @@ class RangeRead:
         """What each answer brought that verified."""
         self._replicas = replicas
         self._blame_absent = blame_absent
+        self._columns = columns
         self._open = replicas.open_columns if columns else replicas.open_entries
         self._loop = loop
         self._done: asyncio.Future[None] = loop.create_future()
@@ -272,7 +273,10 @@ class RangeRead:
         request_id = replicas.pool.next_request_id()
         timeout_seconds = replicas.options.request_timeout_seconds
         on_outcome = partial(self._outcome, ask)
-        if not connection.send(request.encode(request_id), request_id, on_outcome, timeout_seconds=timeout_seconds):
+        sent = connection.send(
+            request.encode(request_id), request_id, on_outcome, timeout_seconds=timeout_seconds, bulk=self._columns
+        )
+        if not sent:
             task = self._loop.create_task(self._request(connection, ask, request))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -281,7 +285,9 @@ class RangeRead:
         """Ask over a connection that is not up yet, or is full."""
         outcome: Reply | OctavoError
         try:
-            outcome = await connection.request(request, timeout_seconds=self._replicas.options.request_timeout_seconds)
+            outcome = await connection.request(
+                request, timeout_seconds=self._replicas.options.request_timeout_seconds, bulk=self._columns
+            )
         except OctavoError as error:
             outcome = error
         self._outcome(ask, outcome)

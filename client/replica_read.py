@@ -41,4 +41,4 @@ async def read_replica(
     answer = await pool.get(bookie_id).request(request, timeout_seconds=options.request_timeout_seconds)
     if not isinstance(answer, ReadAnswer) or answer.last_covered < first:
         raise ProtocolError(f"bookie {bookie_id} answered nothing of what it was asked")
-    return ReplicaAnswer(min(answer.last_covered, last), answer.entries, answer.unknown)
+    return ReplicaAnswer(min(answer.last_covered, last), list(answer.entries), answer.unknown)

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, cast
 
+from octavo.protocol.bulk_answers import decode_bulk_answer
 from octavo.protocol.errors import (
     BookieUnavailableError,
     OctavoError,
@@ -66,6 +67,7 @@ class _Outstanding(NamedTuple):
     deadline: float
     on_outcome: OnOutcome
     long_poll: bool
+    bulk: bool
 
 
 class Wire(asyncio.Protocol):
@@ -81,6 +83,7 @@ class Wire(asyncio.Protocol):
         self._decoder = FrameDecoder()
         self._outstanding: dict[int, _Outstanding] = {}
         self._long_polls = 0
+        self._bulk_reads = 0
         self._paused = False
         self._lost = False
         self._greeted = False
@@ -115,9 +118,17 @@ class Wire(asyncio.Protocol):
         return self._long_polls < LONG_POLLS_PER_CONNECTION_MAX
 
     def send(
-        self, body: bytes, request_id: int, on_outcome: OnOutcome, timeout_seconds: float, *, long_poll: bool = False
+        self,
+        body: bytes,
+        request_id: int,
+        on_outcome: OnOutcome,
+        timeout_seconds: float,
+        *,
+        long_poll: bool = False,
+        bulk: bool = False,
     ) -> bool:
         """Send a request's body; False, and nothing happens, unless :attr:`writable`. The id must not be outstanding.
+        ``bulk``: entries of the answer may come as :mod:`octavo.protocol.bulk_answers` has them.
 
         Long-polls wait for somebody else, so they do not count among the requests that make a wire unwritable;
         callers look at :attr:`takes_long_polls`.
@@ -129,8 +140,9 @@ class Wire(asyncio.Protocol):
             raise ValueError(f"{self._name}: request {request_id} is outstanding already")
         now = self._loop.time()
         deadline = now + timeout_seconds
-        outstanding[request_id] = _Outstanding(now, deadline, on_outcome, long_poll)
+        outstanding[request_id] = _Outstanding(now, deadline, on_outcome, long_poll, bulk)
         self._long_polls += long_poll
+        self._bulk_reads += bulk
         if len(outstanding) - self._long_polls >= REQUESTS_PER_CONNECTION_MAX:
             self.writable = False
         if self._timer is None or deadline < self._timer.when():
@@ -184,6 +196,8 @@ class Wire(asyncio.Protocol):
         self._received_at = self._loop.time()
         try:
             for body in self._decoder.feed(data):
+                if self._bulk_reads and self._bulk_received(body):
+                    continue
                 self._frame_received(unpack_body(body))
                 if self.error is not None:
                     return
@@ -222,9 +236,22 @@ class Wire(asyncio.Protocol):
         if request_id in self._outstanding:
             self._deliver(self._take(request_id).on_outcome, outcome)
 
+    def _bulk_received(self, body: memoryview) -> bool:
+        """Deliver the frame if it is the answer to a bulk read and of a kind that needs no object for each entry."""
+        answer = decode_bulk_answer(body)
+        if answer is None:
+            return False
+        request_id, reply = answer
+        request = self._outstanding.get(request_id)
+        if request is None or not request.bulk:
+            return False
+        self._deliver(self._take(request_id).on_outcome, reply)
+        return True
+
     def _take(self, request_id: int) -> _Outstanding:
         request = self._outstanding.pop(request_id)
         self._long_polls -= request.long_poll
+        self._bulk_reads -= request.bulk
         return request
 
     def _hello_received(self, values: list[object]) -> None:

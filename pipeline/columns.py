@@ -131,10 +131,11 @@ def _payloads(pieces: Sequence[EntryColumns], sizes: "np.ndarray[Any, np.dtype[n
         part = payloads[at : at + piece.payload_bytes]
         at += piece.payload_bytes
         sealed = np.frombuffer(piece.data, np.uint8)
-        if piece.entry_bytes is not None:
-            shape = (len(piece), piece.entry_bytes)
-            payload_bytes = piece.entry_bytes - SEALED_BYTES_MIN
-            part.reshape(len(piece), payload_bytes)[:] = sealed.reshape(shape)[:, PAYLOAD_START:PAYLOAD_STOP]
+        if piece.stride is not None:
+            payload_start = piece.prefix_bytes + PAYLOAD_START
+            payload_bytes = piece.stride - piece.prefix_bytes - SEALED_BYTES_MIN
+            evenly = sealed.reshape(len(piece), piece.stride)[:, payload_start:PAYLOAD_STOP]
+            part.reshape(len(piece), payload_bytes)[:] = evenly
         else:
             places = map(piece.place, range(len(piece)))
             part[:] = np.frombuffer(b"".join([piece.data[start:stop] for start, stop in places]), np.uint8)

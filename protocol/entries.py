@@ -402,10 +402,16 @@ def _verify_each(ledger_id: LedgerId, entries: Sequence[bytes], sizes: list[int]
 
 
 @lru_cache(maxsize=4096)
-def _checksum_of_intact(size: int, count: int) -> int:
-    """The CRC32C of ``count`` intact entries of ``size`` bytes each, back to back; that of made-up ones serves."""
+def _checksum_of_intact(size: int, count: int, prefix: bytes = b"") -> int:
+    """The CRC32C of ``count`` intact entries of ``size`` bytes each, back to back, ``prefix`` in front of each; that of
+    made-up ones serves."""
     made_up = bytes(size - CHECKSUM.size)
-    return _crc32c((made_up + CHECKSUM.pack(_crc32c(made_up))) * count)
+    return _crc32c((prefix + made_up + CHECKSUM.pack(_crc32c(made_up))) * count)
+
+
+def all_intact_evenly(data: bytes, prefix: bytes, size: int, count: int) -> bool:
+    """As :func:`all_intact` for ``count`` entries of ``size`` bytes, each with ``prefix`` in front of it."""
+    return _crc32c(data) == _checksum_of_intact(size, count, prefix)
 
 
 def all_intact(entries: Sequence[bytes], sizes: Sequence[int], data: bytes) -> bool:

@@ -1,7 +1,7 @@
 """Many entries opened at once and kept as columns: for bulk readers, to which an object per entry is too much.
 
 What :meth:`octavo.protocol.entries.Opener.open_batch` gives as a list of entries is here a sequence of the same entries
-that are made when they are asked for; the bytes stay back to back as they arrived, the fields of the headers stand in
+that are made when they are asked for; the bytes stay as they arrived, the fields of the headers stand in
 arrays. Only ordinary batches become columns: consecutive ids, a digest without a key. Pure.
 """
 
@@ -10,8 +10,9 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import overload
+from typing import NamedTuple, overload
 
+from octavo.protocol.bulk_answers import EvenEntries
 from octavo.protocol.entries import (
     CHECKSUM,
     FORMAT,
@@ -21,6 +22,7 @@ from octavo.protocol.entries import (
     Entry,
     Opener,
     all_intact,
+    all_intact_evenly,
     digest_code_of,
 )
 from octavo.protocol.ids import ID_MAX, EntryId, LedgerId
@@ -42,28 +44,31 @@ _FIRST_WORD = FORMAT << 56 | digest_code_of(Digest.CRC32C) << 48
 class EntryColumns(Sequence[Entry]):
     """Consecutive entries of one ledger, verified."""
 
-    __slots__ = ("_offsets", "data", "entry_bytes", "entry_ids", "heads")
+    __slots__ = ("_offsets", "data", "entry_ids", "heads", "payload_bytes", "prefix_bytes", "stride")
 
-    def __init__(self, entry_ids: range, heads: "array[int]", sizes: Sequence[int], data: bytes) -> None:
+    def __init__(
+        self, entry_ids: range, heads: "array[int]", sizes: Sequence[int], data: bytes, prefix_bytes: int = 0
+    ) -> None:
         self.entry_ids = entry_ids
         self.heads = heads
         """:data:`HEAD_WORDS` numbers for each entry, in the byte order of this machine."""
         self.data = data
-        """The sealed entries back to back."""
-        self.entry_bytes = sizes[0] if sizes.count(sizes[0]) == len(sizes) else None
-        """Of every sealed entry; None where they differ."""
-        self._offsets = None if self.entry_bytes is not None else list(accumulate(sizes, initial=0))
-
-    @property
-    def payload_bytes(self) -> int:
+        """The sealed entries one behind the other."""
+        self.prefix_bytes = prefix_bytes
+        """Bytes in front of each entry that are none of it."""
+        even = sizes.count(sizes[0]) == len(sizes)
+        self.stride = prefix_bytes + sizes[0] if even else None
+        """From one entry to the next; None where sizes differ."""
+        self._offsets = None if even else list(accumulate(sizes, initial=0))
+        assert even or not prefix_bytes, "what stands in front of entries is only known of even ones"
+        self.payload_bytes = len(data) - (SEALED_BYTES_MIN + prefix_bytes) * len(entry_ids)
         """Of all entries."""
-        return len(self.data) - SEALED_BYTES_MIN * len(self.entry_ids)
 
     def place(self, at: int) -> tuple[int, int]:
         """Where the payload of the entry ``at`` (0: the first) begins and ends in :attr:`data`."""
         if self._offsets is None:
-            assert self.entry_bytes is not None
-            start, stop = at * self.entry_bytes, (at + 1) * self.entry_bytes
+            assert self.stride is not None
+            start, stop = at * self.stride + self.prefix_bytes, (at + 1) * self.stride
         else:
             start, stop = self._offsets[at], self._offsets[at + 1]
         return start + PAYLOAD_START, stop + PAYLOAD_STOP
@@ -93,21 +98,18 @@ def open_columns(opener: Opener, batch: Sequence[bytes]) -> EntryColumns | None:
     than C. None for any other batch, which ``opener.open_batch`` opens or refuses."""
     if opener.digest is not Digest.CRC32C or not batch:
         return None
-    sizes = list(map(len, batch))
-    if min(sizes) < SEALED_BYTES_MIN:
+    intact = _intact_evenly(batch) if isinstance(batch, EvenEntries) else _intact(batch)
+    if intact is None:
         return None
-    data = b"".join(batch)
-    if not all_intact(batch, sizes, data):
-        return None
-    heads = array("Q", b"".join(map(_HEAD, batch)))
+    sizes, data, heads, prefix_bytes = intact
     if sys.byteorder == "little":
         heads.byteswap()
     count, first = len(sizes), heads[2]
     if first + count - 1 > ID_MAX:
         return None
-    columns = EntryColumns(range(first, first + count), heads, sizes, data)
-    if columns.entry_bytes is not None:
-        first_words = array("Q", (_FIRST_WORD + columns.entry_bytes - SEALED_BYTES_MIN,)) * count
+    columns = EntryColumns(range(first, first + count), heads, sizes, data, prefix_bytes)
+    if columns.stride is not None:
+        first_words = array("Q", (_FIRST_WORD + sizes[0] - SEALED_BYTES_MIN,)) * count
     else:
         first_words = array("Q", map((_FIRST_WORD - SEALED_BYTES_MIN).__add__, sizes))
     if (
@@ -117,3 +119,34 @@ def open_columns(opener: Opener, batch: Sequence[bytes]) -> EntryColumns | None:
     ):
         return None
     return columns
+
+
+class _Intact(NamedTuple):
+    """Entries whose checksums are right, the words of their headers as they stand in them."""
+
+    sizes: Sequence[int]
+    data: bytes
+    heads: "array[int]"
+    prefix_bytes: int
+
+
+def _intact(batch: Sequence[bytes]) -> _Intact | None:
+    sizes = list(map(len, batch))
+    if min(sizes) < SEALED_BYTES_MIN:
+        return None
+    data = b"".join(batch)
+    if not all_intact(batch, sizes, data):
+        return None
+    return _Intact(sizes, data, array("Q", b"".join(map(_HEAD, batch))), 0)
+
+
+def _intact_evenly(batch: EvenEntries) -> _Intact | None:
+    count, size, data, start = len(batch), batch.entry_bytes, batch.data, len(batch.prefix)
+    if size < SEALED_BYTES_MIN or not all_intact_evenly(data, batch.prefix, size, count):
+        return None
+    # Byte by byte of all headers at once, which is quicker than header by header.
+    width = 8 * HEAD_WORDS
+    heads = bytearray(width * count)
+    for at in range(width):
+        heads[at::width] = data[start + at :: start + size]
+    return _Intact([size] * count, data, array("Q", bytes(heads)), start)

@@ -228,7 +228,7 @@ class ReadAnswer(Reply):
     """
 
     last_covered: int
-    entries: list[bytes]
+    entries: Sequence[bytes]
     unknown: tuple[tuple[int, int], ...]
     last_add_confirmed: int | None
 

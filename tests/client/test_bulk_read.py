@@ -6,6 +6,7 @@ import pytest
 from octavo.client.client import Client
 from octavo.client.reader import EntryBatch, LedgerReader
 from octavo.metadata import open_metadata_store
+from octavo.protocol.entry_columns import EntryColumns
 from octavo.protocol.errors import BookieStorageError, InvalidArgumentError, NoSuchEntryError, QuorumLostError
 from octavo.protocol.messages import Op
 from support.reading import QUICK, Cluster, HandmadeLedger, cluster_of
@@ -28,6 +29,10 @@ async def test_batches_hold_every_entry_once_and_name_a_bookie_that_has_it(sizes
         ledger = await closed_ledger(cluster, 2000, sizes)
         batches = await batches_of(await cluster.open(ledger), 5, 1998)
         assert len(batches) > 1
+        columns = [batch.entries for batch in batches if isinstance(batch.entries, EntryColumns)]
+        if sizes == (3, 3, 2):
+            assert len(columns) == len(batches)
+            assert any(one.prefix_bytes for one in columns), "large answers are left as they stood in their frames"
         entries = [entry for batch in batches for entry in batch.entries]
         assert [entry.payload for entry in entries] == ledger.payloads[5:1999]
         for entry, bookie_id in zip(entries, [b for batch in batches for b in batch.bookies()], strict=True):

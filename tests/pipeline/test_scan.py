@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
-from support.processes import Up, is_running, wait_until
+from support.processes import WAIT_SECONDS, Up, is_running, wait_until
 from support.spark import bookie_ids, collected, rows_of, scan, with_client, write_ledger
 
 import octavo
@@ -205,6 +205,7 @@ def test_a_bookie_killed_while_it_is_read_from_changes_nothing(spark: SparkSessi
         ledger_id = write_ledger(up.uri, [b"%09d" % i * 250 for i in range(30_000)])
         names = {bookie_id: name for name, bookie_id in bookie_ids(up).items()}
         begun, killed = tmp_path / "begun", tmp_path / "killed"
+        given_up = threading.Event()
 
         def hold(rows: Iterable[Row]) -> Iterator[tuple[int, bool, str]]:
             """The rows of a task, which at its hundredth row tells who gave it, and goes on once that bookie is dead:
@@ -212,17 +213,25 @@ def test_a_bookie_killed_while_it_is_read_from_changes_nothing(spark: SparkSessi
             for index, row in enumerate(rows):
                 if index == 100:
                     begun.write_text(row.bookie)
+                    deadline = time.monotonic() + WAIT_SECONDS
                     while not killed.exists():
+                        assert time.monotonic() < deadline, "nobody killed the bookie"
                         time.sleep(0.01)
                 yield row.entry_id, bytes(row.value) == b"%09d" % row.entry_id * 250, row.bookie
 
         def kill() -> None:
-            wait_until(lambda: begun.exists() and bool(begun.read_text()), "a task is in the middle")
-            name = names[begun.read_text()]
-            pid = up.pids[name]
-            up.kill_bookie(name)
-            wait_until(lambda: not is_running(pid), "the bookie is dead")
-            killed.touch()
+            try:
+                wait_until(
+                    lambda: given_up.is_set() or (begun.exists() and bool(begun.read_text())), "a task is in the middle"
+                )
+                if given_up.is_set():
+                    return
+                name = names[begun.read_text()]
+                pid = up.pids[name]
+                up.kill_bookie(name)
+                wait_until(lambda: not is_running(pid), "the bookie is dead")
+            finally:
+                killed.touch()
 
         # One task, so that what it holds and what is under way to it (record batches, read-ahead, sockets) is little
         # beside what is left to read.
@@ -230,7 +239,13 @@ def test_a_bookie_killed_while_it_is_read_from_changes_nothing(spark: SparkSessi
         frame = scan(spark, up.uri, ledgers=ledger_id, **options)
         with ThreadPoolExecutor(1) as pool:
             killing = pool.submit(kill)
-            rows = frame.rdd.mapPartitions(hold).collect()
+            try:
+                rows = frame.rdd.mapPartitions(hold).collect()
+            finally:
+                given_up.set()
             killing.result()
-        assert [row[:2] for row in rows] == [(entry_id, True) for entry_id in range(30_000)], "each once, in order"
+        # Not one comparison: pytest would take minutes to word how two lists of that length differ.
+        assert len(rows) == 30_000
+        wrong = [(place, row) for place, row in enumerate(rows) if row[:2] != (place, True)]
+        assert not wrong[:1], "each once, in order, with its own bytes"
         assert {row[2] for row in rows} > {begun.read_text()}, "others stood in"

@@ -45,7 +45,7 @@ def test_columns_are_the_entries(frames: list[list[bytes]], equal: int | None, f
     assert [columns.data[slice(*columns.place(at))] for at in range(len(columns))] == [one.payload for one in entries]
     assert list(columns.heads[2::HEAD_WORDS]) == [entry.entry_id for entry in entries]
     assert list(columns.heads[4::HEAD_WORDS]) == [entry.length for entry in entries]
-    assert (columns.entry_bytes is None) == (len({len(one) for one in batch}) > 1)
+    assert (columns.stride is None) == (len({len(one) for one in batch}) > 1)
     with pytest.raises(IndexError):
         columns[len(columns)]
 
