@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.cookie import take_identity
+from octavo.bookie.cookie import note_served, take_identity
 from octavo.bookie.disk_watch import DiskLimits, DiskRoles, DiskState
 from octavo.bookie.errors import BookieStartError, DataWrongError
 from octavo.bookie.filesystem import FileSystem, is_disk_full
@@ -96,10 +96,15 @@ class Bookie:
                 settings=_storage_settings(config),
                 on_fatal=self._break,
                 rng=random.Random(rng.getrandbits(64)),
+                made_before=identity.served,
             )
         except (OSError, IndexDamagedError, JournalUnreadableError, UnsupportedJournalError) as error:
             raise _not_opened(error, config) from error
         stack.push_async_callback(self._close_storage, storage)
+        try:
+            await note_served(filesystem, directories, identity)
+        except OSError as error:
+            raise _translated(error, config.data_dir) from error
         if storage.doubts_every_ledger:
             # A fresh id: every ledger that exists has a lower one (ids are handed out in order, never twice).
             try:

@@ -50,7 +50,8 @@ class IdentityRefusedError(DataWrongError):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryCookie:
-    """The cookie in one directory. ``role`` names the directory among ``roles``, all those of the bookie, in order."""
+    """The cookie in one directory. ``role`` names the directory among ``roles``, all those of the bookie, in order.
+    ``served``: its storage has been made, so it may have acknowledged something."""
 
     bookie_id: BookieId
     cluster_id: str
@@ -58,6 +59,7 @@ class DirectoryCookie:
     token: str
     role: str
     roles: tuple[str, ...]
+    served: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,7 @@ def encode_cookie(cookie: DirectoryCookie) -> bytes:
             "token": cookie.token,
             "role": cookie.role,
             "roles": list(cookie.roles),
+            "served": cookie.served,
         }
     ).encode()
     return text + b"\ncrc32c %08x\n" % google_crc32c.value(text)
@@ -259,6 +262,7 @@ def decode_cookie(content: bytes) -> DirectoryCookie | None:
             str(fields["token"]),
             str(fields["role"]),
             tuple(map(str, fields["roles"])),
+            bool(fields.get("served", False)),
         )
     except (ValueError, TypeError, KeyError):
         return None
@@ -298,6 +302,9 @@ class Identity:
     cluster_id: str
     generation: int
     first_start: bool
+    token: str
+    served: bool
+    """It has been ready to serve before: its storage must be there."""
 
 
 async def take_identity(
@@ -344,9 +351,12 @@ async def take_identity(
             )
         bookie_id = decision.bookie_id or BookieId(f"bookie-{rng.getrandbits(48):012x}")
         token = f"{rng.getrandbits(64):016x}"
+        served = any(state.cookie.served for state in states if state.cookie)
         without = {state.role for state in states if state.cookie is None}
         for role, path in sorted(directories.items(), key=lambda item: item[0] not in without):
-            cookie = DirectoryCookie(bookie_id, cluster_id, decision.generation, token, role, tuple(directories))
+            cookie = DirectoryCookie(
+                bookie_id, cluster_id, decision.generation, token, role, tuple(directories), served
+            )
             await write_directory_cookie(filesystem, path, cookie)
         wanted = Cookie(bookie_id=bookie_id, generation=decision.generation, address=address, body=token.encode())
         try:
@@ -356,11 +366,26 @@ async def take_identity(
                 await store.compare_and_set_cookie(wanted, known.version)
         except MetadataConflictError:
             continue  # somebody else was here: look again, and be refused if it was not an earlier self
-        return Identity(bookie_id, cluster_id, decision.generation, decision.verdict is not Verdict.START)
+        first_start = decision.verdict is not Verdict.START
+        return Identity(bookie_id, cluster_id, decision.generation, first_start, token, served)
     raise IdentityRefusedError(
         f"its cookie in the metadata changed {START_ATTEMPTS_MAX} times while starting: "
         "another process runs with the same identity; stop it"
     )
+
+
+async def note_served(filesystem: FileSystem, directories: Mapping[str, Path], identity: Identity) -> None:
+    """Note in every directory that the storage has been made: from now on its absence is a loss. Call it before the
+    bookie listens. Raises OSError."""
+    if identity.served:
+        return
+    directories = _by_place(directories)
+    for role, path in directories.items():
+        cookie = DirectoryCookie(
+            *(identity.bookie_id, identity.cluster_id, identity.generation, identity.token, role, tuple(directories)),
+            served=True,
+        )
+        await write_directory_cookie(filesystem, path, cookie)
 
 
 def _by_place(directories: Mapping[str, Path]) -> dict[str, Path]:

@@ -116,7 +116,7 @@ async def reset_identity(
     roles = tuple("+".join(names) for names in places.values())
     paths = list(dict.fromkeys(layout.directories.values()))
     for role, path in zip(roles, paths, strict=True):
-        cookie = DirectoryCookie(wanted, cluster_id, generation, token, role, roles)
+        cookie = DirectoryCookie(wanted, cluster_id, generation, token, role, roles, served=True)
         await write_directory_cookie(filesystem, path, cookie)
     address = known.value.address if known is not None else ""
     told = Cookie(bookie_id=wanted, generation=generation, address=address, body=token.encode())

@@ -51,7 +51,8 @@ class IndexRebuild:
     async def run(self) -> Rebuilt:
         """Do it."""
         try:
-            await self._filesystem.make_directory(self._layout.index)
+            for folder in (*self._layout.entries, self._layout.index):
+                await self._filesystem.make_directory(folder)
             await self._logs.find()
             manifest = await self._read_manifest()
             highest_part = await self._read_states(manifest)

@@ -95,9 +95,9 @@ class ManifestKeeper:
         self.log_sizes = dict(log_sizes)
 
 
-async def read_manifest(filesystem: FileSystem, directory: Path) -> Manifest:
-    """The manifest of a data directory, durable; made when the directory is new. Raises :class:`IndexDamagedError`,
-    OSError."""
+async def read_manifest(filesystem: FileSystem, directory: Path, *, made_before: bool) -> Manifest:
+    """The manifest of a data directory, durable; made when the directory is new, unless it was ``made_before``. Raises
+    :class:`IndexDamagedError`, OSError."""
     path = directory / MANIFEST_NAME
     try:
         manifest = decode_manifest(await read_file(filesystem, path))
@@ -107,6 +107,9 @@ async def read_manifest(filesystem: FileSystem, directory: Path) -> Manifest:
         # The manifest is written before anything it could name: files without it mean that it was lost.
         if await filesystem.list_directory(directory / "index"):
             raise IndexDamagedError(path, 0, "the file is missing though there are index files") from None
+        if made_before:
+            # Emptied but for its cookies: taken for a new one it would answer "absent" for what it acknowledged (B4).
+            raise IndexDamagedError(path, 0, "the file is missing though this bookie has served before") from None
         await replace_file(filesystem, path, encode_manifest(EMPTY))
         return EMPTY
     # A process killed between the rename and its sync leaves one that a power cut would take back (PROTOCOL B1): its

@@ -121,29 +121,35 @@ class Storage:
         settings: StorageSettings | None = None,
         on_fatal: Callable[[BaseException], None],
         rng: random.Random | None = None,
+        made_before: bool = False,
     ) -> "Storage":
         """Open what is there, or begin anew; returns once everything found is durable.
 
         ``directory`` has manifest and index; entry logs are begun by turns there and in ``entry_directories``.
-        ``rng`` draws the journal's seeds; without it the operating system does.
+        ``rng`` draws the journal's seeds; without it the operating system does. ``made_before``: it must be there.
 
         Raises :class:`IndexDamagedError` when manifest, a footer or the ledger states do not verify (the index can be
         rebuilt), OSError when the disk cannot be used.
         """
         storage = cls(filesystem, directory, entry_directories, settings or StorageSettings(), on_fatal)
         async with contextlib.AsyncExitStack() as opened:
-            await storage._open(journal_directory, opened, rng)
+            await storage._open(journal_directory, opened, rng, made_before=made_before)
             opened.pop_all()
         return storage
 
     async def _open(
-        self, journal_directory: Path, opened: contextlib.AsyncExitStack, rng: random.Random | None
+        self,
+        journal_directory: Path,
+        opened: contextlib.AsyncExitStack,
+        rng: random.Random | None,
+        *,
+        made_before: bool,
     ) -> None:
         """``opened`` gets what must be closed if opening fails or is cancelled: tasks and files would outlive it."""
         filesystem, directory, settings = self._filesystem, self._directory, self._settings
         for folder in (*self._logs.directories, directory / "index"):
             await filesystem.make_directory(folder)
-        manifest = await read_manifest(filesystem, directory)
+        manifest = await read_manifest(filesystem, directory, made_before=made_before)
         self._journal = await Journal.open(
             filesystem,
             journal_directory,

@@ -1,0 +1,88 @@
+"""Directories that were emptied but for their cookies are no new ones (PROTOCOL B4)."""
+
+import random
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from pathlib import Path
+
+import pytest
+import structlog
+from octavo.bookie.bookie import Bookie
+from octavo.bookie.config import load_config
+from octavo.bookie.errors import DataWrongError
+from octavo.bookie.filesystem import RealFileSystem
+from octavo.bookie.index_rebuild import IndexRebuild
+from octavo.bookie.offline import Layout
+from octavo.metadata import MetadataStore, open_metadata_store
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[list[MutableMapping[str, object]]]:
+    with structlog.testing.capture_logs() as events:
+        yield events
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MetadataStore]:
+    async with await open_metadata_store("memory://", create=True) as opened:
+        yield opened
+
+
+async def start_and_stop(data: Path, store: MetadataStore) -> tuple[str, int | None]:
+    """The bookie's id, and the ledger id at which its doubt ends."""
+    settings = {
+        "data_dir": data, "port": 0, "metadata": store.uri, "journal_segment_bytes": 16 * 1024 * 1024,
+        "entry_log_bytes": 1024 * 1024,
+    }  # fmt: skip
+    filesystem = RealFileSystem()
+    try:
+        bookie = await Bookie.start(
+            load_config(None, {}, settings), filesystem=filesystem, store=store, rng=random.Random(1), software="0"
+        )
+        assert bookie.server is not None
+        doubt_stop = bookie.server.storage.doubt_stop
+        await bookie.stop()
+        return bookie.bookie_id, doubt_stop
+    finally:
+        await filesystem.close()
+
+
+def leave_one_cookie(data: Path) -> None:
+    for path in data.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "cookie":
+            path.unlink()
+
+
+def leave_every_cookie(data: Path) -> None:
+    for path in data.rglob("*"):
+        if path.is_file() and path.name != "cookie":
+            path.unlink()
+
+
+@pytest.mark.parametrize("empty", [leave_one_cookie, leave_every_cookie])
+async def test_a_bookie_emptied_but_for_its_cookie_refuses_and_comes_back_in_doubt(
+    tmp_path: Path, store: MetadataStore, empty: Callable[[Path], None]
+) -> None:
+    data = tmp_path / "bookie"
+    first = await start_and_stop(data, store)
+    assert await start_and_stop(data, store) == first
+    empty(data)
+    with pytest.raises(DataWrongError, match=r"has served before.*rebuild-index"):
+        await start_and_stop(data, store)
+    filesystem = RealFileSystem()
+    rebuilt = await IndexRebuild(filesystem, Layout.of(data)).run()
+    await filesystem.close()
+    assert rebuilt.in_doubt_because
+    bookie_id, doubt_stop = await start_and_stop(data, store)
+    assert bookie_id == first[0]
+    assert doubt_stop is not None
+
+
+async def test_the_first_life_counts(tmp_path: Path, store: MetadataStore) -> None:
+    data = tmp_path / "bookie"
+    await start_and_stop(data, store)
+    leave_one_cookie(data)
+    with pytest.raises(DataWrongError, match="has served before"):
+        await start_and_stop(data, store)
