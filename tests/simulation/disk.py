@@ -201,6 +201,11 @@ class Disk:
         return growth <= 0 or self.used_bytes() + growth <= self.settings.capacity_bytes
 
 
+def _name_length(path: Path) -> int:
+    text = str(path)  # kept by the path, unlike its name
+    return len(text) - text.rfind("/") - 1
+
+
 def _journals(kind: str, path: Path) -> bool:
     return kind == "write_and_sync" and path.name.startswith("journal-")
 
@@ -245,7 +250,7 @@ class SimulatedFileSystem:
             lane.queue.popleft()
         changing = kind not in _READ_ONLY
         if changing:
-            disk.trace.stored(self._loop.now, self.process.name, kind, len(operation.path.name))
+            disk.trace.stored(self._loop.now, self.process.name, kind, _name_length(operation.path))
             if disk.count_change(kind, operation.path):
                 # The operation has taken effect, as far as it does without being durable; nobody hears of it.
                 if lane is not None:
@@ -278,13 +283,14 @@ class SimulatedFileSystem:
         disk = self.disk
 
         def act() -> SimulatedFile:
-            self._check_directory(path.parent)
-            if create:
-                if path in disk.names:
-                    raise FileExistsError(errno.EEXIST, "file exists", str(path))
-                inode = Inode()
-                disk.change_names(path.parent, lambda names: names.__setitem__(path, inode))
             found = disk.names.get(path)
+            if found is None:
+                self._check_directory(path.parent)
+            if create:
+                if found is not None:
+                    raise FileExistsError(errno.EEXIST, "file exists", str(path))
+                found = inode = Inode()
+                disk.change_names(path.parent, lambda names: names.__setitem__(path, inode))
             if found is None:
                 raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
             lane = self.new_lane() if dedicated_thread else self.lane
@@ -304,9 +310,10 @@ class SimulatedFileSystem:
 
         def act() -> list[str]:
             self._check_directory(path)
-            return sorted(
-                child.name for child in (*disk.names, *disk.directories) if child.parent == path and child != path
-            )
+            start = f"{path}/" if path.name else "/"
+            size = len(start)
+            below = [text[size:] for text in map(str, (*disk.names, *disk.directories)) if text.startswith(start)]
+            return sorted(name for name in below if name and "/" not in name)
 
         names: list[str] = await self.run(self.lane, "list_directory", path, act)
         return names

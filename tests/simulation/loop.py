@@ -299,41 +299,44 @@ class SimulationLoop(asyncio.BaseEventLoop):
         """Run a coroutine of the world to its end. Raises :class:`StuckError` when that never comes."""
         with _Running(self):
             main = self.world.spawn(future, "main")
-            ready, timers, pop = self._ready, self._timers, heapq.heappop
+            ready, timers, pop, world = self._ready, self._timers, heapq.heappop, self.world
+            # One loop, and no call per callback: this is where a universe spends its time.
             while not main.done():
                 if not ready:
-                    if not timers:
-                        raise StuckError("nothing is left to happen")
-                    when = timers[0][0]
-                    self.now = max(self.now, when)
-                    while timers and timers[0][0] <= when:
-                        ready.append(pop(timers)[2])
+                    self._go_on_to(timers, pop)
                 self.steps += 1
                 if self.steps > STEPS_MAX:
                     raise StuckError(f"no end after {STEPS_MAX} callbacks; last: {ready[0]._callback}")
-                self._step(ready.popleft())
+                handle = ready.popleft()
+                callback, process = handle._callback, handle._process
+                if callback is None or not process.alive:
+                    continue
+                if process._paused:
+                    process.hold(handle)
+                    continue
+                self.current = process
+                try:
+                    handle._context.run(callback, *handle._arguments)
+                except Exception as error:
+                    self.call_exception_handler({"message": f"callback {callback!r} failed", "exception": error})
+                self.current = world
+                del handle, callback  # an exception's frames keep this one, and with it the task that nobody asks
+                process.steps += 1
+                if process.steps == process.die_at_step and process.on_step_death is not None:
+                    process.on_step_death()
                 if self.halted is not None:
                     raise self.halted
         return main.result()
 
-    def _step(self, handle: Handle) -> None:
-        callback, process = handle._callback, handle._process
-        if callback is None or not process.alive:
-            return
-        if process._paused:
-            process.hold(handle)
-            return
-        self.current = process
-        try:
-            handle._context.run(callback, *handle._arguments)
-        except Exception as error:
-            self.call_exception_handler({"message": f"callback {callback!r} failed", "exception": error})
-        finally:
-            self.current = self.world
-            del handle, callback  # an exception's frames keep this one, and with it the task that nobody asks
-        process.steps += 1
-        if process.steps == process.die_at_step and process.on_step_death is not None:
-            process.on_step_death()
+    def _go_on_to(self, timers: list[tuple[float, int, Handle]], pop: Callable[..., Any]) -> None:
+        """Let time pass up to the next timer; all that are due then are ready."""
+        if not timers:
+            raise StuckError("nothing is left to happen")
+        ready = self._ready
+        when = timers[0][0]
+        self.now = max(self.now, when)
+        while timers and timers[0][0] <= when:
+            ready.append(pop(timers)[2])
 
     def is_running(self) -> bool:
         return self._running
