@@ -15,8 +15,6 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Rows reach Java through the file system's sockets, which cost less than those of the network.
-    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 

@@ -1,12 +1,13 @@
 """The pipeline's speed beside that of plain clients, on one fresh three-bookie cluster.
 
-bench_pipeline.py [--megabytes 2000] [--rounds 1] [--data-dir DIR]
+bench_pipeline.py [--megabytes 2000] [--scans 4] [--reads-only] [--spark-arguments=ARGUMENTS] [--rounds 1]
+    [--data-dir DIR]
 
 Entries of 1 KiB; ledgers with E = Qw = 3, Qa = 2. *Write*: two processes of ``octavo bench write``, against a Spark job
-(``local[2]``) that ingests Parquet. *Read*: two processes, each iterating over one ledger, before and after scans of
-both with ``local[2]``, which sum up the values' lengths: the first of a session, which starts Python workers and
-compiles the query, and two more, while Java compiles what it finds hot. *Verify*: every replica of those ledgers.
-Memory is the most that any Python worker ever had.
+(``local[2]``) that ingests Parquet. *Read*: two processes, each iterating over one ledger, in turn with scans of both
+with ``local[2]`` in one session, which sum up the values' lengths. The first scan of a session is told apart from the
+others: it starts Python workers and loads what Java compiles. *Verify*: every replica of those ledgers. Memory is the
+most that any Python worker ever had.
 """
 
 import argparse
@@ -21,9 +22,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from local_cluster import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 ENTRY_BYTES = 1024
 OCTAVO = (sys.executable, "-P", "-m", "octavo.cli.main")
@@ -58,78 +63,99 @@ def largest_worker_bytes() -> int:
     return largest
 
 
-def measure(uri: str, entries: int, folder: Path) -> dict[str, float]:
-    """One round: rates in MB/s of payload."""
+def measure_reads(
+    uri: str, spark: "SparkSession", ledgers: Sequence[str], entries: int, scans: int
+) -> tuple[list[float], list[float]]:
+    """MB/s of plain reads, one more than there are scans, and of the scans between them."""
+    from pyspark.sql import functions as F  # noqa: PLC0415 - after the environment is set
+
+    def scanned() -> "DataFrame":
+        # A frame of its own for each: Spark keeps what one has shuffled.
+        reader = spark.read.format("octavo").option("metadata", uri).option("ledgers", ",".join(ledgers))
+        return reader.option("minPartitions", "2").load().agg(F.count("*"), F.sum(F.length("value")))
+
+    megabytes = entries * ENTRY_BYTES / 1e6
+    plain, spark_rates = [], []
+    for number in range(scans + 1):
+        _, seconds = side_by_side(uri, [("bench", "read", ledger) for ledger in ledgers])
+        plain.append(megabytes / seconds)
+        print(f"  read, two clients: {plain[-1]:,.0f} MB/s", flush=True)
+        if number < scans:
+            rows, seconds = timed(scanned().collect)
+            assert tuple(rows[0]) == (entries, entries * ENTRY_BYTES), rows
+            spark_rates.append(megabytes / seconds)
+            print(f"  read, Spark local[2], scan {number + 1}: {spark_rates[-1]:,.0f} MB/s", flush=True)
+    return plain, spark_rates
+
+
+def measure_jobs(uri: str, spark: "SparkSession", ledgers: Sequence[str], entries: int, folder: Path) -> float:
+    """MB/s of ingest. Verify is told beside it."""
     from octavo.pipeline.jobs.export import InputFormat, ingest  # noqa: PLC0415 - after the environment is set
     from octavo.pipeline.jobs.verify import verify  # noqa: PLC0415
     from octavo.pipeline.options import ClusterOptions  # noqa: PLC0415
-    from octavo.pipeline.session import spark_session  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    megabytes = entries * ENTRY_BYTES / 1e6
+    cluster = ClusterOptions(uri)
+    found, seconds = timed(lambda: verify(spark, cluster, ledgers=",".join(ledgers)))
+    print(f"  verify, Spark local[2], of all replicas: {found.sealed_bytes / 1e6 / seconds:,.0f} MB/s")
+    print(f"  largest Python worker after verifying: {largest_worker_bytes() / 1e6:,.0f} MB resident")
+    source = str(folder / "rows.parquet")
+    values = spark.range(0, entries, 1, 2).select(F.rpad(F.col("id").cast("string"), ENTRY_BYTES, "x").alias("value"))
+    values.write.parquet(source)
+    _, seconds = timed(lambda: ingest(spark, cluster, source, "bench", input_format=InputFormat.PARQUET))
+    print(f"  largest Python worker after writing: {largest_worker_bytes() / 1e6:,.0f} MB resident")
+    shutil.rmtree(source)
+    return entries * ENTRY_BYTES / 1e6 / seconds
+
+
+def measure(uri: str, entries: int, folder: Path, scans: int, *, reads_only: bool) -> None:
+    """One round: rates in MB/s of payload."""
+    from octavo.pipeline.session import spark_session  # noqa: PLC0415 - after the environment is set
+
     half = ("bench", "write", "--entry-size", str(ENTRY_BYTES), "--count", str(entries // 2))
     written, seconds = side_by_side(uri, [half, half])
-    rates = {"write, two clients": megabytes / seconds}
+    write_rate = entries * ENTRY_BYTES / 1e6 / seconds
+    print(f"  write, two clients: {write_rate:,.0f} MB/s", flush=True)
     ledgers = [str(result["ledger_ids"][0]) for result in written]
-    reads = [("bench", "read", ledger) for ledger in ledgers]
-    _, seconds = side_by_side(uri, reads)
-    rates["read, two clients, before"] = megabytes / seconds
     with spark_session("bench", master="local[2]") as spark:
         spark.range(1).count()
-        cluster = ClusterOptions(uri)
-        reader = spark.read.format("octavo").option("metadata", uri).option("ledgers", ",".join(ledgers))
-        reader = reader.option("minPartitions", "2")
-        for case in ("first", "second", "third"):
-            # A frame of its own: Spark keeps what one has shuffled.
-            scanned = reader.load().agg(F.count("*"), F.sum(F.length("value")))
-            rows, seconds = timed(scanned.collect)
-            assert tuple(rows[0]) == (entries, entries * ENTRY_BYTES), rows
-            rates[f"read, Spark local[2], {case} of its session"] = megabytes / seconds
-        _, seconds = side_by_side(uri, reads)
-        rates["read, two clients, after"] = megabytes / seconds
-        print(f"largest Python worker after reading: {largest_worker_bytes() / 1e6:,.0f} MB resident")
-        found, seconds = timed(lambda: verify(spark, cluster, ledgers=",".join(ledgers)))
-        rates["verify, Spark local[2], of all replicas"] = found.sealed_bytes / 1e6 / seconds
-        print(f"largest Python worker after verifying: {largest_worker_bytes() / 1e6:,.0f} MB resident")
-        source = str(folder / "rows.parquet")
-        values = spark.range(0, entries, 1, 2).select(
-            F.rpad(F.col("id").cast("string"), ENTRY_BYTES, "x").alias("value")
-        )
-        values.write.parquet(source)
-        _, seconds = timed(lambda: ingest(spark, cluster, source, "bench", input_format=InputFormat.PARQUET))
-        rates["write, Spark local[2]"] = megabytes / seconds
-        print(f"largest Python worker after writing: {largest_worker_bytes() / 1e6:,.0f} MB resident")
-        shutil.rmtree(source)
-    return rates
+        plain, spark_rates = measure_reads(uri, spark, ledgers, entries, scans)
+        print(f"  largest Python worker after reading: {largest_worker_bytes() / 1e6:,.0f} MB resident")
+        print(f"  read, the first scan of a session: {spark_rates[0] / median(plain):.2f} of two clients (median)")
+        if scans > 1:
+            warm = median(spark_rates[1:])
+            print(f"  read, median of the scans after it: {warm:,.0f} MB/s, {warm / median(plain):.2f} of two clients")
+        if not reads_only:
+            rate = measure_jobs(uri, spark, ledgers, entries, folder)
+            print(f"  write, Spark local[2]: {rate:,.0f} MB/s, {rate / write_rate:.2f} of two clients")
 
 
 def main() -> int:
     """Run it; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=2000, help="payload of each case")
+    parser.add_argument("--scans", type=int, default=4, help="in one session")
+    parser.add_argument("--reads-only", action="store_true", help="no verify and no ingest")
+    parser.add_argument("--spark-arguments", help="further arguments of spark-submit, in one, after a =")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument(
         "--data-dir", type=Path, help="where the cluster keeps its data (default: the temporary folder)"
     )
     arguments = parser.parse_args()
     os.environ["PYTHONSAFEPATH"] = "1"
+    if arguments.spark_arguments:
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments.spark_arguments} pyspark-shell"
     entries = arguments.megabytes * 1_000_000 // ENTRY_BYTES // 2 * 2
     for number in range(arguments.rounds):
+        print(f"round {number + 1}: {arguments.megabytes} MB in entries of {ENTRY_BYTES} B", flush=True)
         folder = Path(tempfile.mkdtemp(prefix="octavo-bench-", dir=arguments.data_dir))
         try:
             with Cluster(folder / "data") as cluster:
-                rates = measure(cluster.wait_for("ready")["metadata"], entries, folder)
+                uri = cluster.wait_for("ready")["metadata"]
+                measure(uri, entries, folder, arguments.scans, reads_only=arguments.reads_only)
                 cluster.stop()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        print(f"round {number + 1}: {arguments.megabytes} MB in entries of {ENTRY_BYTES} B")
-        for name, rate in rates.items():
-            print(f"  {name}: {rate:,.0f} MB/s")
-        plain = (rates["read, two clients, before"] + rates["read, two clients, after"]) / 2
-        for case in ("first", "second", "third"):
-            rate = rates[f"read, Spark local[2], {case} of its session"]
-            print(f"  read, {case} of its session: {rate / plain:.2f} of two clients")
-        print(f"  write: {rates['write, Spark local[2]'] / rates['write, two clients']:.2f} of two clients", flush=True)
     return 0
 
 

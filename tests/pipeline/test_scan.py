@@ -202,7 +202,7 @@ def connections(cluster: Up) -> int:
 def test_a_bookie_killed_while_it_is_read_from_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     with Up(tmp_path / "data") as up:
         up.wait_ready()
-        ledger_id = write_ledger(up.uri, [b"%09d" % i * 250 for i in range(30_000)])
+        ledger_id = write_ledger(up.uri, [b"%09d" % i * 250 for i in range(20_000)])
         names = {bookie_id: name for name, bookie_id in bookie_ids(up).items()}
         begun, killed = tmp_path / "begun", tmp_path / "killed"
         given_up = threading.Event()
@@ -245,7 +245,7 @@ def test_a_bookie_killed_while_it_is_read_from_changes_nothing(spark: SparkSessi
                 given_up.set()
             killing.result()
         # Not one comparison: pytest would take minutes to word how two lists of that length differ.
-        assert len(rows) == 30_000
+        assert len(rows) == 20_000
         wrong = [(place, row) for place, row in enumerate(rows) if row[:2] != (place, True)]
         assert not wrong[:1], "each once, in order, with its own bytes"
         assert {row[2] for row in rows} > {begun.read_text()}, "others stood in"
