@@ -55,7 +55,6 @@ class Siege:
             "hold up member": self._hold_up,
             "stall member": self._stall,
             "kill member": self._kill_member,
-            "cut off member": self._cut_off,
             "lose member": self._lose_member,
             "slow member's disk": self._slow_disk,
             "member cannot read": self._read_errors,
@@ -196,12 +195,6 @@ class Siege:
         machine = self._member(target)
         machine.kill()
         machine.start_later(self._rng.uniform(0.5, 3.0))
-
-    def _cut_off(self, target: Target) -> None:
-        """No client hears of it for some seconds."""
-        machine = self._member(target)
-        for host in self._world.hosts:
-            self._block(machine.name, host.name, 1.5, 4.0)
 
     def _lose_member(self, target: Target) -> None:
         machine, rng = self._member(target), self._rng

@@ -21,7 +21,7 @@ NEEDS_BUDGET = frozenset({"wipe member", "rot in member"})
 """Moves for machines of the fault budget only."""
 
 DRAWN = ("takeover", "replacement", "exchange", "succession", "disks", "pile-up")
-"""Sieges that the plan of a seed may have by itself; the others are had by asking for them."""
+"""Sieges that a plan may have beside each other; for others it is made (``BESIEGED`` in ``plan.py``)."""
 
 NEEDS_EVERY_MEMBER = frozenset({"exchange"})
 """Sieges that come to most where an entry needs every member of its write set."""
@@ -58,14 +58,6 @@ SIEGES: dict[str, tuple[Move, ...]] = {
         Move("delay metadata", 0.2, latest=0.1),
         Move("kill member", earliest=0.1, latest=0.4),
         Move("kill writer", 0.15, earliest=0.6, latest=2.0),
-    ),
-    "lost disk": (
-        # The writer is gone, so are the disks of one bookie, another cannot be reached, and one more lags behind.
-        Move("delay writer's adds", 0.8, latest=0.0),
-        Move("wipe member", earliest=0.2, latest=0.3),
-        Move("cut off member", 0.9, earliest=0.2, latest=0.3),
-        Move("cut off member", 0.3, earliest=0.2, latest=0.3),
-        Move("kill writer", earliest=0.3, latest=0.4),
     ),
     "succession": (
         # The writer is gone, so is one of its bookies, and who takes over may not live either.

@@ -108,6 +108,18 @@ def test_partition_delays_and_does_not_lose(pair: Pair) -> None:
     pair.run(main)
 
 
+def test_steady_delay_is_the_same_for_every_packet(pair: Pair) -> None:
+    async def main() -> None:
+        link = pair.network.link("client", "server")
+        link.extra_delay_seconds, link.steady = 0.5, True
+        for _ in range(20):
+            assert 0.5 < pair.network.delay("client", "server") < 0.51
+        pair.network.heal()
+        assert pair.network.delay("client", "server") < 0.01
+
+    pair.run(main)
+
+
 def test_reset_gives_each_end_a_prefix_and_an_error(pair: Pair) -> None:
     async def main() -> None:
         pair.here.transport.write(b"x" * 1000)
