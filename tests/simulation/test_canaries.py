@@ -19,7 +19,7 @@ CHEAPEST = {
     "reseal-on-resend": (8, "I3"),
     "garbage-by-listing": (11, "I8"),
     "coverage-off-by-one": (14, "I2"),
-    "truncated-is-absence": (14, "I2"),
+    "truncated-is-absence": (12, "I2"),
     "fence-lets-adds-through": (18, "I7"),
 }
 """Canary -> the seed that finds it, and the rule that is seen broken."""
