@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -129,12 +127,9 @@ async def test_a_bookie_that_hangs_is_replaced_and_no_add_fails(up: Up, names: d
     async with loads(up, request_timeout_seconds=0.5, **HASTY) as under_load:
         hung = under_load[0].ledger.metadata.last_fragment.bookies[0]
         hit = [load for load in under_load if hung in load.ledger.metadata.last_fragment.bookies]
-        os.kill(up.pids[names[hung]], signal.SIGSTOP)
-        try:
+        with up.hanging(up.pids[names[hung]]):
             await asyncio.gather(*(load.until_not_written_by(hung) for load in hit))
             await asyncio.gather(*(load.grow(20) for load in under_load))
-        finally:
-            os.kill(up.pids[names[hung]], signal.SIGCONT)
 
 
 async def test_the_example_of_the_protocol_has_fragments_at_0_and_12(up: Up, names: dict[str, str]) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -189,8 +188,7 @@ async def test_the_example_of_fencing(up: Up) -> None:
         await ledger.add_many([payload_of(number) for number in range(12)])
         bookies = ledger.metadata.last_fragment.bookies
         hangs = pid_of(up, bookies[1])  # 12 belongs on the bookies at 0 and 1
-        os.kill(hangs, signal.SIGSTOP)
-        try:
+        with up.hanging(hangs):
             half_written = ledger.add_nowait(payload_of(12))
             async with recovering.open_ledger(ledger.id, recover=False) as reader, asyncio.timeout(WAIT_SECONDS):
                 while not await is_held(reader, 12):  # noqa: ASYNC110 - no event tells what another process holds
@@ -200,8 +198,6 @@ async def test_the_example_of_fencing(up: Up) -> None:
                 assert [entry.payload async for entry in reader] == [payload_of(number) for number in range(13)]
                 # A second copy of 12 was to be had only with another bookie in the place of the one that hangs.
                 assert [fragment.first_entry_id for fragment in reader.metadata.fragments] == [0, 12]
-        finally:
-            os.kill(hangs, signal.SIGCONT)
         with pytest.raises(octavo.LedgerFencedError) as in_doubt:
             await half_written
         assert in_doubt.value.may_have_happened
@@ -332,14 +328,9 @@ def test_a_recovery_that_is_blocked_names_the_bookies_and_succeeds_when_they_are
         writer.kill()
     shown = up.run("ledger", "show", writer.ledger_id, "--json").json
     hung = [pid_of(up, bookie_id) for bookie_id in shown["fragments"][-1]["bookies"][:2]]
-    for pid in hung:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with up.hanging(*hung):
         refused = up.run("ledger", "recover", writer.ledger_id)
         refused.failed_with_one_line(1, *shown["fragments"][-1]["bookies"][:2], "could be fenced")
-    finally:
-        for pid in hung:
-            os.kill(pid, signal.SIGCONT)
     check_content(up, up.run("ledger", "recover", writer.ledger_id, "--json").json, writer.acknowledged)
 
 

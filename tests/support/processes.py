@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -130,6 +131,35 @@ class Up:
     def kill_bookie(self, name: str) -> None:
         """SIGKILL one bookie."""
         os.kill(self.pids[name], signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def hanging(self, *pids: int) -> Iterator[None]:
+        """These processes stand still inside the block, none of them in the middle of a change of the metadata: there
+        it would hold SQLite's lock, and nobody else could change anything."""
+        try:
+            for pid in pids:
+                while True:
+                    os.kill(pid, signal.SIGSTOP)
+                    if self._metadata_can_be_changed():
+                        break
+                    os.kill(pid, signal.SIGCONT)
+                    time.sleep(0.05)
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def _metadata_can_be_changed(self) -> bool:
+        scheme, _, path = self.uri.partition("://")
+        if scheme != "sqlite":
+            return True
+        with contextlib.closing(sqlite3.connect(path, timeout=2.0, isolation_level=None)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            database.execute("ROLLBACK")
+            return True
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Stop it in good order; its exit status."""
