@@ -44,6 +44,10 @@ def shares(ledger: LedgerHistory) -> list[Share]:
     return found
 
 
+class _LedgerGoneError(Exception):
+    """The ledger has been deleted while it was judged."""
+
+
 class Judge:
     """See the module. Raises :class:`Violation`."""
 
@@ -67,7 +71,10 @@ class Judge:
         if end is None or count != end + 1:
             raise Violation("I2", f"ledger {ledger.ledger_id}: {count} entries read, it ends at {end}")
         self.world.trace.count("ledgers judged")
-        await self._compare_copies(client, ledger, end)
+        try:
+            await self._compare_copies(client, ledger, end)
+        except _LedgerGoneError:
+            return
 
     async def _read(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> int:
         for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -106,7 +113,7 @@ class Judge:
                 ledger.ledger_id, b"", ReadFlag.NONE, 0, at, last, share.modulus, share.residues, COPIES_MAX,
                 COPY_BYTES_MAX,
             )  # fmt: skip
-            answer = await self._ask(client, share.bookie_id, request)
+            answer = await self._ask(client, ledger, share.bookie_id, request)
             for sealed in answer.entries:
                 entry_id = header_of(sealed).entry_id
                 self.world.history.replica(ledger, entry_id, sealed, share.bookie_id)
@@ -114,11 +121,13 @@ class Judge:
             at = answer.last_covered + 1
         return held
 
-    async def _ask(self, client: Client, bookie_id: BookieId, request: Read) -> ReadAnswer:
+    async def _ask(self, client: Client, ledger: LedgerHistory, bookie_id: BookieId, request: Read) -> ReadAnswer:
         for _ in range(ATTEMPTS_MAX):
             try:
                 answer = await client._pool.get(bookie_id).request(request, timeout_seconds=5.0)
-            except OctavoError:
+            except OctavoError as error:
+                if ledger.deleted:  # a delete that somebody asked for before he died has come to pass only now
+                    raise _LedgerGoneError from error
                 await asyncio.sleep(0.5)
                 continue
             assert isinstance(answer, ReadAnswer)
