@@ -116,7 +116,7 @@ async def test_a_spare_that_fails_once_it_is_a_member_is_replaced_in_turn(cluste
 async def test_without_a_spare_the_writer_goes_on_and_says_why_when_it_cannot(cluster: FakeCluster) -> None:
     for spare in (3, 4):
         await cluster.bookies[spare].stop()
-    options = {"connect_timeout_seconds": 0.1, "add_quorum_timeout_seconds": 0.5, **HASTY}
+    options = {"connect_timeout_seconds": 0.1, "add_quorum_timeout_seconds": 2.0, **HASTY}
     ledger = await cluster.writer(3, 3, 2, **options)
     await cluster.bookies[0].stop()
     assert await ledger.add(b"two of three") == 0
