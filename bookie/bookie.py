@@ -1,6 +1,6 @@
 """One bookie, put together from its parts: what starts in which order, and how it stops.
 
-Start: the data directory is locked, identity is checked against the metadata (PROTOCOL B4), the storage replays and
+Start: the data directory is locked, identity is checked against the metadata (rule B4), the storage replays and
 makes durable what it found (B1), the port opens, the bookie registers. Stop goes the other way round. Whatever fails on
 the way up undoes what was done before it. Files, metadata and randomness are arguments: a simulator runs this class.
 """
@@ -14,21 +14,21 @@ from pathlib import Path
 
 import structlog
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.cookie import note_served, take_identity
-from octavo.bookie.disk_watch import DiskLimits, DiskRoles, DiskState
-from octavo.bookie.errors import BookieStartError, DataWrongError
-from octavo.bookie.filesystem import FileSystem, is_disk_full
-from octavo.bookie.free_space import FreeSpace
-from octavo.bookie.garbage import GarbageCollector
-from octavo.bookie.hours import Hours
-from octavo.bookie.index_format import IndexDamagedError, IndexUnreadableError
-from octavo.bookie.journal import UnsupportedJournalError
+from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
+from octavo.bookie.disk.free_space import FreeSpace
+from octavo.bookie.identity.cookie import note_served, take_identity
+from octavo.bookie.identity.errors import BookieStartError, DataWrongError
+from octavo.bookie.index.format import IndexDamagedError, IndexUnreadableError
+from octavo.bookie.journal.journal import UnsupportedJournalError
 from octavo.bookie.registration import Registrar
-from octavo.bookie.server import BookieServer, Identity
-from octavo.bookie.start_room import make_room_if_full
-from octavo.bookie.storage import Storage, StorageSettings
-from octavo.bookie.storage_replay import JournalUnreadableError
-from octavo.bookie.upkeep import RESERVE_BYTES_MAX, Upkeep, UpkeepSettings
+from octavo.bookie.server.server import BookieServer, Identity
+from octavo.bookie.storage.replay import JournalUnreadableError
+from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState
+from octavo.bookie.upkeep.garbage import GarbageCollector
+from octavo.bookie.upkeep.hours import Hours
+from octavo.bookie.upkeep.start_room import make_room_if_full
+from octavo.bookie.upkeep.upkeep import RESERVE_BYTES_MAX, Upkeep, UpkeepSettings
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
@@ -166,7 +166,7 @@ class Bookie:
     async def broken(self) -> BaseException:
         """Wait until the bookie has broken a promise that it cannot keep any more (a failed sync); the reason.
 
-        It must be ended at once, without :meth:`stop`: nothing it holds unsynced may be acknowledged (PROTOCOL B1).
+        It must be ended at once, without :meth:`stop`: nothing it holds unsynced may be acknowledged (rule B1).
         """
         return await asyncio.shield(self._broken)
 

@@ -14,8 +14,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from octavo.bookie.answer_room import ANSWER_BYTES_MIN
-from octavo.bookie.hours import Hours
+from octavo.bookie.server.answer_room import ANSWER_BYTES_MIN
+from octavo.bookie.upkeep.hours import Hours
 from octavo.metadata.registration import RACK_UNNAMED, check_rack
 from octavo.protocol.errors import InvalidArgumentError
 

@@ -19,8 +19,8 @@ import structlog
 import uvloop
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.errors import DataWrongError
-from octavo.bookie.filesystem import RealFileSystem
+from octavo.bookie.disk.filesystem import RealFileSystem
+from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.logs import configure_logging
 from octavo.bookie.notify import notify_supervisor
 from octavo.metadata import MetadataStore, open_metadata_store

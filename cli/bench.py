@@ -31,8 +31,8 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 if TYPE_CHECKING:
     from octavo.cli.load import Extent, Measurement, Operation
     from octavo.client.client import Client
-    from octavo.client.reader import LedgerReader
-    from octavo.client.writer import LedgerWriter
+    from octavo.client.read.reader import LedgerReader
+    from octavo.client.write.writer import LedgerWriter
 
 app = typer.Typer(name="bench", help="Measure throughput and latency.", no_args_is_help=True)
 

@@ -12,8 +12,8 @@ from octavo.cli.output import print_json, print_line
 from octavo.cli.session import CommandError, Session, command
 
 if TYPE_CHECKING:
-    from octavo.bookie.filesystem import RealFileSystem
-    from octavo.bookie.offline import Layout
+    from octavo.bookie.disk.filesystem import RealFileSystem
+    from octavo.bookie.offline.layout import Layout
 
 # ruff: noqa: PLC0415 - no other command needs a bookie's modules
 
@@ -40,8 +40,8 @@ async def _files(
     directory: Path, journal_dir: Path | None, entry_dirs: list[Path] | None
 ) -> "AsyncIterator[tuple[RealFileSystem, Layout]]":
     """The files of a bookie, whether it runs or not."""
-    from octavo.bookie.filesystem import RealFileSystem
-    from octavo.bookie.offline import Layout
+    from octavo.bookie.disk.filesystem import RealFileSystem
+    from octavo.bookie.offline.layout import Layout
 
     filesystem = RealFileSystem()
     try:
@@ -57,7 +57,7 @@ async def _stopped(
     directory: Path, journal_dir: Path | None, entry_dirs: list[Path] | None
 ) -> "AsyncIterator[tuple[RealFileSystem, Layout]]":
     """The files of a stopped bookie, locked."""
-    from octavo.bookie.offline import locked
+    from octavo.bookie.offline.layout import locked
 
     async with _files(directory, journal_dir, entry_dirs) as (filesystem, layout), locked(filesystem, layout):
         yield filesystem, layout
@@ -67,7 +67,7 @@ async def check(
     session: Session, directory: DirectoryArgument, journal_dir: JournalOption = None, entry_dir: EntryOption = None
 ) -> int:
     """Verify everything a stopped bookie has on disk; exit status 1 if something is wrong. Changes nothing."""
-    from octavo.bookie.offline_check import OfflineCheck
+    from octavo.bookie.offline.check import OfflineCheck
 
     found = 0
     async with _stopped(directory, journal_dir, entry_dir) as (filesystem, layout):
@@ -91,8 +91,8 @@ async def inspect(
     session: Session, file: Annotated[Path, typer.Argument(metavar="FILE", help="Any one file of a bookie.")]
 ) -> None:
     """Show what is in a journal segment, an entry log or its totals, an index part, a manifest or a cookie."""
-    from octavo.bookie.filesystem import RealFileSystem
-    from octavo.bookie.inspect_file import inspect_file
+    from octavo.bookie.disk.filesystem import RealFileSystem
+    from octavo.bookie.offline.inspect_file import inspect_file
 
     filesystem = RealFileSystem()
     try:
@@ -111,7 +111,7 @@ async def rebuild_index(
     session: Session, directory: DirectoryArgument, journal_dir: JournalOption = None, entry_dir: EntryOption = None
 ) -> None:
     """Build the index of a stopped bookie again from its entry logs. Where something was lost, it starts in doubt."""
-    from octavo.bookie.index_rebuild import IndexRebuild
+    from octavo.bookie.offline.rebuild_index import IndexRebuild
 
     async with _stopped(directory, journal_dir, entry_dir) as (filesystem, layout):
         rebuilt = await IndexRebuild(filesystem, layout).run()
@@ -137,7 +137,7 @@ async def reset_identity(
     ] = None,
 ) -> None:
     """Let a wiped, restored or exchanged directory start again under its bookie's id, in doubt about every ledger."""
-    from octavo.bookie import identity_reset
+    from octavo.bookie.offline import reset_identity as identity_reset
     from octavo.metadata import open_metadata_store
 
     async with await open_metadata_store(session.metadata_uri) as store:

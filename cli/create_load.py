@@ -25,12 +25,12 @@ from typing import Any
 from octavo.cli.bench import BENCH_KEY
 from octavo.cli.load import Extent, closed_loop
 from octavo.cli.output import print_json
+from octavo.cli.raw_creates import RawCreates
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, describe, finish, print_error
 from octavo.client.client import Client
-from octavo.client.writer import LedgerWriter
+from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.model import encode_ledger
-from octavo.metadata.zookeeper_creates import TOGETHER_MAX
-from octavo.metadata.zookeeper_measure import RawCreates
+from octavo.metadata.zookeeper.creates import TOGETHER_MAX
 from octavo.protocol.errors import NoSuchLedgerError, OctavoError
 
 CLEAN_UP_AT_ONCE = 200

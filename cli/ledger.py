@@ -31,7 +31,7 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 if TYPE_CHECKING:
     from octavo.cli.lines import ChunkSplitter, LineSplitter
     from octavo.client.client import Client
-    from octavo.client.writer import LedgerWriter
+    from octavo.client.write.writer import LedgerWriter
     from octavo.metadata.model import LedgerMetadata
 
 app = typer.Typer(name="ledger", help="Create, fill, read, follow and look at ledgers.", no_args_is_help=True)

@@ -36,8 +36,8 @@ from octavo.metadata.model import LedgerMetadata, LedgerState
 from octavo.protocol.errors import InternalError, LedgerClosedError
 
 if TYPE_CHECKING:
-    from octavo.client.reader import LedgerReader
-    from octavo.client.writer import LedgerWriter
+    from octavo.client.read.reader import LedgerReader
+    from octavo.client.write.writer import LedgerWriter
 
 SEPARATOR_KEY = "octavo.separator"
 SEPARATOR_NONE = b"none"

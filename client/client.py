@@ -15,16 +15,16 @@ from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from octavo.client.creations import Creations
-from octavo.client.explicit_writer import ExplicitIdWriter
 from octavo.client.opening import Opening
 from octavo.client.options import ClientOptions
-from octavo.client.placer import Placer
-from octavo.client.pool import ConnectionPool
-from octavo.client.range_read import BlameList
-from octavo.client.reader import LedgerReader
-from octavo.client.recovery import Recoverer
-from octavo.client.replica_read import ReplicaAnswer, read_replica
-from octavo.client.writer import LedgerWriter
+from octavo.client.place.placer import Placer
+from octavo.client.read.range_read import BlameList
+from octavo.client.read.reader import LedgerReader
+from octavo.client.read.replica_read import ReplicaAnswer, read_replica
+from octavo.client.recover.recovery import Recoverer
+from octavo.client.wire.pool import ConnectionPool
+from octavo.client.write.explicit_writer import ExplicitIdWriter
+from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.connect import open_metadata_store
 from octavo.metadata.model import Fragment, LedgerMetadata
 from octavo.metadata.registration import BookieState, KnownBookie
@@ -444,7 +444,7 @@ class Client:
         ledger = await self._store.read_ledger(ledger_id)
         metadata = ledger.value
         secrets = derive_secrets(password, ledger_id)
-        # PROTOCOL F0: before anything that a bookie or the ledger would notice.
+        # rule F0: before anything that a bookie or the ledger would notice.
         if not verifier_matches(metadata.verifier, secrets, digest or metadata.digest, metadata.salt):
             raise UnauthorizedError(f"ledger {ledger_id}: wrong password or digest type")
         if recover and not metadata.is_closed:

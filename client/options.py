@@ -60,7 +60,7 @@ class ClientOptions:
     short break of one connection leaves no hole in that replica. The oldest go first."""
 
     add_quorum_timeout_seconds: float = 30.0
-    """Time an add has to reach its ack quorum before the writer gives up for good (PROTOCOL W6, W8). Outlasts the
+    """Time an add has to reach its ack quorum before the writer gives up for good (rule W6, W8). Outlasts the
     restart of a bookie."""
 
     bookie_loss_seconds: float = 0.5
@@ -79,7 +79,7 @@ class ClientOptions:
     """Pause before a bookie that refused or did not answer an add is tried again on the same connection."""
 
     explicit_lac_delay_seconds: float = 0.001
-    """Time after which a writer looks whether adds have stopped coming, and if so tells its LAC by itself (PROTOCOL
+    """Time after which a writer looks whether adds have stopped coming, and if so tells its LAC by itself (rule
     W2): how far a tailing reader lags behind the last add of a burst. Well above the turn-around of a caller that adds
     one entry after another, whose next entry tells as much; so at most one LAC goes out in so long a time."""
 
@@ -102,7 +102,7 @@ class ClientOptions:
     """Most requests an iterating reader has in flight."""
 
     read_slow_seconds: float = 1.0
-    """Time after which a read asks the next replica too, and the slow one last for a while (PROTOCOL R1). A healthy
+    """Time after which a read asks the next replica too, and the slow one last for a while (rule R1). A healthy
     disk answers within a tenth of it."""
 
     replica_avoid_seconds: float = 10.0

@@ -2,7 +2,7 @@
 
 A change is a value with one method, ``decide(current)``: given what stands in the store, either *write* this, or it is
 *settled* (what was wanted stands there already, whoever wrote it; so one's own write whose answer was lost is
-recognised, PROTOCOL M1), or *refuse* with an error. :func:`octavo.metadata.update.update_ledger` runs it in the
+recognised, rule M1), or *refuse* with an error. :func:`octavo.metadata.update.update_ledger` runs it in the
 compare-and-set loop. ``same`` means: the last fragment is the one the change was computed from.
 
 ================  ====================  ========================  =====================  =============================
@@ -61,7 +61,7 @@ class MetadataChange(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChangeEnsemble:
-    """The writer replaces bookies from ``first_entry_id`` on (PROTOCOL W3, W5)."""
+    """The writer replaces bookies from ``first_entry_id`` on (rule W3, W5)."""
 
     base: Fragment
     """The last fragment that the writer knows."""
@@ -81,7 +81,7 @@ class ChangeEnsemble:
 
 @dataclass(frozen=True, slots=True)
 class CloseLedger:
-    """The writer closes with this end (PROTOCOL W9)."""
+    """The writer closes with this end (rule W9)."""
 
     base: Fragment
     """The last fragment that the writer knows."""
@@ -100,7 +100,7 @@ class CloseLedger:
 
 @dataclass(frozen=True, slots=True)
 class BeginRecovery:
-    """Somebody sets out to find the end (PROTOCOL F1). Afterwards the ledger is IN_RECOVERY or CLOSED."""
+    """Somebody sets out to find the end (rule F1). Afterwards the ledger is IN_RECOVERY or CLOSED."""
 
     def decide(self, current: LedgerMetadata) -> Decision:
         if current.state is not LedgerState.OPEN:
@@ -110,7 +110,7 @@ class BeginRecovery:
 
 @dataclass(frozen=True, slots=True)
 class FinishRecovery:
-    """The recoverer closes with the end it found and the fragments it made meanwhile (PROTOCOL F6).
+    """The recoverer closes with the end it found and the fragments it made meanwhile (rule F6).
 
     Afterwards the ledger is CLOSED, maybe with another recoverer's end: the caller adopts what it is given.
     """
@@ -118,7 +118,7 @@ class FinishRecovery:
     base: Fragment
     """The last fragment when recovery began."""
     fragments: tuple[Fragment, ...]
-    """Ensemble changes of this recovery, in order; they stay local until now (PROTOCOL F5)."""
+    """Ensemble changes of this recovery, in order; they stay local until now (rule F5)."""
     last_entry_id: EntryId | None
     length: int
 
@@ -148,7 +148,7 @@ def _fenced(current: LedgerMetadata) -> Refuse:
         what = f"has been recovered by another client and closed {end}"
     else:
         what = "is being recovered by another client"
-    # The metadata change did not happen; whether adds did is for the writer to say (PROTOCOL W6).
+    # The metadata change did not happen; whether adds did is for the writer to say (rule W6).
     return Refuse(LedgerFencedError(f"ledger {current.ledger_id} {what}", may_have_happened=False))
 
 

@@ -5,13 +5,13 @@ A ledger is OPEN while its one writer adds, IN_RECOVERY once somebody else has s
 ===========  =================  =====================================  ==============================
 from         ``in_recovery()``  ``with_ensemble_change()``             ``closed()``
 ===========  =================  =====================================  ==============================
-OPEN         IN_RECOVERY        OPEN (the writer, PROTOCOL W3)         CLOSED (the writer, W9)
+OPEN         IN_RECOVERY        OPEN (the writer, rule W3)         CLOSED (the writer, W9)
 IN_RECOVERY  unchanged (F1)     IN_RECOVERY (the recoverer's, F5)      CLOSED (the recoverer, F6)
 CLOSED       LedgerClosedError  LedgerClosedError                      LedgerClosedError
 ===========  =================  =====================================  ==============================
 
 Values are immutable; a transition gives a new one. Who may make which transition after somebody else changed the
-metadata in between is decided in :mod:`octavo.metadata.changes`. Every instance satisfies PROTOCOL I6: the constructor
+metadata in between is decided in :mod:`octavo.metadata.changes`. Every instance satisfies rule I6: the constructor
 refuses anything else, so damage and defects are stopped wherever a value is made.
 """
 
@@ -52,7 +52,7 @@ _BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class LedgerState(enum.Enum):
-    """Where a ledger is in its life. Only CLOSED has an end that everybody agrees on (PROTOCOL I2)."""
+    """Where a ledger is in its life. Only CLOSED has an end that everybody agrees on (rule I2)."""
 
     OPEN = "open"
     IN_RECOVERY = "in-recovery"
@@ -64,7 +64,7 @@ class Fragment:
     """A run of entries that shares one ensemble. It goes up to the next fragment's first entry, or to the ledger's end.
 
     ``length_before`` is the ledger's cumulative payload bytes before ``first_entry_id``, so that an empty last fragment
-    needs no bookie to tell the length (PROTOCOL F6).
+    needs no bookie to tell the length (rule F6).
     """
 
     first_entry_id: EntryId
@@ -92,12 +92,12 @@ class LedgerMetadata:
     created_at: datetime
     """Aware. Informational: nothing is decided by it."""
     verifier: bytes
-    """:func:`octavo.protocol.entries.make_verifier` of password and digest with :attr:`salt` (PROTOCOL F0)."""
+    """:func:`octavo.protocol.entries.make_verifier` of password and digest with :attr:`salt` (rule F0)."""
     salt: bytes
     term: int = 0
-    """Take-overs so far (PROTOCOL U1); 0 for an ordinary ledger."""
+    """Take-overs so far (rule U1); 0 for an ordinary ledger."""
     writer_token: str = ""
-    """Token of the handle that made the latest change, creation included (PROTOCOL M1): tells one's own write whose
+    """Token of the handle that made the latest change, creation included (rule M1): tells one's own write whose
     answer was lost from somebody else's."""
     format_version: int = FORMAT
 
@@ -110,7 +110,7 @@ class LedgerMetadata:
         return decode_ledger, (self.ledger_id, encode_ledger(self))
 
     def check_invariants(self) -> None:
-        """Raise :class:`InvalidArgumentError`, naming the ledger, unless this can be a ledger (PROTOCOL I6 and the
+        """Raise :class:`InvalidArgumentError`, naming the ledger, unless this can be a ledger (rule I6 and the
         end's rules)."""
         self._check_scalars()
         self._check_fragments()
@@ -159,14 +159,14 @@ class LedgerMetadata:
         return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
 
     def in_recovery(self) -> Self:
-        """Marked as being recovered; itself when it is already (PROTOCOL F1). Raises :class:`LedgerClosedError`."""
+        """Marked as being recovered; itself when it is already (rule F1). Raises :class:`LedgerClosedError`."""
         self._check_not_closed()
         if self.state is LedgerState.IN_RECOVERY:
             return self
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def with_ensemble_change(self, first_entry_id: EntryId, ensemble: tuple[BookieId, ...], length_before: int) -> Self:
-        """A new last fragment; it replaces the present one when both start at the same id (PROTOCOL W3).
+        """A new last fragment; it replaces the present one when both start at the same id (rule W3).
 
         Raises :class:`LedgerClosedError`, and :class:`InvalidArgumentError` when the fragment would start before the
         present last one or its ensemble is not E distinct bookies.

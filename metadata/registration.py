@@ -20,7 +20,7 @@ _RACK = re.compile(r"(/[A-Za-z0-9._-]{1,64}){1,8}")
 
 class BookieState(enum.Enum):
     """What a bookie takes at the moment. UNAVAILABLE is never registered: it is what the absence of a registration
-    means, and a hint only, no proof of death (PROTOCOL M2)."""
+    means, and a hint only, no proof of death (rule M2)."""
 
     WRITABLE = "writable"
     READ_ONLY = "read-only"
@@ -56,7 +56,7 @@ class BookieRegistration:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cookie:
     """The cluster's memory of a bookie, for as long as the bookie may hold data. Raised by compare-and-set at every
-    start (PROTOCOL B4): a lower generation on the bookie's disk is a restored copy."""
+    start (rule B4): a lower generation on the bookie's disk is a restored copy."""
 
     bookie_id: BookieId
     generation: int

@@ -2,9 +2,9 @@
 
 What every driver promises:
 
-* Every change is a compare-and-set on a version, or a create or delete that says what it expects (PROTOCOL M1).
+* Every change is a compare-and-set on a version, or a create or delete that says what it expects (rule M1).
   Versions of one thing increase; they are compared for equality only.
-* A change that has returned is durable and is seen by every later read of every handle. Reads are never stale (PROTOCOL
+* A change that has returned is durable and is seen by every later read of every handle. Reads are never stale (rule
   M3).
 * :class:`MetadataUnavailableError` means no answer; a change asked for may have happened (its ``may_have_happened``
   says). A driver that can lose the answer to a change it sent must look whether the change stands there before it
@@ -152,7 +152,7 @@ class MetadataStore(ABC):
     def list_ledgers(self) -> AsyncIterator[LedgerId]:
         """All ledgers in order of their ids, in bounded memory. One that exists from beginning to end of the iteration
         is given exactly once; one created or deleted meanwhile may or may not be. A failure raises, it never ends the
-        list early (PROTOCOL B5)."""
+        list early (rule B5)."""
 
     @abstractmethod
     def watch_ledger(self, ledger_id: LedgerId) -> Watch[Versioned[LedgerMetadata] | None]:
@@ -168,7 +168,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def list_bookies(self) -> Mapping[BookieId, BookieRegistration]:
-        """The registered bookies, in order of their ids. A hint, never a proof of death (PROTOCOL M2)."""
+        """The registered bookies, in order of their ids. A hint, never a proof of death (rule M2)."""
 
     @abstractmethod
     def watch_bookies(self) -> Watch[Mapping[BookieId, BookieRegistration]]:

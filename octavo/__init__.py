@@ -15,9 +15,9 @@ from octavo._version import __version__
 
 if TYPE_CHECKING:
     from octavo.client.client import BookieStatus, Client, connect
-    from octavo.client.explicit_writer import ExplicitIdWriter
-    from octavo.client.reader import LedgerReader
-    from octavo.client.writer import LedgerWriter
+    from octavo.client.read.reader import LedgerReader
+    from octavo.client.write.explicit_writer import ExplicitIdWriter
+    from octavo.client.write.writer import LedgerWriter
     from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
     from octavo.metadata.registration import BookieState
     from octavo.pipeline.errors import DataLossError
@@ -89,12 +89,12 @@ _HOMES = {
     "DataLossError": "octavo.pipeline.errors",
     "Digest": "octavo.protocol.entries",
     "Entry": "octavo.protocol.entries",
-    "ExplicitIdWriter": "octavo.client.explicit_writer",
+    "ExplicitIdWriter": "octavo.client.write.explicit_writer",
     "Fragment": "octavo.metadata.model",
     "LedgerMetadata": "octavo.metadata.model",
-    "LedgerReader": "octavo.client.reader",
+    "LedgerReader": "octavo.client.read.reader",
     "LedgerState": "octavo.metadata.model",
-    "LedgerWriter": "octavo.client.writer",
+    "LedgerWriter": "octavo.client.write.writer",
     "connect": "octavo.client.client",
 }
 """Where a public name lives; every other one is an error."""

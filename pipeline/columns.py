@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from octavo.client.reader import EntryBatch
+from octavo.client.read.reader import EntryBatch
 from octavo.pipeline.planning import EntryRange
 from octavo.protocol.entries import SEALED_BYTES_MIN, Entry
 from octavo.protocol.entry_columns import HEAD_WORDS, PAYLOAD_START, PAYLOAD_STOP, EntryColumns

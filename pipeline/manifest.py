@@ -12,7 +12,7 @@ of the dataset's *head*, a small named document. The head holds
 * ``streams``: for each streaming query the last batch it published, which makes a batch that is played again after a
   failure a batch that publishes nothing (exactly once);
 * ``jobs``: the tokens of the jobs that published last, by which a job recognises that its own publication, whose answer
-  was lost, has happened (PROTOCOL M1);
+  was lost, has happened (rule M1);
 * ``epoch``: how many times the set was replaced by ``mode("overwrite")``.
 """
 

@@ -12,7 +12,7 @@ read to their end must leave it again, and yet never be read a second time. An o
 * Ledgers below it are done with, unless they stand in ``ledgers`` (being read, with the next entry to read) or in
   ``undecided`` (ids that may still turn out to be selected: given to nobody that was seen, or of an open ledger that
   does not match, whose custom metadata may change). Of those, the first entry to read is 0.
-* ``finished`` are ledgers whose end, which no one can change (PROTOCOL I2), was reached by the very batch that ends at
+* ``finished`` are ledgers whose end, which no one can change (rule I2), was reached by the very batch that ends at
   this offset, with their next entry: what that batch reads must follow from two offsets alone. The next offset drops
   them.
 

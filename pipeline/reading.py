@@ -7,7 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 from octavo.client.client import Client
-from octavo.client.reader import EntryBatch, LedgerReader
+from octavo.client.read.reader import EntryBatch, LedgerReader
 from octavo.pipeline.bridge import LoopThread
 from octavo.pipeline.cluster import connected, read_password
 from octavo.pipeline.columns import entries_as_arrow, gap_as_arrow

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from octavo.client.client import Client
-from octavo.client.reader import LedgerReader
+from octavo.client.read.reader import LedgerReader
 from octavo.metadata.model import LedgerMetadata
 from octavo.pipeline.bridge import LoopThread
 from octavo.pipeline.cluster import connected, metadata_of_each, read_password

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 from octavo.client.client import Client
-from octavo.client.writer import LedgerWriter
+from octavo.client.write.writer import LedgerWriter
 from octavo.pipeline.bridge import LoopThread
 from octavo.pipeline.cluster import connected, read_password
 from octavo.pipeline.datasets import Tags

@@ -1,6 +1,6 @@
 """The one home of an entry's bytes: how a payload is sealed, verified and opened again.
 
-A *sealed entry* is what travels, what every replica stores and what never changes (PROTOCOL W2, I3):
+A *sealed entry* is what travels, what every replica stores and what never changes (rule W2, I3):
 
 =======  =====  ======================================================================================
 offset   bytes  field (integers big-endian, unsigned, but for the last)
@@ -24,7 +24,7 @@ The checksum stands last and little-endian because then the CRC32C over a whole 
 whatever its digest, so that bookies and their scrubbers can verify without a password; a reader of an HMAC ledger
 checks the MAC as well, which nobody without the password can forge.
 
-An *explicit LAC* (PROTOCOL W2) is sealed in the same format: flag :data:`FLAG_EXPLICIT_LAC`, no payload, the entry id
+An *explicit LAC* (rule W2) is sealed in the same format: flag :data:`FLAG_EXPLICIT_LAC`, no payload, the entry id
 that of the last add confirmed.
 """
 
@@ -148,7 +148,7 @@ def _short_hmac(key: bytes, message: bytes) -> bytes:
 
 
 def make_verifier(secrets: LedgerSecrets, digest: Digest, salt: bytes) -> bytes:
-    """What the metadata keep to check a password and digest type (PROTOCOL F0): a salted hash, from which no key can
+    """What the metadata keep to check a password and digest type (rule F0): a salted hash, from which no key can
     be had.
 
     ``salt`` is random and of one size for all ledgers, 16 bytes or more.
@@ -488,7 +488,7 @@ def verify_explicit_lac(ledger_id: LedgerId, sealed: bytes) -> EntryId:
 
 
 def is_intact(sealed: bytes) -> bool:
-    """Whether the bytes are those that were sealed, as far as can be told without a password (scrubbing, PROTOCOL
+    """Whether the bytes are those that were sealed, as far as can be told without a password (scrubbing, rule
     W11)."""
     return len(sealed) >= SEALED_BYTES_MIN and _crc32c(sealed) == RESIDUE
 

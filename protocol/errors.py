@@ -4,7 +4,7 @@ All derive from :class:`OctavoError`. Two attributes tell a caller what to do ne
 
 * ``retryable``: the same call may succeed later, unchanged. A property of the class.
 * ``may_have_happened``: the effect may exist although the call failed ("in doubt"). A default on the class, set per
-  instance where it is known better (PROTOCOL W6): an add refused before it was sent did not happen.
+  instance where it is known better (rule W6): an add refused before it was sent did not happen.
 
 :data:`ERROR_CODES` is the one table of wire code and class. Codes are for ever: a retired one is never given again.
 """
@@ -88,7 +88,7 @@ class NoSuchEntryError(OctavoError):
 
 
 class DuplicateEntryError(OctavoError):
-    """A bookie holds other bytes at this id (PROTOCOL W11). Two writers, or damage: never overwritten."""
+    """A bookie holds other bytes at this id (rule W11). Two writers, or damage: never overwritten."""
 
 
 class DigestMismatchError(OctavoError):
@@ -161,7 +161,7 @@ class BookieReadOnlyError(OctavoError):
 
 
 class BookieInDoubtError(OctavoError):
-    """The bookie may have lost data of this ledger and refuses ordinary adds to it (PROTOCOL B4). Another bookie must
+    """The bookie may have lost data of this ledger and refuses ordinary adds to it (rule B4). Another bookie must
     take its place."""
 
 
@@ -172,7 +172,7 @@ class BookieOverloadedError(OctavoError):
 
 
 class BookieStorageError(OctavoError):
-    """The bookie could not read or write its disk. The answer is unknown, never a negative (PROTOCOL R2)."""
+    """The bookie could not read or write its disk. The answer is unknown, never a negative (rule R2)."""
 
     may_have_happened_default = True
 

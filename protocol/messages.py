@@ -10,7 +10,7 @@ Each class below lists its fields in wire order; :data:`REQUESTS` and :data:`REP
 the type and range of every field and raises :class:`ProtocolError`, naming message and field, for anything else: what
 passes can be used without further checks. Absent ids are ``None``; ids of runs are ``[first, last]``, both inclusive.
 
-Requests carry a ``term``, 0 until unbounded ledgers use it (PROTOCOL U1).
+Requests carry a ``term``, 0 until unbounded ledgers use it (rule U1).
 """
 
 import enum
@@ -66,9 +66,9 @@ class AddFlag(enum.IntFlag):
 
     NONE = 0
     RECOVERY = 1
-    """Written by a recoverer or re-replicator: accepted on a fenced ledger (PROTOCOL F5, B6)."""
+    """Written by a recoverer or re-replicator: accepted on a fenced ledger (rule F5, B6)."""
     DEFERRED_SYNC = 2
-    """May be acknowledged before it is durable; FORCE makes it so (PROTOCOL W10)."""
+    """May be acknowledged before it is durable; FORCE makes it so (rule W10)."""
 
 
 class ReadFlag(enum.IntFlag):
@@ -76,7 +76,7 @@ class ReadFlag(enum.IntFlag):
 
     NONE = 0
     FENCE = 1
-    """Fence the ledger before answering (PROTOCOL F2, F4). Needs the ledger key."""
+    """Fence the ledger before answering (rule F2, F4). Needs the ledger key."""
 
 
 _ID = fields.integer(0, ID_MAX)
@@ -223,7 +223,7 @@ class ReadAnswer(Reply):
     """What the bookie has of the ids asked for, from the request's ``first`` up to ``last_covered``.
 
     Of those ids: each is found (in ``entries``), *unknown* (in a run of ``unknown``: damaged, unreadable, or the
-    bookie is in doubt), or else absent. Ids above ``last_covered`` are unanswered (PROTOCOL R2).
+    bookie is in doubt), or else absent. Ids above ``last_covered`` are unanswered (rule R2).
     ``last_add_confirmed`` is the LAC the bookie knows: a hint.
     """
 
@@ -259,7 +259,7 @@ class ReadLac(Request):
 class LacAnswer(Reply):
     """``explicit`` and ``entry`` are the sealed explicit LAC and the sealed entry with the highest LAC that the bookie
     has: the asker verifies them and takes the higher. ``known``: the bookie has heard of the ledger. ``in_doubt``:
-    this LAC is only a hint (PROTOCOL B4)."""
+    this LAC is only a hint (rule B4)."""
 
     known: bool
     fenced: bool
@@ -271,7 +271,7 @@ class LacAnswer(Reply):
 
 @_message(Op.WRITE_LAC, _ID, _KEY, _TERM, fields.binary(OVERHEAD_BYTES_MAX))
 class WriteLac(Request):
-    """Take an explicit LAC, sealed by the writer. Applied at once, not waited for on disk (PROTOCOL W2). Needs the
+    """Take an explicit LAC, sealed by the writer. Applied at once, not waited for on disk (rule W2). Needs the
     key."""
 
     ledger_id: int
@@ -287,7 +287,7 @@ class LacWritten(Reply):
 
 @_message(Op.FORCE, _ID, _KEY, _TERM, fields.runs)
 class Force(Request):
-    """Make deferred adds of these ids durable (PROTOCOL W10). Needs the key."""
+    """Make deferred adds of these ids durable (rule W10). Needs the key."""
 
     ledger_id: int
     ledger_key: bytes

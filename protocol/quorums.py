@@ -7,8 +7,8 @@ Bookies of an ensemble are named by their position, 0 to E - 1; sets of position
 * E, the ensemble size; Qw, the copies of each entry; Qa, the copies that make it acknowledged; E >= Qw >= Qa >= 1.
 * The *write set* of entry ``i`` is the Qw positions ``i % E, i % E + 1, ...`` (mod E). It depends on ``i % E`` only, so
   there are at most E different ones.
-* *Coverage* (PROTOCOL): answers from a cohort cover it when ``answers >= |cohort| - Qa + 1``: then every possible ack
-  quorum inside the cohort contains one that answered.
+* *Coverage* (docs/rules.md): answers from a cohort cover it when ``answers >= |cohort| - Qa + 1``: then every
+  possible ack quorum inside the cohort contains one that answered.
 """
 
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class Quorums:
         object.__setattr__(self, "_masks", masks)
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """Positions that hold ``entry_id``, the preferred one first (PROTOCOL W1)."""
+        """Positions that hold ``entry_id``, the preferred one first (rule W1)."""
         size = self.ensemble_size
         return tuple((entry_id + offset) % size for offset in range(self.write_quorum))
 
@@ -75,7 +75,7 @@ class Quorums:
         return (1 << self.ensemble_size) - 1
 
     def is_acknowledged(self, entry_id: int, confirmed_mask: int) -> bool:
-        """Whether ``entry_id``, confirmed by the positions of the mask, is on Qa bookies of its write set (PROTOCOL
+        """Whether ``entry_id``, confirmed by the positions of the mask, is on Qa bookies of its write set (rule
         W1)."""
         return (confirmed_mask & self.write_mask(entry_id)).bit_count() >= self.ack_quorum
 
@@ -95,15 +95,15 @@ class Quorums:
         return (answered_mask & cohort_mask).bit_count() >= cohort_mask.bit_count() - self.ack_quorum + 1
 
     def covers_write_set(self, entry_id: int, answered_mask: int) -> bool:
-        """Coverage of one entry's write set (PROTOCOL F4)."""
+        """Coverage of one entry's write set (rule F4)."""
         return self.covers(self.write_mask(entry_id), answered_mask)
 
     def covers_every_write_set(self, answered_mask: int) -> bool:
-        """Coverage of every write set of the ensemble (PROTOCOL F2)."""
+        """Coverage of every write set of the ensemble (rule F2)."""
         return all(self.covers(mask, answered_mask) for mask in self._masks)
 
     def can_be_acknowledged(self, entry_id: int, usable_mask: int) -> bool:
-        """Whether enough of the entry's write set is usable for it to reach Qa (PROTOCOL W8)."""
+        """Whether enough of the entry's write set is usable for it to reach Qa (rule W8)."""
         return (usable_mask & self.write_mask(entry_id)).bit_count() >= self.ack_quorum
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import structlog
 import uvloop
-from octavo.bookie.filesystem import RealFileSystem
-from octavo.bookie.journal import Journal, JournalSettings, RecordKind
-from octavo.bookie.rate import RateLimiter
-from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.disk.filesystem import RealFileSystem
+from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.journal.journal import Journal, JournalSettings, RecordKind
+from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.entries import SEALED_BYTES_MIN, Digest, Sealer, derive_secrets
 from octavo.protocol.ids import EntryId, LedgerId
 

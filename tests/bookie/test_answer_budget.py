@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from octavo.bookie.answer_budget import (
+from octavo.bookie.server.answer_budget import (
     GRANT_BYTES_MIN,
     STALLED_SECONDS_MAX,
     STALLED_SECONDS_MIN,

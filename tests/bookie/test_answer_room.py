@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from octavo.bookie import answer_room
-from octavo.bookie.answer_budget import STALLED_SECONDS_MAX, Grant
-from octavo.bookie.answer_room import ANSWER_BYTES_MIN, READS_AT_ONCE, AnswerQueue, AnswerRoom
+from octavo.bookie.server import answer_room
+from octavo.bookie.server.answer_budget import STALLED_SECONDS_MAX, Grant
+from octavo.bookie.server.answer_room import ANSWER_BYTES_MIN, READS_AT_ONCE, AnswerQueue, AnswerRoom
 
 MIB = 1 << 20
 

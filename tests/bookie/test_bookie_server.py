@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import BookieConfig, load_config
-from octavo.bookie.errors import BookieStartError, DataWrongError
-from octavo.bookie.filesystem import RealFileSystem
+from octavo.bookie.disk.filesystem import RealFileSystem
+from octavo.bookie.identity.errors import BookieStartError, DataWrongError
 from octavo.metadata import BookieState, MetadataStore, open_metadata_store
 from octavo.protocol import limits
 from octavo.protocol.errors import (

@@ -1,4 +1,4 @@
-"""What a checkpoint waits for, and what it lets go (DESIGN 5, PROTOCOL B7), one held-up step at a time."""
+"""What a checkpoint waits for, and what it lets go (DESIGN 5, rule B7), one held-up step at a time."""
 
 import asyncio
 from collections.abc import Iterator, MutableMapping
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie.checkpoint_manifest import decode_manifest
-from octavo.bookie.journal import JournalSettings
-from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.storage.manifest import decode_manifest
+from octavo.bookie.storage.storage import Storage, StorageSettings
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie.compaction import CompactionResult
-from octavo.bookie.filesystem import FileSystem
-from octavo.bookie.journal import JournalSettings
-from octavo.bookie.rate import RateLimiter
-from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.disk.filesystem import FileSystem
+from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.storage.compaction import CompactionResult
+from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import EntryId
 from support.faulty_filesystem import MemoryFileSystem

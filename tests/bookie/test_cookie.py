@@ -8,7 +8,7 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from octavo.bookie.cookie import (
+from octavo.bookie.identity.cookie import (
     COOKIE_NAME,
     DECISIONS,
     DirectoryCookie,

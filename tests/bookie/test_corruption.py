@@ -1,4 +1,4 @@
-"""Whatever is done to a stopped bookie's files: nothing wrong is served, nothing held is called absent (PROTOCOL R2,
+"""Whatever is done to a stopped bookie's files: nothing wrong is served, nothing held is called absent (rule R2,
 B3, B4). Damage is reported with file and offset; the bookie goes on, is in doubt, or refuses to start with a
 remedy."""
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie.checkpoint_manifest import EMPTY, encode_manifest
-from octavo.bookie.index_format import IndexDamagedError
-from octavo.bookie.index_rebuild import IndexRebuild
-from octavo.bookie.inspect_file import inspect_file
-from octavo.bookie.journal import JournalSettings
-from octavo.bookie.offline import Layout
-from octavo.bookie.offline_check import OfflineCheck
-from octavo.bookie.rate import RateLimiter
-from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.index.format import IndexDamagedError
+from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.offline.check import OfflineCheck
+from octavo.bookie.offline.inspect_file import inspect_file
+from octavo.bookie.offline.layout import Layout
+from octavo.bookie.offline.rebuild_index import IndexRebuild
+from octavo.bookie.storage.manifest import EMPTY, encode_manifest
+from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.errors import BookieInDoubtError, BookieStorageError, InvalidArgumentError, LedgerFencedError
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript, ids_of

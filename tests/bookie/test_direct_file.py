@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from octavo.bookie.async_writes import AsyncWrites
-from octavo.bookie.direct_io import BUFFER_BYTES, DIRECT_BLOCK_BYTES, DirectWriter
-from octavo.bookie.filesystem import File, RealFileSystem
+from octavo.bookie.disk.async_writes import AsyncWrites
+from octavo.bookie.disk.direct_io import BUFFER_BYTES, DIRECT_BLOCK_BYTES, DirectWriter
+from octavo.bookie.disk.filesystem import File, RealFileSystem
 
 SIZE = 4 * BUFFER_BYTES // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES
 

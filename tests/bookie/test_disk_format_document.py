@@ -4,13 +4,13 @@ import re
 from array import array
 from pathlib import Path
 
-from octavo.bookie import entry_log_format, index_format
-from octavo.bookie.checkpoint_manifest import Manifest, decode_manifest, encode_manifest
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.filesystem import RealFileSystem
-from octavo.bookie.index_part import Part, PartWriter
-from octavo.bookie.index_runs import RUN_ENTRIES_MAX, make_run
-from octavo.bookie.journal_format import (
+from octavo.bookie.disk.filesystem import RealFileSystem
+from octavo.bookie.entrylog import format as entry_log_format
+from octavo.bookie.index import format as index_format
+from octavo.bookie.index.part import Part, PartWriter
+from octavo.bookie.index.runs import RUN_ENTRIES_MAX, make_run
+from octavo.bookie.journal.format import (
     HEADER_BYTES,
     JournalPosition,
     Record,
@@ -20,8 +20,9 @@ from octavo.bookie.journal_format import (
     encode_record,
     examine,
 )
-from octavo.bookie.journal_replay import DECISIONS, Decision, Follower, Sight
-from octavo.bookie.ledger_state import LedgerState
+from octavo.bookie.journal.replay import DECISIONS, Decision, Follower, Sight
+from octavo.bookie.storage.ledger_state import LedgerState
+from octavo.bookie.storage.manifest import Manifest, decode_manifest, encode_manifest
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "disk-format.md").read_text(encoding="utf-8")
 HEADER = SegmentHeader(7, 0x5EED5EED, 64 * 1024 * 1024, 6, JournalPosition(5, 12288))

@@ -3,8 +3,8 @@
 from pathlib import PurePath
 
 import pytest
-from octavo.bookie.disk_watch import DiskLimits, DiskRoles, DiskState, judge
-from octavo.bookie.hours import Hours
+from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState, judge
+from octavo.bookie.upkeep.hours import Hours
 from octavo.protocol.errors import InvalidArgumentError
 
 DATA, JOURNAL, MORE = PurePath("/data"), PurePath("/journal"), PurePath("/more")

@@ -1,4 +1,4 @@
-"""Directories that were emptied but for their cookies are no new ones (PROTOCOL B4)."""
+"""Directories that were emptied but for their cookies are no new ones (rule B4)."""
 
 import random
 import shutil
@@ -9,10 +9,10 @@ import pytest
 import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
-from octavo.bookie.errors import DataWrongError
-from octavo.bookie.filesystem import RealFileSystem
-from octavo.bookie.index_rebuild import IndexRebuild
-from octavo.bookie.offline import Layout
+from octavo.bookie.disk.filesystem import RealFileSystem
+from octavo.bookie.identity.errors import DataWrongError
+from octavo.bookie.offline.layout import Layout
+from octavo.bookie.offline.rebuild_index import IndexRebuild
 from octavo.metadata import MetadataStore, open_metadata_store
 
 

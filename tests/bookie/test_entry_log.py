@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from octavo.bookie.entry_log import EntryLogs, EntryLogWriter, log_totals, scan_log
-from octavo.bookie.entry_log_format import HEADER_BYTES, decode_totals, encode_header, encode_totals
+from octavo.bookie.entrylog.format import HEADER_BYTES, decode_totals, encode_header, encode_totals
+from octavo.bookie.entrylog.logs import EntryLogs, EntryLogWriter, log_totals, scan_log
 from octavo.protocol.errors import BookieStorageError
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript

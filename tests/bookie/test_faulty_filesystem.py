@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from octavo.bookie.filesystem import FileSystem, RealFileSystem, read_file, replace_file
+from octavo.bookie.disk.filesystem import FileSystem, RealFileSystem, read_file, replace_file
 from support.faulty_filesystem import PAGE_BYTES, MemoryFileSystem, run_until_crash
 
 

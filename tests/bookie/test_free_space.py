@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from octavo.bookie import free_space
-from octavo.bookie.filesystem import DiskSpace
-from octavo.bookie.free_space import FreeSpace
+from octavo.bookie.disk import free_space
+from octavo.bookie.disk.filesystem import DiskSpace
+from octavo.bookie.disk.free_space import FreeSpace
 from octavo.protocol.errors import MetadataUnavailableError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
-from octavo.bookie.errors import BookieStartError
+from octavo.bookie.identity.errors import BookieStartError
 from octavo.metadata import MetadataStore, open_metadata_store
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledger_metadata import open_ledger

@@ -1,13 +1,13 @@
-"""Which ledgers a bookie forgets, and everything that keeps it from forgetting the wrong ones (PROTOCOL B5)."""
+"""Which ledgers a bookie forgets, and everything that keeps it from forgetting the wrong ones (rule B5)."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
 from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie.garbage import GarbageCollector
-from octavo.bookie.journal import JournalSettings
-from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.bookie.upkeep.garbage import GarbageCollector
 from octavo.metadata import Cookie, MetadataStore, open_metadata_store
 from octavo.metadata.store import Versioned
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, NoSuchLedgerError

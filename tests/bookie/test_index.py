@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.bookie.checkpoint_manifest import EVERY_LEDGER, Manifest, decode_manifest, encode_manifest
-from octavo.bookie.index import Index
-from octavo.bookie.index_format import IndexDamagedError
-from octavo.bookie.index_merge import TIER_BYTES, choose_merge, merge_parts, tier_of
-from octavo.bookie.index_part import Part, PartWriter
-from octavo.bookie.index_runs import Run, RunMap, make_run, sizes_between
+from octavo.bookie.index.format import IndexDamagedError
+from octavo.bookie.index.index import Index
+from octavo.bookie.index.merge import TIER_BYTES, choose_merge, merge_parts, tier_of
+from octavo.bookie.index.part import Part, PartWriter
+from octavo.bookie.index.runs import Run, RunMap, make_run, sizes_between
+from octavo.bookie.storage.manifest import EVERY_LEDGER, Manifest, decode_manifest, encode_manifest
 from support.faulty_filesystem import MemoryFileSystem
 
 DIRECTORY = Path("/index")

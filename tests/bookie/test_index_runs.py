@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.bookie.index_runs import (
+from octavo.bookie.index.runs import (
     RUN_ENTRIES_MAX,
     Run,
     RunMap,

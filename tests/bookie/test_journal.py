@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.bookie import journal_segments
-from octavo.bookie.filesystem import RealFileSystem
-from octavo.bookie.journal import (
+from octavo.bookie.disk.filesystem import RealFileSystem
+from octavo.bookie.journal import segments as journal_segments
+from octavo.bookie.journal.format import DATA_START, decode_header, encode_record, segment_name
+from octavo.bookie.journal.journal import (
     Journal,
     JournalFailedError,
     JournalPosition,
@@ -18,7 +19,6 @@ from octavo.bookie.journal import (
     RecordKind,
     UnsupportedJournalError,
 )
-from octavo.bookie.journal_format import DATA_START, decode_header, encode_record, segment_name
 from octavo.protocol.errors import EntryTooLargeError
 from support.faulty_filesystem import MemoryFile, MemoryFileSystem, run_until_crash
 

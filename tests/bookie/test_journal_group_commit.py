@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.bookie.group_commit import GroupCommit
-from octavo.bookie.journal_format import (
+from octavo.bookie.journal.format import (
     DATA_START,
     KIND_SEGMENT_END,
     SEGMENT_END_BYTES,
@@ -13,6 +12,7 @@ from octavo.bookie.journal_format import (
     body_bytes_max,
     record_bytes,
 )
+from octavo.bookie.journal.group_commit import GroupCommit
 
 SEGMENT_BYTES = 4 * DATA_START
 

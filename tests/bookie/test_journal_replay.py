@@ -8,8 +8,7 @@ from pathlib import PurePath
 
 import google_crc32c
 import pytest
-from octavo.bookie.group_commit import GroupCommit, encode_group
-from octavo.bookie.journal_format import (
+from octavo.bookie.journal.format import (
     DATA_START,
     HEADER_BYTES,
     KIND_SEGMENT_END,
@@ -25,7 +24,8 @@ from octavo.bookie.journal_format import (
     record_bytes,
     segment_name,
 )
-from octavo.bookie.journal_replay import (
+from octavo.bookie.journal.group_commit import GroupCommit, encode_group
+from octavo.bookie.journal.replay import (
     DECISIONS,
     Decision,
     DeliverRecord,

@@ -6,8 +6,8 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.bookie.index_runs import make_run
-from octavo.bookie.ledger_state import LedgerState, PackedStates, decode_add, encode_add_head
+from octavo.bookie.index.runs import make_run
+from octavo.bookie.storage.ledger_state import LedgerState, PackedStates, decode_add, encode_add_head
 from octavo.protocol.errors import OctavoError
 from support.ledgers import LedgerScript
 

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from octavo.bookie import other_self
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
-from octavo.bookie.cookie import COOKIE_NAME, IdentityRefusedError, decode_cookie
-from octavo.bookie.filesystem import RealFileSystem
+from octavo.bookie.disk.filesystem import RealFileSystem
+from octavo.bookie.identity import other_self
+from octavo.bookie.identity.cookie import COOKIE_NAME, IdentityRefusedError, decode_cookie
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore, open_metadata_store
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Added, ReadAnswer

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie import answer_budget, answer_room
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
+from octavo.bookie.server import answer_budget, answer_room
 from octavo.metadata import open_metadata_store
 from octavo.protocol.messages import Added, ReadAnswer
 from support.faulty_filesystem import MemoryFileSystem

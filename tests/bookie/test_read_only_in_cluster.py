@@ -10,7 +10,7 @@ import pytest
 import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
-from octavo.bookie.filesystem import DiskSpace, RealFileSystem
+from octavo.bookie.disk.filesystem import DiskSpace, RealFileSystem
 from octavo.metadata import open_metadata_store
 
 import octavo

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from octavo.bookie.filesystem import RealFileSystem
+from octavo.bookie.disk.filesystem import RealFileSystem
 
 
 def descriptors_of(path: Path) -> int:

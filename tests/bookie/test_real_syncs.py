@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.bookie.async_writes import AsyncWrites
-from octavo.bookie.direct_io import BUFFER_BYTES
-from octavo.bookie.filesystem import RealFileSystem, replace_file
+from octavo.bookie.disk.async_writes import AsyncWrites
+from octavo.bookie.disk.direct_io import BUFFER_BYTES
+from octavo.bookie.disk.filesystem import RealFileSystem, replace_file
 
 _CONTROL_BLOCK = struct.Struct("<QIIHhIQQqQII")
 """struct iocb, as in linux/aio_abi.h: data, key, flags of the write, opcode, priority, descriptor, ..."""

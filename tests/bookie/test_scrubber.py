@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import structlog
-from octavo.bookie.rate import RateLimiter
-from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.storage.storage import Storage, StorageSettings
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript
 

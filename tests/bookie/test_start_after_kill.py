@@ -1,5 +1,5 @@
 """A killed process leaves its files as they stand in the page cache; the next one may act on nothing that a power cut
-could still take back (PROTOCOL B1)."""
+could still take back (rule B1)."""
 
 import asyncio
 from collections.abc import Iterator, MutableMapping
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie.journal import JournalSettings
-from octavo.bookie.rate import RateLimiter
-from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.ids import EntryId
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledgers import LedgerScript

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie.filesystem import FileSystem, RealFileSystem
-from octavo.bookie.index_format import IndexDamagedError
-from octavo.bookie.journal import JournalSettings
-from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.disk.filesystem import FileSystem, RealFileSystem
+from octavo.bookie.index.format import IndexDamagedError
+from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import (
     BookieShuttingDownError,
@@ -438,7 +438,7 @@ async def test_failed_write_or_sync_is_fatal_and_nothing_is_acknowledged_after_i
 async def test_sync_that_finds_the_disk_full_is_fatal_and_not_tried_again(
     filesystem: MemoryFileSystem, place: str
 ) -> None:
-    """Unlike a write: what the sync lost it may have lost for good, whatever reason it gives (PROTOCOL B1)."""
+    """Unlike a write: what the sync lost it may have lost for good, whatever reason it gives (rule B1)."""
     failures: list[BaseException] = []
     storage = await open_storage(filesystem, on_fatal=failures.append)
     script, failed = LedgerScript(1), 0

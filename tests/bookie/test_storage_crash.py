@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie.journal import JournalPosition, JournalSettings
-from octavo.bookie.journal_format import DATA_START, Record, SegmentHeader, encode_record, examine
-from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.journal.format import DATA_START, Record, SegmentHeader, encode_record, examine
+from octavo.bookie.journal.journal import JournalPosition, JournalSettings
+from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.errors import LedgerFencedError
 from octavo.protocol.ids import EntryId
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash

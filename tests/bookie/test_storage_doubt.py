@@ -1,4 +1,4 @@
-"""A bookie whose journal was damaged may have lost what it acknowledged: it is in doubt from then on (PROTOCOL B4)."""
+"""A bookie whose journal was damaged may have lost what it acknowledged: it is in doubt from then on (rule B4)."""
 
 import asyncio
 from collections.abc import Iterator, MutableMapping
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie.answers import answer_read_lac
-from octavo.bookie.journal import JournalSettings
-from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.server.answers import answer_read_lac
+from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.errors import BookieInDoubtError, LedgerFencedError
 from octavo.protocol.messages import ReadFlag, ReadLac
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie.journal import JournalSettings
-from octavo.bookie.storage import Storage, StorageSettings
+from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.storage.storage import Storage, StorageSettings
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledgers import LedgerScript, ids_of
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
-from octavo.bookie.errors import BookieStartError, DataWrongError
-from octavo.bookie.filesystem import RealFileSystem
-from octavo.bookie.identity_reset import reset_identity
-from octavo.bookie.offline import Layout
+from octavo.bookie.disk.filesystem import RealFileSystem
+from octavo.bookie.identity.errors import BookieStartError, DataWrongError
+from octavo.bookie.offline.layout import Layout
+from octavo.bookie.offline.reset_identity import reset_identity
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.protocol.messages import ReadAnswer, Request
 from support.raw_client import RawClient, add, read, seal

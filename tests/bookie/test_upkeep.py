@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie import disk_full
-from octavo.bookie.disk_watch import DiskLimits, DiskRoles, DiskState
-from octavo.bookie.garbage import GarbageCollector
-from octavo.bookie.hours import Hours
-from octavo.bookie.journal import JournalSettings
-from octavo.bookie.storage import Storage, StorageSettings
-from octavo.bookie.upkeep import Upkeep, UpkeepSettings
+from octavo.bookie.disk import full as disk_full
+from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState
+from octavo.bookie.upkeep.garbage import GarbageCollector
+from octavo.bookie.upkeep.hours import Hours
+from octavo.bookie.upkeep.upkeep import Upkeep, UpkeepSettings
 from octavo.metadata import Cookie, MetadataStore, open_metadata_store
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId, LedgerId

@@ -1,8 +1,8 @@
 """The write cache holds what it is given, in two generations, within its bound."""
 
 import pytest
-from octavo.bookie.index_runs import make_run
-from octavo.bookie.write_cache import RUN_COST_BYTES, WriteCache
+from octavo.bookie.index.runs import make_run
+from octavo.bookie.storage.cache import RUN_COST_BYTES, WriteCache
 
 
 def test_runs_are_found_in_both_generations_newest_first_until_flushed() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from octavo.client.client import Client
-from octavo.client.reader import EntryBatch, LedgerReader
+from octavo.client.read.reader import EntryBatch, LedgerReader
 from octavo.metadata import open_metadata_store
 from octavo.protocol.entry_columns import EntryColumns
 from octavo.protocol.errors import BookieStorageError, InvalidArgumentError, NoSuchEntryError, QuorumLostError

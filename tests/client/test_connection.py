@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 import pytest
-from octavo.client.connection import BookieConnection
 from octavo.client.options import ClientOptions
-from octavo.client.wire import Outcome, Wire
+from octavo.client.wire.connection import BookieConnection
+from octavo.client.wire.wire import Outcome, Wire
 from octavo.protocol.errors import (
     BookieUnavailableError,
     ClientClosedError,

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.client.held_adds import AlreadyAddedError, HeldAdds, TooFarAheadError
+from octavo.client.write.held_adds import AlreadyAddedError, HeldAdds, TooFarAheadError
 
 
 def test_ids_in_order_go_on_at_once() -> None:

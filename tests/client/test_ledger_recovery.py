@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.client.ledger_recovery import VERDICTS, End, Evidence, LedgerRecovery, Verdict
+from octavo.client.recover.ledger_recovery import VERDICTS, End, Evidence, LedgerRecovery, Verdict
 from octavo.protocol.entries import Digest, Sealer, derive_secrets, header_of
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.quorums import Quorums

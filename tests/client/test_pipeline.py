@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.client.pipeline import Acknowledge, Effect, EnsembleChange, Pipeline, Send
+from octavo.client.write.pipeline import Acknowledge, Effect, EnsembleChange, Pipeline, Send
 from octavo.protocol.entries import Digest, Sealer, derive_secrets, header_of
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.quorums import Quorums

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pytest
-from octavo.client.placement import WEIGHT_RATIO_MAX, place_ensemble, place_replacements
+from octavo.client.place.placement import WEIGHT_RATIO_MAX, place_ensemble, place_replacements
 from octavo.metadata import BookieRegistration, BookieState
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId

@@ -4,7 +4,7 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
-from octavo.client.placer import Placer
+from octavo.client.place.placer import Placer
 from octavo.metadata import BookieLease, BookieRegistration, BookieState, MetadataStore, open_metadata_store
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId

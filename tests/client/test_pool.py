@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from octavo.client.options import ClientOptions
-from octavo.client.pool import ConnectionPool
+from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore, open_metadata_store
 from octavo.protocol.errors import BookieUnavailableError, ClientClosedError, MetadataUnavailableError
 from octavo.protocol.ids import BookieId

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.client.read_plan import Ask, ReadPlan, VerdictKind, preference_order
+from octavo.client.read.plan import Ask, ReadPlan, VerdictKind, preference_order
 from octavo.protocol.entries import Entry
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
@@ -280,7 +280,7 @@ def test_plan_finds_exactly_what_some_replica_has(  # noqa: PLR0917 - hypothesis
 
 
 def _check_verdict(world: World, position: int, entry_id: int, kind: VerdictKind) -> None:
-    """Absent is said only of entries that the replica, alive, does not hold (PROTOCOL R2)."""
+    """Absent is said only of entries that the replica, alive, does not hold (rule R2)."""
     if position in world.dead:
         assert kind is VerdictKind.FAILED
     else:

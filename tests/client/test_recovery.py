@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from octavo.client.options import ClientOptions
-from octavo.client.placer import Placer
-from octavo.client.pool import ConnectionPool
-from octavo.client.recovery import Recoverer
-from octavo.client.writer import LedgerWriter
+from octavo.client.place.placer import Placer
+from octavo.client.recover.recovery import Recoverer
+from octavo.client.wire.pool import ConnectionPool
+from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import LedgerMetadata, LedgerState, Versioned
 from octavo.protocol.entries import Sealer, derive_secrets
 from octavo.protocol.errors import (

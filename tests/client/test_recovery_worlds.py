@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from octavo.client.ledger_recovery import LedgerRecovery
+from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.protocol.entries import Digest, Sealer, derive_secrets, header_of
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.quorums import Quorums

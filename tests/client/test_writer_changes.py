@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from octavo.client.own_metadata import OwnMetadata
-from octavo.client.pool import ConnectionPool
-from octavo.client.writer import LedgerWriter
+from octavo.client.wire.pool import ConnectionPool
+from octavo.client.write.own_metadata import OwnMetadata
+from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import BeginRecovery, BookieRegistration, BookieState, update_ledger
 from octavo.metadata.handle import RecordMetadataStore
 from octavo.protocol.errors import (

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from octavo.client.ensemble_changes import EnsembleChanges, Phase
-from octavo.client.pipeline import Acknowledge, Effect, Pipeline
+from octavo.client.write.ensemble_changes import EnsembleChanges, Phase
+from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline
 from octavo.protocol.entries import Digest, Sealer, derive_secrets, header_of
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums

@@ -31,6 +31,48 @@ MAY_IMPORT = {
 }
 """Each folder and the other folders its modules may import from (the direction of dependencies in the design)."""
 
+ROOMS = {
+    "bookie.disk": frozenset[str](),
+    "bookie.journal": frozenset({"bookie.disk"}),
+    "bookie.index": frozenset({"bookie.disk"}),
+    "bookie.entrylog": frozenset({"bookie.disk"}),
+    "bookie.identity": frozenset({"bookie.disk"}),
+    "bookie.storage": frozenset({"bookie.disk", "bookie.journal", "bookie.index", "bookie.entrylog"}),
+    "bookie.upkeep": frozenset({"bookie.disk", "bookie.journal", "bookie.storage"}),
+    "bookie.server": frozenset({"bookie.storage"}),
+    "bookie.offline": frozenset(
+        {"bookie.disk", "bookie.journal", "bookie.index", "bookie.entrylog", "bookie.identity", "bookie.storage"}
+    ),
+    "bookie": frozenset(
+        {
+            "bookie.disk",
+            "bookie.journal",
+            "bookie.index",
+            "bookie.identity",
+            "bookie.storage",
+            "bookie.upkeep",
+            "bookie.server",
+        }
+    ),
+    "client.options": frozenset[str](),
+    "client.supervisor": frozenset[str](),
+    "client.wire": frozenset({"client.options", "client.supervisor"}),
+    "client.place": frozenset({"client.options"}),
+    "client.read": frozenset({"client.options", "client.wire"}),
+    "client.write": frozenset({"client.options", "client.supervisor", "client.wire", "client.place"}),
+    "client.recover": frozenset({"client.options", "client.supervisor", "client.wire", "client.place", "client.write"}),
+    "client": frozenset(
+        {"client.options", "client.wire", "client.place", "client.read", "client.write", "client.recover"}
+    ),
+    "metadata": frozenset[str](),
+    "metadata.sqlite": frozenset({"metadata"}),
+    "metadata.zookeeper": frozenset({"metadata"}),
+    "metadata.connect": frozenset({"metadata", "metadata.sqlite", "metadata.zookeeper"}),
+    "metadata.__init__": frozenset({"metadata", "metadata.connect"}),
+}
+"""Each room (a sub-folder, a module that others build on, or what else stands at the root of its folder) and the rooms
+of the same folder that it may import from. Below a room stands only what has been named before it."""
+
 FOR_EVERYONE = "octavo._version"
 """The one module of the face that any package may read: it imports nothing."""
 
@@ -39,7 +81,7 @@ PURE_MODULES = frozenset(
         "octavo.cli.histogram",
         "octavo.cli.lines",
         "octavo.client.options",
-        "octavo.client.read_plan",
+        "octavo.client.read.plan",
         "octavo.metadata.encoding",
         "octavo.metadata.model",
         "octavo.metadata.registration",
@@ -103,7 +145,8 @@ BARE_NAMES = frozenset(MAY_IMPORT) - {"octavo"}
 
 
 def folder_of(module: str) -> str:
-    """The folder that holds a module of ours: ``octavo.bookie.journal`` is in bookie, ``octavo.connect`` in octavo."""
+    """The folder that holds a module of ours: ``octavo.bookie.journal.journal`` is in bookie, ``octavo.connect`` in
+    octavo."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in BARE_NAMES else "octavo"
 
@@ -128,6 +171,27 @@ def wrong_directions(importer: str, imports: list[Import]) -> list[str]:
         f"{importer}:{line} imports {module}"
         for module, line in imports
         if is_ours(module) and folder_of(module) not in allowed and not f"{module}.".startswith(f"{FOR_EVERYONE}.")
+    ]
+
+
+def room_of(module: str) -> str:
+    """The room of a module: ``octavo.client.wire.pool`` is in client.wire, ``octavo.client.client`` in client."""
+    name = module.partition(".")[2]
+    if name in MAY_IMPORT:
+        name += ".__init__"
+    while name not in ROOMS and "." in name:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def wrong_rooms(importer: str, imports: list[Import]) -> list[str]:
+    """The imports of a library module from rooms of its own folder that it may not know."""
+    room, folder = room_of(importer), folder_of(importer)
+    rooms = [(module, line, room_of(owning_module(module))) for module, line in imports if folder_of(module) == folder]
+    return [
+        f"{importer}:{line} imports {module}"
+        for module, line, imported in rooms
+        if room in ROOMS and is_ours(module) and imported != room and imported not in ROOMS[room]
     ]
 
 
@@ -179,11 +243,47 @@ def test_dependencies_point_one_way() -> None:
     ] == []
 
 
+def test_every_folder_inside_a_folder_is_a_room() -> None:
+    inner = {".".join(path.parts[:2]) for path in library_modules().values() if len(path.parts) > 2}
+    assert {room for room in inner if room.split(".")[0] in {"bookie", "client", "metadata"}} <= ROOMS.keys()
+
+
+def test_every_room_of_the_table_holds_modules() -> None:
+    assert {room_of(module) for module in library_modules()} >= ROOMS.keys()
+
+
+def test_the_table_of_rooms_names_a_room_before_it_is_imported() -> None:
+    names = list(ROOMS)
+    assert [room for room, below in ROOMS.items() if any(names.index(b) > names.index(room) for b in below)] == []
+
+
+def test_rooms_know_only_those_below_them() -> None:
+    assert [
+        wrong for name, path in library_modules().items() for wrong in wrong_rooms(name, imports_in_file(path))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "source"),
+    [
+        ("octavo.bookie.journal.sample", "from octavo.bookie.storage.storage import Storage"),
+        ("octavo.bookie.disk.sample", "from octavo.bookie.config import BookieConfig"),
+        ("octavo.client.wire.sample", "from octavo.client.write import writer"),
+        ("octavo.client.read.sample", "from ..write.writer import LedgerWriter"),
+        ("octavo.client.place.sample", "import octavo.client.client"),
+        ("octavo.metadata.sqlite.sample", "from octavo.metadata.connect import open_metadata_store"),
+        ("octavo.metadata.zookeeper.sample", "from octavo.metadata.sqlite import store"),
+    ],
+)
+def test_an_import_from_a_room_above_or_beside_is_noticed(importer: str, source: str) -> None:
+    assert wrong_rooms(importer, imports_of_source(source, importer)) != []
+
+
 @pytest.mark.parametrize(
     "source",
     [
         "from octavo.client import connection",
-        "import octavo.client.writer",
+        "import octavo.client.write.writer",
         "def late():\n    from octavo import client",
         "from ..client import writer",
         "from octavo import connect",
@@ -245,7 +345,7 @@ def test_pure_modules_are_pure() -> None:
         "from os import path",
         "import concurrent.futures",
         "def late():\n    import random",
-        "from octavo.bookie.filesystem import File",
+        "from octavo.bookie.disk.filesystem import File",
         "from datetime import datetime\nnow = datetime.now()",
         "data = open('x').read()",
     ],

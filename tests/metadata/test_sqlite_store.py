@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 from octavo.metadata import Version
+from octavo.metadata.boot_time import boot_time_seconds
 from octavo.metadata.records import Kind
-from octavo.metadata.sqlite import (
+from octavo.metadata.sqlite.database import Changes, Database
+from octavo.metadata.sqlite.store import (
     POLL_SECONDS,
     SqliteRecordStore,
-    boot_time_seconds,
     open_sqlite_store,
     path_of_uri,
     read_boot_id,
 )
-from octavo.metadata.sqlite_database import Changes, Database
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
@@ -355,7 +355,7 @@ async def test_operation_begun_before_close_ends_in_one_way_or_the_other(path: P
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from octavo.metadata.sqlite import open_sqlite_store
+from octavo.metadata.sqlite.store import open_sqlite_store
 from octavo.metadata import BookieRegistration, BookieState
 
 async def main() -> None:

@@ -7,9 +7,9 @@ from aiozk import protocol
 from aiozk.protocol.stat import Stat as AiozkStat
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.metadata.zookeeper_formats import CreateMessage, Transaction, stat_at
-from octavo.metadata.zookeeper_layout import Stat
-from octavo.metadata.zookeeper_messages import (
+from octavo.metadata.zookeeper.formats import CreateMessage, Transaction, stat_at
+from octavo.metadata.zookeeper.layout import Stat
+from octavo.metadata.zookeeper.messages import (
     FOR_CREATOR,
     OPEN_TO_ALL,
     Answer,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from octavo.metadata.records import Kind, ledger_key
 from octavo.metadata.store import Version
-from octavo.metadata.zookeeper_layout import (
+from octavo.metadata.zookeeper.layout import (
     FOLDERS,
     KEY_DIGITS,
     Guarded,

@@ -10,8 +10,8 @@ from model.pipeline_writer import PipelineWriter
 from model.renaming import Renaming
 from model.replication import Replication
 from model.sealing import sealed
-from octavo.client.ledger_recovery import LedgerRecovery
-from octavo.client.pipeline import Effect, Pipeline
+from octavo.client.recover.ledger_recovery import LedgerRecovery
+from octavo.client.write.pipeline import Effect, Pipeline
 from octavo.metadata.changes import Decision, Refuse, Write
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.entries import header_of

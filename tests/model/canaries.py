@@ -1,4 +1,4 @@
-"""Rules broken on purpose, one at a time: each must be found (PROTOCOL, Canaries).
+"""Rules broken on purpose, one at a time: each must be found (docs/rules.md, canaries).
 
 A canary is a setting and the same setting with one rule broken, in the harness only: a bookie, a writer or a recovery
 with one method changed. The broken one must break a promise, the other one must be exhausted without; so the
@@ -43,7 +43,7 @@ class Canary:
     """One broken rule."""
 
     name: str
-    """As PROTOCOL's list of canaries has it."""
+    """As the list of canaries in docs/rules.md has it."""
     promise: str
     """What must be found broken: a violation begins with it."""
     make: Callable[[bool], Setting]

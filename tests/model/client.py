@@ -85,7 +85,7 @@ class Client(ABC):
 
     @abstractmethod
     def undone(self, metadata: LedgerMetadata) -> str | None:
-        """What it still waits for, when nothing can happen any more (PROTOCOL I8); None when it is done."""
+        """What it still waits for, when nothing can happen any more (rule I8); None when it is done."""
 
     @property
     def acknowledged(self) -> int:
@@ -107,7 +107,7 @@ class Client(ABC):
 
     @property
     def did_not_happen_from(self) -> int | None:
-        """Its caller was told that no entry from this id on has happened (PROTOCOL W6)."""
+        """Its caller was told that no entry from this id on has happened (rule W6)."""
         return None
 
     @property

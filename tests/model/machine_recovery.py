@@ -1,5 +1,5 @@
-"""The recovery of the model: the real machines (octavo.client.ledger_recovery and :mod:`model.replication`), with what
-octavo.client.recovery does around them.
+"""The recovery of the model: the real machines (octavo.client.recover.ledger_recovery and :mod:`model.replication`),
+with what octavo.client.recover.recovery does around them.
 
 One request at a time to each bookie: its fence, then reads as far as they are wanted. What fails is asked again or
 given up, whenever the model likes. Nobody reads further than one id above all that was ever written: what is there is
@@ -28,7 +28,7 @@ from model.exchange import (
 from model.renaming import Renaming, bookie_index
 from model.replication import Outcome, Replication
 from model.sealing import opener
-from octavo.client.ledger_recovery import LedgerRecovery
+from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.metadata.changes import BeginRecovery, FinishRecovery
 from octavo.metadata.model import Fragment, LedgerMetadata
 from octavo.protocol.entries import header_of
@@ -192,7 +192,7 @@ class MachineRecovery(Client):
         return self._advance()
 
     def last_covered(self, request: Read, answer: Found) -> int:
-        """The last id that the answer says anything of (PROTOCOL R2)."""
+        """The last id that the answer says anything of (rule R2)."""
         return answer.last_covered
 
     def _evidence(self, answer: Lac) -> tuple[int | None, dict[int, int]]:
@@ -256,11 +256,11 @@ class MachineRecovery(Client):
         return sent + self._finish()
 
     def reads_fence(self) -> bool:
-        """Whether recovery reads fence (PROTOCOL F4)."""
+        """Whether recovery reads fence (rule F4)."""
         return True
 
     def verbatim(self, entry: bytes) -> bytes:
-        """The bytes to write back for an entry read: the same (PROTOCOL W2, F5)."""
+        """The bytes to write back for an entry read: the same (rule W2, F5)."""
         return entry
 
     def _begin_writing(self) -> Replication:
@@ -294,7 +294,7 @@ class MachineRecovery(Client):
         return sent + self._advance()
 
     def replaced(self, fragment: Fragment) -> list[Message]:
-        """What else an ensemble change makes it do: nothing, it stays local until the end (PROTOCOL F5)."""
+        """What else an ensemble change makes it do: nothing, it stays local until the end (rule F5)."""
         return []
 
     def _note_written_back(self, last: int) -> None:

@@ -1,5 +1,5 @@
-"""The writer of the model: the real machines (:mod:`model.replication`), with what octavo.client.writer does around
-them."""
+"""The writer of the model: the real machines (:mod:`model.replication`), with what octavo.client.write.writer does
+around them."""
 
 from collections.abc import Hashable
 from copy import copy
@@ -10,7 +10,7 @@ from model.exchange import STORE, Change, Changed, Conflict, Message, WriteLac, 
 from model.renaming import Renaming, bookie_index
 from model.replication import Outcome, Replication
 from model.sealing import length_up_to, sealed, sealed_lac
-from octavo.client.ensemble_changes import Commit
+from octavo.client.write.ensemble_changes import Commit
 from octavo.metadata.changes import ChangeEnsemble, CloseLedger
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.quorums import Quorums
@@ -98,7 +98,7 @@ class PipelineWriter(Client):
         return self._took(self._replication.on_step(step))
 
     def _add(self) -> list[Message]:
-        """Seal once, with the LAC of this moment, and push (PROTOCOL W2)."""
+        """Seal once, with the LAC of this moment, and push (rule W2)."""
         pipeline = self._replication.pipeline
         entry_id, lac = pipeline.next_entry_id, pipeline.last_add_confirmed
         entry = sealed(entry_id, -1 if lac is None else lac)

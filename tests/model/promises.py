@@ -1,4 +1,4 @@
-"""PROTOCOL I1 to I7 as seen from outside: from the metadata, what bookies hold, and what callers were told.
+"""rule I1 to I7 as seen from outside: from the metadata, what bookies hold, and what callers were told.
 
 Computed from scratch in every state, by other means than the machines use: a promise that is kept by the same
 arithmetic that broke it would be no check.
@@ -71,7 +71,7 @@ class Promises:
         return None
 
     def _confirmed(self, metadata: LedgerMetadata, bookies: Sequence[BookieState], acknowledged: int) -> str | None:
-        """Nobody but the writer makes LACs (PROTOCOL W2)."""
+        """Nobody but the writer makes LACs (rule W2)."""
         for at, bookie in enumerate(bookies):
             known = _last_add_confirmed(bookie)
             if known > acknowledged:

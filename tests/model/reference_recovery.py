@@ -1,4 +1,4 @@
-"""Recovery of a ledger as PROTOCOL F1 to F6 have it, one entry at a time: a specification that can be run.
+"""Recovery of a ledger as rule F1 to F6 have it, one entry at a time: a specification that can be run.
 
 It does what the rules say in the plainest way, holds what it was told as sets, and is in no hurry. What any other
 recovery may lead to is what this one may lead to. Each rule has a method of its own, so that a canary can break it.
@@ -135,12 +135,12 @@ class ReferenceRecovery(Client):
         return []
 
     def first_to_read(self) -> int:
-        """Where reading begins (PROTOCOL F3): at the entry at the LAC itself where nobody has told the length there."""
+        """Where reading begins (rule F3): at the entry at the LAC itself where nobody has told the length there."""
         first = max(self._highest_lac + 1, self._last_fragment.first_entry_id)
         return first - (self._length_at(first - 1) is None)
 
     def covers(self, entry_id: int, answered: Iterable[int]) -> bool:
-        """Whether every Qa of the entry's write set include one that answered (PROTOCOL, Coverage)."""
+        """Whether every Qa of the entry's write set include one that answered (docs/rules.md, coverage)."""
         cohort = self._write_set(entry_id)
         return len(cohort & set(answered)) >= self.coverage_of(len(cohort))
 
@@ -151,7 +151,7 @@ class ReferenceRecovery(Client):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _ask(self) -> list[Message]:
-        """Read the next ids, from the bookies that recovery began with, fencing (PROTOCOL F4)."""
+        """Read the next ids, from the bookies that recovery began with, fencing (rule F4)."""
         self._phase = _READING
         first, last = self._at, self._at + self._reads_ahead - 1
         self._asked_stop = last + 1
@@ -162,7 +162,7 @@ class ReferenceRecovery(Client):
         return Message(self.index, server, None, Read(first, last, fence=self.reads_fence()))
 
     def reads_fence(self) -> bool:
-        """Whether recovery reads fence (PROTOCOL F4)."""
+        """Whether recovery reads fence (rule F4)."""
         return True
 
     def _read_answered(self, message: Message, read: Read) -> list[Message]:
@@ -188,11 +188,11 @@ class ReferenceRecovery(Client):
         return self._at + (self._phase == _WRITING)
 
     def answered_stop(self, read: Read, answer: Found) -> int:
-        """The first id that the answer says nothing of (PROTOCOL R2)."""
+        """The first id that the answer says nothing of (rule R2)."""
         return min(answer.last_covered, read.last) + 1
 
     def _judge(self) -> list[Message]:
-        """What is known of the entry in question: it is there, the ledger ends before it, or neither (PROTOCOL F4)."""
+        """What is known of the entry in question: it is there, the ledger ends before it, or neither (rule F4)."""
         if self._entry() is not None:
             return self._write_back()
         cohort = self._write_set(self._at)
@@ -210,7 +210,7 @@ class ReferenceRecovery(Client):
     # --- writing back -------------------------------------------------------------------------------------------------
 
     def _write_back(self) -> list[Message]:
-        """The recovered entry to its whole write set, verbatim (PROTOCOL F5)."""
+        """The recovered entry to its whole write set, verbatim (rule F5)."""
         self._phase = _WRITING
         self._absent = frozenset(pair for pair in self._absent if pair[0] > self._at)
         self._unknown = frozenset(pair for pair in self._unknown if pair[0] > self._at)
@@ -225,7 +225,7 @@ class ReferenceRecovery(Client):
         return Message(self.index, server, None, Add((self.verbatim(entry),), recovery=True))
 
     def verbatim(self, entry: bytes) -> bytes:
-        """The bytes to write back for an entry read: the same (PROTOCOL W2, F5)."""
+        """The bytes to write back for an entry read: the same (rule W2, F5)."""
         return entry
 
     def _write_answered(self, message: Message, add: Add) -> list[Message]:
@@ -261,7 +261,7 @@ class ReferenceRecovery(Client):
                 for lost in sorted(self._lost) for spare in spares]  # fmt: skip
 
     def _replace(self, position: int, spare: int) -> list[Message]:
-        """Another bookie in place of one that cannot be written to; local until the end (PROTOCOL F5)."""
+        """Another bookie in place of one that cannot be written to; local until the end (rule F5)."""
         ensemble = list(self._ensemble)
         self._lost -= {ensemble[position]}
         ensemble[position] = spare
@@ -274,13 +274,13 @@ class ReferenceRecovery(Client):
         return more + self.replaced(fragment)
 
     def replaced(self, fragment: Fragment) -> list[Message]:
-        """What else an ensemble change makes it do: nothing (PROTOCOL F5)."""
+        """What else an ensemble change makes it do: nothing (rule F5)."""
         return []
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _close(self) -> list[Message]:
-        """The end is before the entry in question (PROTOCOL F6)."""
+        """The end is before the entry in question (rule F6)."""
         self._phase = _CLOSING
         self._entries, self._absent, self._unknown = frozenset(), frozenset(), frozenset()
         end = EntryId(self._at - 1) if self._at else None
@@ -291,7 +291,7 @@ class ReferenceRecovery(Client):
         ]
 
     def _length_at(self, entry_id: int) -> int | None:
-        """The ledger's length at an id, from entries or the last fragment (PROTOCOL F6); None if nobody told."""
+        """The ledger's length at an id, from entries or the last fragment (rule F6); None if nobody told."""
         fragment = self._last_fragment
         return fragment.length_before if entry_id < fragment.first_entry_id else dict(self._lengths).get(entry_id)
 

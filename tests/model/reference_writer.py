@@ -1,4 +1,4 @@
-"""The writer of a ledger as PROTOCOL W1 to W9 have it, with ensemble changes: a specification that can be run.
+"""The writer of a ledger as rule W1 to W9 have it, with ensemble changes: a specification that can be run.
 
 It knows who has confirmed what by bookie, not by position, and computes completion from that every time. What any
 other writer may lead to is what this one may lead to. Each rule has a method of its own, so that a canary can break it.
@@ -129,7 +129,7 @@ class ReferenceWriter(Client):
     # --- adding -------------------------------------------------------------------------------------------------------
 
     def _add(self) -> list[Message]:
-        """Seal once, with the LAC of this moment, and send to the write set (PROTOCOL W1, W2)."""
+        """Seal once, with the LAC of this moment, and send to the write set (rule W1, W2)."""
         entry_id = len(self._entries)
         self._entries += (sealed(entry_id, self._told),)
         return [self._send(entry_id, server) for server in self._write_set(entry_id) if server not in self._lost]
@@ -138,11 +138,11 @@ class ReferenceWriter(Client):
         return Message(self.index, server, None, Add((self.bytes_of(entry_id),), recovery=False))
 
     def bytes_of(self, entry_id: int) -> bytes:
-        """The bytes to send for an entry: those sealed at first (PROTOCOL W2)."""
+        """The bytes to send for an entry: those sealed at first (rule W2)."""
         return self._entries[entry_id]
 
     def _unconfirmed_by(self, server: int) -> list[int]:
-        """What a member is to be sent (again), lowest first (PROTOCOL W8)."""
+        """What a member is to be sent (again), lowest first (rule W8)."""
         return [
             entry_id
             for entry_id in range(self._told + 1, len(self._entries))
@@ -172,13 +172,13 @@ class ReferenceWriter(Client):
         return []
 
     def _acknowledge(self) -> None:
-        """In order, what Qa bookies of its write set have confirmed (PROTOCOL W1, W4)."""
+        """In order, what Qa bookies of its write set have confirmed (rule W1, W4)."""
         while self._told + 1 < len(self._entries) and self.may_acknowledge(self._told + 1):
             self._told += 1
         self._confirmed = frozenset(pair for pair in self._confirmed if pair[0] > self._told)
 
     def may_acknowledge(self, entry_id: int) -> bool:
-        """Whether an entry is complete; nothing at or above a change under way is (PROTOCOL W1)."""
+        """Whether an entry is complete; nothing at or above a change under way is (rule W1)."""
         return self.is_confirmed(entry_id) and (self._change is None or entry_id < self._change.first)
 
     def is_confirmed(self, entry_id: int) -> bool:
@@ -193,7 +193,7 @@ class ReferenceWriter(Client):
     # --- ensemble changes ---------------------------------------------------------------------------------------------
 
     def _replace(self, position: int, spare: int) -> list[Message]:
-        """A new fragment after the LAC, with another bookie in one place (PROTOCOL W3)."""
+        """A new fragment after the LAC, with another bookie in one place (rule W3)."""
         ensemble = (*self._ensemble[:position], spare, *self._ensemble[position + 1 :])
         self._change = EnsembleChange(self._told + 1, ensemble)
         base, names = self._metadata.last_fragment, tuple(map(bookie_id, ensemble))
@@ -217,18 +217,18 @@ class ReferenceWriter(Client):
         return [self._send(entry_id, server) for server in fresh for entry_id in self._unconfirmed_by(server)]
 
     def still_counts(self, entry_id: int, server: int) -> bool:
-        """Whether a confirmation counts after an ensemble change: not a replaced bookie's (PROTOCOL W3)."""
+        """Whether a confirmation counts after an ensemble change: not a replaced bookie's (rule W3)."""
         return server in self._ensemble or entry_id < self._metadata.last_fragment.first_entry_id
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _fail(self, reason: str) -> None:
-        """Dead for good (PROTOCOL W7)."""
+        """Dead for good (rule W7)."""
         self._failure = reason
         self._confirmed, self._lost = frozenset(), frozenset()
 
     def _close(self) -> list[Message]:
-        """With what is acknowledged (PROTOCOL W9)."""
+        """With what is acknowledged (rule W9)."""
         self._closing = True
         end = EntryId(self._told) if self._told >= 0 else None
         change = CloseLedger(self._metadata.last_fragment, end, length_up_to(self._told))

@@ -1,5 +1,5 @@
 """What sends entries in the model: the real pipeline and the real rules of ensemble changes, with what their shell does
-around them (octavo.client.replication). A writer's entries and recovered ones go the same way.
+around them (octavo.client.write.replication). A writer's entries and recovered ones go the same way.
 
 No time passes: whatever the shell would wait for may happen at once, or never. A connection that breaks may be taken
 for ready again at any moment; a bookie in trouble is due for replacement at once, and considered when the model likes.
@@ -15,8 +15,8 @@ from typing import Self
 from model.client import Step
 from model.exchange import FENCED, Add, Done, Failed, Message, Place, Refused
 from model.renaming import Renaming, bookie_id, bookie_index
-from octavo.client.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
-from octavo.client.pipeline import Acknowledge, Effect, Pipeline
+from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
+from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline
 from octavo.protocol.ids import BookieId
 from octavo.protocol.quorums import Quorums
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from octavo.client.reader import EntryBatch
+from octavo.client.read.reader import EntryBatch
 from octavo.pipeline.columns import COLUMNS, SOURCE_COLUMNS, entries_as_arrow
 from octavo.protocol.entries import Digest, Entry, Opener, Sealer, derive_secrets
 from octavo.protocol.entry_columns import open_columns

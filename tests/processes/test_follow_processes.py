@@ -104,7 +104,7 @@ async def test_followers_get_everything_while_every_bookie_is_killed_in_turn(up:
         await asyncio.gather(*(tailed.go_on() for tailed in all_tailed))
         for tailed in all_tailed:
             await tailed.end()
-        # Where there is a spare the ensemble has changed under the followers (PROTOCOL R5).
+        # Where there is a spare the ensemble has changed under the followers (rule R5).
         assert all(len(tailed.ledger.metadata.fragments) > 1 for tailed in all_tailed[:3])
 
 

@@ -1,7 +1,7 @@
 """Canaries: known defects, put back on purpose, in this harness only. A simulator that does not find them is blind.
 
-Each canary is a patch of the code under test that breaks one rule of PROTOCOL.md in the way in which real systems have
-broken it. The ordinary checkers under ordinary settings must find it; the same seeds pass without it.
+Each canary is a patch of the code under test that breaks one rule of docs/rules.md in the way in which real systems
+have broken it. The ordinary checkers under ordinary settings must find it; the same seeds pass without it.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ class Canary:
 
     text: str
     rule: str
-    """The rule of PROTOCOL.md that it breaks."""
+    """The rule of docs/rules.md that it breaks."""
     patches: Callable[[], list[Patch]]
 
     @contextmanager

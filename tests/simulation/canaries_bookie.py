@@ -4,16 +4,16 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from octavo.bookie.checkpoint import Checkpointer
-from octavo.bookie.compaction import Compactor
-from octavo.bookie.connection import Connection
-from octavo.bookie.garbage import Collection, GarbageCollector
-from octavo.bookie.index_runs import RunMap
-from octavo.bookie.journal import Journal
-from octavo.bookie.lookups import Lookups
-from octavo.bookie.storage_ledgers import LedgerTable
-from octavo.bookie.storage_reads import EntryReader
-from octavo.bookie.storage_writes import EntryWriter
+from octavo.bookie.index.runs import RunMap
+from octavo.bookie.journal.journal import Journal
+from octavo.bookie.server.connection import Connection
+from octavo.bookie.server.lookups import Lookups
+from octavo.bookie.storage.checkpoint import Checkpointer
+from octavo.bookie.storage.compaction import Compactor
+from octavo.bookie.storage.ledgers import LedgerTable
+from octavo.bookie.storage.reads import EntryReader
+from octavo.bookie.storage.writes import EntryWriter
+from octavo.bookie.upkeep.garbage import Collection, GarbageCollector
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import LedgerId
 from simulation.disk import SimulatedFile, SimulatedFileSystem

@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Any
 
-from octavo.client import recovery
-from octavo.client.ledger_recovery import LedgerRecovery
-from octavo.client.ledger_view import LedgerView
-from octavo.client.pipeline import Pipeline, Send
-from octavo.client.writer import LedgerWriter
+from octavo.client.read.ledger_view import LedgerView
+from octavo.client.recover import recovery
+from octavo.client.recover.ledger_recovery import LedgerRecovery
+from octavo.client.write.pipeline import Pipeline, Send
+from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.changes import Decision, Settled, Write
 from octavo.metadata.model import Fragment, LedgerMetadata
 from octavo.metadata.update import update_ledger

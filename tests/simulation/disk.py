@@ -1,4 +1,4 @@
-"""A machine's disk, and a bookie's :class:`octavo.bookie.filesystem.FileSystem` on it.
+"""A machine's disk, and a bookie's :class:`octavo.bookie.disk.filesystem.FileSystem` on it.
 
 The disk outlives processes: a killed process leaves what it wrote in the page cache, a power cut leaves what was
 synced and, page by page, some of the rest. Operations take virtual time and run in lanes as those of the real seam do:
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.bookie.direct_io import DIRECT_BLOCK_BYTES
-from octavo.bookie.filesystem import DiskSpace
+from octavo.bookie.disk.direct_io import DIRECT_BLOCK_BYTES
+from octavo.bookie.disk.filesystem import DiskSpace
 from simulation.inode import Inode
 from simulation.loop import Process, SimulationLoop
 from simulation.trace import Trace
@@ -454,7 +454,7 @@ class _Sync:
 
 
 class SimulatedFile:
-    """An open file. See :class:`octavo.bookie.filesystem.File`."""
+    """An open file. See :class:`octavo.bookie.disk.filesystem.File`."""
 
     def __init__(
         self, filesystem: SimulatedFileSystem, path: Path, inode: Inode, lane: Lane, *, block_bytes: int

@@ -1,4 +1,5 @@
-"""Everything that was asked and answered in a universe, and the invariants I1 to I8 of PROTOCOL.md judged from outside.
+"""Everything that was asked and answered in a universe, and the invariants I1 to I8 of docs/rules.md judged from
+outside.
 
 The history sees what an application sees: adds and their fates, entries read, ends of ledgers; and what stands in the
 metadata, version by version. It asks the code under test nothing but what that says of its own accord. The i-th add
@@ -14,7 +15,7 @@ from octavo.protocol.ids import LedgerId
 
 
 class Violation(AssertionError):  # noqa: N818 - what it is, not what it is called after
-    """An invariant does not hold. ``rule`` is its name in PROTOCOL.md."""
+    """An invariant does not hold. ``rule`` is its name in docs/rules.md."""
 
     def __init__(self, rule: str, text: str) -> None:
         super().__init__(f"{rule}: {text}")

@@ -14,7 +14,7 @@ from simulation.workload import read_everything
 from simulation.world import ClientHost, World
 
 ATTEMPTS_MAX = 20
-"""So often a ledger or a bookie is asked again before it is given up (PROTOCOL I8)."""
+"""So often a ledger or a bookie is asked again before it is given up (rule I8)."""
 
 COPY_BYTES_MAX = 100_000
 COPIES_MAX = 1000
@@ -92,7 +92,7 @@ class Judge:
         return 0
 
     async def _compare_copies(self, client: Client, ledger: LedgerHistory, end: int) -> None:
-        """Every entry has Qa copies, those counted that the fault budget let go (PROTOCOL I5), and all are alike."""
+        """Every entry has Qa copies, those counted that the fault budget let go (rule I5), and all are alike."""
         world = self.world
         lost = {bookie_id for machine in world.unlucky for bookie_id in machine.ids}
         copies: Counter[int] = Counter()

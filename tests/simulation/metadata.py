@@ -3,7 +3,7 @@
 Every process has a handle of its own. A request travels there and back; each way can be blocked or slow, so a change
 may have been made though nobody hears of it. What drivers promise (``octavo.metadata.records``) holds: a lost answer is
 :class:`MetadataUnavailableError`, never a wrong one; reads of ledgers, cookies and documents are not stale. The list of
-bookies is a hint (PROTOCOL M2), so it may be old here; watches may be late, or lost and made up for later.
+bookies is a hint (rule M2), so it may be old here; watches may be late, or lost and made up for later.
 """
 
 import asyncio

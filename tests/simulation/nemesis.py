@@ -187,7 +187,7 @@ class Nemesis:
                 faults.crash_at = rng.choice((1, 1, 5, 30)) + rng.randrange(20)
 
     def _kill_in_journal_write(self) -> None:
-        """What replay finds then was never synced, and the next power cut may take it (PROTOCOL B1)."""
+        """What replay finds then was never synced, and the next power cut may take it (rule B1)."""
         faults = self.rng.choice(self.world.machines).disk.faults
         faults.crash_of, faults.crash_kills = "journal", True
         faults.crash_at = 1 + self.rng.randrange(3)
@@ -371,7 +371,7 @@ class Nemesis:
 
     def rot(self, machine: Machine, *, stored: bool = False) -> None:
         """A bit of a durable file flips; ``stored``: of an entry log or the index. Not in the journal's latest group:
-        it cannot be told from a torn write (PROTOCOL B3)."""
+        it cannot be told from a torn write (rule B3)."""
         if machine.spent:
             return
         disk, rng = machine.disk, self.rng

@@ -54,18 +54,18 @@ DISTURBANCES = (
 """Every fault the nemesis knows. Rot, lying syncs and wipes strike only machines of the fault budget."""
 
 KNOBS: dict[str, tuple[int | None, ...]] = {
-    "octavo.client.recovery:_READ_BYTES_MAX": (None, 300, 3000),
-    "octavo.client.recovery:ENTRIES_PER_FRAME_MAX": (None, None, 1, 5),
-    "octavo.client.recovery:WINDOW_ENTRIES": (None, 3, 30, 200),
-    "octavo.client.recovery:WINDOW_BYTES": (None, None, 2000),
-    "octavo.client.range_read:RANGE_BYTES_MAX": (None, None, 1000),
-    "octavo.client.range_read:ENTRIES_PER_FRAME_MAX": (None, None, 2, 10),
-    "octavo.bookie.answers:RUNS_PER_ANSWER_MAX": (None, None, 1, 3),
-    "octavo.bookie.checkpoint:_WRITE_BUFFERS": (None, 2),
+    "octavo.client.recover.recovery:_READ_BYTES_MAX": (None, 300, 3000),
+    "octavo.client.recover.recovery:ENTRIES_PER_FRAME_MAX": (None, None, 1, 5),
+    "octavo.client.recover.recovery:WINDOW_ENTRIES": (None, 3, 30, 200),
+    "octavo.client.recover.recovery:WINDOW_BYTES": (None, None, 2000),
+    "octavo.client.read.range_read:RANGE_BYTES_MAX": (None, None, 1000),
+    "octavo.client.read.range_read:ENTRIES_PER_FRAME_MAX": (None, None, 2, 10),
+    "octavo.bookie.server.answers:RUNS_PER_ANSWER_MAX": (None, None, 1, 3),
+    "octavo.bookie.storage.checkpoint:_WRITE_BUFFERS": (None, 2),
 }
 """Limits that a small universe would never meet, and what they may be instead; None leaves them."""
 
-FRAME = "octavo.client.adds:FRAME_PAYLOAD_BYTES_TARGET"
+FRAME = "octavo.client.write.adds:FRAME_PAYLOAD_BYTES_TARGET"
 """How much goes into one frame. A whole one must fit into a bookie's journal segment, and these are small here."""
 
 FRAME_BYTES = 16 * 1024

@@ -1,16 +1,16 @@
 """What an operator does about a bookie that refuses its disks: the offline tools, in a process of their own.
 
 The refusal itself says which tool is the remedy; the operator knows no better. Such a bookie comes back in doubt
-(PROTOCOL B4), which is what makes doubt come about in a universe at all.
+(rule B4), which is what makes doubt come about in a universe at all.
 """
 
 import random
 
-from octavo.bookie.errors import DataWrongError
-from octavo.bookie.filesystem import FileSystem
-from octavo.bookie.identity_reset import reset_identity
-from octavo.bookie.index_rebuild import IndexRebuild
-from octavo.bookie.offline import Layout, locked
+from octavo.bookie.disk.filesystem import FileSystem
+from octavo.bookie.identity.errors import DataWrongError
+from octavo.bookie.offline.layout import Layout, locked
+from octavo.bookie.offline.rebuild_index import IndexRebuild
+from octavo.bookie.offline.reset_identity import reset_identity
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import OctavoError
 

@@ -1,4 +1,4 @@
-"""Whole clusters, seed after seed, in interpreters of their own: every promise of PROTOCOL.md, under every fault."""
+"""Whole clusters, seed after seed, in interpreters of their own: every promise of docs/rules.md, under every fault."""
 
 import os
 import re

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.bookie.journal import Journal
+from octavo.bookie.journal.journal import Journal
 from octavo.protocol.errors import OctavoError
 from simulation.history import Violation
 from simulation.judge import Judge
@@ -29,7 +29,7 @@ START_SECONDS_MAX = 60.0
 """Within so much virtual time enough bookies must be up in a world without faults."""
 
 LIVENESS_SECONDS_MAX = 180.0
-"""Within so much virtual time after healing everything must have finished (PROTOCOL I8): some of the longest time-outs
+"""Within so much virtual time after healing everything must have finished (rule I8): some of the longest time-outs
 of the plans, one after another."""
 
 
@@ -49,7 +49,7 @@ class Outcome:
     steps: int
     counters: Counter[str] = field(default_factory=Counter)
     rule: str = ""
-    """Of a failure: the rule of PROTOCOL.md that was broken, or the kind of error."""
+    """Of a failure: the rule of docs/rules.md that was broken, or the kind of error."""
     explanation: str = ""
     """Of a failure: its traceback."""
     lines: list[str] = field(default_factory=list)

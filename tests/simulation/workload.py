@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from octavo.client.client import Client
-from octavo.client.reader import LedgerReader
-from octavo.client.writer import LedgerWriter
+from octavo.client.read.reader import LedgerReader
+from octavo.client.write.writer import LedgerWriter
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InternalError, OctavoError, WouldBlock
 from simulation.history import LedgerHistory, Violation

@@ -13,8 +13,8 @@ from typing import Any
 
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.errors import DataWrongError
-from octavo.bookie.offline import Layout
+from octavo.bookie.identity.errors import DataWrongError
+from octavo.bookie.offline.layout import Layout
 from octavo.client.client import Client
 from octavo.protocol.errors import OctavoError
 from simulation.disk import Disk, DiskSettings, SimulatedFileSystem

@@ -1,6 +1,6 @@
 """From a recording of what was asked of a file system to every state of the disk that a crash may leave. Pure.
 
-The persistence model, from ``octavo.bookie.filesystem``: what a sync covered is on disk. Of everything else each
+The persistence model, from ``octavo.bookie.disk.filesystem``: what a sync covered is on disk. Of everything else each
 *page* by itself is on disk in any of the versions it has gone through since, or torn between two of them; a file's size
 likewise; each change of a directory by itself has happened or not. A file whose name is not on disk does not exist.
 

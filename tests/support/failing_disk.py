@@ -71,7 +71,7 @@ def fallocate(descriptor: int, offset: int, size: int) -> None:
 def main() -> None:
     os.fsync, os.fdatasync = failing_sync(os.fsync), failing_sync(os.fdatasync)  # type: ignore[assignment]
     os.pwritev, os.pwrite, os.posix_fallocate = pwritev, pwrite, fallocate  # type: ignore[assignment]
-    from octavo.bookie.async_writes import AsyncWrites  # noqa: PLC0415 - after the disk has been prepared
+    from octavo.bookie.disk.async_writes import AsyncWrites  # noqa: PLC0415 - after the disk has been prepared
     from octavo.cli.main import main as octavo  # noqa: PLC0415
 
     write_and_sync = AsyncWrites.write_and_sync

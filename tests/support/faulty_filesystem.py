@@ -1,6 +1,6 @@
 """A file system in memory that lies until it is synced, for tests of everything a bookie writes.
 
-:class:`MemoryFileSystem` honours the promises of ``octavo.bookie.filesystem`` and no more:
+:class:`MemoryFileSystem` honours the promises of ``octavo.bookie.disk.filesystem`` and no more:
 
 * Each file has a *volatile* content, which reads see, and a *durable* one. A sync makes durable what had been
   written when it was called. A crash keeps, drops or tears every page that is not durable, each by itself, drawn
@@ -24,8 +24,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from octavo.bookie.direct_io import DIRECT_BLOCK_BYTES
-from octavo.bookie.filesystem import DiskSpace
+from octavo.bookie.disk.direct_io import DIRECT_BLOCK_BYTES
+from octavo.bookie.disk.filesystem import DiskSpace
 
 PAGE_BYTES = 512
 """Smallest piece that survives or is lost by itself: a disk sector, smaller than a page to make more tears."""

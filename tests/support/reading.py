@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from octavo.client.options import ClientOptions
-from octavo.client.pool import ConnectionPool
-from octavo.client.range_read import BlameList
-from octavo.client.reader import LedgerReader
+from octavo.client.read.range_read import BlameList
+from octavo.client.read.reader import LedgerReader
+from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import (
     BookieRegistration,
     BookieState,

@@ -2,16 +2,16 @@
 
 The record is a list of :data:`Event`: when a change of bytes or names began and ended, when a sync began and ended,
 and what the test *noted* in between (what was sent, acknowledged, fenced, deleted). A crash may come between any two
-events. What a sync covers follows the promise of ``octavo.bookie.filesystem`` to the letter: what had *returned* when
-it was called.
+events. What a sync covers follows the promise of ``octavo.bookie.disk.filesystem`` to the letter: what had *returned*
+when it was called.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from octavo.bookie.direct_io import DIRECT_BLOCK_BYTES
-from octavo.bookie.filesystem import DiskSpace, File, FileSystem
+from octavo.bookie.disk.direct_io import DIRECT_BLOCK_BYTES
+from octavo.bookie.disk.filesystem import DiskSpace, File, FileSystem
 
 
 class BytesChange(NamedTuple):

@@ -67,7 +67,7 @@ def library_modules() -> dict[str, Path]:
 
 
 def module_name(path: Path) -> str:
-    """Import name of a file of the library: ``bookie/journal.py`` is ``octavo.bookie.journal``."""
+    """Import name of a file of the library: ``bookie/journal/journal.py`` is ``octavo.bookie.journal.journal``."""
     parts = path.with_suffix("").parts
     below_root = parts if parts[0] == "octavo" else ("octavo", *parts)
     return ".".join(below_root[:-1] if below_root[-1] == "__init__" else below_root)

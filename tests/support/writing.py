@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from octavo.client.options import ClientOptions
-from octavo.client.placer import Placer
-from octavo.client.pool import ConnectionPool
-from octavo.client.writer import LedgerWriter
+from octavo.client.place.placer import Placer
+from octavo.client.wire.pool import ConnectionPool
+from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import (
     BookieRegistration,
     BookieState,

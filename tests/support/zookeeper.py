@@ -14,8 +14,8 @@ from pathlib import Path
 
 from octavo.metadata import MetadataStore
 from octavo.metadata.handle import RecordMetadataStore
-from octavo.metadata.zookeeper import ZooKeeperRecordStore
-from octavo.metadata.zookeeper_messages import close_session, handshake, parse_handshake
+from octavo.metadata.zookeeper.messages import close_session, handshake, parse_handshake
+from octavo.metadata.zookeeper.store import ZooKeeperRecordStore
 from zookeeper_server import ServerGroup, Settings
 
 QUICK = Settings(tick_milliseconds=200, sync=False)

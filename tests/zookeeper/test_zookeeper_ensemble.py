@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from octavo.metadata.handle import RecordMetadataStore
-from octavo.metadata.zookeeper_open import open_zookeeper_store
+from octavo.metadata.zookeeper.open import open_zookeeper_store
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
 from support.ledger_metadata import open_ledger
 from support.metadata_clusters import new_ledger, registration, soon, until
@@ -76,7 +76,7 @@ async def test_change_is_seen_by_who_asks_another_server_next(ensemble: ServerGr
 
 
 async def test_server_without_the_others_is_not_asked(ensemble: ServerGroup, stack: AsyncExitStack) -> None:
-    """In read-only mode it would answer reads, of what it knew; whoever reads there may be wrong (PROTOCOL M3)."""
+    """In read-only mode it would answer reads, of what it knew; whoever reads there may be wrong (rule M3)."""
     store = await open_at(stack, ",".join(where(ensemble, number) for number in (1, 2, 3)), operation_seconds=2.0)
     ledger_id, version = await new_ledger(store)
     left, *others = (1, 2, 3)

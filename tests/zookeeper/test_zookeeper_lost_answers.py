@@ -1,4 +1,4 @@
-"""A change whose answer was lost is never reported as a conflict with oneself, nor done twice (PROTOCOL M1).
+"""A change whose answer was lost is never reported as a conflict with oneself, nor done twice (rule M1).
 
 Each change is made three times over a network that breaks: before the server has the request, after it has done it, and
 after it has done it while somebody else makes a change of his own before the connection is back.

@@ -13,9 +13,9 @@ import structlog
 from octavo.bookie.logs import configure_logging
 from octavo.metadata import BookieState, Fragment, MetadataStore
 from octavo.metadata.handle import RecordMetadataStore
-from octavo.metadata.zookeeper_layout import encode_layout
-from octavo.metadata.zookeeper_messages import NO_AUTH, OK, children, delete, get, set_value
-from octavo.metadata.zookeeper_open import connect_records, destroy_zookeeper_store, open_zookeeper_store
+from octavo.metadata.zookeeper.layout import encode_layout
+from octavo.metadata.zookeeper.messages import NO_AUTH, OK, children, delete, get, set_value
+from octavo.metadata.zookeeper.open import connect_records, destroy_zookeeper_store, open_zookeeper_store
 from octavo.protocol.errors import (
     InvalidArgumentError,
     LeaseLostError,
@@ -261,7 +261,7 @@ async def test_destroying_that_was_interrupted_is_seen_and_finished(uri: str, op
 async def test_handle_notices_that_its_cluster_has_been_replaced(
     store: RecordMetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
 ) -> None:
-    """An empty list from another cluster would be believed, and everything be garbage (PROTOCOL B5)."""
+    """An empty list from another cluster would be believed, and everything be garbage (rule B5)."""
     records = records_of(other)
     await new_ledger(store)
     proxy.away()

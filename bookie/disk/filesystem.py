@@ -1,0 +1,265 @@
+"""The seam between a bookie and its disks: everything a bookie reads or writes goes through a :class:`FileSystem`.
+
+What the storage code may rely on, and a simulated file system must honour:
+
+* Nothing written is durable before ``sync`` (or the sync of ``write_and_sync``) has returned; until then a crash may
+  lose, keep or tear it, page by page and in any order. ``sync`` covers everything written to that file before it.
+* A file created, renamed or removed is durable only once ``sync_directory`` of its directory has returned.
+* A failed ``sync`` says nothing about what is on disk, and repeating it proves nothing: kernels drop the dirty pages.
+  The caller must stop the bookie (rule B1).
+* Every failure is an ``OSError``.
+
+Operations on one file may overlap; each is atomic only as far as the above says. Blocking happens in threads that
+belong to the seam, so no operation here ever holds up the event loop.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from octavo.bookie.disk.async_writes import AsyncWrites
+from octavo.bookie.disk.direct_io import DirectWriter
+from octavo.bookie.disk.real_file import DirectFile, Lane, RealFile
+
+
+class DiskSpace(NamedTuple):
+    """Space of the file system that holds a path, in bytes. ``free`` is what an ordinary process may still use."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+class File(Protocol):
+    """An open file. Offsets and sizes in bytes."""
+
+    @property
+    def path(self) -> Path: ...
+
+    async def size(self) -> int:
+        """Current size."""
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
+
+    async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
+        """Write the buffers one after another from ``offset`` on. Not durable before a sync."""
+
+    def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> Awaitable[None]:
+        """Write as ``write`` does; these bytes, and what is needed to read them back, are durable when it returns.
+
+        Says nothing about what ``write`` left unsynced elsewhere in the file. One step of the file's thread.
+        """
+
+    async def sync(self) -> None:
+        """Make everything written so far durable (data and what is needed to read it back)."""
+
+    async def allocate(self, size: int) -> None:
+        """Make the file at least ``size`` bytes long with space reserved on disk; new bytes read as zero."""
+
+    async def truncate(self, size: int) -> None:
+        """Cut or extend to ``size`` bytes."""
+
+    async def close(self) -> None:
+        """Release the handle, after the operations already begun. Does not sync."""
+
+
+class FileSystem(Protocol):
+    """A host's disks as one bookie sees them."""
+
+    async def open(
+        self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
+    ) -> File:
+        """Open for reading and writing. ``create`` makes the file and fails with FileExistsError when it is there;
+        without it a missing file is a FileNotFoundError. ``dedicated_thread`` gives the file's writes a thread of their
+        own, for the journal, whose latency nothing else may add to. Cancelled, it leaves nothing open.
+
+        ``direct`` sends the file's writes past the page cache, where the file system can: for files that are written
+        forward and not read meanwhile. What lies between the end of a write and the next multiple of
+        ``DIRECT_BLOCK_BYTES`` may become zeros."""
+
+    async def list_directory(self, path: Path) -> list[str]:
+        """Names in a directory, sorted."""
+
+    async def exists(self, path: Path) -> bool: ...
+
+    async def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents, durably; it may exist already."""
+
+    async def rename(self, source: Path, target: Path) -> None:
+        """Rename within one directory, replacing ``target``."""
+
+    async def remove(self, path: Path) -> None:
+        """Remove a file; a missing one is a FileNotFoundError."""
+
+    async def sync_directory(self, path: Path) -> None:
+        """Make creations, renames and removals in ``path`` durable."""
+
+    async def lock(self, path: Path) -> Callable[[], None]:
+        """Hold ``path`` (a file, created if missing) exclusively until the returned function is called or the process
+        ends. BlockingIOError when another process holds it."""
+
+    async def disk_space(self, path: Path) -> DiskSpace: ...
+
+    async def close(self) -> None:
+        """Stop the seam's threads, after the operations already begun."""
+
+
+def is_disk_full(error: OSError) -> bool:
+    """There was no room: on the disk, within a quota, or within the largest size that a file may have."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+async def sync_file(file: File) -> None:
+    """Sync, and raise a failure as one that nothing may wait out or try again, whatever errno the disk gave."""
+    try:
+        await file.sync()
+    except OSError as error:
+        raise OSError(errno.EIO, f"sync failed: {error.strerror or error}", str(file.path)) from error
+
+
+async def read_file(filesystem: FileSystem, path: Path) -> bytes:
+    """A whole small file. FileNotFoundError when it is missing."""
+    file = await filesystem.open(path)
+    try:
+        return await file.read(0, await file.size())
+    finally:
+        await file.close()
+
+
+async def replace_file(filesystem: FileSystem, path: Path, content: bytes) -> None:
+    """Replace a small file atomically and durably: a crash leaves the old content or the new, never a mixture."""
+    temporary = path.with_name(path.name + ".tmp")
+    with contextlib.suppress(FileNotFoundError):
+        await filesystem.remove(temporary)
+    file = await filesystem.open(temporary, create=True)
+    try:
+        # Two steps: a write that finds no room may be tried again, a sync that fails may not.
+        await file.write(0, [content])
+        await sync_file(file)
+    finally:
+        await file.close()
+    await filesystem.rename(temporary, path)
+    await filesystem.sync_directory(path.parent)
+
+
+class RealFileSystem:
+    """The operating system's files, with all blocking calls in threads of this object."""
+
+    def __init__(self, *, reader_threads: int = 4) -> None:
+        self._lane = Lane("octavo-background-io")
+        self._readers = ThreadPoolExecutor(reader_threads, thread_name_prefix="octavo-read-io")
+        self._async_writes: AsyncWrites | None = None
+        self._async_writes_tried = False
+
+    async def open(
+        self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
+    ) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        opening = self._lane.submit(_open, path, flags, direct)
+        try:
+            descriptor, writer = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)
+            raise
+        lane = Lane(f"octavo-io-{path.name}") if dedicated_thread else self._lane
+        if writer is None:
+            return RealFile(path, descriptor, lane, self._readers, owns_lane=dedicated_thread)
+        if not self._async_writes_tried:
+            self._async_writes_tried = True
+            self._async_writes = AsyncWrites.open()
+        return DirectFile(
+            *(path, descriptor, lane, self._readers),
+            writer=writer,
+            async_writes=self._async_writes,
+            owns_lane=dedicated_thread,
+        )
+
+    async def list_directory(self, path: Path) -> list[str]:
+        return sorted(await self._lane.submit(os.listdir, path))
+
+    async def exists(self, path: Path) -> bool:
+        return bool(await self._lane.submit(os.path.exists, path))
+
+    async def make_directory(self, path: Path) -> None:
+        await self._lane.submit(_make_directory, path)
+
+    async def rename(self, source: Path, target: Path) -> None:
+        await self._lane.submit(os.rename, source, target)
+
+    async def remove(self, path: Path) -> None:
+        await self._lane.submit(os.unlink, path)
+
+    async def sync_directory(self, path: Path) -> None:
+        await self._lane.submit(_sync_directory, path)
+
+    async def lock(self, path: Path) -> Callable[[], None]:
+        descriptor = await self._lane.submit(_lock, path)
+        return lambda: os.close(descriptor)
+
+    async def disk_space(self, path: Path) -> DiskSpace:
+        status = await self._lane.submit(os.statvfs, path)
+        return DiskSpace(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
+
+    async def close(self) -> None:
+        if self._async_writes is not None:
+            self._async_writes.close()
+            self._async_writes = None
+        self._lane.stop()
+        await asyncio.to_thread(self._join)
+
+    def _join(self) -> None:
+        self._lane.join()
+        self._readers.shutdown(wait=True)
+
+
+def _open(path: Path, flags: int, direct: bool) -> tuple[int, DirectWriter | None]:
+    descriptor = os.open(path, flags, 0o640)
+    try:
+        return descriptor, DirectWriter.open(path) if direct else None
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _close_unwanted(opening: asyncio.Future[tuple[int, DirectWriter | None]]) -> None:
+    """Whoever wanted the file was cancelled: its descriptors would be lost."""
+    if opening.cancelled() or opening.exception() is not None:
+        return
+    descriptor, writer = opening.result()
+    os.close(descriptor)
+    if writer is not None:
+        writer.close()
+
+
+def _make_directory(path: Path) -> None:
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        directory.mkdir(exist_ok=True)
+        _sync_directory(directory.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,1 @@
+"""Entry logs: the files that hold entries for good."""

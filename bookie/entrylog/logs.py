@@ -1,0 +1,224 @@
+"""Entry logs: the files (format: ``entry_log_format``), their writers and readers."""
+
+import contextlib
+import errno
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import structlog
+from octavo.bookie.disk.filesystem import File, FileSystem, is_disk_full, read_file, replace_file, sync_file
+from octavo.bookie.entrylog.format import HEADER_BYTES, decode_totals, encode_header, encode_totals, log_name
+from octavo.bookie.entrylog.walk import DamagedStretch, walk_log
+from octavo.protocol.entries import header_of
+from octavo.protocol.errors import BookieStorageError
+
+log = structlog.get_logger("octavo.bookie")
+
+_OPEN_LOGS_MAX = 256
+"""Logs kept open for reading: far below the usual limit of 1,024 file descriptors."""
+
+
+class EntryLogWriter:
+    """Appends to one new log. One user at a time; not durable before :meth:`sync`."""
+
+    def __init__(self, filesystem: FileSystem, log_id: int, file: File, sync_file: File) -> None:
+        self._filesystem = filesystem
+        self._file = file
+        self._sync_file = sync_file
+        self.log_id = log_id
+        self.size = HEADER_BYTES
+        self.totals: dict[int, int] = {}
+
+    @classmethod
+    async def create(cls, filesystem: FileSystem, directory: Path, log_id: int) -> "EntryLogWriter":
+        """Start a log. Its name is durable once this returns, its bytes are not. Raises OSError; then nothing of it
+        remains that counts."""
+        path = directory / log_name(log_id)
+        file = await filesystem.open(path, create=True)
+        try:
+            await file.write(0, [encode_header(log_id)])
+            await filesystem.sync_directory(directory)
+            # A second handle with its own thread: a long sync must not hold up the writes of the next flush.
+            sync_file = await filesystem.open(path, dedicated_thread=True)
+        except BaseException:  # a cancelled compaction, too, leaves nothing open
+            await file.close()
+            with contextlib.suppress(OSError):
+                await filesystem.remove(path)
+            raise
+        return cls(filesystem, log_id, file, sync_file)
+
+    async def append(self, buffers: Sequence[bytes], size: int) -> None:
+        """Write whole sealed entries, ``size`` bytes together, at the end. Raises OSError; then the log ends where it
+        did, and is not appended to again."""
+        try:
+            await self._file.write(self.size, buffers)
+        except OSError:
+            with contextlib.suppress(OSError):
+                await self._file.truncate(self.size)  # gives back what a full disk had taken of it
+            raise
+        self.size += size
+
+    async def sync(self) -> None:
+        """Make durable what was appended before the call."""
+        await sync_file(self._sync_file)
+
+    async def finish(self) -> None:
+        """Write the totals and close. The log must have been synced."""
+        # Totals only save a scan.
+        try:
+            await replace_file(
+                self._filesystem, self._file.path.with_suffix(".totals"), encode_totals(self.log_id, self.totals)
+            )
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            log.warning("totals of an entry log not written", path=str(self._file.path), reason=str(error))
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        await self._file.close()
+        await self._sync_file.close()
+
+
+class EntryLogs:
+    """The entry logs of a bookie, in one directory or several. Keeps those recently read from open."""
+
+    def __init__(self, filesystem: FileSystem, directories: Sequence[Path]) -> None:
+        assert directories, "entry logs need a directory"
+        self._filesystem = filesystem
+        self.directories = tuple(directories)
+        self._homes: dict[int, Path] = {}
+        self._open: OrderedDict[int, File] = OrderedDict()
+        self._closed = False
+        self._turn = 0
+        self.full: set[Path] = set()
+        """Directories in which no new log is begun while there is another."""
+
+    async def find(self) -> None:
+        """Learn which log is where. Raises OSError."""
+        for directory in self.directories:
+            for name in await self._filesystem.list_directory(directory):
+                stem, _, suffix = name.partition(".")
+                if suffix == "log" and _is_hexadecimal(stem):
+                    known = self._homes.setdefault(int(stem, 16), directory)
+                    if known != directory:
+                        log.error("an entry log stands in two directories", name=name, used=str(known))
+
+    @property
+    def ids(self) -> list[int]:
+        """Every log there is, as far as it is known, ascending."""
+        return sorted(self._homes)
+
+    def path(self, log_id: int) -> Path:
+        return self._homes.get(log_id, self.directories[0]) / log_name(log_id)
+
+    async def create(self, log_id: int) -> EntryLogWriter:
+        """Begin a log, in the directories by turns. Raises OSError."""
+        usable = [directory for directory in self.directories if directory not in self.full] or self.directories
+        self._turn += 1
+        directory = usable[self._turn % len(usable)]
+        self._homes[log_id] = directory
+        try:
+            return await EntryLogWriter.create(self._filesystem, directory, log_id)
+        except OSError:
+            self.note_trouble(log_id)
+            raise
+
+    @property
+    def has_other_disks(self) -> bool:
+        """There is a directory that is not known to be full."""
+        return not self.full.issuperset(self.directories)
+
+    def note_trouble(self, log_id: int) -> None:
+        """The disk of this log has no room, or worse: begin the next one elsewhere if that is possible. Whoever watches
+        the disks corrects :attr:`full`."""
+        self.full.add(self._homes[log_id])
+
+    async def read(self, log_id: int, offset: int, size: int) -> bytes:
+        """Bytes of a log, fewer than ``size`` at its end. Raises OSError."""
+        file = self._open.get(log_id)
+        if file is None:
+            file = await self._open_log(log_id)
+        elif len(self._open) > 1:
+            self._open.move_to_end(log_id)
+        return await file.read(offset, size)
+
+    async def _open_log(self, log_id: int) -> File:
+        path = self.path(log_id)
+        file = await self._filesystem.open(path)
+        if self._closed:
+            # A read that a closing connection had under way; nobody would close the file behind it.
+            await file.close()
+            raise OSError(errno.EBADF, "the entry logs are closed", str(path))
+        raced = self._open.setdefault(log_id, file)
+        if raced is not file:
+            await file.close()
+        while len(self._open) > _OPEN_LOGS_MAX:
+            _, oldest = self._open.popitem(last=False)
+            await oldest.close()
+        return raced
+
+    async def totals(self, log_id: int, size: int) -> dict[int, int]:
+        """Bytes of each ledger in the first ``size`` bytes of a log. Raises :class:`BookieStorageError`, OSError."""
+        path = self.path(log_id)
+        return await log_totals(self._filesystem, path.parent, log_id, size)
+
+    async def remove(self, log_id: int) -> None:
+        """Remove a log that the manifest does not name and nobody reads. Raises OSError."""
+        path = self.path(log_id)
+        self._homes.pop(log_id, None)
+        file = self._open.pop(log_id, None)
+        if file is not None:
+            await file.close()
+        for gone in (path, path.with_suffix(".totals")):
+            with contextlib.suppress(FileNotFoundError):
+                await self._filesystem.remove(gone)
+
+    async def close(self) -> None:
+        """Let go of every log; reads fail with OSError from now on."""
+        self._closed = True
+        while self._open:
+            _, file = self._open.popitem()
+            await file.close()
+
+
+def _is_hexadecimal(stem: str) -> bool:
+    try:
+        int(stem, 16)
+    except ValueError:
+        return False
+    return True
+
+
+async def scan_log(filesystem: FileSystem, path: Path, *, stop: int | None = None) -> AsyncIterator[tuple[int, bytes]]:
+    """Every entry of a log with its offset, in order, up to ``stop`` (default: the end of the file).
+
+    Raises :class:`BookieStorageError`, naming the offset, at the first place that is no intact entry.
+    """
+    file = await filesystem.open(path)
+    try:
+        end = await file.size() if stop is None else stop
+        async for found in walk_log(file.read, stop=end):
+            if isinstance(found, DamagedStretch):
+                raise BookieStorageError(f"entry log {path}, offset {found.offset}: no intact entry stands there")
+            yield found
+    finally:
+        await file.close()
+
+
+async def log_totals(filesystem: FileSystem, directory: Path, log_id: int, size: int) -> dict[int, int]:
+    """Bytes of each ledger in a log: from its side file, or else by a scan of its first ``size`` bytes."""
+    path = directory / log_name(log_id)
+    try:
+        known = decode_totals(log_id, await read_file(filesystem, path.with_suffix(".totals")))
+    except FileNotFoundError:
+        known = None
+    if known is not None:
+        return known
+    totals: dict[int, int] = {}
+    async for _, sealed in scan_log(filesystem, path, stop=size):
+        ledger_id = header_of(sealed).ledger_id
+        totals[ledger_id] = totals.get(ledger_id, 0) + len(sealed)
+    return totals

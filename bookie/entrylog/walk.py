@@ -1,0 +1,119 @@
+"""Walks through an entry log from entry to entry, past damage. For scrubbing, checking and rebuilding."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
+
+from octavo.bookie.entrylog.format import HEADER_BYTES
+from octavo.protocol.entries import SEALED_BYTES_MAX, SEALED_BYTES_MIN, header_of, is_intact, sealed_bytes
+from octavo.protocol.errors import ProtocolError
+
+WINDOW_BYTES = 1 << 20
+"""Bytes read at a time, more where an entry is longer."""
+
+_STARTS = (b"\x01\x01\x00\x00", b"\x01\x02\x00\x00")
+"""How a sealed entry can begin: format, digest, flags."""
+
+Read = Callable[[int, int], Awaitable[bytes]]
+"""Up to ``size`` bytes from ``offset``, fewer only at the end. Raises OSError."""
+
+
+class IntactEntry(NamedTuple):
+    """An entry that verifies, and where it begins."""
+
+    offset: int
+    sealed: bytes
+
+
+class DamagedStretch(NamedTuple):
+    """Bytes that are no intact entry; the next one begins, or the log ends, after them."""
+
+    offset: int
+    size: int
+
+
+async def walk_log(read: Read, *, stop: int, start: int = HEADER_BYTES) -> AsyncIterator[IntactEntry | DamagedStretch]:
+    """Everything between two offsets, in order, without a gap. A place that cannot be read is damage."""
+    window = _Window(read, stop)
+    offset = start
+    damage_start: int | None = None
+    while offset < stop:
+        sealed = await window.entry_at(offset)
+        if sealed is not None:
+            if damage_start is not None:
+                yield DamagedStretch(damage_start, offset - damage_start)
+                damage_start = None
+            yield IntactEntry(offset, sealed)
+            offset += len(sealed)
+            continue
+        if damage_start is None:
+            damage_start = offset
+            claimed = await window.claimed_size(offset)
+            # Rot in a payload leaves the length right: then the next entry stands where it says.
+            if claimed is not None and await window.entry_at(offset + claimed) is not None:
+                offset += claimed
+                continue
+        offset = await window.next_candidate(offset + 1)
+    if damage_start is not None:
+        yield DamagedStretch(damage_start, stop - damage_start)
+
+
+class _Window:
+    """Some of the log's bytes, in memory."""
+
+    def __init__(self, read: Read, stop: int) -> None:
+        self._read = read
+        self._stop = stop
+        self._offset = 0
+        self._data = b""
+
+    async def _bytes(self, offset: int, size: int) -> bytes:
+        """``size`` bytes from ``offset``, fewer before the stop; places that cannot be read are zero."""
+        stop = min(offset + size, self._stop)
+        if not self._offset <= offset <= stop <= self._offset + len(self._data):
+            wanted = min(max(size, WINDOW_BYTES), self._stop - offset)
+            self._offset, self._data = offset, await self._readable(offset, wanted)
+        return self._data[offset - self._offset : stop - self._offset]
+
+    async def _readable(self, offset: int, size: int) -> bytes:
+        try:
+            data = await self._read(offset, size)
+        except OSError:
+            data = b""
+            for at in range(offset, offset + size, 4096):
+                length = min(4096, offset + size - at)
+                try:
+                    data += (await self._read(at, length)).ljust(length, b"\0")
+                except OSError:
+                    data += bytes(length)
+        return data.ljust(size, b"\0")
+
+    async def claimed_size(self, offset: int) -> int | None:
+        """How long the entry at ``offset`` says it is; None when it cannot be one."""
+        head = await self._bytes(offset, SEALED_BYTES_MIN)
+        if len(head) < SEALED_BYTES_MIN or head[:4] not in _STARTS:
+            return None
+        try:
+            size = sealed_bytes(header_of(head))
+        except ProtocolError:
+            return None
+        return size if size <= SEALED_BYTES_MAX and offset + size <= self._stop else None
+
+    async def entry_at(self, offset: int) -> bytes | None:
+        """The intact entry that begins at ``offset``; None when there is none."""
+        size = await self.claimed_size(offset)
+        if size is None:
+            return None
+        sealed = await self._bytes(offset, size)
+        return sealed if is_intact(sealed) else None
+
+    async def next_candidate(self, offset: int) -> int:
+        """The next place at which an entry could begin, or the stop."""
+        while offset < self._stop:
+            data = await self._bytes(offset, min(WINDOW_BYTES // 4, self._stop - offset))
+            found = [at for at in map(data.find, _STARTS) if at >= 0]
+            if found:
+                return offset + min(found)
+            if len(data) <= len(_STARTS[0]):
+                break
+            offset += len(data) - len(_STARTS[0]) + 1
+        return self._stop

@@ -1,0 +1,1 @@
+"""Which bookie a directory belongs to, and whether it may start."""

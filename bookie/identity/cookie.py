@@ -1,0 +1,396 @@
+"""Who a bookie is, and whether its disks are still its own (DESIGN 5 Identity, rule B4).
+
+Each of a bookie's directories holds a cookie file; the metadata store holds one cookie per bookie. Both carry a
+*generation*, raised at every start, and the *token* of the start that raised it. A bookie whose disks were swapped,
+emptied, restored from a copy or put in another order would answer from doubt as if it knew; it must not start.
+
+At every start the generation becomes one more than the highest seen anywhere, in this order: first in every directory,
+then by compare-and-set in the metadata. So a crash in between leaves directories *ahead* of the metadata, never behind,
+and being ahead is always accepted: no honest bookie is ever refused. A copy made before some completed start is behind.
+Two processes that start from copies of one disk end with one generation and different tokens: the one whose token is
+not in the metadata is refused. A copy taken and started between two starts of the original has the same generation and
+token as it; it is refused while the original serves (``other_self``), and cannot be told from it otherwise.
+
+What is decided is a table, :data:`DECISIONS`, over what the directories and the metadata look like.
+"""
+
+import enum
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import google_crc32c
+from octavo.bookie.disk.filesystem import FileSystem, read_file, replace_file
+from octavo.bookie.identity.errors import DataWrongError
+from octavo.bookie.identity.other_self import serving_elsewhere
+from octavo.metadata.registration import Cookie
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.errors import MetadataConflictError
+from octavo.protocol.ids import BookieId
+
+COOKIE_NAME = "cookie"
+"""File name of the cookie in each directory."""
+
+COOKIE_FORMAT = 1
+
+IGNORED_NAMES = frozenset({COOKIE_NAME, COOKIE_NAME + ".tmp", "lock", "lost+found"})
+"""Files that do not make a directory a used one."""
+
+START_ATTEMPTS_MAX = 5
+"""Attempts at the compare-and-set: it conflicts honestly only with a change of an earlier process that arrived late."""
+
+
+class IdentityRefusedError(DataWrongError):
+    """These disks are not this bookie's as the cluster knows it. Starting again gives the same; the message has
+    the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryCookie:
+    """The cookie in one directory. ``role`` names the directory among ``roles``, all those of the bookie, in order.
+    ``served``: its storage has been made, so it may have acknowledged something."""
+
+    bookie_id: BookieId
+    cluster_id: str
+    generation: int
+    token: str
+    role: str
+    roles: tuple[str, ...]
+    served: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryState:
+    """What one directory looks like. ``cookie`` is None when there is none or it is ``damaged``; ``used`` when it holds
+    anything but cookie and lock."""
+
+    role: str
+    cookie: DirectoryCookie | None
+    damaged: bool
+    used: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataState:
+    """The bookie's cookie in the metadata store."""
+
+    generation: int
+    token: str
+
+
+class Disks(enum.Enum):
+    """What the directories look like together, empty ones that no cookie knows left out: those are new. The first
+    that holds, in this order."""
+
+    DAMAGED = "the cookie in {where} is damaged"
+    EMPTY = "the directories are empty"
+    NO_COOKIE = "{where} holds files and no directory has a cookie"
+    FOREIGN = "the cookies belong to another cluster ({where})"
+    MIXED = "the cookies belong to different bookies, or directories were removed or exchanged ({where})"
+    SOME_MISSING = "{where} has no cookie, others have: it was emptied, exchanged or is not mounted"
+    BEGUN = "the first start was interrupted: nothing but cookies"
+    WHOLE = "all cookies are there"
+
+
+class Known(enum.Enum):
+    """What the metadata says of the bookie that the cookies name."""
+
+    ABSENT = "the cluster does not know this bookie"
+    BEHIND = "every directory is ahead of the metadata: an earlier start was interrupted"
+    SAME = "generation and token are those of the directories"
+    OTHER_TOKEN = "another process started from a copy of these disks"
+    AHEAD = "a directory is behind the metadata: it was restored from an old copy"
+
+
+class Verdict(enum.Enum):
+    """What a starting bookie does."""
+
+    FIRST_START = "make an id and write cookies"
+    CONTINUE_FIRST_START = "keep the id and write the cookies again"
+    START = "raise the generation"
+    REFUSE_DISKS = "refuse because of what the directories look like"
+    REFUSE_KNOWN = "refuse because of what the metadata says"
+
+
+_FIRST, _CONTINUE, _START = Verdict.FIRST_START, Verdict.CONTINUE_FIRST_START, Verdict.START
+_DISKS, _KNOWN = Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN
+
+_ROWS: Final[Mapping[Disks, tuple[Verdict, Verdict, Verdict, Verdict, Verdict]]] = {
+    #                     ABSENT     BEHIND  SAME    OTHER   AHEAD
+    # Cookies are replaced atomically: no crash damages one.
+    Disks.DAMAGED: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
+    # Without a cookie there is no id, so that the metadata has nothing to say.
+    Disks.EMPTY: (_FIRST, _DISKS, _DISKS, _DISKS, _DISKS),
+    Disks.NO_COOKIE: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
+    Disks.FOREIGN: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
+    Disks.MIXED: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
+    # Every directory has its cookie before the metadata has one.
+    Disks.SOME_MISSING: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
+    # Known to the metadata, it may have stored nothing yet, unless it is a copy.
+    Disks.BEGUN: (_CONTINUE, _START, _START, _KNOWN, _KNOWN),
+    # Used and unknown: the metadata was lost, or the bookie was retired and its ledgers copied elsewhere.
+    Disks.WHOLE: (_KNOWN, _START, _START, _KNOWN, _KNOWN),
+}
+
+DECISIONS: Final[Mapping[tuple[Disks, Known], Verdict]] = {
+    (disks, known): verdict for disks, row in _ROWS.items() for known, verdict in zip(Known, row, strict=True)
+}
+"""A row for every combination."""
+
+_REMEDIES: Final[Mapping[Disks | Known, str]] = {
+    Disks.DAMAGED: "check the disk, and let it come back in doubt with `octavo bookie reset-identity`",
+    Disks.NO_COOKIE: "point the bookie at its own directories, or at empty ones",
+    Disks.FOREIGN: "check the metadata URI",
+    Disks.MIXED: "give the directories in the places they had",
+    Disks.SOME_MISSING: "mount the missing directory, or let it come back in doubt with `octavo bookie reset-identity`",
+    Known.ABSENT: "check the metadata URI; a retired bookie starts again with empty directories",
+    Known.OTHER_TOKEN: "start only the original, or let it come back in doubt with `octavo bookie reset-identity`",
+    Known.AHEAD: "bring the newest disks back, or let it come back in doubt with `octavo bookie reset-identity`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The verdict, the generation to write when it is a start, and the reason, with its remedy when refused."""
+
+    verdict: Verdict
+    bookie_id: BookieId | None
+    generation: int
+    reason: str
+
+
+def decide(directories: Sequence[DirectoryState], cluster_id: str, metadata: MetadataState | None) -> Decision:
+    """What a bookie with these directories may do in the cluster. ``metadata`` is the entry of :func:`claimed_id`."""
+    disks, where = _look_at_disks(directories, cluster_id)
+    known = _look_at_metadata(directories, metadata)
+    verdict = DECISIONS[disks, known]
+    bookie_id = claimed_id(directories)
+    generations = [state.cookie.generation for state in directories if state.cookie]
+    highest = max([*generations, metadata.generation if metadata else 0], default=0)
+    fact: Disks | Known = known if verdict is Verdict.REFUSE_KNOWN else disks
+    reason = fact.value.format(where=where)
+    if verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN}:
+        who = f"bookie {bookie_id}: " if bookie_id else ""
+        reason = f"{who}{reason}; {_REMEDIES[fact]}"
+    return Decision(verdict, bookie_id, highest + 1, reason)
+
+
+def claimed_id(directories: Sequence[DirectoryState]) -> BookieId | None:
+    """The id in the first cookie there is."""
+    return next((state.cookie.bookie_id for state in directories if state.cookie), None)
+
+
+def _look_at_disks(directories: Sequence[DirectoryState], cluster_id: str) -> tuple[Disks, str]:
+    """What the directories look like, and where."""
+    assert directories, "a bookie has a directory"
+    cookies = [state.cookie for state in directories if state.cookie]
+    used = [state.role for state in directories if state.used]
+    if damaged := [state.role for state in directories if state.damaged]:
+        return Disks.DAMAGED, damaged[0]
+    if not cookies:
+        return (Disks.NO_COOKIE, used[0]) if used else (Disks.EMPTY, "")
+    if foreign := [cookie.role for cookie in cookies if cookie.cluster_id != cluster_id]:
+        return Disks.FOREIGN, foreign[0]
+    roles = tuple(state.role for state in directories)
+    for state in directories:
+        cookie = state.cookie
+        if cookie and (cookie.bookie_id, cookie.role, cookie.roles) != (
+            cookies[0].bookie_id,
+            state.role,
+            roles[: len(cookie.roles)],
+        ):
+            return Disks.MIXED, state.role
+    # A new directory stands behind the others, is empty, and gets its cookie before any other cookie names it.
+    fewest = min((cookie.roles for cookie in cookies), key=len)
+    missing = [state.role for state in directories if state.cookie is None and (state.used or state.role in fewest)]
+    if missing and used:
+        return Disks.SOME_MISSING, missing[0]
+    return (Disks.WHOLE if used else Disks.BEGUN), ""
+
+
+def _look_at_metadata(directories: Sequence[DirectoryState], metadata: MetadataState | None) -> Known:
+    cookies = [state.cookie for state in directories if state.cookie]
+    if metadata is None or not cookies:
+        return Known.ABSENT
+    if any(cookie.generation < metadata.generation for cookie in cookies):
+        return Known.AHEAD
+    same = [cookie for cookie in cookies if cookie.generation == metadata.generation]
+    if any(cookie.token != metadata.token for cookie in same):
+        return Known.OTHER_TOKEN
+    return Known.SAME if same else Known.BEHIND
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+
+
+def encode_cookie(cookie: DirectoryCookie) -> bytes:
+    """A line of JSON, for people to read, and a line with its checksum."""
+    text = json.dumps(
+        {
+            "format": COOKIE_FORMAT,
+            "bookie_id": cookie.bookie_id,
+            "cluster_id": cookie.cluster_id,
+            "generation": cookie.generation,
+            "token": cookie.token,
+            "role": cookie.role,
+            "roles": list(cookie.roles),
+            "served": cookie.served,
+        }
+    ).encode()
+    return text + b"\ncrc32c %08x\n" % google_crc32c.value(text)
+
+
+def decode_cookie(content: bytes) -> DirectoryCookie | None:
+    """The cookie of a file; None when it is damaged. Raises IdentityRefusedError for a later format."""
+    text, separator, rest = content.partition(b"\n")
+    if not separator or rest != b"crc32c %08x\n" % google_crc32c.value(text):
+        return None
+    try:
+        fields = json.loads(text)
+        if fields["format"] > COOKIE_FORMAT:
+            raise IdentityRefusedError(
+                f"a cookie of format {fields['format']}, this version knows {COOKIE_FORMAT}: "
+                "start the version that wrote it"
+            )
+        return DirectoryCookie(
+            BookieId(str(fields["bookie_id"])),
+            str(fields["cluster_id"]),
+            int(fields["generation"]),
+            str(fields["token"]),
+            str(fields["role"]),
+            tuple(map(str, fields["roles"])),
+            bool(fields.get("served", False)),
+        )
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+async def read_directory_state(
+    filesystem: FileSystem, role: str, directory: Path, *, nested: frozenset[str] = frozenset()
+) -> DirectoryState:
+    """What a directory looks like; it is made when missing. ``nested``: names in it that lead to other directories of
+    the bookie, which are looked at by themselves. Raises OSError."""
+    await filesystem.make_directory(directory)
+    names = await filesystem.list_directory(directory)
+    cookie = None
+    if COOKIE_NAME in names:
+        cookie = decode_cookie(await read_file(filesystem, directory / COOKIE_NAME))
+    return DirectoryState(
+        role,
+        cookie,
+        damaged=COOKIE_NAME in names and cookie is None,
+        used=not (IGNORED_NAMES | nested).issuperset(names),
+    )
+
+
+async def write_directory_cookie(filesystem: FileSystem, directory: Path, cookie: DirectoryCookie) -> None:
+    """Replace the cookie durably. Raises OSError."""
+    await replace_file(filesystem, directory / COOKIE_NAME, encode_cookie(cookie))
+
+
+# --- a start -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the bookie is in this life."""
+
+    bookie_id: BookieId
+    cluster_id: str
+    generation: int
+    first_start: bool
+    token: str
+    served: bool
+    """It has been ready to serve before: its storage must be there."""
+
+
+async def take_identity(
+    filesystem: FileSystem,
+    directories: Mapping[str, Path],
+    store: MetadataStore,
+    *,
+    address: str,
+    rng: random.Random,
+    software: str = "",
+) -> Identity:
+    """Check the directories (role -> path, in a fixed order) against the cluster, and raise the generation on both.
+
+    Call it before anything else is written there, with the directories locked, and before the bookie listens: an answer
+    under its own id comes from another process. Directories may lie inside one another, or be the same.
+
+    Raises IdentityRefusedError, OSError, and MetadataUnavailableError (nothing is lost then: start again).
+    """
+    directories = _by_place(directories)
+    nested = {
+        role: frozenset(
+            other.relative_to(path).parts[0]
+            for other in directories.values()
+            if other != path and other.is_relative_to(path)
+        )
+        for role, path in directories.items()
+    }
+    cluster_id = await store.cluster_id()
+    for _ in range(START_ATTEMPTS_MAX):
+        states = [
+            await read_directory_state(filesystem, role, path, nested=nested[role])
+            for role, path in directories.items()
+        ]
+        claimed = claimed_id(states)
+        known = await store.read_cookie(claimed) if claimed else None
+        metadata = MetadataState(known.value.generation, known.value.body.decode("ascii", "replace")) if known else None
+        decision = decide(states, cluster_id, metadata)
+        if decision.verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN}:
+            raise IdentityRefusedError(decision.reason)
+        if claimed and (other := await serving_elsewhere(store, claimed, cluster_id, software)):
+            raise IdentityRefusedError(
+                f"bookie {claimed} serves already, at {other}, and these directories are a copy of its own; "
+                "stop the original first if it has moved here, else start a new bookie on empty directories"
+            )
+        bookie_id = decision.bookie_id or BookieId(f"bookie-{rng.getrandbits(48):012x}")
+        token = f"{rng.getrandbits(64):016x}"
+        served = any(state.cookie.served for state in states if state.cookie)
+        without = {state.role for state in states if state.cookie is None}
+        for role, path in sorted(directories.items(), key=lambda item: item[0] not in without):
+            cookie = DirectoryCookie(
+                bookie_id, cluster_id, decision.generation, token, role, tuple(directories), served
+            )
+            await write_directory_cookie(filesystem, path, cookie)
+        wanted = Cookie(bookie_id=bookie_id, generation=decision.generation, address=address, body=token.encode())
+        try:
+            if known is None:
+                await store.create_cookie(wanted)
+            else:
+                await store.compare_and_set_cookie(wanted, known.version)
+        except MetadataConflictError:
+            continue  # somebody else was here: look again, and be refused if it was not an earlier self
+        first_start = decision.verdict is not Verdict.START
+        return Identity(bookie_id, cluster_id, decision.generation, first_start, token, served)
+    raise IdentityRefusedError(
+        f"its cookie in the metadata changed {START_ATTEMPTS_MAX} times while starting: "
+        "another process runs with the same identity; stop it"
+    )
+
+
+async def note_served(filesystem: FileSystem, directories: Mapping[str, Path], identity: Identity) -> None:
+    """Note in every directory that the storage has been made: from now on its absence is a loss. Call it before the
+    bookie listens. Raises OSError."""
+    if identity.served:
+        return
+    directories = _by_place(directories)
+    for role, path in directories.items():
+        cookie = DirectoryCookie(
+            *(identity.bookie_id, identity.cluster_id, identity.generation, identity.token, role, tuple(directories)),
+            served=True,
+        )
+        await write_directory_cookie(filesystem, path, cookie)
+
+
+def _by_place(directories: Mapping[str, Path]) -> dict[str, Path]:
+    """One role for each place: ``data+journal`` where both are one directory."""
+    roles: dict[Path, list[str]] = {}
+    for role, path in directories.items():
+        roles.setdefault(path, []).append(role)
+    return {"+".join(names): path for path, names in roles.items()}

@@ -1,0 +1,1 @@
+"""The index: where each stored entry lies in the entry logs."""

@@ -1,0 +1,267 @@
+"""Bytes of the journal: segment headers and records. Written and read here and nowhere else;
+docs/disk-format.md has the tables.
+
+A journal is a sequence of numbered segment files of one fixed size. Each begins with its header, written twice
+in two pages and durable before the file gets its name, so that a segment whose both headers are bad is damage,
+never a crash.
+
+A record starts at a multiple of 8 bytes, with its segment's *seed*: 32 random bits drawn anew whenever a file
+becomes a segment. So bytes that an earlier life of a recycled file left behind, and journal bytes that somebody
+stores as a payload, never look like a record of this segment; and after damage the next record is found by
+searching for four bytes. The checksum covers seed, segment, offset, every field of the head, and the body. It is
+CRC-32, not CRC32C: sealed entries end in their own CRC32C, and over intact entries a CRC of the same polynomial is the
+same, whichever entries of those lengths they are. A torn write over a recycled segment can make such a mixture.
+
+An *incarnation* is the run of segments written by one opening of the journal. It is named by the number of its
+first segment. Every header carries it, together with the *cut*: where replay found the log to end when the
+incarnation began. Whatever older incarnations left at or after the cut is void and is never parsed again."""
+
+import enum
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import google_crc32c
+from octavo.protocol.errors import OctavoError
+from octavo.protocol.limits import FRAME_BYTES_MAX
+
+try:
+    from zlib_ng.zlib_ng import crc32
+except ImportError:  # no build of it for this machine: zlib gives the same sums, more slowly
+    from zlib import crc32
+
+JOURNAL_FORMAT = 1
+"""Format number in every segment header. A reader refuses higher ones instead of guessing."""
+
+PAGE_BYTES = 4096
+"""What a disk writes whole at best; also the unit in which unreadable places are told apart."""
+
+DATA_START = 2 * PAGE_BYTES
+"""Offset of a segment's first record, after two pages with one copy of the header each."""
+
+RECORD_ALIGNMENT = 8
+"""Records start at multiples of this, which bounds what the search after damage has to look at."""
+
+RECORD_BODY_BYTES_MAX = FRAME_BYTES_MAX + 64 * 1024
+"""Largest body of a record: one whole frame of entries and the fields a bookie puts before them."""
+
+KIND_SEGMENT_END = 0
+"""Kind of the record that ends a segment: what follows in the log stands in the next one. Has no body."""
+
+_MAGIC = b"OCTVJRNL"
+_HEADER = struct.Struct(">8sHHIQQQQQ")
+_CHECKSUM = struct.Struct(">I")
+_HEAD = struct.Struct(">IIIIQQ")
+_CHECKED = struct.Struct(">IQQIIQQ")
+
+HEADER_BYTES = _HEADER.size + _CHECKSUM.size
+"""Bytes of one copy of a segment's header."""
+
+RECORD_HEAD_BYTES = _HEAD.size
+"""Bytes of a record before its body."""
+
+_SEGMENT_NAME = re.compile(r"journal-(\d{16})\.segment")
+
+
+class UnsupportedJournalError(OctavoError):
+    """The journal was written by a newer version of this software. Nothing is lost: start that version again."""
+
+
+class RecordKind(enum.IntEnum):
+    """What a record's body holds. Numbers are for ever."""
+
+    ADD = 1
+    LEDGER_KEY = 2
+    FENCE = 3
+    EXPLICIT_LAC = 4
+    TOMBSTONE = 5
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JournalPosition:
+    """A point in the log just after a record (or where the first one of a segment goes). Ordered as the log is."""
+
+    segment: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCorruption:
+    """A place of the journal that had been synced and can no longer be read (rule B3).
+
+    ``size`` is how many bytes from ``offset`` on are affected; None when that cannot be told.
+    """
+
+    path: PurePath
+    offset: int
+    size: int | None
+    what: str
+    unreadable: bool = False
+    """The disk failed to read it: nothing is known to be lost, as another attempt may get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What a segment says about itself. ``cut`` is None when the journal was empty as the incarnation began."""
+
+    segment: int
+    seed: int
+    segment_bytes: int
+    incarnation: int
+    cut: JournalPosition | None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A valid record. ``end`` is the position just after it; ``synced`` is how far the journal was known to be
+    synced when it was written."""
+
+    segment: int
+    offset: int
+    kind: int
+    body: bytes
+    synced: JournalPosition
+
+    @property
+    def end(self) -> JournalPosition:
+        return JournalPosition(self.segment, self.offset + record_bytes(len(self.body)))
+
+
+@dataclass(frozen=True, slots=True)
+class MoreNeeded:
+    """The record goes on after the window; ``size`` bytes from its offset on are needed to judge it."""
+
+    size: int
+
+
+class NoRecord(enum.Enum):
+    """Why there is no valid record at a place."""
+
+    BLANK = "no record of this segment starts here"
+    DAMAGED = "a record starts here and its length or checksum is wrong"
+
+
+def segment_name(number: int) -> str:
+    """File name of a segment."""
+    return f"journal-{number:016d}.segment"
+
+
+def segment_number(name: str) -> int | None:
+    """Number of the segment that a file name stands for; None for other files."""
+    match = _SEGMENT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def record_bytes(body_bytes: int) -> int:
+    """Bytes that a record with such a body takes, padding included."""
+    return (RECORD_HEAD_BYTES + body_bytes + RECORD_ALIGNMENT - 1) & -RECORD_ALIGNMENT
+
+
+SEGMENT_END_BYTES = record_bytes(0)
+"""Bytes of the record that ends a segment; always kept free until it is written."""
+
+
+def body_bytes_max(segment_bytes: int) -> int:
+    """Largest body that a segment of this size takes, at most :data:`RECORD_BODY_BYTES_MAX`."""
+    room = segment_bytes - DATA_START - SEGMENT_END_BYTES - RECORD_HEAD_BYTES
+    return min(RECORD_BODY_BYTES_MAX, room & -RECORD_ALIGNMENT)
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """The first :data:`DATA_START` bytes of a segment: two pages, one copy each."""
+    if not 0 < header.seed < 2**32:
+        raise ValueError(f"seed {header.seed} is not in 1..2**32-1 (0 would make blank pages look like records)")
+    cut = header.cut or JournalPosition(0, 0)
+    fields = _HEADER.pack(
+        _MAGIC,
+        JOURNAL_FORMAT,
+        0,
+        header.seed,
+        header.segment,
+        header.segment_bytes,
+        header.incarnation,
+        cut.segment,
+        cut.offset,
+    )
+    page = (fields + _CHECKSUM.pack(google_crc32c.value(fields))).ljust(PAGE_BYTES, b"\0")
+    return page + page
+
+
+def decode_header(pages: bytes, number: int) -> SegmentHeader | None:
+    """The header of segment ``number`` from the first :data:`DATA_START` bytes of its file.
+
+    Either copy serves: they are equal, so that nothing is lost with one of them. None when neither is good or
+    the file belongs to another number. Raises UnsupportedJournalError for a later format."""
+    for start in (0, PAGE_BYTES):
+        copy = pages[start : start + HEADER_BYTES]
+        if len(copy) < HEADER_BYTES:
+            continue
+        fields = copy[: _HEADER.size]
+        if copy[_HEADER.size :] != _CHECKSUM.pack(google_crc32c.value(fields)):
+            continue
+        magic, form, _, seed, segment, segment_bytes, incarnation, cut_segment, cut_offset = _HEADER.unpack(fields)
+        if magic != _MAGIC or segment != number:
+            continue
+        if form > JOURNAL_FORMAT:
+            raise UnsupportedJournalError(
+                f"{segment_name(number)} has journal format {form}, this version reads up to {JOURNAL_FORMAT}: "
+                "start the version that wrote it"
+            )
+        cut = JournalPosition(cut_segment, cut_offset) if cut_segment else None
+        return SegmentHeader(segment, seed, segment_bytes, incarnation, cut)
+    return None
+
+
+def encode_record(
+    header: SegmentHeader, offset: int, kind: int, buffers: Sequence[bytes], *, body_bytes: int, synced: JournalPosition
+) -> tuple[bytes, bytes]:
+    """Head and padding of a record at ``offset``: what goes on disk before and after ``buffers``, which are not
+    copied."""
+    checksum = crc32(
+        _CHECKED.pack(header.seed, header.segment, offset, body_bytes, kind, synced.segment, synced.offset)
+    )
+    for buffer in buffers:
+        checksum = crc32(buffer, checksum)
+    head = _HEAD.pack(header.seed, checksum, body_bytes, kind, synced.segment, synced.offset)
+    return head, bytes(-(RECORD_HEAD_BYTES + body_bytes) % RECORD_ALIGNMENT)
+
+
+def examine(
+    window: bytes, window_offset: int, offset: int, header: SegmentHeader, readable_bytes: int
+) -> Record | NoRecord | MoreNeeded:
+    """What stands at ``offset`` of a segment, given a window of its bytes that begins at ``window_offset``.
+
+    ``readable_bytes`` is where the segment ends for this reader: no record goes beyond it. A wrong byte in the
+    padding is passed over: nobody ever reads it."""
+    if readable_bytes - offset < RECORD_HEAD_BYTES:
+        return NoRecord.BLANK
+    at = offset - window_offset
+    if len(window) - at < RECORD_HEAD_BYTES:
+        return MoreNeeded(RECORD_HEAD_BYTES)
+    seed, checksum, body_bytes, kind, synced_segment, synced_offset = _HEAD.unpack_from(window, at)
+    if seed != header.seed:
+        return NoRecord.BLANK
+    size = RECORD_HEAD_BYTES + body_bytes
+    if body_bytes > RECORD_BODY_BYTES_MAX or offset + size > readable_bytes:
+        return NoRecord.DAMAGED
+    if len(window) - at < size:
+        return MoreNeeded(size)
+    body = window[at + RECORD_HEAD_BYTES : at + size]
+    expected = crc32(
+        body, crc32(_CHECKED.pack(seed, header.segment, offset, body_bytes, kind, synced_segment, synced_offset))
+    )
+    record = Record(header.segment, offset, kind, body, JournalPosition(synced_segment, synced_offset))
+    return record if checksum == expected else NoRecord.DAMAGED
+
+
+def find_candidate(window: bytes, window_offset: int, offset: int, header: SegmentHeader) -> int | None:
+    """The first offset from ``offset`` on, inside the window, at which a record of this segment might start."""
+    seed = _CHECKSUM.pack(header.seed)
+    at = window.find(seed, max(0, offset - window_offset))
+    while at >= 0:
+        if (window_offset + at) % RECORD_ALIGNMENT == 0:
+            return window_offset + at
+        at = window.find(seed, at + 1)
+    return None

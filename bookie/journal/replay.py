@@ -1,0 +1,368 @@
+"""How a journal is read back after a crash, or after anything worse (rule B3, DESIGN 5).
+
+:class:`JournalScan` is a machine without I/O: a generator that yields effects (read this, deliver that, report
+this damage) and is sent the bytes it asked for. It goes through the log from a start position, place by place.
+What it does at a place is decided by :data:`DECISIONS` from two facts:
+
+* the *sight*: what stands there;
+* the *follower*: the strongest evidence after it. Each record says how far the journal was known to be synced
+  when it was written. A later valid record that says "beyond this place" proves that the place had once been
+  synced, so that acknowledgements may depend on it: if it is bad now, that is corruption. Without proof it was
+  never acknowledged: pages of one unsynced group reach the disk in any order, so that even good records may
+  follow a bad one in an ordinary torn tail.
+
+Evidence counts within one incarnation only. The next one may have been started from what stood in the page cache and
+never reached the disk; its records prove nothing about its predecessors.
+
+The follower is looked up only where it matters: a clean log is read once, a torn or damaged one at most twice.
+Memory is bounded by one chunk or one record, whichever is larger. Corruption is a reported value; the scan
+never raises for it, and goes on with the next record that is valid.
+"""
+
+import enum
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final
+
+from octavo.bookie.journal.format import (
+    DATA_START,
+    KIND_SEGMENT_END,
+    PAGE_BYTES,
+    RECORD_ALIGNMENT,
+    JournalCorruption,
+    JournalPosition,
+    MoreNeeded,
+    NoRecord,
+    Record,
+    SegmentHeader,
+    decode_header,
+    examine,
+    find_candidate,
+    segment_name,
+)
+
+CHUNK_BYTES = 1024 * 1024
+"""Bytes read at a time: large enough for a disk's speed, checked in well under a millisecond."""
+
+
+class Sight(enum.Enum):
+    """What stands at a place of the log. The last three are about a segment as a whole."""
+
+    RECORD = "a valid record"
+    SEGMENT_END = "a valid record that ends the segment"
+    BLANK = "nothing written by this life of the segment"
+    DAMAGED = "a record with a wrong length or checksum"
+    UNREADABLE = "the disk gives an error"
+    CUT_OFF = "the file is shorter than its header says"
+    HEADER_BAD = "both copies of the segment's header are bad"
+    MISSING = "the segment is missing though a later one exists"
+
+
+class Follower(enum.Enum):
+    """The strongest evidence after a place, within its incarnation."""
+
+    NOTHING = "no valid record"
+    UNPROVING = "valid records, none of which says that this place had been synced"
+    PROVING = "a valid record which says that this place had been synced"
+
+
+class Decision(enum.Enum):
+    """What the scan does at a place."""
+
+    DELIVER = "hand the record over and go on after it"
+    NEXT_SEGMENT = "go on with the next segment"
+    END = "the incarnation's log ends here, cleanly"
+    TORN = "the incarnation's log ends here; what follows was never acknowledged"
+    CORRUPT = "report it and go on with the next valid record"
+
+
+_N, _U, _P = Follower.NOTHING, Follower.UNPROVING, Follower.PROVING
+
+DECISIONS: Final[Mapping[tuple[Sight, Follower], Decision]] = {
+    (Sight.RECORD, _N): Decision.DELIVER,
+    (Sight.RECORD, _U): Decision.DELIVER,
+    (Sight.RECORD, _P): Decision.DELIVER,
+    (Sight.SEGMENT_END, _N): Decision.NEXT_SEGMENT,
+    (Sight.SEGMENT_END, _U): Decision.NEXT_SEGMENT,
+    (Sight.SEGMENT_END, _P): Decision.NEXT_SEGMENT,
+    # Nothing was ever written here: where every log ends.
+    (Sight.BLANK, _N): Decision.END,
+    # The first page of an unsynced group did not reach the disk and a later one did.
+    (Sight.BLANK, _U): Decision.TORN,
+    # A synced record is gone: a write that the disk lost or put elsewhere.
+    (Sight.BLANK, _P): Decision.CORRUPT,
+    (Sight.DAMAGED, _N): Decision.TORN,
+    (Sight.DAMAGED, _U): Decision.TORN,
+    (Sight.DAMAGED, _P): Decision.CORRUPT,
+    # Nobody can tell what stood in an unreadable place, so that nobody may say that it was not acknowledged.
+    (Sight.UNREADABLE, _N): Decision.CORRUPT,
+    (Sight.UNREADABLE, _U): Decision.CORRUPT,
+    (Sight.UNREADABLE, _P): Decision.CORRUPT,
+    # Size and header were durable before the file got its name, and the name before any record in it was acknowledged:
+    # no crash makes these.
+    (Sight.CUT_OFF, _N): Decision.CORRUPT,
+    (Sight.CUT_OFF, _U): Decision.CORRUPT,
+    (Sight.CUT_OFF, _P): Decision.CORRUPT,
+    (Sight.HEADER_BAD, _N): Decision.CORRUPT,
+    (Sight.HEADER_BAD, _U): Decision.CORRUPT,
+    (Sight.HEADER_BAD, _P): Decision.CORRUPT,
+    (Sight.MISSING, _N): Decision.CORRUPT,
+    (Sight.MISSING, _U): Decision.CORRUPT,
+    (Sight.MISSING, _P): Decision.CORRUPT,
+}
+"""A row for every way in which a place can look."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBytes:
+    """Send the bytes of a segment's file: fewer than ``size`` only at its end, None on an I/O error."""
+
+    segment: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverRecord:
+    """Hand this record to whoever replays. Records come in log order, each once."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCorruption:
+    """Remember this damage: acknowledged data may be gone (rule B3)."""
+
+    corruption: JournalCorruption
+
+
+Effect = ReadBytes | DeliverRecord | ReportCorruption
+
+
+@dataclass(frozen=True, slots=True)
+class ScanEnd:
+    """Where the log ends (None: there is none), and whether a torn tail was left out there."""
+
+    position: JournalPosition | None
+    torn: bool
+
+
+@dataclass(slots=True)
+class _Window:
+    """The bytes of one segment that are in memory."""
+
+    segment: int = -1
+    offset: int = 0
+    data: bytes = b""
+
+
+@dataclass(slots=True)
+class _Evidence:
+    """What the valid records of an incarnation say, from its first bad place on."""
+
+    proven_synced: JournalPosition | None = None
+    last_record: JournalPosition | None = None
+
+    def follower(self, place: JournalPosition) -> Follower:
+        if self.proven_synced is not None and place < self.proven_synced:
+            return Follower.PROVING
+        if self.last_record is not None and place < self.last_record:
+            return Follower.UNPROVING
+        return Follower.NOTHING
+
+
+class JournalScan:
+    """One reading of a journal. ``files`` maps segment numbers to file sizes in bytes, None for a file that
+    cannot be opened.
+
+    ``start``: records that end at or before it are not wanted (None: begin with the oldest segment there is).
+    """
+
+    def __init__(self, directory: PurePath, files: Mapping[int, int | None], start: JournalPosition | None) -> None:
+        self._directory = directory
+        self._start = start
+        wanted = [number for number in files if start is None or number >= start.segment]
+        first = start.segment if start is not None else min(wanted, default=0)
+        self._numbers = range(first, max(wanted, default=first) + 1) if wanted or start else range(0)
+        self._files = {number: files[number] for number in wanted}
+        self._headers: dict[int, SegmentHeader] = {}
+        self._window = _Window()
+        self._evidence: dict[int, _Evidence] = {}
+        self._unreadable: set[tuple[int, int]] = set()
+        self._ended: set[int] = set()
+        self._end = start
+        self._torn = False
+
+    def run(self) -> Generator[Effect, bytes | None, ScanEnd]:
+        """The scan. Raises UnsupportedJournalError for the journal of a newer version."""
+        for number in self._numbers:
+            yield from self._read_header(number)
+        for number in self._numbers:
+            header = self._headers.get(number)
+            if header is not None and header.incarnation not in self._ended:
+                yield from self._scan_segment(header)
+        return ScanEnd(self._end, self._torn)
+
+    # --- segments -----------------------------------------------------------------------------------------------
+
+    def _read_header(self, number: int) -> Generator[Effect, bytes | None]:
+        if number not in self._files:
+            yield self._corrupt(Sight.MISSING, number, 0, None)
+            return
+        if self._files[number] is None:
+            yield self._corrupt(Sight.UNREADABLE, number, 0, None)
+            return
+        header = decode_header((yield from self._read_pages(number, 0, DATA_START)), number)
+        if header is None:
+            yield self._corrupt(Sight.HEADER_BAD, number, 0, None)
+            return
+        self._headers[number] = header
+        size = self._files[number]
+        assert size is not None
+        if size < header.segment_bytes:
+            yield self._corrupt(Sight.CUT_OFF, number, size, header.segment_bytes - size)
+
+    def _stop(self, header: SegmentHeader) -> int:
+        """Where the segment's bytes end, or where a later incarnation cut the log."""
+        size = self._files[header.segment]
+        assert size is not None
+        stop = min(size, header.segment_bytes)
+        for later in self._headers.values():
+            if later.incarnation <= header.incarnation:
+                continue
+            if later.cut is None or later.cut.segment < header.segment:
+                return DATA_START
+            if later.cut.segment == header.segment:
+                stop = min(stop, later.cut.offset)
+        return stop
+
+    def _scan_segment(self, header: SegmentHeader) -> Generator[Effect, bytes | None]:
+        stop = self._stop(header)
+        offset = DATA_START
+        if self._start is not None and self._start.segment == header.segment:
+            offset = max(offset, self._start.offset)
+        self._torn = False
+        while offset < stop:
+            place = JournalPosition(header.segment, offset)
+            found = yield from self._look(header, offset, stop)
+            if isinstance(found, Record):
+                sight = Sight.SEGMENT_END if found.kind == KIND_SEGMENT_END else Sight.RECORD
+                follower = Follower.NOTHING
+            else:
+                sight = found
+                follower = (yield from self._gather_evidence(header, offset)).follower(place)
+            decision = DECISIONS[sight, follower]
+            if isinstance(found, Record):
+                if decision is Decision.DELIVER:
+                    yield DeliverRecord(found)
+                self._end = found.end
+                if decision is Decision.NEXT_SEGMENT:
+                    return
+                offset = found.end.offset
+            elif decision is Decision.CORRUPT:
+                following = yield from self._next_record(header, offset + RECORD_ALIGNMENT, stop)
+                offset_next = following.offset if following else stop
+                if sight is not Sight.UNREADABLE:  # the page was reported when the read failed
+                    yield self._corrupt(sight, header.segment, offset, offset_next - offset if following else None)
+                self._end = JournalPosition(header.segment, offset_next)
+                offset = offset_next
+            else:
+                self._end, self._torn = place, decision is Decision.TORN
+                self._ended.add(header.incarnation)
+                return
+
+    # --- places -------------------------------------------------------------------------------------------------
+
+    def _look(self, header: SegmentHeader, offset: int, stop: int) -> Generator[Effect, bytes | None, Record | Sight]:
+        wanted = 0
+        while True:
+            yield from self._load(header.segment, offset, wanted, stop)
+            window = self._window
+            found = examine(window.data, window.offset, offset, header, stop)
+            if isinstance(found, Record):
+                return found
+            if isinstance(found, MoreNeeded):
+                wanted = found.size
+                continue
+            if (header.segment, offset // PAGE_BYTES) in self._unreadable:
+                return Sight.UNREADABLE
+            return Sight.BLANK if found is NoRecord.BLANK else Sight.DAMAGED
+
+    def _next_record(
+        self, header: SegmentHeader, offset: int, stop: int
+    ) -> Generator[Effect, bytes | None, Record | None]:
+        """The first valid record that starts at or after ``offset``, found by searching."""
+        while offset < stop:
+            yield from self._load(header.segment, offset, 0, stop)
+            window = self._window
+            candidate = find_candidate(window.data, window.offset, offset, header)
+            if candidate is None:
+                # A seed may straddle the windows only where no record starts: those are aligned, as window ends are.
+                offset = window.offset + len(window.data)
+                continue
+            found = yield from self._look(header, candidate, stop)
+            if isinstance(found, Record):
+                return found
+            offset = candidate + RECORD_ALIGNMENT
+        return None
+
+    def _gather_evidence(self, header: SegmentHeader, offset: int) -> Generator[Effect, bytes | None, _Evidence]:
+        """What the incarnation's records say from its first bad place on; for later places the same evidence serves,
+        as a record never claims more than what lies before itself."""
+        evidence = self._evidence.get(header.incarnation)
+        if evidence is not None:
+            return evidence
+        evidence = self._evidence[header.incarnation] = _Evidence()
+        for number in range(header.segment, self._numbers.stop):
+            later = self._headers.get(number)
+            if later is None or later.incarnation != header.incarnation:
+                continue
+            stop = self._stop(later)
+            at = offset if number == header.segment else DATA_START
+            while record := (yield from self._next_record(later, at, stop)):
+                if evidence.proven_synced is None or record.synced > evidence.proven_synced:
+                    evidence.proven_synced = record.synced
+                evidence.last_record = JournalPosition(number, record.offset)
+                at = record.end.offset
+        return evidence
+
+    # --- bytes --------------------------------------------------------------------------------------------------
+
+    def _load(self, number: int, offset: int, size: int, stop: int) -> Generator[Effect, bytes | None]:
+        """Have at least ``size`` bytes from ``offset`` on (as far as ``stop``) in the window, or some when it
+        is 0."""
+        window = self._window
+        window_stop = window.offset + len(window.data)
+        needed_stop = min(offset + max(size, RECORD_ALIGNMENT), stop)
+        if window.segment == number and window.offset <= offset and needed_stop <= window_stop:
+            return
+        wanted = min(max(size, CHUNK_BYTES), stop - offset)
+        data = yield from self._read_pages(number, offset, wanted)
+        # A file that shrank under us reads as blank.
+        self._window = _Window(number, offset, data.ljust(wanted, b"\0"))
+
+    def _read_pages(self, number: int, offset: int, size: int) -> Generator[Effect, bytes | None, bytes]:
+        """Bytes of a segment, with pages that cannot be read as zeros, noted in ``_unreadable``; reported once
+        each."""
+        data = yield ReadBytes(number, offset, size)
+        if data is not None:
+            return data
+        parts = []
+        stop = offset + size
+        while offset < stop:
+            page = offset // PAGE_BYTES
+            part_stop = min(stop, (page + 1) * PAGE_BYTES)
+            part = yield ReadBytes(number, offset, part_stop - offset)
+            if part is None:
+                part = bytes(part_stop - offset)
+                if (number, page) not in self._unreadable:
+                    self._unreadable.add((number, page))
+                    yield self._corrupt(Sight.UNREADABLE, number, page * PAGE_BYTES, PAGE_BYTES)
+            parts.append(part)
+            offset = part_stop
+        return b"".join(parts)
+
+    def _corrupt(self, sight: Sight, number: int, offset: int, size: int | None) -> ReportCorruption:
+        path, unreadable = self._directory / segment_name(number), sight is Sight.UNREADABLE
+        return ReportCorruption(JournalCorruption(path, offset, size, sight.value, unreadable))

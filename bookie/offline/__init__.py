@@ -1,0 +1,1 @@
+"""Tools for the directories of a stopped bookie."""

@@ -1,0 +1,222 @@
+"""Verifies everything a stopped bookie has on disk, and that the parts fit together. Changes nothing."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+from octavo.bookie.disk.filesystem import FileSystem, read_file
+from octavo.bookie.entrylog.format import HEADER_BYTES, decode_totals, encode_header
+from octavo.bookie.entrylog.logs import EntryLogs
+from octavo.bookie.entrylog.walk import DamagedStretch, walk_log
+from octavo.bookie.identity.cookie import COOKIE_NAME, decode_cookie
+from octavo.bookie.index.format import IndexDamagedError
+from octavo.bookie.index.merge import merged_runs
+from octavo.bookie.index.part import Part, part_name
+from octavo.bookie.index.runs import Run, sizes_between, slice_entries, span
+from octavo.bookie.journal.format import JournalCorruption, JournalPosition
+from octavo.bookie.offline.layout import Layout, refuse_if_old, scan_journal
+from octavo.bookie.storage.ledger_state import is_tombstone
+from octavo.bookie.storage.manifest import Manifest, decode_manifest
+from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
+from octavo.protocol.entries import header_of, is_intact
+
+READ_BYTES = 1 << 20
+
+
+class Finding(NamedTuple):
+    """Something that is wrong. ``offset`` in bytes, None when the whole file is meant."""
+
+    path: Path
+    offset: int | None
+    what: str
+
+    def __str__(self) -> str:
+        place = "" if self.offset is None else f", offset {self.offset}"
+        return f"{self.path}{place}: {self.what}"
+
+
+class OfflineCheck:
+    """One pass over a bookie's directories. ``counts`` says what has been verified."""
+
+    def __init__(self, filesystem: FileSystem, layout: Layout) -> None:
+        self._filesystem = filesystem
+        self._layout = layout
+        self._logs = EntryLogs(filesystem, layout.entries)
+        self.counts: Counter[str] = Counter()
+        self._unreadable: set[int] = set()
+        """Entry logs of which it has been told that they cannot be read."""
+        self._hidden: Counter[int] = Counter()
+        """Entries that the index has in each log and that are not there."""
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """What is wrong, as it is found. Raises OSError for a directory that cannot be read."""
+        for role, directory in self._layout.directories.items():
+            async for finding in self._check_cookie(role, directory):
+                yield finding
+        manifest_path = self._layout.data / MANIFEST_NAME
+        manifest: Manifest | None = None
+        try:
+            manifest = decode_manifest(await read_file(self._filesystem, manifest_path))
+        except FileNotFoundError:
+            yield Finding(manifest_path, None, "missing")
+        except ValueError as error:
+            yield Finding(manifest_path, 0, str(error))
+        except OSError as error:
+            yield Finding(manifest_path, None, f"cannot be read: {error.strerror}")
+        if manifest is not None:
+            if manifest.doubt_stop is not None:
+                self.counts["in doubt"] = 1
+            async for finding in self._check_what_counts(manifest_path, manifest):
+                yield finding
+        mark = manifest.mark if manifest is not None else None
+        async for found in scan_journal(
+            self._filesystem, self._layout.journal, JournalPosition(*mark) if mark is not None else None
+        ):
+            if isinstance(found, JournalCorruption):
+                yield Finding(Path(found.path), found.offset, found.what)
+            else:
+                self.counts["journal records"] += 1
+
+    async def _check_what_counts(self, manifest_path: Path, manifest: Manifest) -> AsyncIterator[Finding]:
+        try:
+            await refuse_if_old(self._filesystem, self._layout, manifest)
+        except IndexDamagedError as error:
+            yield Finding(manifest_path, 0, error.what)
+        try:
+            await self._logs.find()
+            async for finding in self._check_logs(manifest):
+                yield finding
+            async for finding in self._check_index(manifest):
+                yield finding
+        finally:
+            await self._logs.close()
+
+    async def _check_cookie(self, role: str, directory: Path) -> AsyncIterator[Finding]:
+        path = directory / COOKIE_NAME
+        try:
+            cookie = decode_cookie(await read_file(self._filesystem, path))
+        except FileNotFoundError:
+            yield Finding(path, None, "missing: the directory is not one of a bookie, or it was emptied")
+            return
+        except OSError as error:
+            yield Finding(path, None, f"cannot be read: {error.strerror}")
+            return
+        if cookie is None:
+            yield Finding(path, 0, "the cookie does not verify; see `octavo bookie reset-identity`")
+        elif role not in cookie.role.split("+"):
+            yield Finding(path, None, f"this is the directory for {cookie.role}, not for {role}")
+        else:
+            self.counts["cookies"] += 1
+
+    async def _check_logs(self, manifest: Manifest) -> AsyncIterator[Finding]:
+        for log_id, size in manifest.logs:
+            path = self._logs.path(log_id)
+            try:
+                async for finding in self._check_log(log_id, path, size):
+                    yield finding
+                async for finding in self._check_totals(log_id, path.with_suffix(".totals")):
+                    yield finding
+            except OSError as error:
+                self._unreadable.add(log_id)
+                yield Finding(path, None, f"cannot be read: {error.strerror}")
+
+    async def _check_log(self, log_id: int, path: Path, size: int) -> AsyncIterator[Finding]:
+        file = await self._filesystem.open(path)
+        try:
+            actual = await file.size()
+            if actual < size:
+                yield Finding(path, actual, f"the entry log ends here, {size - actual} bytes early")
+            if await file.read(0, HEADER_BYTES) != encode_header(log_id):
+                yield Finding(path, 0, "the header does not verify")
+            async for found in walk_log(file.read, stop=min(size, actual)):
+                if isinstance(found, DamagedStretch):
+                    yield Finding(path, found.offset, f"{found.size} bytes are no intact entry")
+                else:
+                    self.counts["entries"] += 1
+            self.counts["entry logs"] += 1
+        finally:
+            await file.close()
+
+    async def _check_totals(self, log_id: int, path: Path) -> AsyncIterator[Finding]:
+        if await self._filesystem.exists(path):
+            if decode_totals(log_id, await read_file(self._filesystem, path)) is None:
+                yield Finding(path, 0, "the totals do not verify; they are made again when they are needed")
+            else:
+                self.counts["totals"] += 1
+
+    async def _check_index(self, manifest: Manifest) -> AsyncIterator[Finding]:
+        parts: list[Part] = []
+        damaged = False
+        try:
+            for part_id in manifest.part_ids:
+                path = self._layout.index / part_name(part_id)
+                try:
+                    parts.append(await Part.open(self._filesystem, path, part_id))
+                    async for _, damage in parts[-1].verify():
+                        self.counts["index blocks"] += 1
+                        if damage is not None:
+                            damaged = True
+                            yield Finding(path, damage.offset, damage.what)
+                except IndexDamagedError as error:
+                    damaged = True
+                    yield Finding(path, error.offset, error.what)
+                except OSError as error:
+                    damaged = True
+                    yield Finding(path, None, f"cannot be read: {error.strerror}")
+            if not damaged:  # what is readable of a damaged index may be older than what is not
+                async for finding in self._check_runs(parts, dict(manifest.logs)):
+                    yield finding
+        finally:
+            for part in parts:
+                await part.retire()
+
+    async def _check_runs(self, parts: list[Part], lengths: dict[int, int]) -> AsyncIterator[Finding]:
+        deleted: set[int] = set()
+        for part in parts:
+            deleted.update([ledger_id async for ledger_id, state in part.states() if is_tombstone(state)])
+        async for ledger_id, run in merged_runs(parts):
+            if ledger_id not in deleted:
+                async for finding in self._check_run(ledger_id, run, lengths):
+                    yield finding
+        for log_id, entries in sorted(self._hidden.items()):
+            yield Finding(self._logs.path(log_id), None, f"{entries} entries that the index has there are missing")
+
+    async def _check_run(self, ledger_id: int, run: Run, lengths: dict[int, int]) -> AsyncIterator[Finding]:
+        """The entries of a run are where the index says, and are those it means."""
+        assert isinstance(run.place, int)
+        path = self._logs.path(run.place)
+        offset, size = span(run, 0, len(run.ids))
+        if offset + size > lengths.get(run.place, 0):
+            yield Finding(path, offset, f"the index points behind the end, for ledger {ledger_id} from {run.first} on")
+            return
+        if run.place in self._unreadable:
+            self._hidden[run.place] += len(run.ids)
+            return
+        sizes = sizes_between(run, 0, len(run.ids))
+        start = 0
+        while start < len(run.ids):
+            stop, length = start, 0
+            while stop < len(run.ids) and (length + sizes[stop] <= READ_BYTES or stop == start):
+                length += sizes[stop]
+                stop += 1
+            try:
+                data = await self._logs.read(run.place, offset, length)
+            except OSError as error:
+                yield Finding(path, offset, f"cannot be read: {error.strerror}")
+                return
+            for entry_id, sealed in zip(run.ids[start:stop], slice_entries(data, 0, sizes[start:stop]), strict=True):
+                if is_intact(sealed):  # rot has been told already
+                    header = header_of(sealed)
+                    if (header.ledger_id, header.entry_id) != (ledger_id, entry_id):
+                        yield Finding(
+                            path,
+                            offset,
+                            f"ledger {header.ledger_id} entry {header.entry_id} stands where the index has ledger "
+                            f"{ledger_id} entry {entry_id}",
+                        )
+                    self.counts["indexed entries"] += 1
+                elif len(sealed) == 0:
+                    self._hidden[run.place] += 1
+                offset += sizes[start]
+                start += 1

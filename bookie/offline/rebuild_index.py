@@ -1,0 +1,201 @@
+"""Builds the index of a stopped bookie again from its entry logs, which describe themselves.
+
+What the index alone knows is who is fenced, which keys are pinned and what is deleted. That is taken from every ledger
+state that can still be read. Wherever something may have been lost (a ledger state, the manifest, an entry, a log) the
+bookie comes back *in doubt* (rule B4), for every ledger that exists then.
+"""
+
+import contextlib
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from octavo.bookie.disk.filesystem import FileSystem, read_file, replace_file
+from octavo.bookie.entrylog.format import HEADER_BYTES
+from octavo.bookie.entrylog.logs import EntryLogs
+from octavo.bookie.entrylog.walk import DamagedStretch, IntactEntry, walk_log
+from octavo.bookie.index.format import IndexDamagedError
+from octavo.bookie.index.part import Part, PartWriter, part_name
+from octavo.bookie.index.runs import RunMap, coalesce, make_run
+from octavo.bookie.offline.layout import Layout, refuse_if_old
+from octavo.bookie.storage.ledger_state import LedgerState
+from octavo.bookie.storage.manifest import EVERY_LEDGER, Manifest, decode_manifest, encode_manifest
+from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
+from octavo.protocol.entries import header_of
+
+RUN_ENTRIES = 1024
+"""Entries gathered before they are put into a run map."""
+
+
+class Rebuilt(NamedTuple):
+    """What a rebuild did, and why the bookie is in doubt afterwards; no reason: it is not."""
+
+    entries: int
+    ledgers: int
+    logs: int
+    in_doubt_because: tuple[str, ...]
+
+
+class IndexRebuild:
+    """One rebuild. Raises OSError; until its last step nothing on disk has changed for a bookie."""
+
+    def __init__(self, filesystem: FileSystem, layout: Layout) -> None:
+        self._filesystem = filesystem
+        self._layout = layout
+        self._logs = EntryLogs(filesystem, layout.entries)
+        self._states: dict[int, LedgerState] = {}
+        self._runs: dict[int, RunMap] = {}
+        self._lost: list[str] = []
+        self._entries = 0
+
+    async def run(self) -> Rebuilt:
+        """Do it."""
+        try:
+            for folder in (*self._layout.entries, self._layout.index):
+                await self._filesystem.make_directory(folder)
+            await self._logs.find()
+            manifest = await self._read_manifest()
+            highest_part = await self._read_states(manifest)
+            sizes: dict[int, int] = {}
+            for log_id in sorted({*self._logs.ids, *(dict(manifest.logs) if manifest is not None else ())}):
+                size = await self._read_log(log_id, manifest)
+                if size is not None:
+                    sizes[log_id] = size
+            part_id = max(highest_part + 1, manifest.next_part_id if manifest is not None else 1)
+            await self._write_part(part_id)
+            await self._write_manifest(manifest, part_id, sizes)
+            return Rebuilt(self._entries, len(self._states), len(sizes), tuple(self._lost))
+        finally:
+            await self._logs.close()
+
+    async def _read_manifest(self) -> Manifest | None:
+        path = self._layout.data / MANIFEST_NAME
+        try:
+            manifest = decode_manifest(await read_file(self._filesystem, path))
+            await refuse_if_old(self._filesystem, self._layout, manifest)
+        except IndexDamagedError as error:
+            self._lost.append(error.message)
+            return None
+        except (OSError, ValueError) as error:
+            self._lost.append(f"{path}: {error}")
+            return None
+        return manifest
+
+    async def _read_states(self, manifest: Manifest | None) -> int:
+        """Every ledger state that verifies, newer over older; the highest number of a part seen."""
+        present = []
+        for name in await self._filesystem.list_directory(self._layout.index):
+            stem, _, suffix = name.partition(".")
+            with contextlib.suppress(ValueError):
+                if suffix == "runs":
+                    present.append(int(stem, 16))
+        chosen: Sequence[int] = manifest.part_ids if manifest is not None else sorted(present)
+        for part_id in chosen:
+            path = self._layout.index / part_name(part_id)
+            try:
+                part = await Part.open(self._filesystem, path, part_id)
+            except IndexDamagedError as error:
+                self._lost.append(error.message)
+                continue
+            try:
+                for block in part.state_blocks:
+                    try:
+                        for ledger_id, encoded in await part.states_in(block):
+                            self._states[ledger_id] = LedgerState.decode(ledger_id, encoded)
+                    except IndexDamagedError as error:
+                        self._lost.append(error.message)
+            finally:
+                await part.retire()
+        return max(present, default=0)
+
+    async def _read_log(self, log_id: int, manifest: Manifest | None) -> int | None:
+        """Index the log; how many bytes of it count from now on, None when it is not there or not of the bookie."""
+        path = self._logs.path(log_id)
+        known = dict(manifest.logs) if manifest is not None else None
+        if known is not None and log_id not in known:
+            return None  # left over from a crash
+        try:
+            file = await self._filesystem.open(path)
+        except OSError as error:
+            self._lost.append(f"{path}: {error.strerror}")
+            return None
+        try:
+            actual = await file.size()
+            stop = min(known[log_id], actual) if known is not None else actual
+            if known is not None and actual < known[log_id]:
+                self._lost.append(f"{path}: it ends {known[log_id] - actual} bytes early")
+            gathered = _Gathered(log_id, self._runs)
+            end = HEADER_BYTES
+            async for found in walk_log(file.read, stop=stop):
+                if isinstance(found, DamagedStretch):
+                    self._lost.append(f"{path}, offset {found.offset}: {found.size} bytes are no intact entry")
+                else:
+                    self._note_entry(found, gathered)
+                    end = found.offset + len(found.sealed)
+            gathered.flush()
+            return stop if known is not None else end
+        finally:
+            await file.close()
+
+    def _note_entry(self, found: IntactEntry, gathered: "_Gathered") -> None:
+        header = header_of(found.sealed)
+        state = self._states.get(header.ledger_id)
+        if state is None:
+            state = self._states[header.ledger_id] = LedgerState(header.ledger_id)
+        if not state.deleted:
+            gathered.add(header.ledger_id, header.entry_id, len(found.sealed), found.offset)
+            state.highest_plus_one = max(state.highest_plus_one, header.entry_id + 1)
+            state.lac_plus_one = max(state.lac_plus_one, header.last_add_confirmed_plus_one)
+            self._entries += 1
+
+    async def _write_part(self, part_id: int) -> None:
+        path = self._layout.index / part_name(part_id)
+        with contextlib.suppress(FileNotFoundError):
+            await self._filesystem.remove(path)
+        writer = await PartWriter.create(self._filesystem, self._layout.index, part_id)
+        for ledger_id in sorted(self._runs):
+            for run in coalesce(self._runs[ledger_id].runs):
+                await writer.add_run(ledger_id, run)
+        for ledger_id in sorted(self._states):
+            await writer.add_state(ledger_id, self._states[ledger_id].encode())
+        await (await writer.finish()).retire()
+
+    async def _write_manifest(self, old: Manifest | None, part_id: int, sizes: dict[int, int]) -> None:
+        doubt = EVERY_LEDGER if self._lost else old.doubt_stop if old is not None else None
+        manifest = Manifest(
+            old.mark if old is not None else None,
+            part_id + 1,
+            max([*self._logs.ids, *sizes, (old.next_log_id if old is not None else 1) - 1]) + 1,
+            (part_id,),
+            tuple(sorted(sizes.items())),
+            doubt,
+        )
+        await replace_file(self._filesystem, self._layout.data / MANIFEST_NAME, encode_manifest(manifest))
+
+
+class _Gathered:
+    """Entries that stand back to back in one log, on their way into run maps."""
+
+    def __init__(self, log_id: int, runs: dict[int, RunMap]) -> None:
+        self._log_id = log_id
+        self._runs = runs
+        self._ledger_id = -1
+        self._ids: array[int] = array("Q")
+        self._sizes: array[int] = array("I")
+        self._offset = self._end = 0
+
+    def add(self, ledger_id: int, entry_id: int, size: int, offset: int) -> None:
+        continues = ledger_id == self._ledger_id and offset == self._end and self._ids and entry_id > self._ids[-1]
+        if not continues or len(self._ids) >= RUN_ENTRIES:
+            self.flush()
+            self._ledger_id, self._offset = ledger_id, offset
+        self._ids.append(entry_id)
+        self._sizes.append(size)
+        self._end = offset + size
+
+    def flush(self) -> None:
+        """Put what has been gathered into its ledger's run map, over what older logs had."""
+        if self._ids:
+            run = make_run(self._ids, self._sizes, self._log_id, self._offset)
+            self._runs.setdefault(self._ledger_id, RunMap()).put(run)
+        self._ids, self._sizes = array("Q"), array("I")

@@ -1,0 +1,153 @@
+"""Lets a bookie whose disks were wiped, restored or exchanged come back under its old id, as one in doubt.
+
+The start refuses such disks, rightly: what is not on them may have been acknowledged. Doubt makes them harmless: the
+bookie answers nothing with "absent", takes no ordinary adds to ledgers that exist, and fences (rule B4). Until its
+ledgers have been copied back from their other bookies, it is worth what it still has.
+"""
+
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+from octavo.bookie.disk.filesystem import FileSystem, read_file, replace_file
+from octavo.bookie.identity.cookie import (
+    COOKIE_NAME,
+    IGNORED_NAMES,
+    DirectoryCookie,
+    decode_cookie,
+    write_directory_cookie,
+)
+from octavo.bookie.identity.errors import BookieStartError, DataWrongError
+from octavo.bookie.identity.other_self import serving_elsewhere
+from octavo.bookie.offline.layout import Layout
+from octavo.bookie.storage.manifest import EMPTY, EVERY_LEDGER, decode_manifest, encode_manifest
+from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
+from octavo.metadata import Cookie, MetadataStore
+from octavo.metadata.store import Versioned
+from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.ids import BookieId
+
+BOOKIE_NAMES = IGNORED_NAMES | {"entries", "index", "journal", "reserve", MANIFEST_NAME, MANIFEST_NAME + ".tmp"}
+"""What a bookie may have in its directories, besides journal segments."""
+
+
+class Reset(NamedTuple):
+    """Who the directories are now."""
+
+    bookie_id: BookieId
+    generation: int
+
+
+class Whose(NamedTuple):
+    """Whose directories these may become."""
+
+    bookie_id: BookieId
+    cluster_id: str
+    generation: int
+    """The highest that is known of, here or in the metadata."""
+    known: Versioned[Cookie] | None
+
+
+async def whose(filesystem: FileSystem, layout: Layout, store: MetadataStore, bookie_id: str | None) -> Whose:
+    """Look whether the directories may be given to that bookie, or without ``bookie_id`` to the one that their cookies
+    name. Changes and makes nothing.
+
+    Raises :class:`InvalidArgumentError` when the id is not given, is unknown, or is another than the cookies',
+    :class:`DataWrongError` for directories of something else, :class:`BookieStartError` while the bookie serves,
+    OSError.
+    """
+    cluster_id = await store.cluster_id()
+    claimed = set()
+    generation = 0
+    for path in dict.fromkeys(layout.directories.values()):
+        cookie = await _cookie_in(filesystem, layout, path)
+        if cookie is not None:
+            claimed.add(cookie.bookie_id)
+            generation = max(generation, cookie.generation)
+            if cookie.cluster_id != cluster_id:
+                raise InvalidArgumentError(
+                    f"{path} belongs to cluster {cookie.cluster_id}, the metadata are of {cluster_id}: "
+                    "check the metadata URI"
+                )
+    wanted = _choose(claimed, bookie_id)
+    known = await store.read_cookie(wanted)
+    if known is None and wanted not in claimed:
+        raise InvalidArgumentError(f"the cluster knows no bookie {wanted}; `octavo bookies` lists them")
+    if address := await serving_elsewhere(store, wanted, cluster_id, ""):
+        raise BookieStartError(f"bookie {wanted} serves, at {address}: stop it first if it is to move here")
+    return Whose(wanted, cluster_id, max(generation, known.value.generation if known is not None else 0), known)
+
+
+async def _cookie_in(filesystem: FileSystem, layout: Layout, path: Path) -> DirectoryCookie | None:
+    if not await filesystem.exists(path):
+        return None
+    names = await filesystem.list_directory(path)
+    if COOKIE_NAME in names:
+        return decode_cookie(await read_file(filesystem, path / COOKIE_NAME))
+    nested = {
+        other.relative_to(path).parts[0]
+        for other in layout.directories.values()
+        if other != path and other.is_relative_to(path)
+    }
+    for name in sorted(names):
+        if name not in BOOKIE_NAMES | nested and not name.endswith(".segment"):
+            raise DataWrongError(
+                f"{path} has no cookie, and {name} in it is nothing of a bookie's: give the bookie's own directory, or "
+                "an empty one"
+            )
+    return None
+
+
+async def reset_identity(
+    filesystem: FileSystem, layout: Layout, store: MetadataStore, *, bookie_id: str | None, rng: random.Random
+) -> Reset:
+    """Put the bookie in doubt, durably, and only then give its directories cookies that the next start accepts.
+
+    ``bookie_id`` is needed when no cookie is left that tells it. Raises as :func:`whose` does, and
+    :class:`DataWrongError` for a manifest that must be rebuilt first.
+    """
+    wanted, cluster_id, generation, known = await whose(filesystem, layout, store, bookie_id)
+    await _put_in_doubt(filesystem, layout)
+    generation += 1
+    token = f"{rng.getrandbits(64):016x}"
+    places: dict[str, list[str]] = {}
+    for role, path in layout.directories.items():
+        places.setdefault(str(path), []).append(role)
+    roles = tuple("+".join(names) for names in places.values())
+    paths = list(dict.fromkeys(layout.directories.values()))
+    for role, path in zip(roles, paths, strict=True):
+        cookie = DirectoryCookie(wanted, cluster_id, generation, token, role, roles, served=True)
+        await write_directory_cookie(filesystem, path, cookie)
+    address = known.value.address if known is not None else ""
+    told = Cookie(bookie_id=wanted, generation=generation, address=address, body=token.encode())
+    if known is None:
+        await store.create_cookie(told)
+    else:
+        await store.compare_and_set_cookie(told, known.version)
+    return Reset(wanted, generation)
+
+
+def _choose(claimed: set[BookieId], given: str | None) -> BookieId:
+    if given is not None:
+        if claimed - {BookieId(given)}:
+            raise InvalidArgumentError(f"the cookies name {', '.join(sorted(claimed))}, not {given}")
+        return BookieId(given)
+    if len(claimed) != 1:
+        names = f"the cookies name {', '.join(sorted(claimed))}" if claimed else "no cookie is left"
+        raise InvalidArgumentError(f"{names}: say with --bookie-id which bookie this is; `octavo bookies` lists them")
+    return claimed.pop()
+
+
+async def _put_in_doubt(filesystem: FileSystem, layout: Layout) -> None:
+    path = layout.data / MANIFEST_NAME
+    for folder in (*layout.entries, layout.index):
+        await filesystem.make_directory(folder)
+    try:
+        manifest = decode_manifest(await read_file(filesystem, path))
+    except FileNotFoundError:
+        if await filesystem.list_directory(layout.index):
+            raise DataWrongError(f"{path} is missing; run `octavo bookie rebuild-index` first") from None
+        manifest = EMPTY
+    except ValueError as error:
+        raise DataWrongError(f"{path}: {error}; run `octavo bookie rebuild-index` first") from error
+    await replace_file(filesystem, path, encode_manifest(manifest._replace(doubt_stop=EVERY_LEDGER)))

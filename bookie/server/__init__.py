@@ -1,0 +1,1 @@
+"""Connections: requests in, answers out, in bounded memory."""

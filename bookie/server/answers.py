@@ -1,0 +1,82 @@
+"""What a bookie answers to the requests that look things up: from storage to reply, within the limits of a frame."""
+
+from octavo.bookie.storage.storage import Storage
+from octavo.protocol.entries import header_of
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.limits import FRAME_BYTES_MAX
+from octavo.protocol.messages import EntryList, LacAnswer, ListEntries, Read, ReadAnswer, ReadLac
+
+REPLY_ENTRY_BYTES_MAX = FRAME_BYTES_MAX - 1024 * 1024
+"""Entry bytes in one answer; the rest of a frame is room for what msgpack and the other fields need."""
+
+RUNS_PER_ANSWER_MAX = 4096
+"""Runs in one answer: what a decoder accepts. The asker continues above the last id covered."""
+
+
+LIST_BYTES_MAX = 128 * 1024
+"""Bytes that the largest list of runs takes, more or less: two ids of at most nine bytes for each."""
+
+
+async def answer_read(storage: Storage, request: Read, bytes_max: int) -> ReadAnswer:
+    """Entries as asked for, each id of the interval found, absent or unknown (rule R2). ``bytes_max`` of them, and
+    no more than the request and a frame allow; but one at least, if there is one."""
+    ledger_id = LedgerId(request.ledger_id)
+    result = await storage.read(
+        ledger_id,
+        request.first,
+        request.last,
+        stripe=(request.modulus, request.residues),
+        entries_max=request.entries_max,
+        bytes_max=min(request.bytes_max, bytes_max, REPLY_ENTRY_BYTES_MAX),
+    )
+    lac = storage.last_add_confirmed(ledger_id).last_add_confirmed
+    entries, unknown, last_covered = result.entries, tuple(result.unknown), result.last_covered
+    if len(unknown) > RUNS_PER_ANSWER_MAX:
+        unknown = unknown[:RUNS_PER_ANSWER_MAX]
+        last_covered = unknown[-1][1]
+        entries = [sealed for sealed in entries if header_of(sealed).entry_id <= last_covered]
+    return ReadAnswer(last_covered, entries, unknown, lac)
+
+
+async def answer_list_entries(storage: Storage, request: ListEntries) -> EntryList:
+    """Which of the ids asked for are held."""
+    runs = [
+        (max(first, request.first), min(last, request.last))
+        for first, last in await storage.list_entries(LedgerId(request.ledger_id))
+        if first <= request.last and last >= request.first
+    ]
+    if len(runs) > RUNS_PER_ANSWER_MAX:
+        runs = runs[:RUNS_PER_ANSWER_MAX]
+        return EntryList(runs[-1][1], tuple(runs))
+    return EntryList(request.last, tuple(runs))
+
+
+async def answer_read_lac(storage: Storage, request: ReadLac, bytes_max: int) -> LacAnswer:
+    """The evidence of the highest LAC known, and of the entries up to it that were asked for those which fit into one
+    frame beside it: about ``bytes_max``, perhaps none."""
+    ledger_id = LedgerId(request.ledger_id)
+    view = storage.last_add_confirmed(ledger_id)
+    entry = await storage.last_add_confirmed_entry(ledger_id)
+    entries: list[bytes] = []
+    first = 0 if request.above is None else request.above + 1
+    lac = view.last_add_confirmed
+    if request.entries_max and lac is not None and first <= lac:
+        result = await storage.read(
+            ledger_id,
+            first,
+            lac,
+            stripe=(1, (0,)),
+            entries_max=request.entries_max,
+            bytes_max=min(request.bytes_max, bytes_max, REPLY_ENTRY_BYTES_MAX),
+        )
+        entries = _fitting(result.entries, REPLY_ENTRY_BYTES_MAX - len(entry or b""))
+    return LacAnswer(view.known, view.fenced, view.in_doubt, view.explicit, entry, entries)
+
+
+def _fitting(entries: list[bytes], room: int) -> list[bytes]:
+    """The first of the entries, as many as there is room for."""
+    for count, sealed in enumerate(entries):
+        room -= len(sealed)
+        if room < 0:
+            return entries[:count]
+    return entries

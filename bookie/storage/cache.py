@@ -1,0 +1,87 @@
+"""The write cache: entries that have been accepted and are not yet in an entry log. Pure.
+
+Two generations: adds go to the *active* one; the *flushing* one is on its way to the entry log and only read. A
+frame is kept as one run over the very buffer that went to the journal. Ids are unique within the cache, or stand for
+the same bytes.
+"""
+
+from octavo.bookie.index.runs import Run, RunMap, run_bytes
+
+RUN_COST_BYTES = 400
+"""Memory of a run beside its entries' bytes: tuple, range, buffer and list slot, generously. Bounds a cache of lone
+adds."""
+
+
+class Generation:
+    """Entries of many ledgers, by ledger. ``cost_bytes`` is the memory it is charged for."""
+
+    __slots__ = ("cost_bytes", "entry_bytes", "ledgers")
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, RunMap] = {}
+        self.cost_bytes = 0
+        self.entry_bytes = 0
+
+    def put(self, ledger_id: int, run: Run, size: int) -> None:
+        """Hold a run whose entries have ``size`` bytes together."""
+        run_map = self.ledgers.get(ledger_id)
+        if run_map is None:
+            run_map = self.ledgers[ledger_id] = RunMap()
+        run_map.put(run)
+        self.entry_bytes += size
+        self.cost_bytes += size + RUN_COST_BYTES
+
+
+class WriteCache:
+    """Both generations and their bound."""
+
+    def __init__(self, bytes_max: int) -> None:
+        assert bytes_max > 0
+        self._bytes_max = bytes_max
+        self.active = Generation()
+        self.flushing: Generation | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """The active generation is due to be flushed."""
+        return self.active.cost_bytes >= self._bytes_max
+
+    @property
+    def has_room(self) -> bool:
+        """More may be accepted: the active generation is not full, or can be swapped at once."""
+        return self.active.cost_bytes < self._bytes_max or self.flushing is None
+
+    @property
+    def cost_bytes(self) -> int:
+        """Memory of both generations."""
+        return self.active.cost_bytes + (self.flushing.cost_bytes if self.flushing is not None else 0)
+
+    def put(self, ledger_id: int, run: Run, size: int) -> None:
+        self.active.put(ledger_id, run, size)
+
+    def swap(self) -> Generation:
+        """Begin a flush: the active generation becomes the flushing one and an empty one takes its place."""
+        assert self.flushing is None, "one flush at a time"
+        self.flushing, self.active = self.active, Generation()
+        return self.flushing
+
+    def flushed(self) -> None:
+        """The flush is over: everything in the flushing generation can be read from its log."""
+        assert self.flushing is not None, "no flush is running"
+        self.flushing = None
+
+    def layers(self, ledger_id: int) -> list[RunMap]:
+        """The ledger's run maps, newest first."""
+        found = [self.active.ledgers.get(ledger_id)]
+        if self.flushing is not None:
+            found.append(self.flushing.ledgers.get(ledger_id))
+        return [run_map for run_map in found if run_map is not None]
+
+    def check_invariants(self) -> None:
+        """Every run map is sound and the bytes are those of the runs, or more where runs were overlaid."""
+        for generation in (self.active, self.flushing or Generation()):
+            held = 0
+            for run_map in generation.ledgers.values():
+                run_map.check_invariants()
+                held += sum(map(run_bytes, run_map.runs))
+            assert held <= generation.entry_bytes <= generation.cost_bytes

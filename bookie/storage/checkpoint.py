@@ -1,0 +1,253 @@
+"""From the write cache to entry logs and the index, and the order in which that becomes durable.
+
+*Flush*: the active generation of the cache is swapped out and written to the current entry log, sorted by ledger and
+entry, into the page cache only; where its runs lie is kept in memory (``flushed``).
+
+*Checkpoint* (DESIGN 5, rule B7), each step complete before the next begins:
+
+1. one synchronous step: swap the cache, capture the journal's position (the *mark*) and the set of changed ledger
+   states;
+2. write the swapped generation, as a flush; freeze what has been flushed so far;
+3. sync the entry logs it lies in, and wait until the journal is synced up to the mark;
+4. write and sync an index part with the frozen runs and the states;
+5. replace the manifest: it names the part, the logs' lengths and the mark. This is the instant of the checkpoint;
+6. trim the journal up to the mark.
+
+A crash before 5 leaves files that no manifest names; the next start removes them and replays the journal from the
+old mark. Adds, and flushes, go on during 3 to 6. A full disk is waited out (``disk_full``); any other OSError here is
+fatal to the bookie (rule B1): nothing is tried again.
+
+States may be newer than the mark when they are encoded: they only grow, and the journal tells the rest again.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from octavo.bookie.disk.full import DiskFullWaits
+from octavo.bookie.index.index import Index
+from octavo.bookie.index.part import Part, PartWriter
+from octavo.bookie.index.runs import Run, RunMap, coalesce, run_bytes, span
+from octavo.bookie.journal.journal import Journal, JournalPosition, RecordKind
+from octavo.bookie.storage.cache import Generation, WriteCache
+from octavo.bookie.storage.ledger_state import LedgerState, PackedStates, encode_ledger_record
+from octavo.bookie.storage.log_stream import LogStream
+from octavo.bookie.storage.manifest_keeper import ManifestKeeper
+
+_WRITE_BYTES = 2 * 1024 * 1024
+"""One vectored write of a flush: large enough for the disk, small enough to leave the loop quickly."""
+_WRITE_BUFFERS = 512
+"""Buffers of one vectored write, and runs handled between two yields: well under a millisecond of Python work."""
+_YIELD_LEDGERS = 128
+_RUN_WORK = 64
+_YIELD_WORK = 16_384
+"""A run costs as much work as so many of its entries; after so much work the loop gets its turn."""
+
+
+class Frozen(NamedTuple):
+    """What a checkpoint will make durable, fixed in its synchronous steps."""
+
+    mark: JournalPosition
+    states: dict[int, LedgerState]
+    barrier: asyncio.Future[None]
+    """Done when the journal is synced up to the mark."""
+
+
+class Checkpointer:
+    """Owns what is on its way from the cache into entry logs and index."""
+
+    def __init__(
+        self,
+        *,
+        keeper: ManifestKeeper,
+        stream: LogStream,
+        waits: DiskFullWaits,
+        cache: WriteCache,
+        index: Index,
+        journal: Journal,
+        packed: PackedStates,
+        is_gone: Callable[[int], bool],
+        on_room: Callable[[], None],
+        on_freeze: Callable[[], None],
+    ) -> None:
+        """``is_gone`` tells ledgers that are durably deleted: nothing of theirs is written any more."""
+        self._keeper = keeper
+        self._stream = stream
+        self._waits = waits
+        self._cache = cache
+        self._index = index
+        self._journal = journal
+        self._packed = packed
+        self._is_gone = is_gone
+        self._on_room = on_room
+        self._on_freeze = on_freeze
+        self._flush_lock = asyncio.Lock()
+        self._commit_lock = asyncio.Lock()
+        self.dirty: dict[int, LedgerState] = {}
+        """Ledgers whose state has changed since the last mark."""
+        self.committing_states: dict[int, LedgerState] = {}
+        self.flushed: dict[int, RunMap] = {}
+        """In entry logs since the last freeze; newer than ``committing``."""
+        self.committing: dict[int, RunMap] = {}
+        self.mark_bytes = 0
+        """The journal's ``bytes_appended`` at the last mark."""
+        self.checkpoints = 0
+
+    def layers(self, ledger_id: int) -> list[RunMap]:
+        """The ledger's run maps between cache and index, newest first."""
+        found = (self.flushed.get(ledger_id), self.committing.get(ledger_id))
+        return [run_map for run_map in found if run_map is not None]
+
+    @property
+    def is_dirty(self) -> bool:
+        """There is something that a checkpoint would make durable outside the journal."""
+        return bool(self.dirty or self.flushed or self._cache.active.ledgers)
+
+    # --- flush ------------------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Write the active generation to the entry log. Raises OSError."""
+        async with self._flush_lock:
+            if self._cache.active.ledgers:
+                await self._write_generation(self._cache.swap())
+
+    async def _write_generation(self, generation: Generation) -> None:
+        self._on_room()
+        batch: list[tuple[int, Run]] = []
+        size = 0
+        for ledger_id in sorted(generation.ledgers):
+            if self._is_gone(ledger_id):
+                continue
+            for run in generation.ledgers[ledger_id].runs:
+                length = run_bytes(run)
+                batch.append((ledger_id, run))
+                size += length
+                if size >= _WRITE_BYTES or len(batch) >= _WRITE_BUFFERS:
+                    await self._write_batch(batch)
+                    batch, size = [], 0
+        if batch:
+            await self._write_batch(batch)
+        self._cache.flushed()
+        self._on_room()
+        await _dismantle(generation)
+
+    async def _write_batch(self, batch: list[tuple[int, Run]]) -> None:
+        buffers = []
+        totals: dict[int, int] = {}
+        for ledger_id, run in batch:
+            assert isinstance(run.place, bytes), "cached runs are in memory"
+            start, length = span(run, 0, len(run.ids))
+            buffers.append(run.place if length == len(run.place) else run.place[start : start + length])
+            totals[ledger_id] = totals.get(ledger_id, 0) + length
+        log_id, offset = await self._waits.until_it_fits(
+            self._stream.directory, lambda: self._stream.append(buffers, totals)
+        )
+        placed: dict[int, list[Run]] = {}
+        for (ledger_id, run), buffer in zip(batch, buffers, strict=True):
+            placed.setdefault(ledger_id, []).append(run._replace(place=log_id, offset=offset))
+            offset += len(buffer)
+        for ledger_id, runs in placed.items():
+            run_map = self.flushed.get(ledger_id)
+            if run_map is None:
+                run_map = self.flushed[ledger_id] = RunMap()
+            for run in coalesce(runs):
+                run_map.put(run)
+
+    def roll_log_if(self, wanted: Callable[[Mapping[int, int]], bool]) -> bool:
+        """Write no more to the log of this moment if ``wanted`` says so of the bytes of each ledger in it: after the
+        next checkpoint it can be compacted. Does nothing, and says so, while a flush writes to it."""
+        totals = self._stream.totals
+        if self._flush_lock.locked() or not totals or not wanted(totals):
+            return False
+        self._stream.roll()
+        return True
+
+    # --- checkpoint -------------------------------------------------------------------------------------------
+
+    async def checkpoint(self) -> None:
+        """Make everything up to now durable outside the journal, and trim it. Raises OSError, JournalFailedError."""
+        async with self._commit_lock:
+            async with self._flush_lock:
+                frozen, generation = self._freeze()
+                if generation is not None:
+                    await self._write_generation(generation)
+                assert not self.committing, "one commit at a time"
+                self.committing, self.flushed = self.flushed, {}
+                writers = self._stream.unfinished
+                sizes = {writer.log_id: writer.size for writer in writers}
+            for writer in writers:
+                await writer.sync()
+            await frozen.barrier
+            part = await self._waits.until_it_fits(self._index.directory, lambda: self._write_part(frozen.states))
+            await self._keeper.commit_checkpoint((frozen.mark.segment, frozen.mark.offset), part, sizes)
+            self.committing, self.committing_states = {}, {}
+            await self._journal.trim(frozen.mark)
+            self._waits.made_room()
+            await self._stream.finish([writer for writer in writers if writer.size == sizes[writer.log_id]])
+            self.checkpoints += 1
+
+    def _freeze(self) -> tuple[Frozen, Generation | None]:
+        """The synchronous step: whatever the journal holds up to the mark is in the swapped generation or flushed
+        before."""
+        self._on_freeze()
+        mark = self._journal.position
+        states, self.dirty = self.dirty, {}
+        self.committing_states = states
+        self.mark_bytes = self._journal.bytes_appended
+        generation = self._cache.swap() if self._cache.active.ledgers else None
+        barrier: asyncio.Future[None]
+        if self._journal.synced_position < mark:
+            barrier = self._journal.append(RecordKind.LEDGER_KEY, [encode_ledger_record(0)])
+        else:
+            barrier = asyncio.get_running_loop().create_future()
+            barrier.set_result(None)
+        return Frozen(mark, states, barrier), generation
+
+    async def _write_part(self, states: dict[int, LedgerState]) -> Part | None:
+        if not states and not self.committing:
+            return None
+        writer = await self._index.new_part(self._keeper.new_part_id())
+        try:
+            await self._fill_part(writer, states)
+            return await writer.finish()
+        except OSError:
+            with contextlib.suppress(OSError):
+                await writer.abandon()
+            raise
+
+    async def _fill_part(self, writer: PartWriter, states: dict[int, LedgerState]) -> None:
+        handled = 0
+        for ledger_id in sorted(self.committing):
+            if self._is_gone(ledger_id):
+                continue
+            for run in coalesce(self.committing[ledger_id].runs):
+                await writer.add_run(ledger_id, run)
+                handled += _RUN_WORK + len(run.ids)
+                if handled > _YIELD_WORK:
+                    handled = 0
+                    await asyncio.sleep(0)
+        for at, ledger_id in enumerate(sorted(states)):
+            encoded = states[ledger_id].encode()
+            self._packed.put(ledger_id, encoded)
+            await writer.add_state(ledger_id, encoded)
+            if at % _YIELD_LEDGERS == 0:
+                await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Let go of the entry logs. What was not checkpointed is in the journal."""
+        with contextlib.suppress(OSError):
+            await self._stream.close()
+
+
+async def _dismantle(generation: Generation) -> None:
+    """Free a generation in pieces: dropping a hundred thousand runs at once would hold up the loop."""
+    handled = 0
+    while generation.ledgers:
+        _, run_map = generation.ledgers.popitem()
+        while run_map.runs:
+            handled += min(len(run_map.runs), _WRITE_BUFFERS)
+            del run_map.runs[-_WRITE_BUFFERS:]
+            if handled >= _WRITE_BUFFERS:
+                handled = 0
+                await asyncio.sleep(0)

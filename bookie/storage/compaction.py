@@ -1,0 +1,274 @@
+"""Gives back the space of deleted ledgers: what still counts in a log is copied, and the log is removed.
+
+For one log, each step complete before the next begins:
+
+1. what the index, as its parts stand now, says of the ledgers in the log is read, verified, and appended to a log of
+   compaction's own;
+2. that log is synced; an index part with the new places is written and synced;
+3. one new manifest puts the part just above those that were asked, names the new log and leaves the old one out: the
+   instant of the change. Whatever has been written to the same ids meanwhile stands in newer layers and wins;
+4. reads that may have looked up the old places end; the old log is removed.
+
+A crash before 3 leaves files that no manifest names, a crash after it the old log: the next start removes them. A log
+without anything that counts needs no copy, hence no space: it goes first, and that works on a full disk.
+
+A log is kept as it is, whatever that costs, when an entry of it does not verify or cannot be read, or when damage in
+the index hides what of it counts (#4607 of the original): the bytes are perhaps the last copy."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import NamedTuple
+
+import structlog
+from octavo.bookie.disk.filesystem import is_disk_full
+from octavo.bookie.disk.full import DiskFullWaits
+from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.entrylog.format import HEADER_BYTES
+from octavo.bookie.entrylog.logs import EntryLogs
+from octavo.bookie.index.index import Index
+from octavo.bookie.index.part import Part
+from octavo.bookie.index.runs import Run, clip, coalesce, sizes_between, span
+from octavo.bookie.storage.log_stream import LogStream
+from octavo.bookie.storage.manifest_keeper import ManifestKeeper
+from octavo.bookie.storage.reads import EntryReader, Selection
+from octavo.protocol.errors import BookieStorageError
+
+log = structlog.get_logger("octavo.bookie")
+
+COPY_BYTES = 1 << 20
+"""Entries copied at a time: large reads and writes, small memory."""
+
+WINDOW_IDS = 1 << 16
+"""Ids of a ledger looked up at a time; four times as many after a stretch without any."""
+
+
+class LogShare(NamedTuple):
+    """How much of a finished log may still count."""
+
+    log_id: int
+    bytes: int
+    live_bytes: int
+    live_ledgers: tuple[int, ...]
+    """Ascending."""
+
+    @property
+    def live_share(self) -> float:
+        return self.live_bytes / self.bytes if self.bytes else 0.0
+
+
+class CompactionResult(NamedTuple):
+    """What a round has done."""
+
+    logs_removed: int
+    bytes_removed: int
+    bytes_copied: int
+    logs_kept: int
+    """Logs that should have gone but are damaged."""
+    out_of_room: bool
+    """There were more logs to compact and no room to copy into."""
+
+
+class _DamagedError(Exception):
+    """The log must be kept."""
+
+
+class Compactor:
+    """Compacts finished logs, one at a time. ``unfinished`` gives the logs that others still write, ``highest`` an id
+    above which nothing of a ledger is held; ``upkeep`` excludes merges, which would move the parts that were asked."""
+
+    def __init__(
+        self,
+        logs: EntryLogs,
+        index: Index,
+        keeper: ManifestKeeper,
+        reader: EntryReader,
+        *,
+        waits: DiskFullWaits,
+        stream: LogStream,
+        upkeep: asyncio.Lock,
+        is_gone: Callable[[int], bool],
+        unfinished: Callable[[], set[int]],
+        highest: Callable[[int], int | None],
+    ) -> None:
+        self._logs = logs
+        self._index = index
+        self._keeper = keeper
+        self._reader = reader
+        self._waits = waits
+        self._stream = stream
+        self._upkeep = upkeep
+        self._is_gone = is_gone
+        self._unfinished = unfinished
+        self._highest = highest
+        self._kept: set[int] = set()
+        self._running = asyncio.Lock()
+        self.logs_removed = 0
+        self.bytes_copied = 0
+        self.bytes_removed = 0
+
+    @property
+    def logs_kept(self) -> int:
+        """Damaged logs met so far, kept as they are."""
+        return len(self._kept)
+
+    async def shares(self, limiter: RateLimiter) -> list[LogShare]:
+        """Every finished log that can be told of, by log id. Totals read from disk count against the rate."""
+        busy = self._unfinished() | {writer.log_id for writer in self._stream.unfinished}
+        found = []
+        for log_id, size in sorted(self._keeper.log_sizes.items()):
+            if log_id in busy or log_id in self._kept:
+                continue
+            try:
+                totals = await self._logs.totals(log_id, size)
+            except (BookieStorageError, OSError) as error:
+                self._keep(log_id, str(error))
+                continue
+            live = {ledger_id: length for ledger_id, length in totals.items() if not self._is_gone(ledger_id)}
+            found.append(LogShare(log_id, size - HEADER_BYTES, sum(live.values()), tuple(sorted(live))))
+            await limiter.take(16 * len(totals))
+        return found
+
+    async def compact(self, live_share_below: float, limiter: RateLimiter) -> CompactionResult:
+        """Compact every finished log of which a smaller share counts, emptiest first. Raises OSError, but for want of
+        room."""
+        async with self._running:
+            before = (self.logs_removed, self.bytes_removed, self.bytes_copied)
+            shares = [share for share in await self.shares(limiter) if share.live_share < live_share_below]
+            empty = [share for share in shares if not share.live_ledgers]
+            if empty:
+                await self._remove(empty, {}, None, None)
+            out_of_room = False
+            for share in sorted(shares, key=lambda share: share.live_bytes):
+                if not share.live_ledgers:
+                    continue
+                try:
+                    async with self._upkeep:
+                        await self._compact_log(share, limiter)
+                except _DamagedError as error:
+                    self._keep(share.log_id, str(error))
+                except OSError as error:
+                    if not is_disk_full(error):
+                        raise
+                    log.warning("compaction has no room", log=share.log_id, reason=str(error))
+                    out_of_room = True
+                    break
+            await self._finish_stream()
+            return CompactionResult(
+                self.logs_removed - before[0],
+                self.bytes_removed - before[1],
+                self.bytes_copied - before[2],
+                len(self._kept),
+                out_of_room,
+            )
+
+    async def _finish_stream(self) -> None:
+        """No log is left half written between rounds: what is in it is counted by the manifest, or was for nothing."""
+        self._stream.roll()
+        writers = self._stream.unfinished
+        await self._stream.finish(writers)
+        for writer in writers:
+            if writer.log_id not in self._keeper.log_sizes:
+                await self._logs.remove(writer.log_id)
+
+    async def close(self) -> None:
+        """Let go of what a compaction that was cut short has open. Raises OSError."""
+        await self._stream.close()
+
+    def _keep(self, log_id: int, reason: str) -> None:
+        self._kept.add(log_id)
+        log.error("entry log kept as it is", path=str(self._logs.path(log_id)), reason=reason)
+
+    # --- one log --------------------------------------------------------------------------------------------------
+
+    async def _compact_log(self, share: LogShare, limiter: RateLimiter) -> None:
+        parts = self._index.parts
+        copied: list[tuple[int, list[Run]]] = []
+        for ledger_id in share.live_ledgers:
+            runs: list[Run] = []
+            async for run in self._runs_in(parts, ledger_id, share.log_id):
+                for piece in _pieces(run):
+                    runs.append(await self._copy(ledger_id, piece, limiter))  # noqa: PERF401 - the rate is kept in order
+            if runs and not self._is_gone(ledger_id):
+                copied.append((ledger_id, runs))
+        if not copied:
+            await self._remove([share], {}, None, None)
+            return
+        writers = self._stream.unfinished
+        for writer in writers:
+            await writer.sync()
+        sizes = {writer.log_id: writer.size for writer in writers}
+        part = await self._write_part(copied)
+        await self._remove([share], sizes, part, parts[-1])
+        await self._stream.finish(writers)
+
+    async def _runs_in(self, parts: tuple[Part, ...], ledger_id: int, log_id: int) -> AsyncIterator[Run]:
+        first, width = 0, WINDOW_IDS
+        highest = self._highest(ledger_id)
+        while highest is not None and first <= highest and not self._is_gone(ledger_id):
+            lookup = await self._index.lookup_in(parts, ledger_id, first, first + width - 1)
+            if lookup.unknown:
+                raise _DamagedError(f"the index is damaged for ledger {ledger_id}")
+            found = False
+            for run in lookup.runs:
+                if run.place == log_id:
+                    found = True
+                    yield run
+            first, width = first + width, WINDOW_IDS if found else width * 4
+
+    async def _copy(self, ledger_id: int, piece: Run, limiter: RateLimiter) -> Run:
+        size = span(piece, 0, len(piece.ids)).size
+        await limiter.take(2 * size)
+        entries = await self._reader.fetch(ledger_id, Selection(piece, range(len(piece.ids))))
+        intact = [sealed for sealed in entries if sealed is not None]
+        if len(intact) != len(entries):
+            raise _DamagedError(f"entries of ledger {ledger_id} among {piece.first} to {piece.last} cannot be read")
+        place = await self._stream.append(intact, {ledger_id: size})
+        self.bytes_copied += size
+        return piece._replace(place=place.log_id, offset=place.offset)
+
+    async def _write_part(self, copied: list[tuple[int, list[Run]]]) -> Part:
+        writer = await self._index.new_part(self._keeper.new_part_id())
+        try:
+            for ledger_id, runs in copied:
+                for run in coalesce(runs):
+                    await writer.add_run(ledger_id, run)
+                await asyncio.sleep(0)
+            return await writer.finish()
+        except BaseException:  # cut short or failed: it is nobody's
+            with contextlib.suppress(OSError):
+                await writer.abandon()
+            raise
+
+    async def _remove(
+        self, shares: list[LogShare], added: dict[int, int], part: Part | None, above: Part | None
+    ) -> None:
+        gone = {share.log_id for share in shares}
+        try:
+            await self._keeper.exchange_logs(gone, added, part, above)
+        except BaseException:
+            if part is not None and part not in self._index.parts:
+                await part.retire()
+            raise
+        await self._reader.quiesce()
+        for share in shares:
+            await self._logs.remove(share.log_id)
+            self.logs_removed += 1
+            self.bytes_removed += share.bytes + HEADER_BYTES
+        self._waits.made_room()
+
+
+def _pieces(run: Run) -> Iterator[Run]:
+    """The run cut into pieces of about :data:`COPY_BYTES`."""
+    start, size = 0, 0
+    for at, length in enumerate(sizes_between(run, 0, len(run.ids))):
+        size += length
+        if size >= COPY_BYTES:
+            piece = clip(run, run.ids[start], run.ids[at])
+            assert piece is not None
+            yield piece
+            start, size = at + 1, 0
+    if start < len(run.ids):
+        piece = clip(run, run.ids[start], run.last)
+        assert piece is not None
+        yield piece

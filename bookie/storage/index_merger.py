@@ -1,0 +1,95 @@
+"""Keeps the number of index parts small, and drops from them what deleted ledgers left. One change at a time."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+import structlog
+from octavo.bookie.disk.filesystem import is_disk_full
+from octavo.bookie.index.format import IndexDamagedError
+from octavo.bookie.index.index import Index
+from octavo.bookie.index.merge import choose_merge, merge_parts
+from octavo.bookie.index.part import Part
+from octavo.bookie.storage.manifest_keeper import ManifestKeeper
+
+log = structlog.get_logger("octavo.bookie")
+
+GARBAGE_SHARE_MAX = 0.2
+"""A part of which more runs than this belong to deleted ledgers is written again without them."""
+
+_YIELD_RUNS = 256
+
+
+class IndexMerger:
+    """Rewrites parts. ``upkeep`` is held while parts change places; compaction holds it too. ``is_gone`` names ledgers
+    that are durably deleted."""
+
+    def __init__(
+        self, index: Index, keeper: ManifestKeeper, upkeep: asyncio.Lock, is_gone: Callable[[int], bool]
+    ) -> None:
+        self._index = index
+        self._keeper = keeper
+        self._upkeep = upkeep
+        self._is_gone = is_gone
+        self._unmergeable: set[int] = set()
+        self.merges = 0
+
+    async def merge(self) -> bool:
+        """Merge some neighbouring parts, if that is worth while. False when nothing was done. Raises OSError, but for
+        want of room."""
+        async with self._upkeep:
+            parts = self._index.parts
+            chosen = choose_merge([part.size for part in parts])
+            return chosen is not None and await self._rewrite(parts[chosen[0] : chosen[1]])
+
+    async def purge(self) -> int:
+        """Write the parts again that are full of deleted ledgers' runs; how many were. Raises as :meth:`merge`."""
+        rewritten = 0
+        for part in self._index.parts:
+            async with self._upkeep:
+                if part in self._index.parts and await self._is_full_of_garbage(part):
+                    rewritten += await self._rewrite([part])
+        return rewritten
+
+    async def _is_full_of_garbage(self, part: Part) -> bool:
+        runs = garbage = 0
+        try:
+            async for ledger_id, _ in part.runs():
+                runs += 1
+                garbage += self._is_gone(ledger_id)
+                if runs % _YIELD_RUNS == 0:
+                    await asyncio.sleep(0)
+        except IndexDamagedError as error:
+            self._index.report(error)
+            return False
+        return garbage > runs * GARBAGE_SHARE_MAX
+
+    async def _rewrite(self, old: Sequence[Part]) -> bool:
+        if any(part.part_id in self._unmergeable for part in old):
+            return False
+        try:
+            writer = await self._index.new_part(self._keeper.new_part_id())
+            try:
+                merged = await merge_parts(old, writer, self._is_gone)
+            except BaseException:  # cut short or failed: it is nobody's
+                with contextlib.suppress(OSError):
+                    await writer.abandon()
+                raise
+        except IndexDamagedError as error:
+            # The damaged part stays as it is: what it holds elsewhere can still be read, and nothing is lost twice.
+            self._index.report(error)
+            self._unmergeable.update(part.part_id for part in old if part.path == error.path)
+            return False
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            log.warning("index parts are not merged", reason=str(error))
+            return False
+        try:
+            await self._keeper.replace_parts(old, merged)
+        except BaseException:
+            if merged not in self._index.parts:
+                await merged.retire()
+            raise
+        self.merges += 1
+        return True

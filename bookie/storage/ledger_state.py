@@ -1,0 +1,212 @@
+"""What a bookie knows of a ledger beside its entries, its bytes, and a compact home for very many of them. Pure.
+
+A state is one byte of flags (1 fenced, 2 has a key, 4 deleted), term u32, highest held entry id plus one u64,
+highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that LAC. The same
+bytes stand in index parts; the journal's records about ledgers are at the end of this module.
+
+``highest`` and ``last_add_confirmed`` could be found by reading; they are kept so that an add or a fence of a ledger
+not touched since the start is decided without a disk read. A crash may leave ``highest`` above what is held (it then
+only sends adds the slow way) and never below.
+"""
+
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+from octavo.bookie.index.runs import Run, make_run
+from octavo.protocol.entries import SEALED_BYTES_MIN, header_of, sealed_bytes
+from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
+
+_FIXED = struct.Struct(">BIQQ")
+_FENCED, _HAS_KEY, _DELETED = 1, 2, 4
+
+
+class LedgerState:
+    """One ledger in memory. Mutable; its owner marks it dirty when it changes."""
+
+    __slots__ = (
+        "deleted",
+        "explicit_lac",
+        "fenced",
+        "highest_plus_one",
+        "lac_plus_one",
+        "ledger_id",
+        "ledger_key",
+        "slow_adds",
+        "term",
+        "waiters",
+    )
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.ledger_key: bytes | None = None
+        """None until the first add pins it (a fence pins none, rule F0)."""
+        self.fenced = False
+        self.deleted = False
+        """A tombstone: a late add must not bring a deleted ledger back (rule B5)."""
+        self.term = 0
+        """Room for unbounded ledgers (rule U1)."""
+        self.highest_plus_one = 0
+        self.lac_plus_one = 0
+        self.explicit_lac: bytes | None = None
+        """The sealed explicit LAC with the highest LAC (rule W2)."""
+        self.waiters: Any = None
+        """The storage's: who waits for the LAC to rise. Not part of the state."""
+        self.slow_adds: Any = None
+        """The storage's: adds that wait for the disk, in order. Not part of the state."""
+
+    @property
+    def last_add_confirmed(self) -> int | None:
+        """The highest LAC known; None before any."""
+        return self.lac_plus_one - 1 if self.lac_plus_one else None
+
+    @property
+    def highest(self) -> int | None:
+        """No held entry has a higher id; None when none is held."""
+        return self.highest_plus_one - 1 if self.highest_plus_one else None
+
+    def bury(self) -> None:
+        """Make it the tombstone of a deleted ledger: nothing else is remembered."""
+        self.deleted = True
+        self.fenced = False
+        self.ledger_key = self.explicit_lac = None
+        self.highest_plus_one = self.lac_plus_one = 0
+
+    def encode(self) -> bytes:
+        flags = (
+            (_FENCED if self.fenced else 0)
+            | (_HAS_KEY if self.ledger_key is not None else 0)
+            | (_DELETED if self.deleted else 0)
+        )
+        key, explicit = self.ledger_key or b"", self.explicit_lac or b""
+        return b"%b%c%b%c%b" % (
+            _FIXED.pack(flags, self.term, self.highest_plus_one, self.lac_plus_one),
+            len(key),
+            key,
+            len(explicit),
+            explicit,
+        )
+
+    @classmethod
+    def decode(cls, ledger_id: int, data: bytes) -> "LedgerState":
+        """The inverse of :meth:`encode`, for bytes that have been verified."""
+        state = cls(ledger_id)
+        flags, state.term, state.highest_plus_one, state.lac_plus_one = _FIXED.unpack_from(data)
+        at = _FIXED.size + 1
+        key = data[at : at + data[at - 1]]
+        at += len(key) + 1
+        explicit = data[at : at + data[at - 1]]
+        state.fenced, state.deleted = bool(flags & _FENCED), bool(flags & _DELETED)
+        state.ledger_key = key if flags & _HAS_KEY else None
+        state.explicit_lac = explicit or None
+        return state
+
+
+def is_tombstone(encoded: bytes) -> bool:
+    """Whether an encoded state is that of a deleted ledger."""
+    return bool(encoded[0] & _DELETED)
+
+
+class PackedStates:
+    """Encoded states by ledger id, some 70 bytes each where ids are dense: 64 neighbours share one bytes object."""
+
+    _SHIFT = 6
+    _RECORD = struct.Struct(">BH")
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, bytes] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        """Ledger ids, ascending."""
+        for chunk_id in sorted(self._chunks):
+            for low, _ in self._records(self._chunks[chunk_id]):
+                yield chunk_id << self._SHIFT | low
+
+    def _records(self, chunk: bytes) -> Iterator[tuple[int, bytes]]:
+        at = 0
+        while at < len(chunk):
+            low, length = self._RECORD.unpack_from(chunk, at)
+            at += self._RECORD.size
+            yield low, chunk[at : at + length]
+            at += length
+
+    def get(self, ledger_id: int) -> bytes | None:
+        """The encoded state of a ledger; None for one never heard of."""
+        chunk = self._chunks.get(ledger_id >> self._SHIFT)
+        if chunk is None:
+            return None
+        wanted = ledger_id & (1 << self._SHIFT) - 1
+        return next((state for low, state in self._records(chunk) if low == wanted), None)
+
+    def put(self, ledger_id: int, state: bytes) -> None:
+        chunk_id, wanted = ledger_id >> self._SHIFT, ledger_id & (1 << self._SHIFT) - 1
+        records = dict(self._records(self._chunks.get(chunk_id, b"")))
+        self._count += wanted not in records
+        records[wanted] = state
+        self._chunks[chunk_id] = b"".join(
+            self._RECORD.pack(low, len(records[low])) + records[low] for low in sorted(records)
+        )
+
+
+# --- journal bodies -------------------------------------------------------------------------------------------------
+#
+# ADD           ledger id u64, first id u64, count u32, size u32 of each entry (0: they differ, or ids have gaps),
+# entries
+# LEDGER_KEY    ledger id u64, key (none: says nothing; journaled to learn when all before it is durable)
+# FENCE         ledger id u64
+# EXPLICIT_LAC  ledger id u64, sealed explicit LAC
+# TOMBSTONE     ledger id u64
+
+_ADD_HEAD = struct.Struct(">QQII")
+_LEDGER = struct.Struct(">Q")
+
+
+def encode_add_head(ledger_id: int, run: Run) -> bytes:
+    """What precedes the run's entries in an ADD body. Regular runs are replayed without being walked."""
+    regular = isinstance(run.sizes, int) and isinstance(run.ids, range) and run.ids.step == 1
+    size = run.sizes if regular and isinstance(run.sizes, int) else 0
+    return _ADD_HEAD.pack(ledger_id, run.first, len(run.ids), size)
+
+
+def decode_add(body: bytes) -> tuple[int, Run, int]:
+    """Ledger id, run (its place is ``body``) and highest LAC plus one of an ADD body that the journal has verified.
+
+    Raises :class:`ValueError` or :class:`ProtocolError` for a body that no version of ours has written.
+    """
+    ledger_id, first, count, size = _ADD_HEAD.unpack_from(body)
+    start = _ADD_HEAD.size
+    if not 0 < count <= ENTRIES_PER_FRAME_MAX:
+        raise ValueError(f"an ADD record of {count} entries")
+    if size:
+        if len(body) != start + count * size:
+            raise ValueError("an ADD record's length does not match its entries")
+        run = make_run(range(first, first + count), (size,) * count, body, start)
+        last = header_of(body[len(body) - size :])
+        return ledger_id, run, last.last_add_confirmed_plus_one
+    ids, sizes, lac_plus_one, at = array("Q"), array("I"), 0, start
+    while at < len(body):
+        header = header_of(body[at : at + SEALED_BYTES_MIN])
+        length = sealed_bytes(header)
+        if header.ledger_id != ledger_id or (ids and header.entry_id <= ids[-1]):
+            raise ValueError(f"entry {header.entry_id} of ledger {header.ledger_id} is out of its place")
+        ids.append(header.entry_id)
+        sizes.append(length)
+        lac_plus_one = max(lac_plus_one, header.last_add_confirmed_plus_one)
+        at += length
+    if at != len(body) or len(ids) != count or ids[0] != first:
+        raise ValueError("an ADD record's entries do not fill it")
+    return ledger_id, make_run(ids, sizes, body, start), lac_plus_one
+
+
+def encode_ledger_record(ledger_id: int, rest: bytes = b"") -> bytes:
+    """The body of every other record: the ledger id and what the kind says."""
+    return _LEDGER.pack(ledger_id) + rest
+
+
+def decode_ledger_record(body: bytes) -> tuple[int, bytes]:
+    return _LEDGER.unpack_from(body)[0], body[_LEDGER.size :]

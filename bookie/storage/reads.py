@@ -1,0 +1,318 @@
+"""Reading entries back: from the write cache, from what has been flushed, from the index and the entry logs.
+
+A negative is given only for ids that every layer, consulted in one consistent moment and verified, does not hold.
+Whatever stands in the way of knowing (damage of index or entry, an I/O error, a short file) makes an id *unknown*
+(rule R2).
+"""
+
+import asyncio
+import contextlib
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+import google_crc32c
+import structlog
+from octavo.bookie.entrylog.logs import EntryLogs
+from octavo.bookie.index.index import Index, Lookup, gaps_between
+from octavo.bookie.index.runs import Run, merge_runs, ranges_of, sizes_between, slice_entries, span
+from octavo.bookie.storage.cache import WriteCache
+from octavo.bookie.storage.checkpoint import Checkpointer
+from octavo.protocol.entries import RESIDUE
+from octavo.protocol.errors import BookieStorageError
+
+log = structlog.get_logger()
+
+_IDENTITY = struct.Struct(">8xQQ")
+"""Ledger id and entry id in the header of a sealed entry."""
+
+_SPARSE = 16
+"""Where fewer than one in so many of a stretch's bytes are wanted, they are read one by one."""
+
+_REPORTED_MAX = 10_000
+"""Damaged places remembered so that each is logged once."""
+
+_LIST_IDS = 1 << 20
+"""Ids looked up at a time when the entries of a ledger are listed."""
+
+_LAC_ENTRIES_TRIED = 16
+"""Damaged entries stepped over in search of the one that carries the LAC; a lower LAC is safe, only slower."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Every id asked for in ``first..last_covered`` is in ``entries``, in an interval of ``unknown``, or absent."""
+
+    first: int
+    last_covered: int
+    entries: list[bytes]
+    unknown: list[tuple[int, int]]
+
+
+class Selection(NamedTuple):
+    """Entries wanted of one run, by position."""
+
+    run: Run
+    positions: Sequence[int]
+
+
+class _Reads:
+    """Reads that began in one period. ``over``: done when the period has passed and the last of them has ended."""
+
+    __slots__ = ("over", "running")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.over: asyncio.Future[None] | None = None
+
+
+class EntryReader:
+    """Looks ids up in all layers, newest first, and reads their bytes."""
+
+    def __init__(self, cache: WriteCache, checkpointer: Checkpointer, index: Index, logs: EntryLogs) -> None:
+        self._cache = cache
+        self._checkpointer = checkpointer
+        self._index = index
+        self._logs = logs
+        self._reported: set[tuple[Path, int]] = set()
+        self._reads = _Reads()
+        self.entries_damaged = 0
+
+    @contextlib.contextmanager
+    def places_kept(self) -> Iterator[None]:
+        """Inside the block, places that are looked up can be read: no log is removed before the block is left."""
+        reads = self._reads
+        reads.running += 1
+        try:
+            yield
+        finally:
+            reads.running -= 1
+            if not reads.running and reads.over is not None and not reads.over.done():
+                reads.over.set_result(None)
+
+    async def quiesce(self) -> None:
+        """Returns once every block of :meth:`places_kept` that has been entered before the call is left. One caller at
+        a time."""
+        reads, self._reads = self._reads, _Reads()
+        if reads.running:
+            reads.over = asyncio.get_running_loop().create_future()
+            await reads.over
+
+    def memory_runs(self, ledger_id: int, first: int, last: int) -> list[Run]:
+        """What the layers above the index hold of an interval."""
+        found: list[Run] = []
+        for run_map in (*self._cache.layers(ledger_id), *self._checkpointer.layers(ledger_id)):
+            runs = run_map.between(first, last)
+            if runs:
+                found = list(merge_runs(runs, found)) if found else runs
+        return found
+
+    async def lookup(self, ledger_id: int, first: int, last: int, wanted: int | None = None) -> Lookup:
+        """The runs of all layers. With ``wanted``, the index is spared if memory holds that many ids (all of them)."""
+        runs = self.memory_runs(ledger_id, first, last)
+        if wanted is not None and sum(len(run.ids) for run in runs) == wanted:
+            return Lookup(runs, [])
+        # No await stands between the line above and the moment in which the index fixes its list of parts: a checkpoint
+        # that moved runs from one to the other in between would hide them from both.
+        return await self._index.lookup(ledger_id, first, last, runs)
+
+    async def read(
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        *,
+        highest: int | None,
+        stripe: tuple[int, Sequence[int]],
+        entries_max: int,
+        bytes_max: int,
+        in_doubt: bool = False,
+    ) -> ReadResult:
+        """See ``Storage.read``. No id above ``highest`` is held. ``in_doubt``: what is not held may have been lost, so
+        it is unknown (rule B4)."""
+        if highest is None or first > highest:
+            return ReadResult(first, last, [], [(first, last)] if in_doubt else [])
+        with self.places_kept():
+            return await self._read(
+                ledger_id, first, last, highest=highest, stripe=stripe,
+                entries_max=entries_max, bytes_max=bytes_max, in_doubt=in_doubt,
+            )  # fmt: skip
+
+    async def _read(
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        *,
+        highest: int,
+        stripe: tuple[int, Sequence[int]],
+        entries_max: int,
+        bytes_max: int,
+        in_doubt: bool,
+    ) -> ReadResult:
+        modulus, residues = stripe
+        window_last = min(last, highest, first + -(-entries_max * modulus // len(residues)) - 1)
+        wanted = window_last - first + 1 if modulus == 1 else None
+        lookup = await self.lookup(ledger_id, first, window_last, wanted)
+        last_covered = last if window_last >= highest else window_last
+        selections: list[Selection] = []
+        for run in lookup.runs:
+            positions = _positions(run, modulus, residues)
+            allowed = _affordable(run, positions, entries_max, bytes_max, not selections)
+            entries_max -= allowed
+            bytes_max -= (
+                sum(run.sizes[at] for at in positions[:allowed])
+                if not isinstance(run.sizes, int)
+                else (allowed * run.sizes)
+            )
+            if allowed:
+                selections.append(Selection(run, positions[:allowed]))
+            if allowed < len(positions):
+                last_covered = run.ids[positions[allowed]] - 1
+                break
+        entries: list[bytes] = []
+        unknown = [(low, min(high, last_covered)) for low, high in lookup.unknown if low <= last_covered]
+        if in_doubt:
+            unknown += [
+                gap for gap in gaps_between(lookup.runs, first, last_covered) if _names_any(*gap, modulus, residues)
+            ]
+        for selection in selections:
+            found = await self.fetch(ledger_id, selection)
+            if None in found:
+                ids = [selection.run.ids[at] for at in selection.positions]
+                unknown += [(entry_id, entry_id) for entry_id, sealed in zip(ids, found, strict=True) if sealed is None]
+                entries += [sealed for sealed in found if sealed is not None]
+            else:
+                entries += found  # type: ignore[arg-type]  # no None among them
+        return ReadResult(first, last_covered, entries, _joined(unknown))
+
+    async def fetch(self, ledger_id: int, selection: Selection) -> list[bytes | None]:
+        """The sealed entries selected, None for each that is damaged or cannot be read."""
+        run, positions = selection
+        if not positions:
+            return []
+        start, stop = positions[0], positions[-1] + 1
+        if isinstance(run.place, bytes):
+            entries = slice_entries(run.place, span(run, 0, start).size + run.offset, sizes_between(run, start, stop))
+            return list(entries) if len(entries) == len(positions) else [entries[at - start] for at in positions]
+        if stop - start > _SPARSE * len(positions):
+            scattered: list[bytes | None] = []
+            for at in positions:
+                scattered += await self._read_stretch(ledger_id, run, at, at + 1)
+            return scattered
+        stretch = await self._read_stretch(ledger_id, run, start, stop)
+        return stretch if len(stretch) == len(positions) else [stretch[at - start] for at in positions]
+
+    async def _read_stretch(self, ledger_id: int, run: Run, start: int, stop: int) -> list[bytes | None]:
+        """Adjacent entries of a run in an entry log: one read, sliced and verified."""
+        assert isinstance(run.place, int)
+        offset, size = span(run, start, stop)
+        sizes = sizes_between(run, start, stop)
+        try:
+            data = await self._logs.read(run.place, offset, size)
+        except OSError as error:
+            self.report(run.place, offset, stop - start, f"cannot be read: {error}")
+            return [None] * (stop - start)
+        entries = slice_entries(data, 0, sizes)
+        if len(data) == size and set(map(google_crc32c.value, entries)) == {RESIDUE}:
+            ledger_ids, entry_ids = zip(*map(_IDENTITY.unpack_from, entries), strict=True)
+            if set(ledger_ids) == {ledger_id} and all(map(int.__eq__, entry_ids, run.ids[start:stop])):
+                return list(entries)
+        verified: list[bytes | None] = []
+        for sealed, expected, entry_id in zip(entries, sizes, run.ids[start:stop], strict=True):
+            intact = (
+                len(sealed) == expected
+                and google_crc32c.value(sealed) == RESIDUE
+                and _IDENTITY.unpack_from(sealed) == (ledger_id, entry_id)
+            )
+            if not intact:
+                self.report(run.place, offset, 1, f"ledger {ledger_id} entry {entry_id} does not verify")
+            verified.append(sealed if intact else None)
+            offset += expected
+        return verified
+
+    def report(self, log_id: int, offset: int, count: int, what: str) -> None:
+        """Count damage of so many entries, and log it, the first time that it is met at this place."""
+        place = (self._logs.path(log_id), offset)
+        if place not in self._reported and len(self._reported) < _REPORTED_MAX:
+            self._reported.add(place)
+            self.entries_damaged += count
+            log.error("entry unreadable", path=str(place[0]), offset=offset, reason=what)
+
+    async def highest_entry(self, ledger_id: int, highest: int | None) -> bytes | None:
+        """The intact entry with the highest id, which carries the highest LAC; a lower one where some are damaged."""
+        with self.places_kept():
+            return await self._highest_entry(ledger_id, highest)
+
+    async def _highest_entry(self, ledger_id: int, highest: int | None) -> bytes | None:
+        width, last, tried = 64, highest, 0
+        while last is not None and last >= 0:
+            first = max(0, last - width + 1)
+            for run in reversed((await self.lookup(ledger_id, first, last)).runs):
+                for at in reversed(range(len(run.ids))):
+                    sealed = (await self.fetch(ledger_id, Selection(run, (at,))))[0]
+                    tried += 1
+                    if sealed is not None or tried >= _LAC_ENTRIES_TRIED:
+                        return sealed
+            last, width = first - 1, width * 64
+        return None
+
+    async def ranges(self, ledger_id: int, highest: int | None) -> list[tuple[int, int]]:
+        """The ids held, as maximal intervals. Raises :class:`BookieStorageError` where that cannot be told."""
+        found: list[tuple[int, int]] = []
+        first, width = 0, _LIST_IDS
+        while highest is not None and first <= highest:
+            last = min(highest, first + width - 1)
+            lookup = await self.lookup(ledger_id, first, last)
+            if lookup.unknown:
+                raise BookieStorageError(
+                    f"ledger {ledger_id}: the index is damaged for entries {lookup.unknown[0][0]} to "
+                    f"{lookup.unknown[-1][1]}; copy the ledger from its other bookies",
+                    may_have_happened=False,
+                )
+            for low, high in ranges_of(lookup.runs):
+                if found and found[-1][1] + 1 == low:
+                    found[-1] = (found[-1][0], high)
+                else:
+                    found.append((low, high))
+            first, width = last + 1, _LIST_IDS if lookup.runs else width * 2
+        return found
+
+
+def _names_any(first: int, last: int, modulus: int, residues: Sequence[int]) -> bool:
+    """Whether an id of ``first..last`` was asked for."""
+    return last - first + 1 >= modulus or any(entry_id % modulus in residues for entry_id in range(first, last + 1))
+
+
+def _positions(run: Run, modulus: int, residues: Sequence[int]) -> Sequence[int]:
+    if modulus == 1:
+        return range(len(run.ids))
+    named = frozenset(residues)
+    chosen = [at for at, entry_id in enumerate(run.ids) if entry_id % modulus in named]
+    return range(len(run.ids)) if len(chosen) == len(run.ids) else chosen
+
+
+def _affordable(run: Run, positions: Sequence[int], entries_max: int, bytes_max: int, first_of_all: bool) -> int:
+    """How many of the positions fit the limits; one at least if nothing has been taken yet."""
+    count = min(len(positions), entries_max)
+    if not count:
+        return 0
+    if isinstance(run.sizes, int):
+        count = min(count, max(0, bytes_max) // run.sizes)
+    else:
+        count = bisect_right(list(accumulate(run.sizes[at] for at in positions[:count])), bytes_max)
+    return max(count, 1) if first_of_all else count
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+        else:
+            joined.append((low, high))
+    return joined

@@ -1,0 +1,85 @@
+"""Brings what the journal holds back into memory at a start."""
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+from octavo.bookie.index.runs import run_bytes
+from octavo.bookie.journal.journal import Journal, RecordKind
+from octavo.bookie.storage.cache import WriteCache
+from octavo.bookie.storage.ledger_state import LedgerState, decode_add, decode_ledger_record
+from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac
+from octavo.protocol.entries import header_of
+from octavo.protocol.errors import BookieStorageError, OctavoError
+
+log = structlog.get_logger()
+
+
+class JournalUnreadableError(BookieStorageError):
+    """The disk failed to read a part of the journal; another attempt may get it."""
+
+
+async def replay_journal(
+    journal: Journal,
+    cache: WriteCache,
+    ledgers: LedgerTable,
+    *,
+    changed: Callable[[LedgerState], None],
+    flush: Callable[[], Awaitable[None]],
+    unreadable_is_lost: bool,
+) -> None:
+    """Put every record into cache and ledger states. ``changed`` is told of every ledger, ``flush`` is called when the
+    cache is full. Damage is logged and is in ``journal.corruption``.
+
+    What the disk fails to read is not lost yet, but would be with the journal's trimming after this start: only a
+    bookie that doubts everything anyway goes on without it (``unreadable_is_lost``).
+
+    Raises :class:`JournalUnreadableError`, :class:`BookieStorageError` for a record that verifies and makes no sense,
+    OSError.
+    """
+    records = 0
+    async for kind, body, position in journal.replay():
+        try:
+            ledger = _replay_record(kind, body, cache, ledgers)
+        except (ValueError, OctavoError) as error:
+            raise BookieStorageError(
+                f"the journal record before {position} verifies but makes no sense: {error}"
+            ) from error
+        if ledger is not None:
+            changed(ledger)
+        records += 1
+        if cache.is_full:
+            await flush()
+    unreadable = [place for place in journal.corruption if place.unreadable]
+    if unreadable and not unreadable_is_lost:
+        more = f", and {len(unreadable) - 1} more places" if len(unreadable) > 1 else ""
+        raise JournalUnreadableError(f"{unreadable[0].path}, offset {unreadable[0].offset}: cannot be read{more}")
+    for place in journal.corruption:
+        log.error("journal damaged", path=str(place.path), offset=place.offset, reason=place.what)
+    log.info("journal replayed", records=records)
+
+
+def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: LedgerTable) -> LedgerState | None:
+    if kind is RecordKind.ADD:
+        ledger_id, run, lac_plus_one = decode_add(body)
+        ledger = ledgers.get(ledger_id)
+        if ledger.deleted:
+            return None
+        cache.put(ledger_id, run, run_bytes(run))
+        ledger.highest_plus_one = max(ledger.highest_plus_one, run.last + 1)
+        ledger.lac_plus_one = max(ledger.lac_plus_one, lac_plus_one)
+        return ledger
+    ledger_id, rest = decode_ledger_record(body)
+    if kind is RecordKind.LEDGER_KEY and not rest:
+        return None  # a barrier
+    ledger = ledgers.get(ledger_id)
+    if kind is RecordKind.TOMBSTONE:
+        ledger.bury()
+    elif ledger.deleted:
+        return None  # the deletion was checkpointed, and this is from before it
+    elif kind is RecordKind.LEDGER_KEY:
+        ledger.ledger_key = rest
+    elif kind is RecordKind.FENCE:
+        ledger.fenced = True
+    else:
+        apply_explicit_lac(ledger, rest, header_of(rest).entry_id)
+    return ledger

@@ -1,0 +1,69 @@
+"""What a storage can be told, and what it tells of itself."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from octavo.bookie.journal.journal import JournalSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """Sizes in bytes, times in seconds."""
+
+    cache_bytes_max: int = 64 * 1024 * 1024
+    """A generation of the write cache; there are two, and as much again may wait for the journal."""
+    entry_log_bytes: int = 1024 * 1024 * 1024
+    """Size at which the next entry log is begun: compaction rewrites one at a time."""
+    checkpoint_journal_bytes: int = 512 * 1024 * 1024
+    """Journal bytes after which a checkpoint is taken: bounds the replay at a start."""
+    checkpoint_seconds: float = 60.0
+    """Longest time between a change and the checkpoint that covers it."""
+    checkpoint_ledgers: int = 65_536
+    """Changed ledgers after which a checkpoint is taken: bounds the states held as objects."""
+    index_cache_bytes: int = 32 * 1024 * 1024
+    ledgers_hot_max: int = 65_536
+    journal_segment_bytes: int = 64 * 1024 * 1024
+    journal: JournalSettings | None = field(default=None)
+    """All settings of the journal; None: the defaults with ``journal_segment_bytes``."""
+
+
+class LacView(NamedTuple):
+    """What a bookie knows of a ledger's end, without a look at the disk."""
+
+    known: bool
+    """It has heard of the ledger."""
+    fenced: bool
+    last_add_confirmed: int | None
+    explicit: bytes | None
+    """The sealed explicit LAC, if there is one."""
+    in_doubt: bool
+    """Something of the ledger may have been lost here: the LAC is only a hint (rule B4)."""
+
+
+class StorageStatistics(NamedTuple):
+    """Counts since the start, and sizes of this moment, in bytes."""
+
+    ledgers: int
+    cache_bytes: int
+    journal_bytes: int
+    """Journaled since the last checkpoint's mark."""
+    journal_pending_bytes: int
+    log_bytes: int
+    entry_logs: int
+    index_parts: int
+    index_cache_bytes: int
+    checkpoints: int
+    merges: int
+    entries_damaged: int
+    index_damage_seen: int
+    duplicates_refused: int
+    logs_compacted: int
+    logs_kept_damaged: int
+    """Entry logs that compaction left as they are because something in them, or of what the index says of them, is
+    damaged."""
+    compaction_bytes_copied: int
+    compaction_bytes_freed: int
+    scrub_rounds: int
+    bytes_scrubbed: int
+    disk_full_met: int
+    """Times that a write found no room and waited for some."""

@@ -1,0 +1,1 @@
+"""Work in the background: garbage collection, compaction, scrubbing, the watch over free space."""

@@ -1,0 +1,1 @@
+"""Choosing the bookies of an ensemble."""

@@ -1,0 +1,298 @@
+"""Keeps a reader's view of a ledger that is not closed moving: watches its metadata, and polls bookies for a higher
+LAC.
+
+Who is polled
+=============
+
+A bookie learns the writer's LAC from the entries it is sent, and from the explicit LAC that goes to everybody once the
+writer is idle. ``E - Qw + 1`` bookies include a member of every write set, so one of them has heard whatever any
+has heard. One more is polled, so that one slow or dead bookie holds nobody up: ``min(E, E - Qw + 2)`` *slots*, each
+with a bookie of the last fragment of its own, the preferred ones first. A bookie that fails is blamed, and its slot
+takes another.
+
+A poll waits at the bookie (up to ``long_poll_seconds``), and only while somebody waits here: a follower that is
+idle costs some requests a minute, a reader without a follower none.
+
+Entries come along
+==================
+
+If every bookie holds every entry, the first slot's bookie sends the next entries along, so that following costs one
+round trip. In a striped ledger every slot's bookie sends the first few of those it has: one of them has the next
+entry, and where more have come they are read in the ordinary way. Whoever waits is told at once of an answer that
+brings the next entry; of one that only says that there is one, after a moment in which the others may bring it.
+
+What the metadata say
+=====================
+
+They are watched. They are also read again whenever a poll ends without news (rule R5): a watch may be late, and a
+bookie that is fenced, refuses, or hears nothing for long may not be the writer's any more. The last fragment's
+ensemble is the one that is polled, from the step on in which a new one becomes known, whoever read it.
+
+A bookie that answers early without news (the ledger is fenced) is asked again after a growing pause.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from octavo.client.read.lac import LacAsker, Polled
+from octavo.client.read.ledger_view import LedgerView
+from octavo.client.read.range_read import ReplicaReader
+from octavo.metadata.model import Fragment, LedgerMetadata
+from octavo.metadata.store import MetadataStore, Versioned
+from octavo.protocol.entries import Entry
+from octavo.protocol.errors import (
+    ClientClosedError,
+    InternalError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    OctavoError,
+)
+from octavo.protocol.ids import BookieId
+from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
+from octavo.protocol.quorums import Quorums
+
+_PAUSE_SECONDS_MIN = 0.05
+"""First pause after a poll that failed or brought no news; doubles up to the maximum."""
+
+_PAUSE_SECONDS_MAX = 2.0
+"""Longest such pause: what a follower may lag behind a bookie that has come back."""
+
+_EARLY = 0.5
+"""A poll that ends without news before this share of its time was not held by the bookie."""
+
+_STRIPED_ENTRIES_MAX = 8
+"""Entries that each bookie of a striped ledger sends along: enough for adds that come one by one, and little waste for
+those that come by the thousand, of which every bookie has only some."""
+
+_BRINGER_SECONDS = 0.002
+"""How long the news that there is another entry wait for the entry: some round trips."""
+
+
+class LedgerTail:
+    """See the module. One supervisor task from :meth:`start` to the ledger's close, its deletion, or :meth:`close`."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        view: LedgerView,
+        quorums: Quorums,
+        replicas: ReplicaReader,
+        asker: LacAsker,
+        draw: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._quorums = quorums
+        self._replicas = replicas
+        self._asker = asker
+        self._draw = draw
+        self._loop = asyncio.get_running_loop()
+        self._supervisor: asyncio.Task[None] | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._slots: list[asyncio.Task[None]] = []
+        self._polled: dict[object, BookieId] = {}
+        self._fragment: Fragment = view.metadata.last_fragment
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._wanted = asyncio.Event()
+        self._doubted = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._notify_timer: asyncio.TimerHandle | None = None
+        self._brought: list[Entry] = []
+        self._failure: OctavoError | None = None
+
+    # --- what readers do with it ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Watch and poll from now on."""
+        self._supervisor = self._loop.create_task(self._supervise())
+
+    async def close(self) -> None:
+        """Stop; whoever waits gets :class:`ClientClosedError`."""
+        self._end(ClientClosedError(f"the reader of ledger {self._view.metadata.ledger_id} is closed"))
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait([self._supervisor])
+
+    def adopt(self, ledger: Versioned[LedgerMetadata]) -> bool:
+        """Metadata were read, by whomever; gives whether they are news. Every reader's reading comes through here, so
+        that the polls move on with it."""
+        if not self._view.on_metadata(*ledger):
+            return False
+        moved = self._view.metadata.last_fragment.bookies != self._fragment.bookies
+        if self._view.closed:
+            self._ended.set()
+        elif moved and self._group is not None and not self._ended.is_set():
+            # The old ensemble learns nothing more (rule R5).
+            self._stop_slots()
+            self._start_slots(self._group)
+        self.notify()
+        return True
+
+    def notify(self) -> None:
+        """The view has changed: let whoever waits look at it."""
+        if self._notify_timer is not None:
+            self._notify_timer.cancel()
+            self._notify_timer = None
+        waiters, self._waiters = self._waiters, set()
+        self._wanted.clear()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_change(self) -> None:
+        """Return when the view has changed. Raises what ended the tail: closed, the ledger deleted, its metadata
+        unreadable. Look at the view before every call."""
+        if self._failure is not None:
+            raise type(self._failure)(self._failure.message)
+        waiter = self._loop.create_future()
+        self._waiters.add(waiter)
+        self._wanted.set()
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+            if not self._waiters:
+                self._wanted.clear()
+        if self._failure is not None:
+            raise type(self._failure)(self._failure.message)
+
+    def brought_from(self, first: int, last: int) -> list[Entry]:
+        """Entries ``first..last`` or a beginning of them, if the latest poll brought them along."""
+        brought = self._brought
+        if not brought or not brought[0].entry_id <= first <= brought[-1].entry_id:
+            return []
+        start = brought[0].entry_id
+        return brought[first - start : last + 1 - start]
+
+    # --- the supervisor ------------------------------------------------------------------------------------------
+
+    async def _supervise(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                self._start_slots(group)
+                others = [
+                    group.create_task(self._carry_on(self._watch())),
+                    group.create_task(self._carry_on(self._read_again_when_doubted())),
+                ]
+                await self._ended.wait()
+                for task in others:
+                    task.cancel()
+                self._stop_slots()
+        finally:
+            if self._notify_timer is not None:
+                self._notify_timer.cancel()
+
+    async def _carry_on(self, work: Coroutine[None, None, None]) -> None:
+        """Do what does not end by itself; if it fails the tail ends, and whoever waits is told why."""
+        try:
+            await work
+        except OctavoError as error:
+            self._end(error)
+        except Exception as error:
+            failure = InternalError(f"following ledger {self._view.metadata.ledger_id} failed: {error!r}")
+            failure.__cause__ = error
+            self._end(failure)
+
+    def _end(self, error: OctavoError) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._ended.set()
+        self.notify()
+
+    def _start_slots(self, group: asyncio.TaskGroup) -> None:
+        self._fragment = self._view.metadata.last_fragment
+        size, write_quorum = self._quorums.ensemble_size, self._quorums.write_quorum
+        count = min(size, size - write_quorum + 2)
+        self._slots = [group.create_task(self._carry_on(self._run_slot(slot))) for slot in range(count)]
+
+    def _stop_slots(self) -> None:
+        for task in self._slots:
+            task.cancel()
+        self._slots = []
+
+    async def _watch(self) -> None:
+        """Follow the metadata until cancelled. Raises :class:`NoSuchLedgerError` when the ledger is deleted."""
+        ledger_id = self._view.metadata.ledger_id
+        async with self._store.watch_ledger(ledger_id) as watch:
+            async for versioned in watch:
+                if versioned is None:
+                    raise NoSuchLedgerError(f"ledger {ledger_id} has been deleted")
+                self.adopt(versioned)
+
+    async def _read_again_when_doubted(self) -> None:
+        """Read the metadata each time a poll gave reason to. Raises as :meth:`_watch`."""
+        while True:
+            await self._doubted.wait()
+            self._doubted.clear()
+            try:
+                self.adopt(await self._store.read_ledger(self._view.metadata.ledger_id))
+            except MetadataUnavailableError:
+                # The watch goes on trying, and so does the next poll.
+                continue
+
+    # --- one slot ------------------------------------------------------------------------------------------------
+
+    async def _run_slot(self, slot: int) -> None:
+        barren = 0
+        while True:
+            await self._wanted.wait()
+            if barren:
+                await asyncio.sleep(self._pause_seconds(barren))
+                await self._wanted.wait()
+            barren = 0 if await self._poll(slot) else barren + 1
+
+    async def _poll(self, slot: int) -> bool:
+        """One long poll. Gives whether it brought news or was held to its end; otherwise the next one should not
+        follow at once."""
+        bookie_id = self._choose()
+        poll = object()
+        self._polled[poll] = bookie_id
+        wait_seconds = self._replicas.options.long_poll_seconds
+        started_at = self._loop.time()
+        try:
+            polled = await self._asker.poll(
+                bookie_id,
+                above=self._view.readable_end,
+                wait_seconds=wait_seconds,
+                entries_max=self._entries_wanted(slot),
+            )
+        except ClientClosedError:
+            raise
+        except OctavoError:
+            self._replicas.blame.blame(bookie_id)
+            self._doubted.set()
+            return False
+        finally:
+            del self._polled[poll]
+        if polled.news:
+            self._take(polled)
+            return True
+        self._doubted.set()
+        return self._loop.time() - started_at >= wait_seconds * _EARLY
+
+    def _entries_wanted(self, slot: int) -> int:
+        if self._quorums.striped:
+            return _STRIPED_ENTRIES_MAX
+        return ENTRIES_PER_FRAME_MAX if slot == 0 else 0
+
+    def _take(self, polled: Polled) -> None:
+        """Pass the news on: now, or once another bookie has had the time to bring the entry."""
+        if polled.entries:
+            self._brought = polled.entries
+        if polled.entries or not self._polled:
+            self.notify()
+        elif self._notify_timer is None and self._waiters:
+            self._notify_timer = self._loop.call_later(_BRINGER_SECONDS, self.notify)
+
+    def _choose(self) -> BookieId:
+        """The preferred bookie that no other slot polls."""
+        bookies = self._view.metadata.last_fragment.bookies
+        taken = set(self._polled.values())
+        order = [bookies[position] for position in self._replicas.preference(bookies)]
+        return next((bookie_id for bookie_id in order if bookie_id not in taken), order[0])
+
+    def _pause_seconds(self, barren: int) -> float:
+        longest = min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS_MIN * 2.0 ** min(barren - 1, 16))
+        return longest * (0.5 + self._draw() / 2)

@@ -1,0 +1,150 @@
+"""Asks bookies for the last add confirmed of a ledger without disturbing its writer (rule R3).
+
+Bookies are believed only what the writer sealed: an explicit LAC, or an entry with the LAC in its header.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from octavo.client.read.ledger_view import LedgerView
+from octavo.client.read.range_read import ReplicaReader
+from octavo.protocol.entries import Entry, Opener
+from octavo.protocol.errors import BookieUnavailableError, DigestMismatchError, OctavoError, QuorumLostError
+from octavo.protocol.ids import BookieId
+from octavo.protocol.limits import FRAME_PAYLOAD_BYTES_TARGET
+from octavo.protocol.messages import LacAnswer, ReadFlag, ReadLac
+from octavo.protocol.quorums import Quorums
+
+
+class Polled(NamedTuple):
+    """What one long poll brought."""
+
+    news: bool
+    """A LAC above the one asked about."""
+    fenced: bool
+    """The ledger is being recovered, or has been: the metadata tell more."""
+    entries: list[Entry]
+    """The first entries above the one asked about, verified, ids consecutive; empty if they were not asked for or are
+    not held there."""
+
+
+class LacAsker:
+    """Asks for one ledger, and tells its view what was learnt. ``on_change`` is called when the LAC moved."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaReader,
+        opener: Opener,
+        view: LedgerView,
+        quorums: Quorums,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._replicas = replicas
+        self._opener = opener
+        self._view = view
+        self._quorums = quorums
+        self._on_change = on_change
+
+    async def ask_ensemble(self) -> None:
+        """Ask every bookie of the last fragment; return once the answers cover every write set or nobody is left to
+        ask.
+
+        Raises :class:`QuorumLostError`, naming each bookie and its answer, when nobody answered. With fewer answers
+        than coverage the LAC may be lower than another reader's, and is still one: entries up to it are acknowledged.
+        """
+        bookies = self._view.metadata.last_fragment.bookies
+        failures: dict[BookieId, str] = {}
+        answered_mask = 0
+        tasks: list[asyncio.Task[None]] = []
+
+        async def ask_one(position: int) -> None:
+            nonlocal answered_mask
+            try:
+                await self.ask(bookies[position])
+            except OctavoError as error:
+                failures[bookies[position]] = error.message or type(error).__name__
+                self._replicas.blame.blame(bookies[position])
+                return
+            answered_mask |= 1 << position
+            if self._quorums.covers_every_write_set(answered_mask):
+                for task in tasks:
+                    task.cancel()
+
+        async with asyncio.TaskGroup() as group:
+            tasks.extend(group.create_task(ask_one(position)) for position in range(len(bookies)))
+        if not answered_mask:
+            answers = "; ".join(f"bookie {bookie_id}: {failures.get(bookie_id, 'no answer')}" for bookie_id in bookies)
+            raise QuorumLostError(
+                f"ledger {self._view.metadata.ledger_id}: none of its bookies tells the last add confirmed: {answers}",
+                may_have_happened=False,
+            )
+
+    async def ask(self, bookie_id: BookieId) -> None:
+        """Ask one bookie what it knows now. Raises :class:`OctavoError`."""
+        answer = await self._request(bookie_id, above=None, wait_seconds=0.0, entries_max=0)
+        if self._absorb(answer, bookie_id)[1]:
+            self._on_change()
+
+    async def poll(self, bookie_id: BookieId, *, above: int, wait_seconds: float, entries_max: int) -> Polled:
+        """Let one bookie answer once it knows a LAC over ``above`` (-1 for none), or the ledger is fenced, or the time
+        is over; with up to ``entries_max`` entries from ``above + 1`` on.
+
+        The view learns of it at once, ``on_change`` is left to the caller. Raises :class:`OctavoError`.
+        """
+        answer = await self._request(bookie_id, above=above, wait_seconds=wait_seconds, entries_max=entries_max)
+        entries: list[Entry] = []
+        if answer.entries:
+            entries = _from_on(self._replicas.open_entries(answer.entries)[0], above + 1)
+        highest, _ = self._absorb(answer, bookie_id)
+        return Polled(highest > above, answer.fenced, entries)
+
+    async def _request(
+        self, bookie_id: BookieId, *, above: int | None, wait_seconds: float, entries_max: int
+    ) -> LacAnswer:
+        options = self._replicas.options
+        request = ReadLac(
+            self._view.metadata.ledger_id,
+            b"",
+            ReadFlag.NONE,
+            0,
+            None if above is None or above < 0 else above,
+            int(wait_seconds * 1000),
+            entries_max,
+            FRAME_PAYLOAD_BYTES_TARGET if entries_max else 0,
+        )
+        connection = self._replicas.pool.get(bookie_id)
+        answer = await connection.request(request, timeout_seconds=wait_seconds + options.request_timeout_seconds)
+        if not isinstance(answer, LacAnswer):
+            raise BookieUnavailableError(
+                f"bookie {bookie_id} answered {type(answer).__name__} to a question for its LAC"
+            )
+        return answer
+
+    def _absorb(self, answer: LacAnswer, bookie_id: BookieId) -> tuple[int, bool]:
+        """Tell the view what the answer vouches for; gives the highest LAC in it, -1 for none, and whether the view's
+        has moved."""
+        highest = -1
+        moved = False
+        try:
+            if answer.explicit is not None:
+                confirmed, length = self._opener.open_last_add_confirmed(answer.explicit)
+                moved |= self._view.on_last_add_confirmed(confirmed, length)
+                highest = max(highest, -1 if confirmed is None else confirmed)
+            if answer.entry is not None:
+                entry = self._opener.open(answer.entry)
+                moved |= self._view.on_entries([entry])
+                highest = max(highest, -1 if entry.last_add_confirmed is None else entry.last_add_confirmed)
+        except DigestMismatchError:
+            self._replicas.blame.blame(bookie_id)
+        return highest, moved
+
+
+def _from_on(entries: list[Entry], first: int) -> list[Entry]:
+    """The consecutive entries that begin with ``first``."""
+    if not entries or entries[0].entry_id != first:
+        return []
+    if entries[-1].entry_id - first == len(entries) - 1:
+        return entries
+    return [entry for at, entry in enumerate(entries) if entry.entry_id == first + at]

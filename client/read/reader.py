@@ -1,0 +1,460 @@
+"""A ledger as its readers see it: ordered entries up to the last add confirmed, whichever bookies are up.
+
+Ranges are cut into *chunks* of about ``FRAME_PAYLOAD_BYTES_TARGET`` bytes within one fragment; each is one read plan
+(:mod:`octavo.client.read.plan`). Iterating keeps several chunks under way, so bookies, network and application work
+at the same time; per entry it costs one step of a generator.
+
+When every replica has answered and an entry is still missing, the metadata are read again and the read is tried again
+(rule R5); while a bookie could not be reached that goes on until ``read_quorum_timeout_seconds`` are over. Then
+an entry at or below the readable end is a :class:`QuorumLostError` that names each bookie and its answer.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple, Self
+
+from octavo.client.options import ClientOptions
+from octavo.client.read.follow import LedgerTail
+from octavo.client.read.lac import LacAsker
+from octavo.client.read.ledger_view import LedgerView
+from octavo.client.read.plan import Segment, VerdictKind
+from octavo.client.read.range_read import BlameList, RangeRead, ReplicaReader, absences, describe_missing
+from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.store import MetadataStore, Versioned
+from octavo.protocol.entries import OVERHEAD_BYTES_MAX, Entry, LedgerSecrets, Opener
+from octavo.protocol.errors import (
+    ClientClosedError,
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    NoSuchEntryError,
+    OctavoTimeoutError,
+    QuorumLostError,
+)
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
+from octavo.protocol.quorums import Quorums
+
+_ENTRY_BYTES_GUESS = 1024
+"""Payload of an entry where nothing is known yet; only the first chunks of an open ledger are cut by it."""
+
+_RETRY_SECONDS_MIN = 0.05
+_RETRY_SECONDS_MAX = 1.0
+"""Pauses between rounds while bookies are out of reach: doubling, so that a short break costs little more than
+itself."""
+
+
+class EntryBatch(NamedTuple):
+    """Consecutive entries as they arrived, and which bookies gave them."""
+
+    entries: Sequence[Entry]
+    """At least one, in order; as :class:`EntryColumns` where they arrived as one ordinary answer."""
+    sources: Sequence[tuple[BookieId, Sequence[Entry]]]
+    """What each answer brought; an entry may be in several, with the same bytes."""
+
+    def bookies(self) -> list[BookieId]:
+        """A bookie that gave it, for each of :attr:`entries`."""
+        if len(self.sources) == 1:
+            return [self.sources[0][0]] * len(self.entries)
+        given = {entry.entry_id: bookie_id for bookie_id, entries in self.sources for entry in entries}
+        return [given[entry.entry_id] for entry in self.entries]
+
+
+class LedgerReader:
+    """Reads one ledger. Made by ``Client.open_ledger``; use it as an async context manager, or :meth:`close` it.
+
+    Every method may be called from any task of the loop. After :meth:`close` they raise :class:`ClientClosedError`.
+    """
+
+    def __init__(
+        self,
+        ledger: Versioned[LedgerMetadata],
+        secrets: LedgerSecrets,
+        *,
+        store: MetadataStore,
+        pool: ConnectionPool,
+        options: ClientOptions,
+        blame: BlameList,
+        draw: Callable[[], float],
+        on_close: Callable[["LedgerReader"], None] = lambda _reader: None,
+    ) -> None:
+        metadata = ledger.value
+        self._id = metadata.ledger_id
+        self._store = store
+        self._options = options
+        self._draw = draw
+        self._on_close = on_close
+        self._quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self._view = LedgerView(metadata, ledger.version)
+        opener = Opener(self._id, metadata.digest, secrets)
+        self._replicas = ReplicaReader(
+            ledger_id=self._id,
+            opener=opener,
+            pool=pool,
+            options=options,
+            blame=blame,
+            draw=draw,
+            on_entries=self._entries_arrived,
+        )
+        self._asker = LacAsker(
+            replicas=self._replicas, opener=opener, view=self._view, quorums=self._quorums, on_change=self._notify
+        )
+        self._tail = LedgerTail(
+            store=store, view=self._view, quorums=self._quorums, replicas=self._replicas, asker=self._asker, draw=draw
+        )
+        self._entry_bytes = float(_ENTRY_BYTES_GUESS)
+        if metadata.is_closed and metadata.last_entry_id is not None:
+            self._entry_bytes = metadata.length / (metadata.last_entry_id + 1)
+        self._closed = False
+
+    async def start(self) -> None:
+        """Find out how far the ledger can be read. Call it once, before anything else; a closed ledger needs no bookie.
+
+        Raises :class:`QuorumLostError` when no bookie of an open ledger answers.
+        """
+        if not self._view.closed:
+            self._tail.start()
+            await self._learn_last_add_confirmed()
+
+    # --- what is known -------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> LedgerId:
+        """The ledger's id."""
+        return self._id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The latest metadata this reader has seen."""
+        return self._view.metadata
+
+    @property
+    def ledger_closed(self) -> bool:
+        """Whether the ledger has its final end, as far as this reader has heard."""
+        return self._view.closed
+
+    @property
+    def last_add_confirmed(self) -> EntryId | None:
+        """Highest id that can be read; None when there is none. Never goes back (rule I4)."""
+        return self._view.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes up to the last add confirmed. Exact for a closed ledger and after a refresh; while LACs arrive
+        without their lengths it may lag behind."""
+        return self._view.length
+
+    @property
+    def closed(self) -> bool:
+        """Whether this handle has been closed."""
+        return self._closed
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    async def read(self, first: int, last: int) -> list[Entry]:
+        """Entries ``first..last``, both included.
+
+        Raises :class:`NoSuchEntryError` when ``last`` is above :attr:`last_add_confirmed`, :class:`QuorumLostError`
+        when an entry cannot be had, :class:`InvalidArgumentError`. Memory for all of them is the caller's;
+        :meth:`entries` goes in chunks.
+        """
+        self._check_range(first, last)
+        self._check_readable(last)
+        return await self._collect(first, last)
+
+    async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
+        """As :meth:`read`, also above the last add confirmed: entries there may still turn out never to have been
+        added.
+
+        Raises :class:`NoSuchEntryError` for an id above the LAC that too many bookies know nothing of for it to be
+        acknowledged, :class:`QuorumLostError` when not enough of them can tell.
+        """
+        self._check_range(first, last)
+        if self._view.closed:
+            self._check_readable(last)
+        return await self._collect(first, last)
+
+    def entries(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry]:
+        """Iterate over ``first..last``; without ``last`` up to the end of a closed ledger, or to the last add confirmed
+        known now. Reads ahead. Raises as :meth:`read` does, at once or while iterating."""
+        if last is None:
+            self._check_range(first, first)
+            last = self._view.readable_end
+        else:
+            self._check_range(first, last)
+            self._check_readable(last)
+        return self._iterate(first, last)
+
+    def __aiter__(self) -> AsyncIterator[Entry]:
+        return self.entries()
+
+    def batches(self, first: int, last: int, *, confirmed: bool = False) -> AsyncGenerator[EntryBatch]:
+        """As :meth:`entries`, in the batches in which entries arrive: for bulk readers, to which a step per entry is
+        too much.
+
+        ``confirmed``: the caller knows from elsewhere that ``last`` is confirmed, whatever this reader has heard. The
+        :class:`QuorumLostError` for entries that cannot be had names them in ``missing``; a new call goes on behind.
+        """
+        self._check_range(first, last)
+        if not confirmed or self._view.closed:
+            self._check_readable(last)
+        return self._batches(first, last, columns=True)
+
+    def follow(self, first: int = 0) -> AsyncGenerator[Entry]:
+        """Iterate from ``first`` on and wait for more, up to the last add confirmed as it advances; ends after the last
+        entry once the ledger is closed. Never disturbs the writer.
+
+        Raises :class:`NoSuchLedgerError` when the ledger is deleted, otherwise as :meth:`entries` does.
+        """
+        self._check_range(first, first)
+        return self._follow(first)
+
+    # --- the last add confirmed ----------------------------------------------------------------------------------
+
+    async def refresh_last_add_confirmed(self) -> EntryId | None:
+        """Ask the metadata and the bookies how far the ledger can be read now. Never disturbs the writer.
+
+        Raises :class:`QuorumLostError` when no bookie answers, :class:`NoSuchLedgerError` when the ledger is deleted.
+        """
+        self._check_open()
+        if not self._view.closed:
+            await self._read_metadata()
+        if not self._view.closed:
+            await self._learn_last_add_confirmed()
+        self._check_open()
+        return self._view.last_add_confirmed
+
+    async def wait_last_add_confirmed(self, at_least: int, timeout: float | None = None) -> EntryId:  # noqa: ASYNC109
+        """Wait until entry ``at_least`` can be read; gives the last add confirmed then. ``timeout`` in seconds.
+
+        Raises :class:`OctavoTimeoutError`, :class:`NoSuchEntryError` when the ledger is closed below that entry,
+        :class:`NoSuchLedgerError` when it is deleted.
+        """
+        self._check_range(at_least, at_least)
+        try:
+            async with asyncio.timeout(timeout):
+                while self._view.readable_end < at_least:
+                    self._check_open()
+                    if self._view.closed:
+                        self._check_readable(at_least)
+                    await self._tail.wait_change()
+        except TimeoutError:
+            raise OctavoTimeoutError(
+                f"ledger {self._id}: entry {at_least} was not confirmed within {timeout} s", may_have_happened=False
+            ) from None
+        return EntryId(self._view.readable_end)
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End reads, iterations and waits of this reader; the ledger is not touched. May be called twice, from any
+        task."""
+        if self._closed:
+            return
+        self._closed = True
+        self._replicas.abandon_all(self._closed_error)
+        self._on_close(self)
+        await self._tail.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.close()
+
+    # --- chunks --------------------------------------------------------------------------------------------------
+
+    async def _collect(self, first: int, last: int) -> list[Entry]:
+        collected: list[Entry] = []
+        async with aclosing(self._chunks(first, last)) as chunks:
+            async for chunk in chunks:
+                collected.extend(chunk)
+        return collected
+
+    async def _iterate(self, first: int, last: int) -> AsyncGenerator[Entry]:
+        async with aclosing(self._chunks(first, last)) as chunks:
+            async for chunk in chunks:
+                for entry in chunk:
+                    yield entry
+
+    async def _follow(self, first: int) -> AsyncGenerator[Entry]:
+        position = first
+        while True:
+            self._check_open()
+            end = self._view.readable_end
+            if position <= end:
+                brought = self._tail.brought_from(position, end)
+                for entry in brought:
+                    yield entry
+                position += len(brought)
+                if not brought:
+                    async with aclosing(self._chunks(position, end)) as chunks:
+                        async for chunk in chunks:
+                            for entry in chunk:
+                                yield entry
+                    position = end + 1
+            elif self._view.closed:
+                return
+            else:
+                await self._tail.wait_change()
+
+    async def _chunks(self, first: int, last: int) -> AsyncGenerator[Sequence[Entry]]:
+        """Entries ``first..last`` in order, several requests ahead of whoever consumes them."""
+        async with aclosing(self._batches(first, last)) as batches:
+            async for batch in batches:
+                yield batch.entries
+
+    async def _batches(self, first: int, last: int, *, columns: bool = False) -> AsyncGenerator[EntryBatch]:
+        ahead: deque[RangeRead] = deque()
+        position = first
+        begun = first - 1
+        try:
+            while position <= last:
+                begun = self._read_ahead(ahead, begun, last, columns=columns)
+                read = ahead.popleft()
+                batch = await self._complete(read, columns=columns)
+                position += len(batch.entries)
+                if position <= read.asked_last:
+                    ahead.appendleft(self._begin(position, read.asked_last, columns=columns))
+                begun = self._read_ahead(ahead, begun, last, columns=columns)
+                yield batch
+        finally:
+            for read in ahead:
+                read.abandon()
+
+    def _read_ahead(self, ahead: deque[RangeRead], begun: int, last: int, *, columns: bool) -> int:
+        """Begin chunks while there is room for them; gives the last id of the last one."""
+        chunk_bytes = min(FRAME_PAYLOAD_BYTES_TARGET, self._options.read_ahead_bytes)
+        chunks_max = min(self._options.read_ahead_requests, self._options.read_ahead_bytes // chunk_bytes)
+        entries_max = int(chunk_bytes // (self._entry_bytes + OVERHEAD_BYTES_MAX)) or 1
+        while begun < last and len(ahead) < chunks_max:
+            asked_last = min(last, begun + min(entries_max, ENTRIES_PER_FRAME_MAX))
+            read = self._begin(begun + 1, asked_last, columns=columns)
+            ahead.append(read)
+            begun = read.asked_last
+        return begun
+
+    def _begin(self, first: int, last: int, *, columns: bool = False) -> RangeRead:
+        """Begin to read ``first..last``, or what of it lies in the fragment of ``first``."""
+        self._check_open()
+        metadata = self._view.metadata
+        fragment = metadata.fragment_of(EntryId(first))
+        fragment_last = metadata.fragment_last_entry_id(fragment)
+        if fragment_last is not None:
+            last = min(last, fragment_last)
+        confirmed = last <= self._view.readable_end
+        return self._replicas.begin(
+            self._quorums, fragment.bookies, first, last, blame_absent=confirmed, columns=columns
+        )
+
+    async def _complete(self, read: RangeRead, *, columns: bool) -> EntryBatch:
+        """The entries of a chunk, or a beginning of it: at least one. Tries again as the module says."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.read_quorum_timeout_seconds
+        pause_seconds = 0.0
+        while True:
+            await self._wait(read)
+            entries = read.plan.found_prefix()
+            if entries:
+                self._learn_entry_bytes(entries)
+                return EntryBatch(entries, read.sources)
+            segment = read.plan.missing[0]
+            over = loop.time() + pause_seconds > deadline
+            try:
+                changed = await self._read_metadata()
+            except MetadataUnavailableError as error:
+                # Nothing is reported as missing before the metadata have been read again (rule R5).
+                if over:
+                    missing = describe_missing(self._id, read.plan.bookies, segment)
+                    raise MetadataUnavailableError(f"{error.message}; {missing}") from error
+                changed, hopeful = False, True
+            else:
+                self._refuse_if_not_there(segment, metadata_changed=changed)
+                hopeful = any(verdict.kind is VerdictKind.FAILED for _, verdict in segment.verdicts)
+            if (pause_seconds and not hopeful) or (over and (pause_seconds or not changed)):
+                raise QuorumLostError(
+                    describe_missing(self._id, read.plan.bookies, segment),
+                    may_have_happened=False,
+                    missing=read.plan.missing_run(),
+                )
+            if pause_seconds:
+                await asyncio.sleep(pause_seconds * (0.5 + self._draw() / 2))
+            pause_seconds = min(max(2 * pause_seconds, _RETRY_SECONDS_MIN), _RETRY_SECONDS_MAX)
+            read = self._begin(read.plan.first, read.asked_last, columns=columns)
+
+    async def _wait(self, read: RangeRead) -> None:
+        """Wait for a read that nobody else waits for."""
+        try:
+            await read.wait()
+        except asyncio.CancelledError:
+            read.abandon()
+            raise
+
+    def _learn_entry_bytes(self, entries: Sequence[Entry]) -> None:
+        if len(entries) > 1:
+            mean = (entries[-1].length - entries[0].length) / (len(entries) - 1)
+        else:
+            mean = float(len(entries[0].payload))
+        self._entry_bytes += (mean - self._entry_bytes) * 0.5
+
+    # --- facts ---------------------------------------------------------------------------------------------------
+
+    def _entries_arrived(self, entries: Sequence[Entry]) -> None:
+        if self._view.on_entries(entries):
+            self._notify()
+
+    def _notify(self) -> None:
+        self._tail.notify()
+
+    async def _read_metadata(self) -> bool:
+        """Read the metadata again; gives whether they are news."""
+        self._check_open()
+        return self._tail.adopt(await self._store.read_ledger(self._id))
+
+    async def _learn_last_add_confirmed(self) -> None:
+        await self._asker.ask_ensemble()
+        end = self._view.readable_end
+        if not self._view.closed and not self._view.length_known_exactly:
+            # The entry at the LAC tells the length there. Whether it can be had is a reader's business, not ours.
+            await self._wait(self._begin(end, end))
+
+    # --- refusals ------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ClientClosedError:
+        return ClientClosedError(f"the reader of ledger {self._id} is closed")
+
+    def _check_range(self, first: int, last: int) -> None:
+        self._check_open()
+        for name, value in (("first", first), ("last", last)):
+            if type(value) is not int or value < 0:
+                raise InvalidArgumentError(f"ledger {self._id}: {name} must be an entry id from 0 on, not {value!r}")
+        if first > last:
+            raise InvalidArgumentError(f"ledger {self._id}: first {first} is above last {last}")
+
+    def _check_readable(self, last: int) -> None:
+        if last > self._view.readable_end:
+            raise NoSuchEntryError(f"ledger {self._id} has no entry {last}: {self._end_in_words()}")
+
+    def _end_in_words(self) -> str:
+        end = self._view.last_add_confirmed
+        if self._view.closed:
+            return "it is closed and empty" if end is None else f"it is closed, its last entry is {end}"
+        return "nothing in it is confirmed yet" if end is None else f"its last add confirmed known here is {end}"
+
+    def _refuse_if_not_there(self, segment: Segment, *, metadata_changed: bool) -> None:
+        """Raise :class:`NoSuchEntryError` if the missing entry lies above the end; only unconfirmed reads come this
+        far."""
+        if segment.first <= self._view.readable_end:
+            return
+        if self._view.closed:
+            self._check_readable(segment.first)
+        # Negatives that cover the write set: no ack quorum can have it. With another ensemble others must be asked.
+        needed = self._quorums.write_quorum - self._quorums.ack_quorum + 1
+        if not metadata_changed and absences(segment) >= needed:
+            raise NoSuchEntryError(f"ledger {self._id} has no entry {segment.first} yet: {self._end_in_words()}")

@@ -1,0 +1,44 @@
+"""One bookie's copy of a ledger, as that bookie tells it: for those who check replicas."""
+
+from typing import NamedTuple
+
+from octavo.client.options import ClientOptions
+from octavo.client.read.range_read import RANGE_BYTES_MAX
+from octavo.client.wire.pool import ConnectionPool
+from octavo.protocol.errors import InvalidArgumentError, ProtocolError
+from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
+from octavo.protocol.messages import Read, ReadAnswer, ReadFlag
+
+
+class ReplicaAnswer(NamedTuple):
+    """What a bookie says of the ids asked for, up to ``last_covered``: in ``sealed``, *unknown*, or else absent."""
+
+    last_covered: int
+    sealed: list[bytes]
+    """Sealed entries as the bookie sent them, not verified."""
+    unknown: tuple[tuple[int, int], ...]
+    """Runs of ids (both ends included) that the bookie cannot tell about: damaged, or it is in doubt."""
+
+
+async def read_replica(
+    pool: ConnectionPool,
+    options: ClientOptions,
+    *,
+    bookie_id: BookieId,
+    ledger_id: LedgerId,
+    first: int,
+    last: int,
+    modulus: int,
+    residues: tuple[int, ...],
+) -> ReplicaAnswer:
+    """See :meth:`octavo.client.client.Client.read_replica`."""
+    if not 0 <= first <= last:
+        raise InvalidArgumentError(f"ledger {ledger_id}: there are no entries {first} to {last}")
+    request = Read(
+        ledger_id, b"", ReadFlag.NONE, 0, first, last, modulus, residues, ENTRIES_PER_FRAME_MAX, RANGE_BYTES_MAX
+    )
+    answer = await pool.get(bookie_id).request(request, timeout_seconds=options.request_timeout_seconds)
+    if not isinstance(answer, ReadAnswer) or answer.last_covered < first:
+        raise ProtocolError(f"bookie {bookie_id} answered nothing of what it was asked")
+    return ReplicaAnswer(min(answer.last_covered, last), list(answer.entries), answer.unknown)

@@ -1,0 +1,1 @@
+"""Closing a ledger without its writer."""

@@ -1,0 +1,406 @@
+"""Finding the end of a ledger whose writer is gone: what is asked, what is believed, when it is decided. Pure.
+
+Theory of operation
+-------------------
+
+Recovery looks at the last fragment only, and at its ensemble as it was when recovery began (rule F4).
+
+*Fencing.* Every bookie is sent a fence. Once the answers cover every write set (every possible ack quorum has an
+answerer that will take no ordinary add any more), nothing new can be acknowledged; that a bookie hangs holds up nobody
+(F2). The recovery starts at the highest LAC among those answers, and at the end of the fragment before at least (F3).
+
+*Reading.* From there on every bookie is read forward, with reads that fence too. An answer covers an interval; of
+each id that the bookie should hold it says found, absent or unknown; a bookie that is given up counts as unknown for
+everything it has not answered. The lowest undecided id is decided by :data:`VERDICTS`::
+
+    found anywhere                      -> recoverable: written back, whoever has it
+    absent at enough of its write set   -> the ledger ends before it
+    neither, and somebody may answer    -> wait
+    neither, and nobody will            -> blocked: no end can be claimed (the error names who blocks)
+
+Ids are decided in order, so it is as if they were read one at a time, though reads run ahead. What lies above the end
+is dropped. Ids above the undecided one are read up to a window; found entries are held once. While too many bytes are
+held only the undecided entry itself is read, and only when nothing is left to be written back: so that memory is
+bounded, and those who read ahead never keep out the one that everybody waits for.
+
+*The anchor.* The length of the ledger at its end must be known. An entry carries it, and so may an explicit LAC; when
+recovery starts at a LAC of unknown length, the entry there is read first, for its length only. It is acknowledged, so
+it cannot be absent: were it, recovery would be blocked, too.
+
+Writing back is not done here: recovered entries are taken in order (:meth:`~LedgerRecovery.take_recovered`), given to a
+write pipeline, and told back once they are on their quorum (:meth:`~LedgerRecovery.on_written_back`).
+
+*How a harness drives it.* ``on_fenced`` or ``on_gave_up`` for every position, at any time; whenever
+:meth:`~LedgerRecovery.wanted_read` gives an interval for a position, read it there and tell ``on_read``, or
+``on_gave_up``. It is over when :attr:`~LedgerRecovery.end` is known and everything taken was written back, or when
+:attr:`~LedgerRecovery.blocked_by` is not None.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from octavo.protocol.entries import header_of
+from octavo.protocol.ids import EntryId
+from octavo.protocol.quorums import Quorums
+
+
+class Verdict(enum.Enum):
+    """What is known of one id."""
+
+    RECOVERABLE = "recoverable"
+    END = "end"
+    WAIT = "wait"
+    BLOCKED = "blocked"
+
+
+class Evidence(NamedTuple):
+    """What the answers say about one id."""
+
+    found: bool
+    """Somebody of its write set has it."""
+    negatives_cover: bool
+    """So many do not have it that no ack quorum can have it."""
+    somebody_may_answer: bool
+    """A bookie of its write set has neither answered nor been given up."""
+
+
+VERDICTS: Final[Mapping[Evidence, Verdict]] = {
+    Evidence(found=True, negatives_cover=True, somebody_may_answer=True): Verdict.RECOVERABLE,
+    Evidence(found=True, negatives_cover=True, somebody_may_answer=False): Verdict.RECOVERABLE,
+    Evidence(found=True, negatives_cover=False, somebody_may_answer=True): Verdict.RECOVERABLE,
+    Evidence(found=True, negatives_cover=False, somebody_may_answer=False): Verdict.RECOVERABLE,
+    Evidence(found=False, negatives_cover=True, somebody_may_answer=True): Verdict.END,
+    Evidence(found=False, negatives_cover=True, somebody_may_answer=False): Verdict.END,
+    Evidence(found=False, negatives_cover=False, somebody_may_answer=True): Verdict.WAIT,
+    Evidence(found=False, negatives_cover=False, somebody_may_answer=False): Verdict.BLOCKED,
+}
+"""rule F4, literally. A positive wins; unknown answers keep nobody from covering."""
+
+WINDOW_ENTRIES: Final = 4096
+"""Ids read ahead of the last one written back: enough for full frames, bounded memory."""
+
+WINDOW_BYTES: Final = 32 * 1024 * 1024
+"""Sealed bytes held or not written back above which nothing is read ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where the ledger ends: its last entry (None: it is empty) and its length in payload bytes."""
+
+    last_entry_id: EntryId | None
+    length: int
+
+
+class LedgerRecovery:
+    """See the module. ``first_entry_id`` and ``length_before`` are those of the last fragment."""
+
+    __slots__ = (
+        "_absent",
+        "_anchor",
+        "_answered",
+        "_end",
+        "_fence_over",
+        "_fenced",
+        "_first",
+        "_found",
+        "_gave_up",
+        "_held_bytes",
+        "_lac",
+        "_lac_lengths",
+        "_length",
+        "_length_before",
+        "_next",
+        "_quorums",
+        "_recovered",
+        "_start_length",
+        "_stuck_at",
+        "_window_bytes",
+        "_window_entries",
+        "_written_back",
+    )
+
+    def __init__(
+        self,
+        quorums: Quorums,
+        *,
+        first_entry_id: int,
+        length_before: int,
+        window_entries: int = WINDOW_ENTRIES,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self._quorums = quorums
+        self._window_entries = window_entries
+        self._window_bytes = window_bytes
+        self._first = first_entry_id
+        self._length_before = length_before
+        self._fenced = 0
+        self._gave_up = 0
+        self._fence_over = False
+        self._lac = first_entry_id - 1
+        self._lac_lengths: dict[int, int] = {first_entry_id - 1: length_before}
+        self._anchor: int | None = None
+        self._next = first_entry_id
+        self._length = self._start_length = length_before
+        self._answered = [first_entry_id] * quorums.ensemble_size
+        """Per position, the lowest id it has not answered for."""
+        self._found: dict[int, bytes] = {}
+        self._absent: dict[int, int] = {}
+        """Id -> mask of the positions that should hold it and do not."""
+        self._recovered: list[bytes] = []
+        self._held_bytes = 0
+        self._written_back = first_entry_id - 1
+        self._end: End | None = None
+        self._stuck_at: int | None = None
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    @property
+    def fence_over(self) -> bool:
+        """Whether no ordinary add can reach its ack quorum any more."""
+        return self._fence_over
+
+    @property
+    def start(self) -> int | None:
+        """The highest id that was acknowledged beyond doubt when recovery began to read (-1: none); None before."""
+        return self._lac if self._fence_over else None
+
+    @property
+    def start_length(self) -> int:
+        """Payload bytes up to :attr:`start`, known before anything is recovered."""
+        return self._start_length
+
+    @property
+    def end(self) -> End | None:
+        """Where the ledger ends; None while that is not decided."""
+        return self._end
+
+    @property
+    def last_recovered(self) -> int:
+        """The highest id decided to be part of the ledger."""
+        return self._next - 1
+
+    @property
+    def blocked_at(self) -> int | None:
+        """The id that nothing can be said about; None also while only the fence is blocked."""
+        return self._stuck_at
+
+    @property
+    def blocked_by(self) -> tuple[int, ...] | None:
+        """Positions without whose answer no end can be claimed; None while there is hope, or once the end is known."""
+        if self._end is not None:
+            return None
+        if self._stuck_at is not None:
+            members = self._quorums.write_mask(self._stuck_at) & ~self._absent.get(self._stuck_at, 0)
+            return _positions(members or self._quorums.write_mask(self._stuck_at))
+        if not self._fence_over and self._fenced | self._gave_up == self._quorums.full_mask:
+            return _positions(self._gave_up)
+        return None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the end is known and everything up to it is on its quorum."""
+        return self._end is not None and not self._recovered and self._written_back >= self._next - 1
+
+    def wanted_read(self, position: int) -> tuple[int, int] | None:
+        """The next ids (inclusive) to read from a bookie, fencing, if any are wanted of it now."""
+        if not self._fence_over or self._end is not None or self._stuck_at is not None or self._gave_up >> position & 1:
+            return None
+        first = max(self._answered[position], self._next)
+        last = max(self._written_back, self._lac) + self._window_entries
+        if first > last:
+            return None
+        if self._held_bytes > self._window_bytes:
+            decides = first == self._next and self._quorums.write_mask(first) >> position & 1
+            return (first, first) if decides and self._written_back >= self._next - 1 else None
+        return first, last
+
+    @property
+    def held_bytes(self) -> int:
+        """Sealed bytes read and not written back."""
+        return self._held_bytes
+
+    def residues_at(self, position: int) -> tuple[int, ...]:
+        """Of which ids, modulo E, a bookie is asked."""
+        return self._quorums.residues_at(position)
+
+    def take_recovered(self) -> list[bytes]:
+        """Sealed entries to be written back, ids ascending, following those taken before."""
+        taken, self._recovered = self._recovered, []
+        return taken
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def on_fenced(
+        self, position: int, last_add_confirmed: int | None, lengths: Mapping[int, int] | None = None
+    ) -> None:
+        """The bookie is fenced, durably, and knows this LAC, verified. ``lengths``: LAC -> length there, as far as
+        explicit LACs vouch for it. Once the fence is over, further answers change nothing (rule F2)."""
+        if self._fence_over:
+            return
+        self._fenced |= 1 << position
+        if last_add_confirmed is not None and last_add_confirmed > self._lac:
+            self._lac = last_add_confirmed
+        self._lac_lengths.update(lengths or {})
+        if self._quorums.covers_every_write_set(self._fenced):
+            self._begin_reading()
+
+    def on_gave_up(self, position: int) -> None:
+        """Nothing more will come from this bookie: it could not be reached, or does not answer in time."""
+        self._gave_up |= 1 << position
+        self._decide()
+
+    def on_read(
+        self, position: int, first: int, last_covered: int, found: Mapping[int, bytes], unknown: Iterable[int] = ()
+    ) -> None:
+        """The bookie has answered for ``first..last_covered``: it has ``found`` (verified), cannot tell of ``unknown``,
+        and has none of the others."""
+        # What others have decided meanwhile needs no answer of this one any more: the gap it leaves is none.
+        answered = max(self._answered[position], self._next)
+        if first > answered:
+            return
+        cannot_tell = set(unknown)
+        residues = set(self._quorums.residues_at(position))
+        size, bit = self._quorums.ensemble_size, 1 << position
+        for entry_id in range(answered, last_covered + 1):
+            if entry_id % size not in residues or entry_id in cannot_tell:
+                continue
+            sealed = found.get(entry_id)
+            if sealed is None:
+                self._absent[entry_id] = self._absent.get(entry_id, 0) | bit
+            elif entry_id not in self._found:
+                self._found[entry_id] = sealed
+                self._held_bytes += len(sealed)
+        self._answered[position] = max(answered, last_covered + 1)
+        self._decide()
+
+    def on_written_back(self, last: int, sealed_bytes: int) -> None:
+        """Everything taken up to ``last`` is on its quorum."""
+        assert last < self._next, "only what was recovered is written back"
+        self._written_back = last
+        self._held_bytes -= sealed_bytes
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _begin_reading(self) -> None:
+        self._fence_over = True
+        self._written_back = self._lac
+        length = self._lac_lengths.get(self._lac)
+        if length is None:
+            self._anchor = self._next = self._lac
+        else:
+            self._length = self._start_length = length
+            self._next = self._lac + 1
+        self._answered = [self._next] * self._quorums.ensemble_size
+        self._decide()
+
+    def evidence(self, entry_id: int) -> Evidence:
+        """What the answers so far say about an id."""
+        members = self._quorums.write_mask(entry_id)
+        waiting = 0
+        for position, answered in enumerate(self._answered):
+            if answered <= entry_id and not self._gave_up >> position & 1:
+                waiting |= 1 << position
+        return Evidence(
+            entry_id in self._found,
+            self._quorums.covers(members, self._absent.get(entry_id, 0)),
+            bool(members & waiting),
+        )
+
+    def _verdict(self, entry_id: int) -> Verdict:
+        evidence = self.evidence(entry_id)
+        if entry_id == self._anchor:
+            # Acknowledged: whoever does not have it has lost it, so no number of negatives makes an end.
+            evidence = evidence._replace(negatives_cover=False)
+        return VERDICTS[evidence]
+
+    def _decide(self) -> None:
+        """Decide ids in order, as far as can be."""
+        while self._fence_over and self._end is None and self._stuck_at is None:
+            entry_id = self._next
+            verdict = self._verdict(entry_id)
+            if verdict is Verdict.WAIT:
+                return
+            if verdict is Verdict.BLOCKED:
+                self._stuck_at = entry_id
+            elif verdict is Verdict.END:
+                last = entry_id - 1
+                self._end = End(EntryId(last) if last >= 0 else None, self._length)
+                self._forget_rest()
+            else:
+                self._keep(entry_id)
+
+    def _keep(self, entry_id: int) -> None:
+        sealed = self._found.pop(entry_id)
+        self._absent.pop(entry_id, None)
+        self._length = header_of(sealed).length
+        self._next = entry_id + 1
+        if entry_id == self._anchor:
+            self._anchor = None
+            self._start_length = self._length
+            self._held_bytes -= len(sealed)
+        else:
+            self._recovered.append(sealed)
+
+    def _forget_rest(self) -> None:
+        """Whatever lies after the first end is dropped (rule F4)."""
+        self._held_bytes -= sum(map(len, self._found.values()))
+        self._found.clear()
+        self._absent.clear()
+
+    # --- for tests and model checkers -------------------------------------------------------------------------------
+
+    def copy(self) -> "LedgerRecovery":
+        """An independent copy."""
+        other = object.__new__(type(self))
+        for name in LedgerRecovery.__slots__:
+            value = getattr(self, name)
+            setattr(other, name, value.copy() if isinstance(value, dict | list) else value)
+        return other
+
+    def state(self) -> tuple[object, ...]:
+        """Everything that decides what happens next, as one comparable, hashable value."""
+        return (
+            self._fenced,
+            self._gave_up,
+            self._fence_over,
+            self._lac,
+            tuple(sorted(self._lac_lengths.items())),
+            self._anchor,
+            self._next,
+            self._length,
+            tuple(self._answered),
+            tuple(sorted(self._found.items())),
+            tuple(sorted(self._absent.items())),
+            tuple(self._recovered),
+            self._written_back,
+            self._end,
+            self._stuck_at,
+        )
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless the state is one that can be."""
+        assert self._next >= self._first - 1
+        assert self._fence_over == self._quorums.covers_every_write_set(self._fenced)
+        if not self._fence_over:
+            assert not self._found
+            assert not self._absent
+            assert self._end is None
+            return
+        assert self._lac >= self._first - 1, "recovery never starts below the last fragment (#2615)"
+        assert self._next > self._lac or self._anchor == self._next
+        assert self._written_back < max(self._next, self._lac + 1)
+        assert min([*self._found, *self._absent], default=self._next) >= self._next, "nothing decided is kept"
+        held = sum(map(len, self._found.values())) + sum(map(len, self._recovered))
+        assert self._held_bytes >= held
+        if self._end is None and self._stuck_at is None:
+            assert self._verdict(self._next) is Verdict.WAIT, "what can be decided is decided"
+        if self._end is not None:
+            last = -1 if self._end.last_entry_id is None else self._end.last_entry_id
+            assert last == self._next - 1
+            assert last >= self._lac, "an end covers everything acknowledged"
+
+
+def _positions(mask: int) -> tuple[int, ...]:
+    return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)

@@ -1,0 +1,344 @@
+"""Recovery of a ledger: fence, find the end, write back, close (rule F1-F7).
+
+What is asked and decided is in :mod:`octavo.client.recover.ledger_recovery`; recovered entries go through the same
+replication as a writer's, with the recovery flag, and its changes of the ensemble stay here until the one
+compare-and-set that closes the ledger (F5, F6). Each bookie is served by a task of its own, so a hung one holds up
+nobody; all of them end with the recovery, however it ends.
+
+Any number of clients may recover one ledger at the same time, and a recovery may be broken off at any point: nothing
+but that last step decides, and whoever comes second adopts the end that stands there.
+"""
+
+import asyncio
+import random
+
+from octavo.client.options import ClientOptions
+from octavo.client.place.placer import Placer
+from octavo.client.recover.ledger_recovery import WINDOW_BYTES, WINDOW_ENTRIES, LedgerRecovery
+from octavo.client.supervisor import Supervisor
+from octavo.client.wire.pool import ConnectionPool
+from octavo.client.write.adds import frames_of
+from octavo.client.write.ensemble_changes import Commit
+from octavo.client.write.replication import Replication
+from octavo.metadata.changes import BeginRecovery, FinishRecovery
+from octavo.metadata.model import Fragment, LedgerMetadata
+from octavo.metadata.store import MetadataStore, Versioned
+from octavo.metadata.update import update_ledger
+from octavo.protocol.entries import LedgerSecrets, Opener, header_of
+from octavo.protocol.errors import (
+    BookieUnavailableError,
+    ClientClosedError,
+    DigestMismatchError,
+    DuplicateEntryError,
+    InternalError,
+    LedgerRecoveryError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    OctavoError,
+    QuorumLostError,
+)
+from octavo.protocol.ids import EntryId
+from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
+from octavo.protocol.messages import AddFlag, LacAnswer, Read, ReadAnswer, ReadFlag, ReadLac, Reply, Request
+from octavo.protocol.quorums import Quorums
+
+_TOKEN_BITS = 128
+
+_READ_BYTES_MAX = 2 * FRAME_PAYLOAD_BYTES_TARGET
+"""Entry bytes in one answer: a frame's worth for the write-back and a little ahead of it."""
+
+_ATTEMPTS_MAX = 10
+"""Recoveries begun anew because somebody else changed the last fragment meanwhile; recoverers only close, so a second
+one is rare already."""
+
+
+class Recoverer:
+    """Recovers ledgers for one client."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        pool: ConnectionPool,
+        placer: Placer,
+        options: ClientOptions,
+        rng: random.Random,
+    ) -> None:
+        self._store = store
+        self._pool = pool
+        self._placer = placer
+        self._options = options
+        self._rng = rng
+
+    async def recover(self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> Versioned[LedgerMetadata]:
+        """The metadata of the ledger once it is closed, by this recovery or by whoever was quicker.
+
+        Cancelling it leaves the ledger as a crash of this client would: any client may recover it again. Raises
+        :class:`LedgerRecoveryError` naming the bookies without which no end can be claimed (the ledger stays
+        IN_RECOVERY), :class:`NoSuchLedgerError`, :class:`MetadataUnavailableError`.
+        """
+        token = f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
+        for _ in range(_ATTEMPTS_MAX):
+            # rule F1, M3: decided on what stands there now, not on what somebody read a while ago.
+            ledger = await self._patiently(ledger, BeginRecovery(), token)
+            if ledger.value.is_closed:
+                return ledger
+            recovery = _Recovery(ledger.value, secrets, pool=self._pool, placer=self._placer, options=self._options)
+            try:
+                finish = await recovery.run()
+            except LedgerRecoveryError:
+                # Somebody else may have got further, or deleted it, by now.
+                current = await self._store.read_ledger(ledger.value.ledger_id)
+                if not current.value.is_closed:
+                    raise
+                return current
+            try:
+                return await self._patiently(ledger, finish, token)
+            except MetadataConflictError:
+                continue
+        raise LedgerRecoveryError(
+            f"ledger {ledger.value.ledger_id}: its last fragment changed {_ATTEMPTS_MAX} times while it was recovered"
+        )
+
+    async def _patiently(
+        self, ledger: Versioned[LedgerMetadata], change: BeginRecovery | FinishRecovery, token: str
+    ) -> Versioned[LedgerMetadata]:
+        """Make a change, through moments in which the store does not answer: asked again, it recognises its own."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.recovery_timeout_seconds
+        while True:
+            try:
+                return await update_ledger(
+                    self._store, ledger.value.ledger_id, change, writer_token=token, known=ledger
+                )
+            except MetadataUnavailableError:
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(self._options.resend_delay_seconds)
+
+
+class _Recovery:
+    """One attempt, from the fence to the change that closes the ledger."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        secrets: LedgerSecrets,
+        *,
+        pool: ConnectionPool,
+        placer: Placer,
+        options: ClientOptions,
+    ) -> None:
+        fragment = metadata.last_fragment
+        self._metadata = metadata
+        self._secrets = secrets
+        self._pool = pool
+        self._placer = placer
+        self._options = options
+        self._opener = Opener(metadata.ledger_id, metadata.digest, secrets)
+        self._loop = asyncio.get_running_loop()
+        self._quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self._machine = LedgerRecovery(
+            self._quorums,
+            first_entry_id=fragment.first_entry_id,
+            length_before=fragment.length_before,
+            window_entries=WINDOW_ENTRIES,
+            window_bytes=WINDOW_BYTES,
+        )
+        self._fragments: list[Fragment] = []
+        """Changes of the ensemble made here, in order."""
+        self._answers = ["no answer yet"] * metadata.ensemble_size
+        self._moved = asyncio.Event()
+        self._writing: Replication | None = None
+        self._unwritten: list[int] = []
+        """Sealed bytes of each entry given to the replication and not on its quorum yet."""
+        self._finished: asyncio.Future[None] = self._loop.create_future()
+        self._supervisor = Supervisor(f"octavo recovery of ledger {metadata.ledger_id}", self._failed)
+
+    async def run(self) -> FinishRecovery:
+        """The change that closes the ledger. Raises :class:`LedgerRecoveryError`."""
+        try:
+            for position in range(self._quorums.ensemble_size):
+                self._supervisor.start(self._serve(position))
+            await self._finished
+        finally:
+            await self._supervisor.close()
+            if self._writing is not None:
+                self._writing.close()
+        end = self._machine.end
+        assert end is not None, "finished with an end"
+        return FinishRecovery(self._metadata.last_fragment, tuple(self._fragments), end.last_entry_id, end.length)
+
+    def _failed(self, error: BaseException) -> None:
+        """Nothing more is done; the first reason is the one that counts."""
+        if self._finished.done():
+            return
+        ledger = f"ledger {self._metadata.ledger_id}"
+        if isinstance(error, QuorumLostError | DuplicateEntryError | NoSuchLedgerError):
+            failure: OctavoError = LedgerRecoveryError(
+                f"{ledger}: recovered entries could not be written back: {error.message}"
+            )
+        elif isinstance(error, OctavoError):
+            failure = error
+        else:
+            failure = InternalError(f"{ledger}: recovery: {type(error).__name__}: {error}")
+        if failure is not error:
+            failure.__cause__ = error
+        self._finished.set_exception(failure)
+        self._finished.exception()  # told by `run`, if anybody still waits for it
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    async def _serve(self, position: int) -> None:
+        """Fence one bookie, then read from it whatever is wanted of it."""
+        machine = self._machine
+        try:
+            fence = ReadLac(self._metadata.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, 0, None, 0, 0, 0)
+            answer = await self._ask(position, fence, LacAnswer)
+            machine.on_fenced(position, *self._evidence(answer, position))
+            self._answers[position] = "is fenced"
+            self._advance()
+            while True:
+                wanted = machine.wanted_read(position)
+                if wanted is None:
+                    self._moved.clear()
+                    await self._moved.wait()
+                    continue
+                read = Read(
+                    *(self._metadata.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, 0, *wanted),
+                    *(self._quorums.ensemble_size, machine.residues_at(position)),
+                    *(ENTRIES_PER_FRAME_MAX, _READ_BYTES_MAX),
+                )
+                self._take(position, wanted[0], await self._ask(position, read, ReadAnswer))
+        except ClientClosedError as error:
+            self._failed(error)
+        except OctavoError as error:
+            self._answers[position] = error.message or type(error).__name__
+            machine.on_gave_up(position)
+            self._advance()
+
+    async def _ask[Answer: Reply](self, position: int, request: Request, expected: type[Answer]) -> Answer:
+        """Ask one bookie until it answers or the time is over. Raises :class:`OctavoError`."""
+        options = self._options
+        deadline = self._loop.time() + options.recovery_timeout_seconds
+        while True:
+            connection = self._pool.get(self._metadata.last_fragment.bookies[position])
+            left = max(deadline - self._loop.time(), 0.001)
+            try:
+                answer = await connection.request(request, timeout_seconds=min(left, options.request_timeout_seconds))
+            except OctavoError as error:
+                self._answers[position] = error.message or type(error).__name__
+                if not error.retryable or self._loop.time() + options.resend_delay_seconds >= deadline:
+                    raise
+                await asyncio.sleep(options.resend_delay_seconds)
+                continue
+            if isinstance(answer, expected):
+                return answer
+            raise BookieUnavailableError(f"answered {type(answer).__name__} to {type(request).__name__}")
+
+    def _evidence(self, answer: LacAnswer, position: int) -> tuple[int | None, dict[int, int]]:
+        """The highest LAC that the writer vouches for in the answer, and lengths that it tells."""
+        highest, lengths = -1, {}
+        for sealed in (answer.explicit, answer.entry):
+            if sealed is None:
+                continue
+            try:
+                confirmed, length = self._opener.open_last_add_confirmed(sealed)
+            except DigestMismatchError as error:
+                self._answers[position] = error.message  # a damaged LAC is none; the fence stands all the same
+                continue
+            if confirmed is not None:
+                highest = max(highest, confirmed)
+                if length is not None:
+                    lengths[int(confirmed)] = length
+        return (highest if highest >= 0 else None), lengths
+
+    def _take(self, position: int, first: int, answer: ReadAnswer) -> None:
+        """Believe of an answer what can be verified."""
+        found: dict[int, bytes] = {}
+        covered = answer.last_covered
+        unknown = {
+            entry_id for low, high in answer.unknown for entry_id in range(max(low, first), min(high, covered) + 1)
+        }
+        damaged = False
+        for sealed in answer.entries:
+            try:
+                found[self._opener.open(sealed).entry_id] = sealed
+            except DigestMismatchError:
+                damaged = True
+        if damaged:
+            # Which id the damaged bytes were meant for nobody knows: none is believed to be absent (rule R2).
+            unknown |= set(range(first, covered + 1)) - found.keys()
+            self._answers[position] = "sent a damaged entry"
+        elif unknown:
+            self._answers[position] = f"cannot tell of entry {min(unknown)}"
+        self._machine.on_read(position, first, covered, found, unknown)
+        self._advance()
+
+    # --- going on -----------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Whatever an answer made possible."""
+        machine = self._machine
+        blocked_by = machine.blocked_by
+        if blocked_by is not None:
+            self._failed(self._blocked(blocked_by))
+            return
+        recovered = machine.take_recovered()
+        if recovered:
+            writing = self._writing or self._begin_writing()
+            for start, stop in frames_of(recovered):
+                entries = recovered[start:stop]
+                self._unwritten += map(len, entries)
+                last = header_of(entries[-1])
+                writing.push(entries, sealed_bytes=sum(map(len, entries)), length_after=last.length)
+        if machine.finished and not self._finished.done():
+            self._finished.set_result(None)
+        self._moved.set()
+
+    def _begin_writing(self) -> Replication:
+        start = self._machine.start
+        assert start is not None, "entries are recovered after the fence"
+        self._writing = Replication(
+            self._metadata,
+            self._secrets.ledger_key,
+            pool=self._pool,
+            placer=self._placer,
+            options=self._options,
+            commit=self._note_change,
+            start=self._supervisor.start,
+            on_acknowledged=self._written_back,
+            on_failure=self._failed,
+            first_entry_id=start + 1,
+            length=self._machine.start_length,
+            flags=AddFlag.RECOVERY,
+        )
+        return self._writing
+
+    async def _note_change(self, change: Commit) -> bool:
+        """A change of the ensemble during recovery stays local until the end is written (rule F5)."""
+        fragment = Fragment(EntryId(change.first_entry_id), change.ensemble, change.length_before)
+        if self._fragments and self._fragments[-1].first_entry_id == fragment.first_entry_id:
+            self._fragments.pop()
+        self._fragments.append(fragment)
+        return True
+
+    def _written_back(self, first: int, last: int) -> None:
+        count = last + 1 - first
+        sealed_bytes = sum(self._unwritten[:count])
+        del self._unwritten[:count]
+        self._machine.on_written_back(last, sealed_bytes)
+        if self._machine.finished and not self._finished.done():
+            self._finished.set_result(None)
+        self._moved.set()
+
+    def _blocked(self, positions: tuple[int, ...]) -> LedgerRecoveryError:
+        bookies = self._metadata.last_fragment.bookies
+        who = "; ".join(f"bookie {bookies[position]}: {self._answers[position]}" for position in positions)
+        at = self._machine.blocked_at
+        what = "too few of its bookies could be fenced" if at is None else f"nobody can say whether entry {at} is in it"
+        return LedgerRecoveryError(
+            f"ledger {self._metadata.ledger_id} cannot be recovered now: {what}: {who}. Bring them back, or open it "
+            "with recover=False to read what is confirmed"
+        )

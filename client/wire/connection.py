@@ -1,0 +1,330 @@
+"""The connection to one bookie, kept alive over any number of TCP connections and shared by every ledger of a client.
+
+:meth:`BookieConnection.run` connects when there is a reason to: a state listener (somebody who wants to know when the
+bookie is back), a request that waits, or a :meth:`~BookieConnection.send` that found no connection. Between failed
+attempts it backs off, with jitter; the address is looked up again for every attempt, since a bookie may come back
+elsewhere. Without a reason it sleeps: a client that is idle, or that no longer cares about a dead bookie, costs
+nothing.
+
+A failed attempt fails requests that wait for it, and until the next attempt requests fail at once with the reason: it
+is for the asker to try another replica rather than to wait out a dead bookie's back-off.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from octavo.client.options import ClientOptions
+from octavo.client.wire.wire import OnOutcome, Outcome, Wire
+from octavo.metadata.registration import split_address
+from octavo.protocol.errors import (
+    BookieOverloadedError,
+    BookieUnavailableError,
+    ClientClosedError,
+    OctavoError,
+    OctavoTimeoutError,
+)
+from octavo.protocol.ids import BookieId
+from octavo.protocol.messages import Hello, ReadLac, Reply, Request
+
+StateListener = Callable[["BookieConnection"], None]
+
+_DOUBLINGS_MAX = 30
+"""Keeps the power of two of the back-off small; the maximum delay is reached long before."""
+
+
+class BookieConnection:
+    """See the module. Every method but :meth:`run` may be called from any task of the loop.
+
+    ``find_address`` gives ``host:port`` of the bookie as the cluster knows it now, or raises an :class:`OctavoError`.
+    """
+
+    def __init__(
+        self,
+        bookie_id: BookieId,
+        *,
+        hello: Hello,
+        find_address: Callable[[BookieId], Awaitable[str]],
+        next_request_id: Callable[[], int],
+        options: ClientOptions,
+        rng: random.Random,
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._hello = hello
+        self._find_address = find_address
+        self._next_request_id = next_request_id
+        self._options = options
+        self._rng = rng
+        self._loop = asyncio.get_running_loop()
+        self._wire: Wire | None = None
+        self._peer: Hello | None = None
+        self._listeners: dict[object, StateListener] = {}
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._wanted = asyncio.Event()
+        self._nudged = asyncio.Event()
+        self._backing_off = False
+        self._closed = False
+        self._last_error: OctavoError | None = None
+
+    @property
+    def bookie_id(self) -> BookieId:
+        """The bookie at the other end."""
+        return self._bookie_id
+
+    @property
+    def connected(self) -> bool:
+        """Whether hellos have been exchanged and the connection has not been lost since."""
+        return self._wire is not None
+
+    @property
+    def writable(self) -> bool:
+        """Whether :meth:`send` would take a request now: connected, and neither bytes nor requests over their
+        bounds."""
+        return self._wire is not None and self._wire.writable
+
+    @property
+    def last_error(self) -> OctavoError | None:
+        """Why there is no connection; None while there is one, and before the first attempt."""
+        return self._last_error
+
+    @property
+    def boot_id(self) -> str | None:
+        """The incarnation of the bookie that is connected; None while not connected."""
+        return self._peer.boot_id if self._peer is not None else None
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def send(
+        self, body: bytes, request_id: int, on_outcome: OnOutcome, *, timeout_seconds: float, bulk: bool = False
+    ) -> bool:
+        """Send an encoded request now, or not at all.
+
+        True: it was taken, and ``on_outcome`` will be called exactly once, from the event loop, never from inside
+        this call: with the reply, the refusal, :class:`OctavoTimeoutError`, or :class:`BookieUnavailableError` (in
+        doubt) when the connection breaks. False: nothing was done and ``on_outcome`` will not be called, since
+        :attr:`writable` is false; listeners hear when that changes. The request id must be one of
+        ``next_request_id``'s. ``bulk``: see :meth:`octavo.client.wire.wire.Wire.send`.
+        """
+        wire = self._wire
+        if wire is None:
+            self._wanted.set()
+            return False
+        return wire.send(body, request_id, on_outcome, timeout_seconds, bulk=bulk)
+
+    async def request(self, request: Request, *, timeout_seconds: float, bulk: bool = False) -> Reply:
+        """Ask, and wait for the reply; connecting, and waiting for room, count towards the timeout. ``bulk``: see
+        :meth:`octavo.client.wire.wire.Wire.send`.
+
+        Raises the bookie's refusal, :class:`BookieUnavailableError`, :class:`OctavoTimeoutError`,
+        :class:`ClientClosedError`; ``may_have_happened`` is false if it was never sent. Cancelling disturbs nobody.
+        """
+        deadline = self._loop.time() + timeout_seconds
+        answered: asyncio.Future[Outcome] = self._loop.create_future()
+        long_poll = isinstance(request, ReadLac) and request.wait_milliseconds > 0
+        while True:
+            await self._wait_writable(deadline)
+            request_id = self._next_request_id()
+            # At least a millisecond: a deadline that has just passed is told by the same path as any other.
+            left = max(deadline - self._loop.time(), 0.001)
+            wire = self._wire
+            if wire is None:
+                continue
+            if long_poll and not wire.takes_long_polls:
+                raise BookieOverloadedError(f"bookie {self._bookie_id}: too many long-polls wait there already")
+            on_outcome = partial(_settle, answered)
+            if wire.send(request.encode(request_id), request_id, on_outcome, left, long_poll=long_poll, bulk=bulk):
+                break
+        outcome = await answered
+        if isinstance(outcome, OctavoError):
+            raise outcome
+        return outcome
+
+    async def wait_writable(self, *, timeout_seconds: float) -> None:
+        """Return once :attr:`writable`, connecting if need be. Raises as :meth:`request` does; nothing has
+        happened then."""
+        await self._wait_writable(self._loop.time() + timeout_seconds)
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    def add_state_listener(self, listener: StateListener) -> Callable[[], None]:
+        """Call ``listener(connection)`` whenever the bookie is connected, lost, or writable again, until the function
+        returned is called. It is called from the event loop, in the step of the change, and must not raise.
+
+        While there is a listener a lost connection is made again.
+        """
+        key = object()
+        self._listeners[key] = listener
+        self._wanted.set()
+        return lambda: self._remove_listener(key)
+
+    def connect_soon(self) -> None:
+        """Somebody is about to send something: connect, once, unless connected."""
+        if self._wire is None:
+            self._wanted.set()
+
+    def address_changed(self) -> None:
+        """The cluster has heard from the bookie anew: an attempt is worth its while now."""
+        self._nudged.set()
+
+    def close(self) -> None:
+        """Break the connection; everything outstanding or waiting fails. :meth:`run` must be cancelled besides."""
+        if self._closed:
+            return
+        self._closed = True
+        self._last_error = ClientClosedError(f"bookie {self._bookie_id}: the client is closed")
+        if self._wire is not None:
+            self._wire.abort(self._last_error)
+        self._wake_waiters()
+
+    def _remove_listener(self, key: object) -> None:
+        self._listeners.pop(key, None)
+
+    # --- WireOwner --------------------------------------------------------------------------------------------------
+
+    def wire_up(self, wire: Wire, hello: Hello) -> None:
+        """The bookie is there."""
+        if self._closed:
+            wire.abort(ClientClosedError("the client is closed"))
+            return
+        self._wire, self._peer, self._last_error = wire, hello, None
+        self._notify()
+
+    def wire_lost(self, wire: Wire, error: OctavoError) -> None:
+        """The bookie is gone, or never was there."""
+        if not self._closed:
+            self._last_error = error
+        if self._wire is wire:
+            self._wire = self._peer = None
+            self._notify()
+
+    def wire_writable(self, wire: Wire) -> None:
+        """There is room again."""
+        if self._wire is wire:
+            self._notify()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep the connection while there is a reason to. Ends only by cancellation."""
+        failures = 0
+        wire: Wire | None = None
+        try:
+            while True:
+                if not self._listeners:
+                    await self._wanted.wait()
+                self._wanted.clear()
+                self._nudged.clear()
+                started_at = self._loop.time()
+                try:
+                    wire = await self._connect()
+                    await wire.closed.wait()
+                    lasted = self._loop.time() - started_at > self._options.reconnect_delay_seconds_max
+                except (OSError, OctavoError, UnicodeError) as error:
+                    self._last_error = self._explained(error)
+                    lasted = False
+                # A bookie that greets and drops us at once is backed off from like one that cannot be reached.
+                failures = 0 if lasted else failures + 1
+                if failures:
+                    await self._back_off(failures)
+        finally:
+            self.close()
+            if wire is not None:
+                await wire.closed.wait()
+
+    async def _connect(self) -> Wire:
+        """A wire that is up, or has been since."""
+        wire: Wire | None = None
+        limit = self._options.connect_timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                address = await self._find_address(self._bookie_id)
+                host, port = split_address(address)
+                made = wire = Wire(
+                    self, hello=self._hello, address=address, outgoing_bytes_max=self._options.outgoing_bytes_max
+                )
+                await self._loop.create_connection(lambda: made, host, port)
+                await wire.settled.wait()
+        except TimeoutError:
+            error = BookieUnavailableError(f"no hello within {limit:g} s", may_have_happened=False)
+            if wire is not None:
+                wire.abort(error)
+            raise error from None
+        except asyncio.CancelledError:
+            if wire is not None:
+                wire.abort(ClientClosedError("the client is closed"))
+            raise
+        if not wire.greeted:
+            assert wire.error is not None
+            raise wire.error
+        return wire
+
+    async def _back_off(self, failures: int) -> None:
+        options = self._options
+        delay = min(
+            options.reconnect_delay_seconds_max,
+            options.reconnect_delay_seconds_min * 2 ** min(failures - 1, _DOUBLINGS_MAX),
+        )
+        self._backing_off = True
+        self._wake_waiters()
+        try:
+            async with asyncio.timeout(self._rng.uniform(delay / 2, delay)):
+                await self._nudged.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._backing_off = False
+
+    async def _wait_writable(self, deadline: float) -> None:
+        while not self.writable:
+            if self._closed:
+                raise ClientClosedError(f"bookie {self._bookie_id}: the client is closed")
+            if self._wire is None and self._backing_off:
+                raise self._unavailable()
+            self._wanted.set()
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters[waiter] = None
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                what = "is busy" if self.connected else "cannot be reached"
+                raise OctavoTimeoutError(
+                    f"bookie {self._bookie_id} {what}; nothing was sent", may_have_happened=False
+                ) from None
+            finally:
+                self._waiters.pop(waiter, None)
+
+    def _explained(self, error: Exception) -> OctavoError:
+        if isinstance(error, OctavoError):
+            return error
+        explained = BookieUnavailableError(f"cannot be reached: {error}", may_have_happened=False)
+        explained.__cause__ = error
+        return explained
+
+    def _unavailable(self) -> BookieUnavailableError:
+        reason = self._last_error.message if self._last_error is not None else "not connected"
+        error = BookieUnavailableError(f"bookie {self._bookie_id}: {reason}", may_have_happened=False)
+        error.__cause__ = self._last_error
+        return error
+
+    def _notify(self) -> None:
+        for listener in list(self._listeners.values()):
+            try:
+                listener(self)
+            except Exception as error:  # a defect in one ledger's writer must not keep the news from the others
+                self._loop.call_exception_handler(
+                    {"message": f"bookie {self._bookie_id}: a state listener failed", "exception": error}
+                )
+        self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _settle(answered: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not answered.done():
+        answered.set_result(outcome)

@@ -1,0 +1,149 @@
+"""The connections of a client: one per bookie, shared by all its ledgers, and what it knows of the bookies'
+whereabouts.
+
+Where bookies are comes from the metadata: registrations are watched from the first use on, and a bookie that is not
+registered (it may only have lost its lease: rule M2) is tried at the address in its cookie.
+"""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Mapping, Set
+
+from octavo.client.options import ClientOptions
+from octavo.client.supervisor import Supervisor
+from octavo.client.wire.connection import BookieConnection
+from octavo.metadata.registration import BookieRegistration
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.errors import BookieUnavailableError, ClientClosedError, MetadataUnavailableError
+from octavo.protocol.ids import BookieId
+from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello
+
+from octavo._version import __version__
+
+_QUARANTINE_SPREAD = 1.5
+"""Longest quarantine as a multiple of the shortest: bookies that failed together are not all tried again together, nor
+one of them by all clients at once."""
+
+
+_ADDRESS_PATIENCE_SECONDS = 1.0
+"""How long the store may take to tell an address before the one last heard of is tried: short of an election, which
+nobody needs to wait for who only wants to reach a bookie."""
+
+
+class ConnectionPool:
+    """See the module. Made inside a running loop, used from that loop only."""
+
+    def __init__(self, store: MetadataStore, *, cluster_id: str, options: ClientOptions, rng: random.Random) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._options = options
+        self._rng = rng
+        self._boot_id = f"{rng.getrandbits(64):016x}"
+        self._request_ids = itertools.count(1)
+        self.next_request_id = self._request_ids.__next__
+        """A request id that no other request of this client has: the same body may go to several bookies."""
+        self._connections: dict[BookieId, BookieConnection] = {}
+        self._registrations: Mapping[BookieId, BookieRegistration] | None = None
+        """As the watch told them last; None before its first news and after its end."""
+        self._quarantine: dict[BookieId, float] = {}
+        """Bookie -> the loop's time at which it may be chosen again."""
+        self._supervisor = Supervisor("octavo connections", self._failed)
+        self._watching = False
+        self._closed = False
+
+    def get(self, bookie_id: BookieId) -> BookieConnection:
+        """The connection to a bookie, made at first use. It connects when asked something or listened to.
+
+        Raises :class:`ClientClosedError`.
+        """
+        connection = self._connections.get(bookie_id)
+        if connection is None:
+            if self._closed:
+                raise ClientClosedError("the client is closed")
+            connection = BookieConnection(
+                bookie_id,
+                hello=self._hello(bookie_id),
+                find_address=self._find_address,
+                next_request_id=self.next_request_id,
+                options=self._options,
+                rng=self._rng,
+            )
+            self._connections[bookie_id] = connection
+            self._supervisor.start(connection.run())
+            if not self._watching:
+                self._watching = True
+                self._supervisor.start(self._watch_registrations())
+        return connection
+
+    def registrations(self) -> Mapping[BookieId, BookieRegistration] | None:
+        """The registered bookies as a watch told them last; None while nothing is watched."""
+        return self._registrations
+
+    def put_in_quarantine(self, bookie_id: BookieId) -> None:
+        """The bookie has failed somebody: it is not chosen for a while, unless it registers anew."""
+        seconds = self._options.bookie_quarantine_seconds * self._rng.uniform(1.0, _QUARANTINE_SPREAD)
+        self._quarantine[bookie_id] = asyncio.get_running_loop().time() + seconds
+
+    def quarantined(self) -> Set[BookieId]:
+        """Bookies not to be chosen now."""
+        if not self._quarantine:
+            return frozenset()
+        now = asyncio.get_running_loop().time()
+        self._quarantine = {bookie_id: until for bookie_id, until in self._quarantine.items() if until > now}
+        return self._quarantine.keys()
+
+    async def close(self) -> None:
+        """Break all connections; whatever is outstanding fails. Any task may call it, any number of times."""
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+        await self._supervisor.close()
+
+    def _hello(self, bookie_id: BookieId) -> Hello:
+        version, software = PROTOCOL_VERSION, f"octavo {__version__}"
+        return Hello(MAGIC, version, version, software, self._cluster_id, bookie_id, self._boot_id, ())
+
+    async def _find_address(self, bookie_id: BookieId) -> str:
+        """Read from the store each time, not from the watch: an attempt that failed may have failed for an old
+        address. Only while the store does not answer, the address last heard of must do: bookies serve without it."""
+        heard = None if self._registrations is None else self._registrations.get(bookie_id)
+        try:
+            async with asyncio.timeout(None if heard is None else _ADDRESS_PATIENCE_SECONDS):
+                registration = (await self._store.list_bookies()).get(bookie_id)
+        except (TimeoutError, MetadataUnavailableError):
+            if heard is None:
+                raise
+            return heard.address
+        if registration is not None:
+            return registration.address
+        cookie = await self._store.read_cookie(bookie_id)
+        if cookie is not None:
+            return cookie.value.address
+        raise BookieUnavailableError(f"bookie {bookie_id} is not known to the cluster", may_have_happened=False)
+
+    async def _watch_registrations(self) -> None:
+        try:
+            async with self._store.watch_bookies() as watch:
+                async for registrations in watch:
+                    before, self._registrations = self._registrations or {}, registrations
+                    for bookie_id, registration in registrations.items():
+                        if registration == before.get(bookie_id):
+                            continue
+                        self._quarantine.pop(bookie_id, None)
+                        connection = self._connections.get(bookie_id)
+                        if connection is not None:
+                            connection.address_changed()
+        except ClientClosedError:
+            # The store was closed before us. Connections live on; only news of bookies that come back are missing.
+            return
+        finally:
+            self._registrations = None
+
+    def _failed(self, error: BaseException) -> None:
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "the connections of a client failed", "exception": error}
+        )

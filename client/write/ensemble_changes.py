@@ -1,0 +1,251 @@
+"""Which bookies of a writer's ensemble are to be replaced, and when. Pure.
+
+Theory of operation
+-------------------
+
+A position is *troubled* while its bookie is not confirming what it is sent:
+
+* *lost*: the connection broke, or is not made yet. It is due for replacement once that has lasted
+  ``loss_seconds``: a bookie that restarts, or a connection that flaps, is cheaper to wait for than to replace.
+* *refusing*: the bookie answered that it does not take adds, or did not answer in time. It is due at once, and stays
+  so until it confirms something: that it is connected says nothing.
+
+Only trouble that somebody waits for begins a change: an idle ledger changes no metadata. While every pending entry can
+still reach Qa without the troubled positions, ``delay_seconds`` are added to either: the writer may be told to be
+patient as long as nothing hangs on it (rule W8 needs no change at all then).
+
+::
+
+    IDLE --somebody is due--> SEEKING --spares found--> COMMITTING --metadata changed--> IDLE
+                                 \\--no spare, or nobody is due any more--> IDLE, and again after ``retry_seconds``
+
+One change at a time (rule W5). Whoever falls into trouble meanwhile waits for the next one; several due positions
+go in one. The first id of the new fragment is chosen when the spares are known, in the step that leads to COMMITTING
+(rule W1): so nothing is held up by the search.
+
+*How a harness drives it.* Tell :meth:`~EnsembleChanges.on_lost`, :meth:`~EnsembleChanges.on_refused`,
+:meth:`~EnsembleChanges.on_connected`, :meth:`~EnsembleChanges.on_confirmed`; call :meth:`~EnsembleChanges.poll`
+after those, after pushes while :attr:`~EnsembleChanges.troubled`, and at :meth:`~EnsembleChanges.wake_at`; answer a
+:class:`FindSpares` with :meth:`~EnsembleChanges.on_spares` and a :class:`Commit`, once the metadata say so, with
+:meth:`~EnsembleChanges.on_committed`.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from octavo.client.write.pipeline import Effect, Pipeline
+from octavo.protocol.ids import BookieId, EntryId
+from octavo.protocol.quorums import Quorums
+
+
+class Phase(enum.Enum):
+    """Where a change of the ensemble is."""
+
+    IDLE = "idle"
+    SEEKING = "seeking"
+    COMMITTING = "committing"
+
+
+@dataclass(frozen=True, slots=True)
+class FindSpares:
+    """Find other bookies for these positions; tell :meth:`EnsembleChanges.on_spares`."""
+
+    positions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Compare-and-set this as the last fragment; once it stands there tell :meth:`EnsembleChanges.on_committed`."""
+
+    first_entry_id: EntryId
+    ensemble: tuple[BookieId, ...]
+    length_before: int
+
+
+class EnsembleChanges:
+    """See the module. Times are the shell's clock, in seconds. ``pipeline`` is the writer's own."""
+
+    __slots__ = (
+        "_connected",
+        "_delay_seconds",
+        "_ensemble",
+        "_loss_seconds",
+        "_next_ensemble",
+        "_pipeline",
+        "_quorums",
+        "_refusing",
+        "_retry_at",
+        "_retry_seconds",
+        "_troubled_since",
+        "phase",
+    )
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        quorums: Quorums,
+        ensemble: Sequence[BookieId],
+        *,
+        now: float,
+        loss_seconds: float,
+        delay_seconds: float,
+        retry_seconds: float,
+    ) -> None:
+        self._pipeline = pipeline
+        self._quorums = quorums
+        self._ensemble = tuple(ensemble)
+        self._next_ensemble = self._ensemble
+        self._loss_seconds = loss_seconds
+        self._delay_seconds = delay_seconds
+        self._retry_seconds = retry_seconds
+        self._connected = 0
+        self._refusing = 0
+        self._troubled_since: dict[int, float] = dict.fromkeys(range(len(self._ensemble)), now)
+        self._retry_at = now
+        self.phase = Phase.IDLE
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    @property
+    def ensemble(self) -> tuple[BookieId, ...]:
+        """The ensemble as the metadata have it, as far as is known."""
+        return self._ensemble
+
+    @property
+    def troubled(self) -> bool:
+        """Whether any position is in trouble."""
+        return bool(self._troubled_since)
+
+    @property
+    def refusing(self) -> int:
+        """Mask of the positions whose bookies refuse."""
+        return self._refusing
+
+    def wake_at(self) -> float | None:
+        """When :meth:`poll` may have something to say though nothing else happens; None: not before something does."""
+        if self.phase is not Phase.IDLE:
+            return None
+        waited_for = [position for position in self._troubled_since if self._pipeline.is_waited_for(position)]
+        if not waited_for:
+            return None
+        return max(min(map(self._due_at, waited_for)), self._retry_at)
+
+    def _due_at(self, position: int) -> float:
+        patience = 0.0 if self._refusing >> position & 1 else self._loss_seconds
+        healthy = self._quorums.full_mask
+        for troubled in self._troubled_since:
+            healthy &= ~(1 << troubled)
+        if self._delay_seconds and self._pipeline.can_be_acknowledged(healthy):
+            patience += self._delay_seconds
+        return self._troubled_since[position] + patience
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def on_lost(self, position: int, now: float) -> None:
+        """The connection to the bookie is gone."""
+        self._connected &= ~(1 << position)
+        self._troubled_since.setdefault(position, now)
+
+    def on_refused(self, position: int, now: float) -> None:
+        """The bookie does not take an add, and not because it is busy; or did not answer in time."""
+        self._refusing |= 1 << position
+        self._troubled_since.setdefault(position, now)
+
+    def on_connected(self, position: int) -> None:
+        """The connection to the bookie stands."""
+        self._connected |= 1 << position
+        if not self._refusing >> position & 1:
+            self._troubled_since.pop(position, None)
+
+    def on_confirmed(self, position: int) -> None:
+        """The bookie at this position (in its present tenure) has confirmed a run."""
+        self._refusing &= ~(1 << position)
+        if self._connected >> position & 1:
+            self._troubled_since.pop(position, None)
+
+    def poll(self, now: float) -> FindSpares | None:
+        """Begin a change if one is due."""
+        if self.phase is not Phase.IDLE or now < self._retry_at or not self._troubled_since:
+            return None
+        due = self._due(now)
+        if not due:
+            return None
+        self.phase = Phase.SEEKING
+        return FindSpares(due)
+
+    def _due(self, now: float) -> tuple[int, ...]:
+        return tuple(
+            position
+            for position in sorted(self._troubled_since)
+            if self._pipeline.is_waited_for(position) and self._due_at(position) <= now
+        )
+
+    def on_spares(self, spares: Mapping[int, BookieId], now: float) -> Commit | None:
+        """Bookies, none of the ensemble, that are there and could take these positions; empty when there are none.
+
+        None when nobody is to be replaced now: there is no spare, or those who were due are well again. That nobody
+        waits for them any more is no reason: adds that come one by one are acknowledged by the others sooner than a
+        spare is found, and would never get back their last copy.
+        """
+        assert self.phase is Phase.SEEKING, "somebody was asked for"
+        replaced = {
+            position: bookie_id
+            for position, bookie_id in spares.items()
+            if position in self._troubled_since and self._due_at(position) <= now
+        }
+        if not replaced:
+            self.phase = Phase.IDLE
+            self._retry_at = now + self._retry_seconds
+            return None
+        change = self._pipeline.begin_change(sum(1 << position for position in replaced))
+        self._next_ensemble = tuple(
+            replaced.get(position, bookie_id) for position, bookie_id in enumerate(self._ensemble)
+        )
+        self.phase = Phase.COMMITTING
+        return Commit(change.first_entry_id, self._next_ensemble, change.length_before)
+
+    def on_committed(self, now: float) -> Sequence[Effect]:
+        """The change stands in the metadata. Gives the pipeline's effects; the new bookies count as lost until they are
+        connected."""
+        assert self.phase is Phase.COMMITTING, "a change was to be committed"
+        self.phase = Phase.IDLE
+        for position, (before, after) in enumerate(zip(self._ensemble, self._next_ensemble, strict=True)):
+            if before != after:
+                self._connected &= ~(1 << position)
+                self._refusing &= ~(1 << position)
+                self._troubled_since[position] = now
+        self._ensemble = self._next_ensemble
+        return self._pipeline.commit_change()
+
+    # --- for tests and model checkers -------------------------------------------------------------------------------
+
+    def state(self) -> tuple[object, ...]:
+        """Everything but the pipeline that decides what happens next, as one comparable, hashable value."""
+        return (
+            self.phase,
+            self._ensemble,
+            self._next_ensemble,
+            self._connected,
+            self._refusing,
+            tuple(sorted(self._troubled_since.items())),
+            self._retry_at,
+        )
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless the state is one that can be."""
+        assert len(set(self._ensemble)) == len(self._ensemble) == self._quorums.ensemble_size
+        assert len(set(self._next_ensemble)) == len(self._next_ensemble), "never one bookie twice (W8)"
+        change = self._pipeline.change
+        assert (change is not None) == (self.phase is Phase.COMMITTING)
+        differs = sum(
+            1 << position
+            for position, (ours, theirs) in enumerate(zip(self._ensemble, self._next_ensemble, strict=True))
+            if ours != theirs
+        )
+        assert differs == (change.replaced if change is not None else 0)
+        untroubled = self._quorums.full_mask
+        for position in self._troubled_since:
+            untroubled &= ~(1 << position)
+        assert untroubled & ~self._connected == 0, "who is not connected is in trouble"
+        assert untroubled & self._refusing == 0

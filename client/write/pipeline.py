@@ -1,0 +1,471 @@
+"""The writer's pipeline: which adds are pending, who has confirmed them, what is acknowledged. Pure.
+
+Theory of operation
+-------------------
+
+The shell seals the adds of one loop turn and pushes them as *runs*: consecutive entries that travel in one frame,
+tracked together. So the cost is per frame, not per entry. A run knows the *positions* of the ensemble that have
+confirmed its frame, as a bit mask; in a striped ledger (E > Qw) a position is sent, and confirms, only its share of
+the run. Everything else is computed from those masks (rule W1, W4): an entry is complete when Qa positions of its
+write set have confirmed its run, and is acknowledged when all lower ones are too. So runs are acknowledged in order,
+and in a striped ledger a prefix of a run may be.
+
+Runs stand in one row, numbered without gaps::
+
+    acknowledged, retained      pending
+    [ 7 ][ 8 ][ 9 ]             [ 10 ][ 11 ][ 12 ]
+      ^ oldest                    ^ head            ^ next run
+
+Each position has a *cursor*: the lowest run that it has not been sent, or must be sent again. A position is either
+*ready*, and is sent every run as it is pushed (its cursor stands behind the newest run), or it is *held*: not
+connected, not taking more bytes, or pausing after a refusal. Nothing is sent to a held position; when the shell
+reports it ready again it is sent every run from its cursor on that it has not confirmed, lowest first, the same bytes
+(rule W2, W8). A failed or untaken send moves the cursor back. A slow bookie thus costs a number, not a queue of
+its own.
+
+A run leaves the row once it is acknowledged and every position that holds part of it has confirmed it. Acknowledged
+runs that some position still lacks are *retained*, oldest given up first, within a bound on their bytes: enough that
+a short break leaves no hole in a replica, bounded however long a bookie stays away. Pending runs are bounded by the
+writer's window.
+
+*Ensemble changes* (rule W3). Bookies are replaced in two steps. :meth:`Pipeline.begin_change` chooses the new
+fragment's first id, LAC + 1, and from then on nothing is acknowledged, whoever confirms it (W1): the fragment may be in
+the metadata already. Confirmations go on being noted. Once the compare-and-set has succeeded,
+:meth:`Pipeline.commit_change` clears the bits of the replaced positions, puts their cursors on the first pending run
+and acknowledges what is complete now (W4). Each bookie at a position has a *tenure*: sends carry it, and news about a
+send of an earlier tenure is ignored, so what a replaced bookie confirms does not count. Runs below the new fragment
+stay with the old ensemble; nobody waits for the replaced bookies' copies of them.
+
+What it never does: acknowledge out of order, or before Qa confirmations of the current ensemble, or anything after
+:meth:`Pipeline.stop`; seal, or change the bytes of an entry; decide that a bookie has failed or a quorum is lost. Time
+is the shell's: it asks for :attr:`Pipeline.pending_since` and stops the pipeline when its patience is over (rule
+W6, W8). No flags are kept of what is complete: it is computed from the bits.
+
+*How a harness drives it.* ``push`` what was sealed with :attr:`~Pipeline.next_entry_id` on; perform every
+:class:`Send`, and answer it with ``on_confirmed``, ``on_failed`` or ``on_unsent`` and the send's position, run number
+and tenure, at any time, any number of times, in any order; ``on_ready`` when a position that was held takes requests.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress, cycle, islice
+
+from octavo.protocol.entries import header_of
+from octavo.protocol.ids import EntryId
+from octavo.protocol.quorums import Quorums
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive entries that travel and are confirmed together. Only the masks ever change."""
+
+    number: int
+    first: int
+    entries: Sequence[bytes]
+    """Sealed, in order."""
+    sealed_bytes: int
+    length_after: int
+    """The ledger's cumulative payload bytes up to the last entry."""
+    pushed_at: float
+    """The shell's clock, in seconds."""
+    holders: int
+    """Mask of the positions whose bookies are to hold an entry of the run."""
+    confirmed: int = 0
+    """Mask of the positions that have confirmed their share."""
+
+    @property
+    def last(self) -> int:
+        """Id of the last entry."""
+        return self.first + len(self.entries) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the share of ``position`` in ``run``, now; report what becomes of it by ``run.number`` and ``tenure``.
+
+    If it cannot be sent now, report :meth:`Pipeline.on_unsent` before the next effect for this position is performed.
+    """
+
+    position: int
+    run: Run
+    tenure: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Tell the callers of ``first..last`` that their entries are acknowledged. These ids follow those of the last
+    one.
+    """
+
+    first: int
+    last: int
+
+
+type Effect = Send | Acknowledge
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleChange:
+    """A change of the ensemble that has begun and is not settled: what the metadata are to say (rule W3)."""
+
+    replaced: int
+    """Mask of the positions that get another bookie."""
+    first_entry_id: EntryId
+    """First id of the new fragment."""
+    length_before: int
+    """Payload bytes of the ledger before it."""
+
+
+_NOTHING: tuple[Effect, ...] = ()
+
+
+class Pipeline:
+    """See the module. Events return the effects to be performed, in order, before the next event."""
+
+    __slots__ = (
+        "_change",
+        "_cursors",
+        "_first_unacknowledged",
+        "_head",
+        "_highest_sent",
+        "_length",
+        "_next_entry_id",
+        "_oldest",
+        "_quorums",
+        "_ready",
+        "_retained_bytes",
+        "_retained_bytes_max",
+        "_runs",
+        "_starts",
+        "_stopped",
+        "_tenures",
+    )
+
+    def __init__(self, quorums: Quorums, *, retained_bytes_max: int, first_entry_id: int = 0, length: int = 0) -> None:
+        self._quorums = quorums
+        self._retained_bytes_max = retained_bytes_max
+        self._runs: deque[Run] = deque()
+        self._oldest = 0
+        self._head = 0
+        self._cursors = [0] * quorums.ensemble_size
+        self._ready = 0
+        self._first_unacknowledged = first_entry_id
+        self._next_entry_id = first_entry_id
+        self._length = length
+        self._retained_bytes = 0
+        self._highest_sent = first_entry_id - 1
+        self._stopped = False
+        self._change: EnsembleChange | None = None
+        self._tenures = [0] * quorums.ensemble_size
+        self._starts = [first_entry_id] * quorums.ensemble_size
+        """First id that the bookie at each position is to hold."""
+
+    # --- what is known --------------------------------------------------------------------------------------------
+
+    @property
+    def last_add_confirmed(self) -> EntryId | None:
+        """The highest id such that it and all lower ones are acknowledged; None before the first."""
+        return EntryId(self._first_unacknowledged - 1) if self._first_unacknowledged else None
+
+    @property
+    def last_add_pushed(self) -> EntryId | None:
+        """The highest id pushed; None before the first."""
+        return EntryId(self._next_entry_id - 1) if self._next_entry_id else None
+
+    @property
+    def next_entry_id(self) -> int:
+        """The id that the next entry pushed gets."""
+        return self._next_entry_id
+
+    @property
+    def length(self) -> int:
+        """Payload bytes up to the last add confirmed."""
+        return self._length
+
+    @property
+    def pending(self) -> int:
+        """Entries pushed and not acknowledged."""
+        return self._next_entry_id - self._first_unacknowledged
+
+    @property
+    def pending_since(self) -> float | None:
+        """When the oldest pending run was pushed; None when nothing is pending."""
+        return self._runs[self._head - self._oldest].pushed_at if self.pending else None
+
+    @property
+    def highest_sent(self) -> int:
+        """No entry above this id was ever sent to any bookie, so none of them can have happened (rule W6)."""
+        return self._highest_sent
+
+    @property
+    def retained_bytes(self) -> int:
+        """Sealed bytes of acknowledged runs kept for positions that lack them."""
+        return self._retained_bytes
+
+    def is_ready(self, position: int) -> bool:
+        """Whether runs are sent to the position as they are pushed."""
+        return bool(self._ready >> position & 1)
+
+    @property
+    def change(self) -> EnsembleChange | None:
+        """The change of the ensemble that is under way."""
+        return self._change
+
+    def tenure(self, position: int) -> int:
+        """How many bookies were at the position before the present one."""
+        return self._tenures[position]
+
+    def is_waited_for(self, position: int) -> bool:
+        """Whether the position has yet to confirm a pending run."""
+        bit = 1 << position
+        return any(run.holders & ~run.confirmed & bit for run in self._pending_runs())
+
+    def unconfirmed_at(self, position: int) -> int:
+        """How many pending runs the position has yet to confirm."""
+        bit = 1 << position
+        return sum(bool(run.holders & ~run.confirmed & bit) for run in self._pending_runs())
+
+    def can_be_acknowledged(self, usable_mask: int) -> bool:
+        """Whether every pending entry could reach Qa if, besides what is confirmed, only these positions confirm
+        (W8).
+        """
+        quorums = self._quorums
+        return all(
+            quorums.first_unacknowledged(max(run.first, self._first_unacknowledged), run.last, run.confirmed |
+            usable_mask) > run.last for run in self._pending_runs() )  # fmt: skip
+
+    def share(self, run: Run, position: int) -> Sequence[bytes]:
+        """The entries of ``run`` that the bookie at ``position`` is to hold, in order."""
+        if not self._quorums.striped:
+            return run.entries
+        size, start = self._quorums.ensemble_size, self._starts[position]
+        residues = self._quorums.residues_at(position)
+        pattern = [(run.first + offset) % size in residues for offset in range(size)]
+        if start <= run.first:
+            return list(compress(run.entries, cycle(pattern)))
+        # Part of the run lies in the fragment before this bookie's.
+        return list(
+            compress(islice(run.entries, start - run.first, None), islice(cycle(pattern), start - run.first, None))
+        )
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def push(self, entries: Sequence[bytes], *, sealed_bytes: int, length_after: int, now: float) -> Sequence[Effect]:
+        """New sealed entries, from :attr:`next_entry_id` on, at least one. They become one run."""
+        assert entries, "a run has entries"
+        assert not self._stopped, "nothing is pushed after the stop"
+        first = self._next_entry_id
+        number = self._oldest + len(self._runs)
+        run = Run(number, first, entries, sealed_bytes, length_after, now, self._holders(first, len(entries)))
+        self._runs.append(run)
+        self._next_entry_id = first + len(entries)
+        effects: list[Effect] = []
+        for position, cursor in enumerate(self._cursors):
+            if self._ready >> position & 1:
+                assert cursor == number, "a ready position has been sent everything before"
+                self._cursors[position] = number + 1
+                if run.holders >> position & 1:
+                    effects.append(Send(position, run, self._tenures[position]))
+        if effects:
+            self._highest_sent = run.last
+        return effects
+
+    def on_confirmed(self, position: int, number: int, tenure: int) -> Sequence[Effect]:
+        """The bookie at ``position`` has made its share of run ``number`` durable. Late and repeated news are
+        welcome; of a bookie that has been replaced they mean nothing any more (rule W3).
+        """
+        index = number - self._oldest
+        if index < 0 or self._stopped or tenure != self._tenures[position]:
+            return _NOTHING
+        run = self._runs[index]
+        bit = 1 << position
+        assert run.holders & bit, f"position {position} was never sent run {number}"
+        if run.confirmed & bit:
+            return _NOTHING
+        run.confirmed |= bit
+        if number == self._head:
+            effects = self._acknowledge()
+            self._release()
+            return effects
+        self._release()
+        return _NOTHING
+
+    def on_unsent(self, position: int, number: int, tenure: int) -> None:
+        """A :class:`Send` could not be sent, or its outcome was a failure: hold the position, send the run again
+        later.
+        """
+        if tenure == self._tenures[position]:
+            self._ready &= ~(1 << position)
+            self._cursors[position] = min(self._cursors[position], number)
+
+    on_failed = on_unsent
+
+    def on_ready(self, position: int) -> Sequence[Effect]:
+        """The position takes requests: send what it lacks, lowest first, and every new run from now on (rule
+        W8).
+        """
+        bit = 1 << position
+        leaving = self._change is not None and self._change.replaced & bit
+        if self._ready & bit or self._stopped or leaving:
+            return _NOTHING
+        self._ready |= bit
+        start = max(self._cursors[position], self._oldest) - self._oldest
+        effects = [
+            Send(position, run, self._tenures[position])
+            for run in islice(self._runs, start, None)
+            if run.holders & bit and not run.confirmed & bit
+        ]
+        self._cursors[position] = self._oldest + len(self._runs)
+        if effects:
+            self._highest_sent = max(self._highest_sent, effects[-1].run.last)
+        return list(effects)
+
+    def begin_change(self, replaced: int) -> EnsembleChange:
+        """Replace the bookies at these positions (a mask) from LAC + 1 on: what to write into the metadata.
+
+        Until :meth:`commit_change` nothing is acknowledged, and nothing is sent to these positions (rule W1, W3).
+        """
+        assert replaced, "a change replaces somebody"
+        assert replaced & ~self._quorums.full_mask == 0, "positions are those of the ensemble"
+        assert self._change is None, "a writer makes one change at a time (W5)"
+        assert not self._stopped, "nothing is changed after the stop"
+        self._ready &= ~replaced
+        self._change = EnsembleChange(replaced, EntryId(self._first_unacknowledged), self._length)
+        return self._change
+
+    def commit_change(self) -> Sequence[Effect]:
+        """The change stands in the metadata: other bookies are at its positions now, all of them held."""
+        change = self._change
+        assert change is not None, "a change was begun"
+        self._change = None
+        if self._stopped:
+            return _NOTHING
+        for position in range(self._quorums.ensemble_size):
+            if change.replaced >> position & 1:
+                self._tenures[position] += 1
+                self._starts[position] = change.first_entry_id
+                self._cursors[position] = self._head
+        for run in self._runs:
+            if run.number < self._head:
+                run.holders &= run.confirmed | ~change.replaced
+            else:
+                run.confirmed &= ~change.replaced
+        head = self._head - self._oldest
+        if head < len(self._runs):
+            # Of a run that lies in both fragments a new bookie may hold nothing.
+            run = self._runs[head]
+            run.holders = self._holders(run.first, len(run.entries))
+            for position in range(self._quorums.ensemble_size):
+                if run.holders >> position & 1 and not self.share(run, position):
+                    run.holders &= ~(1 << position)
+        effects = self._acknowledge()
+        self._release()
+        return effects
+
+    def stop(self) -> None:
+        """Acknowledge and send nothing from now on: the writer has failed, or its end is being settled (rule
+        W7, W9).
+        """
+        self._stopped = True
+        self._ready = 0
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _pending_runs(self) -> "islice[Run]":
+        return islice(self._runs, self._head - self._oldest, None)
+
+    def _holders(self, first: int, count: int) -> int:
+        quorums = self._quorums
+        if not quorums.striped or count >= quorums.ensemble_size:
+            return quorums.full_mask
+        mask = 0
+        for entry_id in range(first, first + count):
+            mask |= quorums.write_mask(entry_id)
+        return mask
+
+    def _acknowledge(self) -> Sequence[Effect]:
+        """Acknowledge every complete entry from the head on, up to the first that is not."""
+        if self._change is not None:
+            return _NOTHING
+        quorums, runs = self._quorums, self._runs
+        first = at = self._first_unacknowledged
+        while self._head - self._oldest < len(runs):
+            run = runs[self._head - self._oldest]
+            at = quorums.first_unacknowledged(at, run.last, run.confirmed)
+            if at <= run.last:
+                if at > max(first, run.first):
+                    self._length = header_of(run.entries[at - 1 - run.first]).length
+                break
+            self._length = run.length_after
+            self._retained_bytes += run.sealed_bytes
+            self._head += 1
+        self._first_unacknowledged = at
+        return (Acknowledge(first, at - 1),) if at > first else _NOTHING
+
+    def _release(self) -> None:
+        """Let go of acknowledged runs that nobody lacks, and of the oldest ones over the bound."""
+        runs = self._runs
+        while self._oldest < self._head and (
+            runs[0].confirmed == runs[0].holders or self._retained_bytes > self._retained_bytes_max
+        ):
+            self._retained_bytes -= runs.popleft().sealed_bytes
+            self._oldest += 1
+
+    # --- for tests and model checkers -----------------------------------------------------------------------------
+
+    def state(self) -> tuple[object, ...]:
+        """Everything that decides what happens next, as one comparable, hashable value."""
+        return (
+            self._oldest,
+            self._head,
+            self._first_unacknowledged,
+            self._next_entry_id,
+            self._length,
+            tuple((run.first, run.last, run.holders, run.confirmed) for run in self._runs),
+            tuple(self._cursors),
+            tuple(self._tenures),
+            tuple(self._starts),
+            self._change,
+            self._ready,
+            self._highest_sent,
+            self._stopped,
+        )
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless the state is one that can be."""
+        quorums, runs = self._quorums, list(self._runs)
+        next_number = self._oldest + len(runs)
+        assert self._oldest <= self._head <= next_number
+        assert [run.number for run in runs] == list(range(self._oldest, next_number))
+        following = runs[0].first if runs else self._next_entry_id
+        for run in runs:
+            assert run.first == following
+            assert run.entries
+            following = run.last + 1
+            assert run.confirmed & ~run.holders == 0
+            whole = self._holders(run.first, len(run.entries))
+            assert run.holders & ~whole == 0
+            assert run.holders == whole or run.number <= self._head, "only replaced bookies need not hold a run"
+        assert following == self._next_entry_id
+        retained, pending = runs[: self._head - self._oldest], runs[self._head - self._oldest :]
+        assert sum(run.sealed_bytes for run in retained) == self._retained_bytes
+        assert self._retained_bytes <= self._retained_bytes_max or not retained
+        if pending:
+            head = pending[0]
+            assert head.first <= self._first_unacknowledged <= head.last
+            first = self._first_unacknowledged
+            if not self._stopped and self._change is None:
+                complete_below = quorums.first_unacknowledged(first, head.last, head.confirmed)
+                assert complete_below == first, "completion is always drawn at once"
+        else:
+            assert self._first_unacknowledged == self._next_entry_id
+        for position, cursor in enumerate(self._cursors):
+            assert cursor <= next_number
+            assert not self.is_ready(position) or cursor == next_number
+            assert not self._quorums.striped or self._starts[position] <= self._next_entry_id
+        assert not (self._stopped and self._ready)
+        if self._change is not None:
+            assert self._change.first_entry_id == self._first_unacknowledged, "nothing is acknowledged meanwhile"
+            assert self._change.length_before == self._length
+            assert not self._ready & self._change.replaced

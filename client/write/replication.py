@@ -1,0 +1,421 @@
+"""The pipeline's shell: carries runs to the bookies of the ensemble and their answers back, and replaces bookies.
+
+Each position is one bookie's :class:`~octavo.client.wire.connection.BookieConnection`. It is *held* in the pipeline
+while the connection takes nothing (down, or over its bounds: the connection's listener says when that ends), and for
+``resend_delay_seconds`` after the bookie refused an add or did not answer it in time. A position that is held costs
+nothing; when it ends, the pipeline says what to send.
+
+Who is to be replaced, and when, is decided by :mod:`octavo.client.write.ensemble_changes`; here the spares are found
+and tried (a registered bookie may be dead: rule M2) and the metadata changed, one change after another. Bookies that
+were replaced, and spares that could not be reached, are in quarantine for a while: nobody of this client chooses
+them.
+
+Some refusals end the writer at once, whatever the other bookies say (:data:`FATAL`). Everything else is left to the
+quorum timeout: adds that have waited that long fail with an error that names each bookie and its answer (rule W6,
+W8).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
+
+from octavo.client.options import ClientOptions
+from octavo.client.place.placer import Placer
+from octavo.client.wire.connection import BookieConnection
+from octavo.client.wire.pool import ConnectionPool
+from octavo.client.wire.wire import Outcome
+from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
+from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline
+from octavo.metadata.model import LedgerMetadata
+from octavo.protocol.errors import (
+    BookieOverloadedError,
+    BookieUnavailableError,
+    DuplicateEntryError,
+    InternalError,
+    LedgerFencedError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    OctavoError,
+    QuorumLostError,
+    UnauthorizedError,
+)
+from octavo.protocol.ids import BookieId
+from octavo.protocol.messages import Add, Added, AddFlag, WriteLac
+from octavo.protocol.quorums import quorums_of
+
+log = logging.getLogger("octavo.client")
+
+FATAL: Final = (LedgerFencedError, UnauthorizedError, DuplicateEntryError, NoSuchLedgerError)
+"""Answers of one bookie that mean the same at every other: this writer may not, or must not, go on."""
+
+_BUSY: Final = (BookieUnavailableError, BookieOverloadedError)
+"""Answers that say nothing against the bookie: the connection's listener tells how the first goes on, and the second
+passes."""
+
+_METADATA_GRACE: Final = 0.1
+"""Share of the quorum timeout by which it is put off, once, for a question to the metadata store that is under way."""
+
+_SPARE_TIMEOUT_SECONDS: Final = 2.0
+"""Time for a spare bookie to be reached before another one is looked for."""
+
+
+class Replication:
+    """See the module. Callbacks come from the event loop or from inside :meth:`push`, never after :meth:`close`.
+
+    ``on_acknowledged(first, last)`` in order; ``on_failure(error)`` when the writer cannot go on. The replication
+    goes on until it is told to :meth:`stop`. ``commit`` writes a new last fragment into the metadata and says whether
+    it stands there; ``start`` runs a coroutine that ends with the writer. A recovery
+    writes back with ``flags`` of its own, from ``first_entry_id`` on, with the ``length`` before it.
+    """
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        ledger_key: bytes,
+        *,
+        pool: ConnectionPool,
+        placer: Placer,
+        options: ClientOptions,
+        commit: Callable[[Commit], Awaitable[bool]],
+        start: Callable[[Coroutine[Any, Any, None]], object],
+        on_acknowledged: Callable[[int, int], None],
+        on_failure: Callable[[OctavoError], None],
+        first_entry_id: int = 0,
+        length: int = 0,
+        flags: AddFlag = AddFlag.NONE,
+    ) -> None:
+        self._flags = flags
+        self._ledger_id = metadata.ledger_id
+        self._ledger_key = ledger_key
+        self._options = options
+        self._on_acknowledged = on_acknowledged
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._next_request_id = pool.next_request_id
+        self._pool = pool
+        self._placer = placer
+        self._commit = commit
+        self._start = start
+        ensemble = metadata.last_fragment.bookies
+        self._quorums = quorums = quorums_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self._shared_body = not quorums.striped
+        self.pipeline = Pipeline(
+            quorums, retained_bytes_max=options.retained_bytes_max, first_entry_id=first_entry_id, length=length
+        )
+        self._changes = EnsembleChanges(
+            self.pipeline,
+            quorums,
+            ensemble,
+            now=self._loop.time(),
+            loss_seconds=options.bookie_loss_seconds,
+            delay_seconds=options.ensemble_change_delay_seconds,
+            retry_seconds=options.resend_delay_seconds,
+        )
+        self._change_timer: asyncio.TimerHandle | None = None
+        self._change_settled: asyncio.Future[None] | None = None
+        self._no_spare: OctavoError | None = None
+        self._asking_metadata = False
+        """A change of the ensemble waits for the metadata store."""
+        self._grace_since: float | None = None
+        """Since when the oldest add had been pending when its deadline was put off for the metadata store."""
+        self._refusals: list[OctavoError | None] = [None] * quorums.ensemble_size
+        self._pauses: list[asyncio.TimerHandle | None] = [None] * quorums.ensemble_size
+        self._quorum_timer: asyncio.TimerHandle | None = None
+        self._explicit_lac = b""
+        self._lac_untold = 0  # positions that have not been told it
+        self._stopped = False
+        self._connections = [pool.get(bookie_id) for bookie_id in ensemble]
+        self._remove_listeners = [self._listen(position) for position in range(quorums.ensemble_size)]
+        for position in range(quorums.ensemble_size):
+            self._make_ready(position)
+
+    def _listen(self, position: int) -> Callable[[], None]:
+        return self._connections[position].add_state_listener(partial(self._connection_changed, position))
+
+    def push(self, entries: Sequence[bytes], *, sealed_bytes: int, length_after: int) -> None:
+        """Send one frame's worth of sealed entries on their way."""
+        now = self._loop.time()
+        self._lac_untold = 0  # every entry carries as high a LAC
+        if self._quorum_timer is None:
+            self._arm_quorum_timer(now + self._options.add_quorum_timeout_seconds)
+        self._perform(
+            self.pipeline.push(entries, sealed_bytes=sealed_bytes, length_after=length_after, now=now)
+        )  # fmt: skip
+        if self._changes.troubled and self._change_timer is None:
+            self._consider_change()
+
+    def write_lac(self, sealed: bytes) -> None:
+        """Tell every bookie an explicit LAC: now, or when it can be reached again, unless an entry is pushed before
+        that. Its loss is harmless (rule W2), but a follower may have nobody else to ask."""
+        self._explicit_lac = sealed
+        self._lac_untold = (1 << len(self._connections)) - 1
+        for position in range(len(self._connections)):
+            self._tell_lac(position)
+
+    def _tell_lac(self, position: int) -> None:
+        request_id, sealed = self._next_request_id(), self._explicit_lac
+        body = WriteLac(self._ledger_id, self._ledger_key, 0, sealed).encode(request_id)
+        on_outcome = partial(self._lac_outcome, position, sealed)
+        timeout = self._options.request_timeout_seconds
+        if self._connections[position].send(body, request_id, on_outcome, timeout_seconds=timeout):
+            self._lac_untold &= ~(1 << position)
+
+    def _lac_outcome(self, position: int, sealed: bytes, outcome: Outcome) -> None:
+        if isinstance(outcome, BookieUnavailableError) and sealed is self._explicit_lac:
+            self._lac_untold |= 1 << position
+
+    def describe(self) -> str:
+        """Each bookie of the ensemble and what it last answered, for an error's message."""
+        return "; ".join(
+            f"bookie {connection.bookie_id}: {self._answer(position)}"
+            for position, connection in enumerate(self._connections)
+        )
+
+    def stop(self) -> None:
+        """Acknowledge and send nothing from now on."""
+        self._stopped = True
+        self.pipeline.stop()
+        self._lac_untold = 0
+        for timer in (self._quorum_timer, self._change_timer):
+            if timer is not None:
+                timer.cancel()
+        self._quorum_timer = self._change_timer = None
+        for position in range(len(self._connections)):
+            self._end_pause(position)
+
+    async def settled(self) -> None:
+        """Return once no change of the metadata is under way (rule W5: a writer makes one at a time)."""
+        if self._change_settled is not None:
+            await asyncio.wait([self._change_settled])
+
+    def close(self) -> None:
+        """Stop, and take no more interest in the bookies."""
+        self.stop()
+        for remove in self._remove_listeners:
+            remove()
+        self._remove_listeners.clear()
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        body, number, request_id = b"", -1, 0
+        for effect in effects:
+            if isinstance(effect, Acknowledge):
+                self._on_acknowledged(effect.first, effect.last)
+                continue
+            run, position, tenure = effect.run, effect.position, effect.tenure
+            if run.number != number or not self._shared_body:
+                number = run.number
+                request_id = self._next_request_id()
+                entries = list(self.pipeline.share(run, position))
+                body = Add(self._ledger_id, self._ledger_key, self._flags, 0, entries).encode(request_id)
+            taken = self._connections[position].send(
+                body,
+                request_id,
+                partial(self._outcome, position, number, tenure),
+                timeout_seconds=self._options.request_timeout_seconds,
+            )
+            if not taken:
+                self.pipeline.on_unsent(position, number, tenure)
+
+    def _outcome(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
+        try:
+            if type(outcome) is Added:
+                if self._refusals[position] is not None or self._changes.troubled:
+                    self._well_again(position, tenure)
+                self._perform(self.pipeline.on_confirmed(position, number, tenure))
+            else:
+                self._not_confirmed(position, number, tenure, outcome)
+        except Exception as error:  # a broken invariant: nothing may be acknowledged after it
+            failure = InternalError(f"ledger {self._ledger_id}: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._on_failure(failure)
+            raise
+
+    def _well_again(self, position: int, tenure: int) -> None:
+        if tenure == self.pipeline.tenure(position):
+            self._refusals[position] = None
+            self._changes.on_confirmed(position)
+
+    def _not_confirmed(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
+        error = outcome if isinstance(outcome, OctavoError) else InternalError(f"answered with {outcome!r}")
+        self.pipeline.on_failed(position, number, tenure)
+        if tenure != self.pipeline.tenure(position):
+            return  # whatever a replaced bookie says, its successor is asked
+        bookie_id = self._connections[position].bookie_id
+        self._refusals[position] = error
+        if isinstance(error, FATAL):
+            failure = type(error)(f"ledger {self._ledger_id}: bookie {bookie_id}: {error.message}")
+            failure.__cause__ = error
+            self._on_failure(failure)
+            return
+        if not isinstance(error, _BUSY):
+            self._changes.on_refused(position, self._loop.time())
+            self._consider_change()
+        if not isinstance(error, BookieUnavailableError) and self._pauses[position] is None:
+            # The connection stands, so nobody will say when it is worth trying again.
+            self._pauses[position] = self._loop.call_later(
+                self._options.resend_delay_seconds, self._pause_over, position
+            )
+
+    # --- positions ------------------------------------------------------------------------------------------------
+
+    def _connection_changed(self, position: int, connection: BookieConnection) -> None:
+        if not connection.connected:
+            self._end_pause(position)
+            self._changes.on_lost(position, self._loop.time())
+            self._consider_change()
+        self._make_ready(position)
+
+    def _pause_over(self, position: int) -> None:
+        self._pauses[position] = None
+        self._make_ready(position)
+
+    def _end_pause(self, position: int) -> None:
+        pause, self._pauses[position] = self._pauses[position], None
+        if pause is not None:
+            pause.cancel()
+
+    def _make_ready(self, position: int) -> None:
+        if self._connections[position].connected:
+            self._changes.on_connected(position)
+        if self._pauses[position] is None and self._connections[position].writable:
+            self._perform(self.pipeline.on_ready(position))
+            if self._lac_untold >> position & 1:
+                self._tell_lac(position)
+
+    # --- replacing bookies ----------------------------------------------------------------------------------------
+
+    def _consider_change(self) -> None:
+        """Begin a change of the ensemble if one is due, or see to it that it is considered when it will be."""
+        if self._stopped:
+            return
+        if self._change_timer is not None:
+            self._change_timer.cancel()
+            self._change_timer = None
+        wanted = self._changes.poll(self._loop.time())
+        if wanted is not None:
+            self._start(self._change(wanted))
+            return
+        wake_at = self._changes.wake_at()
+        if wake_at is not None:
+            self._change_timer = self._loop.call_at(wake_at, self._change_timer_fired)
+
+    def _change_timer_fired(self) -> None:
+        self._change_timer = None
+        self._consider_change()
+
+    async def _change(self, wanted: FindSpares) -> None:
+        self._change_settled = settled = self._loop.create_future()
+        try:
+            spares = await self._find_spares(wanted)
+            if self._stopped:
+                return
+            commit = self._changes.on_spares(spares, self._loop.time())
+            if commit is not None and await self._commit(commit):
+                self._committed()
+        except OctavoError as error:
+            self._on_failure(error)
+        finally:
+            self._change_settled = None
+            settled.set_result(None)
+        # Not where it was cancelled, or met a defect: then the task it runs under ends, and can take no other one.
+        self._consider_change()
+
+    async def _find_spares(self, wanted: FindSpares) -> dict[int, BookieId]:
+        """Bookies that can be reached, by position; those that cannot are put into quarantine and others tried."""
+        ensemble = self._changes.ensemble
+        reached: dict[int, BookieId] = {}
+        missing = list(wanted.positions)
+        while missing and not self._stopped:
+            taken = [reached.get(position, bookie_id) for position, bookie_id in enumerate(ensemble)]
+            self._asking_metadata = True
+            try:
+                found = await self._placer.replacements(self._quorums, taken, missing, avoid=ensemble)
+            except (NotEnoughBookiesError, MetadataUnavailableError) as error:
+                self._no_spare = error
+                break
+            finally:
+                self._asking_metadata = False
+            tried = await asyncio.gather(*map(self._can_be_reached, found.values()))
+            reached |= {
+                position: bookie_id for (position, bookie_id), ok in zip(found.items(), tried, strict=True) if ok
+            }
+            missing = [position for position in missing if position in found and position not in reached]
+        return reached
+
+    async def _can_be_reached(self, bookie_id: BookieId) -> bool:
+        try:
+            await self._pool.get(bookie_id).wait_writable(timeout_seconds=_SPARE_TIMEOUT_SECONDS)
+        except OctavoError:
+            self._pool.put_in_quarantine(bookie_id)
+            return False
+        return True
+
+    def _committed(self) -> None:
+        """The metadata have the new ensemble: go over to it."""
+        before = self._changes.ensemble
+        effects = self._changes.on_committed(self._loop.time())
+        for position, (old, new) in enumerate(zip(before, self._changes.ensemble, strict=True)):
+            if old != new:
+                log.info("ledger %d: %s replaced by %s: %s", self._ledger_id, old, new, self._answer(position))
+                self._pool.put_in_quarantine(old)
+                self._end_pause(position)
+                self._refusals[position] = None
+                self._remove_listeners[position]()
+                self._connections[position] = self._pool.get(new)
+                self._remove_listeners[position] = self._listen(position)
+        self._no_spare = None
+        self._perform(effects)
+        for position in range(self._quorums.ensemble_size):
+            self._make_ready(position)
+
+    # --- the quorum timeout -----------------------------------------------------------------------------------------
+
+    def _arm_quorum_timer(self, deadline: float) -> None:
+        self._quorum_timer = self._loop.call_at(deadline, self._quorum_deadline_reached)
+
+    def _quorum_deadline_reached(self) -> None:
+        self._quorum_timer = None
+        since = self.pipeline.pending_since
+        if since is None:
+            return
+        deadline = since + self._options.add_quorum_timeout_seconds
+        if deadline > self._loop.time():
+            self._arm_quorum_timer(deadline)
+            return
+        if self._waits_for_metadata and self._grace_since != since:
+            # A question just asked is no silence of the store: the answer may be among what this turn has not come to.
+            self._grace_since = since
+            self._arm_quorum_timer(self._loop.time() + _METADATA_GRACE * self._options.add_quorum_timeout_seconds)
+            return
+        self._on_failure(self._too_late())
+
+    @property
+    def _waits_for_metadata(self) -> bool:
+        return self._asking_metadata or self._changes.phase is Phase.COMMITTING
+
+    def _too_late(self) -> OctavoError:
+        """Why adds did not reach their ack quorum in time: no bookies, or nobody to write others into the metadata."""
+        message = (
+            f"ledger {self._ledger_id}: adds did not reach their ack quorum within "
+            f"{self._options.add_quorum_timeout_seconds:g} s; {self.describe()}"
+        )
+        if self._waits_for_metadata:
+            return MetadataUnavailableError(f"{message}; the metadata store did not settle the change of the ensemble")
+        if isinstance(self._no_spare, MetadataUnavailableError):
+            return MetadataUnavailableError(f"{message}; {self._no_spare.message}")
+        return QuorumLostError(message if self._no_spare is None else f"{message}; {self._no_spare.message}")
+
+    def _answer(self, position: int) -> str:
+        connection, refusal = self._connections[position], self._refusals[position]
+        if not connection.connected and connection.last_error is not None:
+            return f"not connected ({connection.last_error.message})"
+        if refusal is not None:
+            return f"{type(refusal).__name__}: {refusal.message}"
+        if not connection.connected:
+            return "not connected"
+        return "no answer yet" if self.pipeline.unconfirmed_at(position) else "has confirmed everything"

@@ -1,0 +1,233 @@
+"""``sqlite:///path``: metadata in a file, for any number of processes of one host. The shell around :class:`Database`.
+
+All SQLite calls of a handle run in one thread of its own, one after another: the event loop never waits for the disk.
+Others' changes are noticed by polling a counter in shared memory, and only while something is being watched.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from octavo.metadata.boot_time import boot_time_seconds
+from octavo.metadata.handle import RecordMetadataStore, check_lease_seconds
+from octavo.metadata.records import Kind, Listener, Record, RecordStore
+from octavo.metadata.sqlite.database import Database
+from octavo.metadata.store import LEASE_SECONDS_DEFAULT, Version
+from octavo.protocol.errors import (
+    ClientClosedError,
+    InvalidArgumentError,
+    MetadataError,
+    MetadataUnavailableError,
+    OctavoError,
+)
+from octavo.protocol.ids import LedgerId
+
+POLL_SECONDS: Final = 0.1
+"""Pause between looks for others' changes: they are noticed within 200 ms, at some 0.2 % of a core."""
+
+BUSY_TIMEOUT_SECONDS: Final = 5.0
+"""How long to wait for another process's transaction. They take milliseconds; a stopped process may hold one for
+longer."""
+
+_BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_boot_id() -> str:
+    """What tells this boot of the host from others."""
+    return _BOOT_ID_PATH.read_text("ascii").strip()
+
+
+class SqliteRecordStore(RecordStore):
+    """One handle on a file. Made by :func:`open_sqlite_store`, which opens ``database`` in the executor's one
+    thread."""
+
+    def __init__(self, uri: str, database: Database, executor: ThreadPoolExecutor, poll_seconds: float) -> None:
+        self._uri = uri
+        self._database = database
+        self._executor = executor
+        self._poll_seconds = poll_seconds
+        self._loop = asyncio.get_running_loop()
+        self._listener: Listener | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._closed = False
+        self._ledger_ids_allocated = 0
+        """All ids below are known to have been handed out."""
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    def start(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def watching(self, active: bool) -> None:
+        if self._polling is not None:
+            self._polling.cancel()
+            self._polling = None
+        if active:
+            self._polling = asyncio.create_task(self._poll(), name=f"watch {self._uri}")
+
+    async def look_for_changes(self) -> None:
+        """Look now, not when the next look is due."""
+        changes = await self._run(self._database.look_for_changes)
+        if changes.records:
+            self._report(None, None)
+        elif changes.sessions:
+            self._report(Kind.BOOKIE, None)
+            self._report(Kind.LOCK, None)
+
+    async def close(self) -> None:
+        self.watching(False)
+        closing = self._loop.run_in_executor(self._executor, self._database.close)
+        self._closed = True
+        self._executor.shutdown(wait=False)
+        await closing
+
+    async def cluster_id(self) -> str:
+        return await self._run(self._database.cluster_id)
+
+    async def allocate_ledger_id(self) -> LedgerId:
+        ledger_id = await self._run(self._database.allocate_ledger_id)
+        self._ledger_ids_allocated = max(self._ledger_ids_allocated, ledger_id + 1)
+        return ledger_id
+
+    async def is_allocated(self, ledger_id: LedgerId) -> bool:
+        if ledger_id >= self._ledger_ids_allocated:
+            self._ledger_ids_allocated = await self._run(self._database.ledger_ids_allocated)
+        return ledger_id < self._ledger_ids_allocated
+
+    async def create(self, kind: Kind, key: str, value: bytes) -> Version | None:
+        return await self._change(kind, key, lambda: self._database.create(kind, key, value))
+
+    async def create_in_session(
+        self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
+    ) -> Version | None:
+        return await self._change(
+            kind, key, lambda: self._database.create(kind, key, value, session, take_over=take_over)
+        )
+
+    async def read(self, kind: Kind, key: str) -> Record | None:
+        return await self._run(lambda: self._database.read(kind, key))
+
+    async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
+        return await self._change(kind, key, lambda: self._database.compare_and_set(kind, key, value, expected))
+
+    async def set_in_session(self, kind: Kind, key: str, value: bytes, session: str) -> Version | None:
+        return await self._change(kind, key, lambda: self._database.set_in_session(kind, key, value, session))
+
+    async def delete(self, kind: Kind, key: str, expected: Version | None) -> bool:
+        return await self._change(kind, key, lambda: self._database.delete(kind, key, expected))
+
+    async def delete_in_session(self, kind: Kind, key: str, session: str) -> bool:
+        return await self._change(kind, key, lambda: self._database.delete(kind, key, session=session))
+
+    async def list_keys(self, kind: Kind, *, prefix: str, after: str, limit: int) -> list[str]:
+        return await self._run(lambda: self._database.list_keys(kind, prefix, after, limit))
+
+    async def read_all(self, kind: Kind) -> list[Record]:
+        return await self._run(lambda: self._database.read_all(kind))
+
+    async def begin_session(self, session: str, lease_seconds: float) -> None:
+        await self._run(lambda: self._database.begin_session(session, lease_seconds))
+
+    async def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
+        return await self._run(lambda: self._database.renew_session(session, lease_seconds))
+
+    async def end_session(self, session: str) -> None:
+        await self._change(None, None, lambda: self._database.end_session(session))
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                await self.look_for_changes()
+            except MetadataUnavailableError:
+                pass  # the next look finds what this one missed
+            except MetadataError:
+                # Damage: the watches' own loads meet it and report it.
+                self._report(None, None)
+            await asyncio.sleep(self._poll_seconds)
+
+    async def _change[T](self, kind: Kind | None, key: str | None, operation: Callable[[], T]) -> T:
+        def change_and_report() -> T:
+            # Reported by the thread: the caller may have been cancelled meanwhile, and the change is made all the same.
+            try:
+                return operation()
+            finally:
+                self._loop.call_soon_threadsafe(self._report, kind, key)
+
+        return await self._run(change_and_report)
+
+    async def _run[T](self, operation: Callable[[], T]) -> T:
+        if self._closed:
+            raise ClientClosedError("the metadata store has been closed")
+        return await self._loop.run_in_executor(self._executor, operation)
+
+    def _report(self, kind: Kind | None, key: str | None) -> None:
+        if self._listener is not None:
+            self._listener(kind, key)
+
+
+async def open_sqlite_store(
+    path: Path,
+    *,
+    create: bool = False,
+    lease_seconds: float = LEASE_SECONDS_DEFAULT,
+    busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+    poll_seconds: float = POLL_SECONDS,
+    clock: Callable[[], float] = boot_time_seconds,
+    boot_id: str | None = None,
+    rng: random.Random | None = None,
+) -> RecordMetadataStore:
+    """A handle on the store in the file ``path``; with ``create``, the store and its directories are made if missing.
+
+    ``clock`` gives boot time in seconds. Raises :class:`MetadataUnavailableError` when there is no store or it cannot
+    be opened, :class:`MetadataError` when the file is something else, damaged, or of a newer format. Both name the
+    path.
+    """
+    check_lease_seconds(lease_seconds)
+    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-metadata")
+    opening = executor.submit(
+        lambda: Database(
+            path,
+            create=create,
+            busy_timeout_seconds=busy_timeout_seconds,
+            clock=clock,
+            boot_id=read_boot_id() if boot_id is None else boot_id,
+        )
+    )
+    try:
+        database = await asyncio.shield(asyncio.wrap_future(opening))
+    except asyncio.CancelledError:
+        # Next in the same thread, whatever becomes of the event loop.
+        executor.submit(_close_unwanted, opening)
+        executor.shutdown(wait=False)
+        raise
+    except OctavoError:
+        executor.shutdown(wait=False)
+        raise
+    records = SqliteRecordStore(_uri_of(path), database, executor, poll_seconds)
+    return RecordMetadataStore(records, lease_seconds=lease_seconds, clock=clock, rng=rng or random.SystemRandom())
+
+
+def path_of_uri(uri: str) -> Path:
+    """The path in ``sqlite:///relative`` or ``sqlite:////absolute``. Raises :class:`InvalidArgumentError`."""
+    path = uri.removeprefix("sqlite:///")
+    if path == uri or not path or path.endswith("/") or "\0" in path:
+        raise InvalidArgumentError(
+            f"{uri!r} names no file: write sqlite:///relative/metadata.db or sqlite:////absolute/metadata.db"
+        )
+    if path == ":memory:":
+        raise InvalidArgumentError(f"{uri!r}: metadata in memory are memory://name")
+    return Path(path)
+
+
+def _uri_of(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def _close_unwanted(opening: Future[Database]) -> None:
+    if opening.exception() is None:
+        opening.result().close()

@@ -1,0 +1,1 @@
+"""The driver for clusters whose metadata are in ZooKeeper."""

@@ -1,0 +1,119 @@
+"""Ledger ids out of ZooKeeper: each handle takes a block of them from one counter, and gives them out by itself.
+
+The counter is changed by compare-and-set. A block whose taking was left without an answer is lost, never given twice.
+"""
+
+import asyncio
+import random
+from typing import Final
+
+from octavo.metadata.zookeeper.layout import Paths, Stat, decode_ledger_ids, encode_ledger_ids
+from octavo.metadata.zookeeper.messages import BAD_VERSION, NO_NODE, OK, Answer, set_value
+from octavo.metadata.zookeeper.nodes import Nodes
+from octavo.protocol.errors import MetadataUnavailableError, OctavoError
+from octavo.protocol.ids import ID_MAX, LedgerId
+
+IDS_AT_ONCE_MAX: Final = 1000
+"""Ledger ids that a handle takes at a time, once it has shown that it needs many: it begins with one and doubles. The
+counter then sees a change per thousand ledgers; what a handle has left at its end is lost, of 2**63."""
+
+IDS_AHEAD_MIN: Final = 64
+"""From blocks of this size on the next one is taken while the present one is given out: whoever needs so many makes
+thousands of ledgers a second, all of which would wait for it."""
+
+_CONFLICT_PAUSE_SECONDS: Final = 0.005
+"""Longest pause, times the attempts so far, after another handle was faster."""
+
+
+class LedgerIds:
+    """The ids that one handle has taken."""
+
+    def __init__(self, nodes: Nodes, paths: Paths, rng: random.Random) -> None:
+        self._nodes = nodes
+        self._paths = paths
+        self._rng = rng
+        self._next_id = self._stop_id = 0
+        """Taken and not yet given out."""
+        self._ids_at_once = 1
+        self._ids_known = 0
+        """All below are known to have been taken by somebody."""
+        self._taking = asyncio.Lock()
+        self._spare: tuple[int, int] | None = None
+        """A further block, taken ahead."""
+        self._ahead: asyncio.Task[None] | None = None
+
+    async def allocate(self) -> LedgerId:
+        """See :meth:`RecordStore.allocate_ledger_id`."""
+        while self._next_id >= self._stop_id:
+            async with self._taking:
+                if self._next_id >= self._stop_id:
+                    if self._spare is None:
+                        self._spare = await self._take_ids()
+                    (self._next_id, self._stop_id), self._spare = self._spare, None
+        self._next_id += 1
+        if (
+            self._ids_at_once >= IDS_AHEAD_MIN
+            and self._stop_id - self._next_id < self._ids_at_once // 2
+            and self._spare is None
+            and self._ahead is None
+        ):
+            self._ahead = asyncio.create_task(self._take_ahead(), name="ledger ids")
+        return LedgerId(self._next_id - 1)
+
+    async def close(self) -> None:
+        """Take no more."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.gather(self._ahead, return_exceptions=True)
+
+    async def _take_ahead(self) -> None:
+        """Take the next block while there are still ids to give, so that nobody has to wait for it."""
+        try:
+            async with self._taking:
+                if self._spare is None:
+                    self._spare = await self._take_ids()
+        except OctavoError:
+            return  # whoever needs one takes it himself, and is told
+        finally:
+            self._ahead = None
+
+    async def is_allocated(self, ledger_id: LedgerId) -> bool:
+        """See :meth:`RecordStore.is_allocated`."""
+        if ledger_id >= self._ids_known:
+            async with self._nodes.operation("ledger ids"):
+                self._know_ids((await self._read_ids())[0])
+        return ledger_id < self._ids_known
+
+    async def _take_ids(self) -> tuple[int, int]:
+        path = self._paths.ledger_ids
+        async with self._nodes.operation("ledger ids") as operation:
+            attempts = 0
+            while True:
+                first, stat = await self._read_ids()
+                stop = min(first + self._ids_at_once, ID_MAX)
+                if first >= stop:
+                    raise MetadataUnavailableError("all ledger ids have been used", may_have_happened=False)
+
+                async def settle() -> Answer | None:
+                    # Whoever took them, there are more: taking others costs nothing.
+                    return Answer(BAD_VERSION)
+
+                taken = await self._nodes.change(
+                    operation, set_value(path, encode_ledger_ids(stop), stat.version), settle
+                )
+                if self._nodes.expect(taken, path, BAD_VERSION).code == OK:
+                    break
+                attempts += 1
+                await asyncio.sleep(_CONFLICT_PAUSE_SECONDS * attempts * self._rng.random())
+        self._know_ids(stop)
+        self._ids_at_once = min(2 * self._ids_at_once, IDS_AT_ONCE_MAX)
+        return first, stop
+
+    async def _read_ids(self) -> tuple[int, Stat]:
+        node = await self._nodes.read(self._paths.ledger_ids)
+        if node is None:
+            self._nodes.refuse(NO_NODE, self._paths.ledger_ids)
+        return decode_ledger_ids(node.value, self._paths.ledger_ids), node.stat
+
+    def _know_ids(self, stop: int) -> None:
+        self._ids_known = max(self._ids_known, stop)

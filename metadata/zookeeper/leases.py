@@ -1,0 +1,288 @@
+"""Records that live with a session: registrations of bookies, and locks. They are ephemeral nodes of one ZooKeeper
+session, the one that the handle does everything in.
+
+Those above know a session by a name of theirs. A name stands for the ZooKeeper session in which it was begun; it has
+ended when that one has, or when another name has been begun. What a name has made is deleted before the next is begun:
+it may have been given up as lost, for lack of an answer, while ZooKeeper still keeps the session.
+"""
+
+import asyncio
+import random
+from typing import Final, NamedTuple
+
+from octavo.metadata.records import Kind
+from octavo.metadata.store import Version
+from octavo.metadata.zookeeper.connection import AnswerLostError
+from octavo.metadata.zookeeper.layout import Paths, Stat, name_of, version_of
+from octavo.metadata.zookeeper.messages import (
+    ANY_VERSION,
+    BAD_VERSION,
+    NO_NODE,
+    NODE_EXISTS,
+    OK,
+    Answer,
+    Request,
+    check,
+    create,
+    delete,
+    exists,
+    get,
+    multi,
+    set_value,
+)
+from octavo.metadata.zookeeper.nodes import Nodes, Operation
+from octavo.metadata.zookeeper.session import CLOSE_SECONDS_MAX, SessionGoneError
+from octavo.protocol.errors import MetadataUnavailableError
+
+_TOLERANCE_SECONDS: Final = 0.001
+"""ZooKeeper counts in milliseconds."""
+
+type Thing = tuple[Kind, str]
+
+
+class _Held(NamedTuple):
+    created: int
+    """The change that made the node."""
+    incarnation: int | None
+    """Of a bookie: the version of its incarnation node that goes with it."""
+
+
+class SessionRecords:
+    """The records in the session of one handle. Meanings as in :class:`octavo.metadata.records.RecordStore`."""
+
+    def __init__(self, nodes: Nodes, paths: Paths, rng: random.Random) -> None:
+        self._nodes = nodes
+        self._paths = paths
+        self._rng = rng
+        self._name: str | None = None
+        self._session_id = 0
+        self._held: dict[Thing, _Held] = {}
+        self._doubtful: set[Thing] = set()
+        """Made perhaps, by calls that ended without an answer."""
+
+    def expired(self, session_id: int) -> None:
+        """ZooKeeper has ended a session."""
+        if session_id == self._session_id:
+            self._name = None
+            self._held.clear()
+            self._doubtful.clear()
+
+    # --- sessions --------------------------------------------------------------------------------------------------
+
+    async def begin(self, name: str, lease_seconds: float) -> None:
+        """See :meth:`RecordStore.begin_session`."""
+        session = self._nodes.session
+        async with self._nodes.operation("a session for leases"):
+            await self._nodes.stat(self._paths.layout)  # there is a connection now, and with it a session
+            session_id = session.session_id
+            if session.timeout_seconds + _TOLERANCE_SECONDS < lease_seconds:
+                raise MetadataUnavailableError(
+                    f"ZooKeeper grants sessions of {session.timeout_seconds:g} s only, leases need {lease_seconds:g} s;"
+                    " raise maxSessionTimeout",
+                    may_have_happened=False,
+                )
+            if session_id == self._session_id:
+                for thing in {*self._held, *self._doubtful}:
+                    await self._remove(thing, session_id)
+        self._name, self._session_id = name, session_id
+        self._held.clear()
+        self._doubtful.clear()
+
+    async def renew(self, name: str) -> set[Thing] | None:
+        """See :meth:`RecordStore.renew_session`. Cleans up what calls without an answer have left."""
+        if not self._is_live(name):
+            return None
+        held = dict(self._held)
+        answers = await self._nodes.ask(
+            exists(self._paths.layout), *(exists(self._paths.node(*thing)) for thing in held)
+        )
+        if not self._is_live(name):
+            return None
+        for thing in list(self._doubtful):
+            if thing not in self._held:
+                await self._remove(thing, self._session_id)
+            self._doubtful.discard(thing)
+        present: set[Thing] = set()
+        for (thing, known), answer in zip(held.items(), answers[1:], strict=True):
+            self._nodes.expect(answer, self._paths.node(*thing), NO_NODE)
+            if self._is_ours(answer.value) and answer.value.created == known.created:
+                present.add(thing)
+            elif self._held.get(thing) is known:
+                del self._held[thing]
+        return present if self._is_live(name) else None
+
+    async def end(self, name: str) -> None:
+        """See :meth:`RecordStore.end_session`. Does not wait for servers that are out of reach."""
+        if not self._is_live(name):
+            return
+        self._name = None
+        if not self._nodes.session.connected:
+            raise MetadataUnavailableError(f"ZooKeeper is out of reach ({self._nodes.session.last_failure})")
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                for thing in {*self._held, *self._doubtful}:
+                    await self._remove(thing, self._session_id)
+        except TimeoutError as error:
+            raise MetadataUnavailableError("ZooKeeper does not answer a handle that closes") from error
+
+    def _is_live(self, name: str) -> bool:
+        return name == self._name and self._session_id == self._nodes.session.session_id != 0
+
+    def _is_ours(self, stat: Stat | None) -> bool:
+        return stat is not None and stat.owner == self._session_id
+
+    # --- records ---------------------------------------------------------------------------------------------------
+
+    async def create(self, kind: Kind, key: str, value: bytes, name: str, *, take_over: bool) -> Version | None:
+        """See :meth:`RecordStore.create_in_session`."""
+        if not self._is_live(name):
+            return None
+        thing = (kind, key)
+        operation = self._nodes.operation(name_of(kind, key))
+        try:
+            async with operation:
+                make = self._register if kind is Kind.BOOKIE else self._lock
+                made = await make(operation, key, value, take_over)
+        except SessionGoneError:
+            return None
+        except BaseException:
+            if operation.in_doubt:
+                self._doubtful.add(thing)
+            raise
+        if made is None:
+            return None
+        stat, incarnation = made
+        if not self._is_live(name):
+            return None
+        self._held[thing] = _Held(stat.created, incarnation)
+        self._doubtful.discard(thing)
+        return version_of(stat)
+
+    async def set(self, kind: Kind, key: str, value: bytes, name: str) -> Version | None:
+        """See :meth:`RecordStore.set_in_session`."""
+        held = self._held.get((kind, key))
+        if held is None or not self._is_live(name):
+            return None
+        path = self._paths.node(kind, key)
+
+        async def settle() -> Answer | None:
+            return None  # doing it twice is doing it once: it demands that the record is still ours
+
+        try:
+            async with self._nodes.operation(name_of(kind, key)) as operation:
+                changed = await self._nodes.transact(
+                    operation,
+                    [set_value(path, value, ANY_VERSION), *self._guards(key, held)],
+                    settle,
+                    session_id=self._session_id,
+                )
+        except SessionGoneError:
+            return None
+        self._nodes.expect(changed, path, NO_NODE, BAD_VERSION)
+        return version_of(changed.value) if changed.code == OK else None
+
+    async def delete(self, kind: Kind, key: str, name: str) -> bool:
+        """See :meth:`RecordStore.delete_in_session`."""
+        if (kind, key) not in self._held or not self._is_live(name):
+            return False
+        async with self._nodes.operation(name_of(kind, key)):
+            return await self._remove((kind, key), self._session_id)
+
+    # --- how -------------------------------------------------------------------------------------------------------
+
+    async def _lock(
+        self, operation: Operation, key: str, value: bytes, _take_over: bool
+    ) -> tuple[Stat, int | None] | None:
+        path = self._paths.node(Kind.LOCK, key)
+        session_id = self._session_id
+
+        async def settle() -> Answer | None:
+            stat = await self._nodes.stat(path)
+            if stat is None:
+                return None
+            return Answer(OK, stat) if stat.owner == session_id else Answer(NODE_EXISTS)
+
+        request = create(path, value, self._nodes.acl, ephemeral=True)
+        made = await self._nodes.change(operation, request, settle, session_id=session_id)
+        if made.code == NODE_EXISTS and (Kind.LOCK, key) in self._doubtful:
+            # Of an earlier call of ours that never had its answer?
+            found = await settle()
+            if found is not None and found.code == OK:
+                await self._remove((Kind.LOCK, key), session_id)
+                made = await self._nodes.change(operation, request, settle, session_id=session_id)
+        self._nodes.expect(made, path, NODE_EXISTS)
+        return None if made.code == NODE_EXISTS else (made.value, None)
+
+    async def _register(
+        self, operation: Operation, key: str, value: bytes, take_over: bool
+    ) -> tuple[Stat, int | None] | None:
+        path, guard = self._paths.node(Kind.BOOKIE, key), self._paths.incarnation(key)
+        session_id = self._session_id
+        token = f"{self._rng.getrandbits(64):016x}".encode()
+
+        async def settle() -> Answer | None:
+            incarnation, stat = await self._nodes.read(guard), await self._nodes.stat(path)
+            if incarnation is None or incarnation.value != token:
+                return None  # not done; or done and then taken over: then it is taken over once more
+            if stat is None or stat.owner != session_id:
+                return Answer(BAD_VERSION)
+            return Answer(OK, stat)
+
+        while True:
+            (present,) = await self._nodes.ask(exists(path))
+            self._nodes.expect(present, path, NO_NODE)
+            if present.code == OK and not take_over:
+                return None
+            (guarded,) = await self._nodes.ask(get(guard))
+            self._nodes.expect(guarded, guard, NO_NODE)
+            incarnation = 0 if guarded.code == NO_NODE else guarded.value.stat.version + 1
+            requests: list[Request] = [create(path, value, self._nodes.acl, ephemeral=True)]
+            if present.code == OK:
+                requests.insert(0, delete(path, present.value.version))
+            if guarded.code == NO_NODE:
+                requests.append(create(guard, token, self._nodes.acl))
+            else:
+                requests.append(set_value(guard, token, guarded.value.stat.version))
+            made = await self._nodes.transact(
+                operation, requests, settle, main=len(requests) - 2, session_id=session_id
+            )
+            self._nodes.expect(made, path, NO_NODE, BAD_VERSION, NODE_EXISTS)
+            if made.code == OK:
+                return made.value, incarnation
+            # Somebody was faster: look again.
+
+    def _guards(self, key: str, held: _Held) -> list[Request]:
+        return [] if held.incarnation is None else [check(self._paths.incarnation(key), held.incarnation)]
+
+    async def _remove(self, thing: Thing, session_id: int) -> bool:
+        """Delete a record of ours, unless it is somebody else's by now."""
+        kind, key = thing
+        path, guard = self._paths.node(kind, key), self._paths.incarnation(key)
+        held = self._held.get(thing)
+        while True:
+            requests = []
+            if kind is Kind.BOOKIE:
+                (guarded,) = await self._nodes.ask(exists(guard))
+                if self._nodes.expect(guarded, guard, NO_NODE).code == OK:
+                    requests.append(check(guard, guarded.value.version))
+            stat = await self._nodes.stat(path)
+            if stat is None or stat.owner != session_id or (held is not None and stat.created != held.created):
+                deleted = False
+                break
+            try:
+                answer = await self._nodes.session.call(
+                    multi(delete(path, stat.version), *requests), session_id=session_id
+                )
+            except AnswerLostError:
+                continue
+            except SessionGoneError:
+                deleted = False
+                break
+            code = self._nodes.code_of(self._nodes.expect(answer, path))
+            if code in {OK, NO_NODE, BAD_VERSION}:
+                deleted = code == OK
+                break
+            self._nodes.refuse(code, path)
+        if self._held.get(thing) is held:
+            self._held.pop(thing, None)
+        return deleted

@@ -1,0 +1,287 @@
+"""What is said to a ZooKeeper server, and what its answers mean: a typed face on the message classes of aiozk.
+
+A :class:`Request` is one call before it has a number; :meth:`Request.payload` gives its bytes, ``parse`` the value in
+the answer's body. aiozk's classes hold the formats of the fields; what they lack (containers, the first answer's
+end) is here, and the few that are sent by the thousand are in :mod:`octavo.metadata.zookeeper.formats`. See
+docs/decisions/010-zookeeper-session.md for why aiozk's session is not used.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from aiozk import protocol
+from aiozk.protocol import acl as aiozk_acl
+from octavo.metadata.zookeeper.formats import (
+    CREATE_OPCODE,
+    ERROR_PART,
+    STAT_BYTES,
+    Acl,
+    CreateMessage,
+    Message,
+    Transaction,
+    code_at,
+    created_stat,
+    part_at,
+    stat_at,
+    text_end,
+)
+from octavo.metadata.zookeeper.layout import Stat
+
+# --- codes of answers ------------------------------------------------------------------------------------------------
+
+OK: Final = 0
+CONNECTION_LOSS: Final = -4
+OPERATION_TIMEOUT: Final = -7
+NO_NODE: Final = -101
+NO_AUTH: Final = -102
+BAD_VERSION: Final = -103
+NODE_EXISTS: Final = -110
+NOT_EMPTY: Final = -111
+SESSION_EXPIRED: Final = -112
+AUTH_FAILED: Final = -115
+SESSION_MOVED: Final = -118
+NO_WATCHER: Final = -121
+
+SESSION_CODES: Final = frozenset({CONNECTION_LOSS, OPERATION_TIMEOUT, SESSION_EXPIRED, SESSION_MOVED})
+"""These tell of the connection or the session, not of the request."""
+
+# --- numbers of requests ---------------------------------------------------------------------------------------------
+
+WATCH_XID: Final = -1
+PING_XID: Final = -2
+AUTH_XID: Final = -4
+
+ANY_VERSION: Final = -1
+
+_ANY_WATCH: Final = 3
+
+REPLY_HEADER: Final = struct.Struct("!iqi")
+"""Number of the request, the server's latest change, code."""
+
+_INT: Final = struct.Struct("!i")
+
+PASSWORD_NONE: Final = bytes(16)
+
+
+class Node(NamedTuple):
+    """A node as read."""
+
+    value: bytes
+    stat: Stat
+
+
+class Request(NamedTuple):
+    """One call of a server, without a number."""
+
+    message: Message
+    """Of a class of aiozk, or of :mod:`octavo.metadata.zookeeper.formats`."""
+    parse: Callable[[bytes], Any]
+    """The value in an answer without error."""
+
+    def payload(self, xid: int) -> bytes:
+        """Its bytes as the request number ``xid``."""
+        return self.message.serialize(xid)
+
+
+class Answer(NamedTuple):
+    """What a server answered: a value, or the code of a refusal."""
+
+    code: int
+    value: Any = None
+
+
+class Handshake(NamedTuple):
+    """A server's first answer."""
+
+    timeout_seconds: float
+    """How long the session lasts unheard; 0: it has ended."""
+    session_id: int
+    password: bytes
+
+
+class WatchEvent(NamedTuple):
+    """Something watched has changed."""
+
+    path: str
+
+
+class Containers(protocol.CreateRequest):  # type: ignore[misc]
+    """A create of a container: a node that the servers remove when its last child has gone."""
+
+    opcode = 19
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+OPEN_TO_ALL: Final = Acl(aiozk_acl.UNRESTRICTED_ACCESS)
+"""Everybody who reaches the servers may do everything."""
+
+FOR_CREATOR: Final = Acl(aiozk_acl.AUTHED_UNRESTRICTED)
+"""Who shows the credentials that made the node may do everything, nobody else anything."""
+
+
+def handshake(session_id: int, password: bytes, timeout_seconds: float, last_zxid: int) -> bytes:
+    """The first bytes on a connection. A server in read-only mode, whose reads may be old, closes it: we do not say
+    that we would have one."""
+    message = protocol.ConnectRequest(
+        protocol_version=0,
+        last_seen_zxid=last_zxid,
+        timeout=round(timeout_seconds * 1000),
+        session_id=session_id,
+        password=password,
+        read_only=False,
+    )
+    payload: bytes = message.serialize()
+    return payload
+
+
+def parse_handshake(body: bytes) -> Handshake:
+    """The server's answer to :func:`handshake`."""
+    answer = protocol.ConnectResponse.deserialize(body)
+    return Handshake(answer.timeout / 1000, answer.session_id, answer.password or PASSWORD_NONE)
+
+
+def authenticate(scheme: str, credentials: bytes) -> Request:
+    """Show credentials; goes out as number :data:`AUTH_XID`."""
+    return Request(protocol.AuthRequest(type=0, scheme=scheme, auth=credentials), _nothing)
+
+
+def ping() -> Request:
+    """A sign of life; goes out as number :data:`PING_XID`."""
+    return Request(protocol.PingRequest(), _nothing)
+
+
+def close_session() -> Request:
+    """End the session now."""
+    return Request(protocol.CloseRequest(), _nothing)
+
+
+def sync(path: str) -> Request:
+    """Let what follows on this connection see every change made so far, whichever server took it."""
+    return Request(protocol.SyncRequest(path=path), _nothing)
+
+
+def get(path: str, *, watch: bool = False) -> Request:
+    """Read a node: a :class:`Node`."""
+    return Request(protocol.GetDataRequest(path=path, watch=watch), _parse_node)
+
+
+def exists(path: str, *, watch: bool = False) -> Request:
+    """A node's :class:`Stat`. The only request that can watch for a node to be made."""
+    return Request(protocol.ExistsRequest(path=path, watch=watch), _parse_stat)
+
+
+def children(path: str, *, watch: bool = False) -> Request:
+    """The names of a node's children, in no order: a list of str."""
+    return Request(protocol.GetChildrenRequest(path=path, watch=watch), _parse_children)
+
+
+def create(path: str, value: bytes, acl: Acl, *, ephemeral: bool = False) -> Request:
+    """Make a node: its :class:`Stat`."""
+    return Request(CreateMessage(path, value, acl, ephemeral=ephemeral), _parse_created)
+
+
+def create_container(path: str, acl: Acl) -> Request:
+    """Make a node that goes with its last child: its :class:`Stat`."""
+    message = Containers(path=path, data=b"", acl=list(acl.entries))
+    message.set_flags(container=True)
+    return Request(message, _parse_created)
+
+
+def set_value(path: str, value: bytes, version: int) -> Request:
+    """Give a node a value if it has this version: its new :class:`Stat`."""
+    return Request(protocol.SetDataRequest(path=path, data=value, version=version), _parse_stat)
+
+
+def delete(path: str, version: int) -> Request:
+    """Delete a node if it has this version."""
+    return Request(protocol.DeleteRequest(path=path, version=version), _nothing)
+
+
+def check(path: str, version: int) -> Request:
+    """Only within :func:`multi`: a condition on a node's version."""
+    return Request(protocol.CheckVersionRequest(path=path, version=version), _nothing)
+
+
+def multi(*requests: Request) -> Request:
+    """All of them or none: a list of :class:`Answer`, one for each. Of those that failed, one has the reason."""
+    return transaction(Transaction([request.message for request in requests]))
+
+
+def transaction(message: Transaction) -> Request:
+    """As :func:`multi`."""
+    return Request(message, _parse_multi)
+
+
+def forget_watches(path: str) -> Request:
+    """Watch a node no more."""
+    return Request(protocol.RemoveWatchesRequest(path=path, type=_ANY_WATCH), _nothing)
+
+
+def failure_of(answers: Sequence[Answer]) -> int:
+    """Why a transaction failed: the code of its first answer that is a reason; OK when it did not."""
+    at = failed_part(answers)
+    return OK if at is None else answers[at].code
+
+
+def failed_part(answers: Sequence[Answer]) -> int | None:
+    """Which part of a transaction made it fail; None when it did not."""
+    return next((at for at, answer in enumerate(answers) if answer.code not in {OK, _ROLLED_BACK}), None)
+
+
+_ROLLED_BACK: Final = -2
+"""Code of the parts of a failed transaction that come after the one that failed."""
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+
+def parse_event(body: bytes) -> WatchEvent | None:
+    """A watch's message; None when it tells of the connection only."""
+    event = protocol.WatchEvent.deserialize(body)
+    return WatchEvent(event.path) if event.type > 0 else None
+
+
+def _nothing(_body: bytes) -> None:
+    return None
+
+
+def _parse_stat(body: bytes) -> Stat:
+    return stat_at(body)
+
+
+def _parse_node(body: bytes) -> Node:
+    stop = text_end(body)
+    return Node(body[_INT.size : stop], stat_at(body, stop))
+
+
+def _parse_created(body: bytes) -> Stat:
+    return created_stat(body)[0]
+
+
+def _parse_children(body: bytes) -> list[str]:
+    names: list[str] = protocol.GetChildrenResponse.deserialize(body).children
+    return names
+
+
+_ONLY_STAT: Final = protocol.SetDataRequest.opcode
+"""The one part of a transaction's answer, but that of a create, that has a body."""
+
+
+def _parse_multi(body: bytes) -> list[Answer]:
+    answers: list[Answer] = []
+    offset = 0
+    while True:
+        opcode, done, offset = part_at(body, offset)
+        if done:
+            return answers
+        value: Stat | None = None
+        code = OK
+        if opcode == ERROR_PART:
+            code, offset = code_at(body, offset)
+        elif opcode == CREATE_OPCODE:
+            value, offset = created_stat(body, offset)
+        elif opcode == _ONLY_STAT:
+            value, offset = stat_at(body, offset), offset + STAT_BYTES
+        answers.append(Answer(code, value))

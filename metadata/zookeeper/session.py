@@ -1,0 +1,333 @@
+"""A session with an ensemble of ZooKeeper servers: kept alive, moved from server to server, replaced when it expires.
+
+One supervisor task owns the connection. It goes round the servers until one takes the session, shows the credentials,
+lets the owner look whether this is still the right ensemble (``check``), and only then lets requests through. It sends
+a sign of life every third of the session's timeout and gives a server up that has been silent for two thirds: a third
+is left for the next one. When a server says that the session has expired, the owner is told and a new one begun.
+
+What a caller must know of a request (rule M1): it waits until there is a connection, and when that breaks before
+the answer came, :class:`AnswerLostError` says that it may have been done. Once the same session is connected again, or
+has been found expired, nothing that was under way can take effect any more: the servers refuse what arrives late from a
+connection that the session has left. So a look after that settles it.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+import structlog
+from octavo.metadata.zookeeper.connection import AnswerLostError, Connection
+from octavo.metadata.zookeeper.messages import (
+    OK,
+    PASSWORD_NONE,
+    Answer,
+    Request,
+    WatchEvent,
+    authenticate,
+    close_session,
+    handshake,
+    parse_handshake,
+)
+from octavo.protocol.errors import ClientClosedError, InternalError, OctavoError, UnauthorizedError
+
+OUTSTANDING_MAX: Final = 1000
+"""Requests under way at once; more wait here. A server stops reading at as many."""
+
+ROUND_PAUSE_SECONDS_MIN: Final = 0.05
+ROUND_PAUSE_SECONDS_MAX: Final = 1.0
+"""Pause between two rounds over servers none of which took us, doubling. An election takes a second or so: a longer
+pause would only add to it."""
+
+CLOSE_SECONDS_MAX: Final = 2.0
+"""How long a server may take to end our session when we close. Unanswered, it ends by its timeout."""
+
+_SIGNS_PER_TIMEOUT: Final = 3
+
+
+def _log(level: str, event: str, **facts: object) -> None:
+    """Log, in a process that has set up logging: structlog would otherwise print on a program's standard output.
+
+    A line that cannot be written (standard error is closed, its disk is full) is lost; the session goes on.
+    """
+    if structlog.is_configured():
+        with contextlib.suppress(OSError, ValueError):  # the latter is a closed file's
+            getattr(structlog.get_logger("octavo.metadata"), level)(event, **facts)
+
+
+class SessionGoneError(Exception):
+    """The session that the request belongs to has ended; it was not sent in another."""
+
+
+class SessionOwner(Protocol):
+    """Whom a session tells what happens."""
+
+    def on_event(self, event: WatchEvent) -> None:
+        """Something watched has changed."""
+
+    def on_connected(self) -> None:
+        """Requests go through (again). Watches are gone, whatever they were."""
+
+    def on_expired(self, session_id: int) -> None:
+        """A session has ended, and its ephemeral nodes with it."""
+
+
+class Session:
+    """See the module. ``check`` may raise an :class:`OctavoError`: then requests fail with it until it passes."""
+
+    def __init__(
+        self,
+        servers: Sequence[tuple[str, int]],
+        owner: SessionOwner,
+        *,
+        timeout_seconds: float,
+        credentials: tuple[str, bytes] | None,
+        check: Callable[["Session"], Awaitable[None]],
+        rng: random.Random,
+    ) -> None:
+        self._servers = rng.sample(servers, len(servers))
+        self._owner = owner
+        self._asked_seconds = timeout_seconds
+        self._credentials = credentials
+        self._check = check
+        self._rng = rng
+        self._next_server = 0
+        self._session_id = 0
+        self._password = PASSWORD_NONE
+        self._timeout_seconds = timeout_seconds
+        self._last_zxid = 0
+        self._connection: Connection | None = None
+        """Set while requests go through."""
+        self._checking: Connection | None = None
+        """Set while the owner has a look."""
+        self._refusal: OctavoError | None = None
+        self._last_failure = "no server has been asked yet"
+        self._closed = False
+        self._change = asyncio.Event()
+        self._window = asyncio.Semaphore(OUTSTANDING_MAX)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def session_id(self) -> int:
+        """The present session; 0 before the first and after one has ended."""
+        return self._session_id
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long the session lasts unheard, as the servers granted it."""
+        return self._timeout_seconds
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests go through."""
+        return self._usable() is not None
+
+    @property
+    def last_failure(self) -> str:
+        """Why the latest server was given up, or did not take us."""
+        return self._last_failure
+
+    def start(self) -> None:
+        """Begin; requests wait until a server takes us."""
+        self._task = asyncio.create_task(self._run(), name="zookeeper session")
+
+    async def close(self) -> None:
+        """End the session, and its ephemeral nodes, now; requests under way fail."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        self._change.set()
+        if connection is not None:
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                    await connection.send(close_session())
+            except (AnswerLostError, TimeoutError):
+                pass
+            connection.abort("the metadata store has been closed")
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def call(
+        self, request: Request, *, session_id: int | None = None, on_sent: Callable[[], None] | None = None
+    ) -> Answer:
+        """Send a request and wait for its answer; waits for a connection first. No deadline: that is the caller's.
+
+        With ``session_id`` it is sent in that session or not at all. ``on_sent`` hears when it is sent. Raises
+        :class:`AnswerLostError`, :class:`SessionGoneError`, and what ``check`` raised.
+        """
+        (answer,) = await self.call_together(request, session_id=session_id, on_sent=on_sent)
+        return answer
+
+    async def call_together(
+        self, *requests: Request, session_id: int | None = None, on_sent: Callable[[], None] | None = None
+    ) -> list[Answer]:
+        """As :meth:`call`, for requests to be sent one right behind the other, in order."""
+        if self._checking is not None and asyncio.current_task() is self._task:
+            return await _ask(self._checking, requests)
+        while True:
+            while not self.connected:
+                await self._wait_change()
+            async with self._window:
+                connection = self._usable()
+                if connection is None:
+                    continue
+                if session_id is not None and session_id != self._session_id:
+                    raise SessionGoneError
+                if on_sent is not None:
+                    on_sent()
+                return await _ask(connection, requests)
+
+    def post(self, request: Request) -> None:
+        """Send a request if there is a connection; nobody waits for the answer."""
+        connection = self._usable()
+        if connection is not None:
+            connection.send(request)
+
+    # --- waiting ---------------------------------------------------------------------------------------------------
+
+    def _usable(self) -> Connection | None:
+        """The connection, unless it has just broken and the supervisor has not had its turn yet."""
+        connection = self._connection
+        return None if connection is None or connection.lost.done() else connection
+
+    async def _wait_change(self) -> None:
+        if self._closed:
+            raise ClientClosedError("the metadata store has been closed")
+        if self._refusal is not None:
+            # A fresh instance: one error raised in many tasks would gather all their tracebacks.
+            raise type(self._refusal)(self._refusal.message) from self._refusal
+        await self._change.wait()
+
+    def _tell(self) -> None:
+        """Wake everybody who waits for a connection."""
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+
+    # --- the supervisor --------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            pause = ROUND_PAUSE_SECONDS_MIN
+            while True:
+                for _ in self._servers:
+                    if await self._stay_with_next_server():
+                        # Not at once: a server that takes us and drops us must not keep us busy.
+                        pause = ROUND_PAUSE_SECONDS_MIN
+                        await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+                        break
+                else:
+                    await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+                    pause = min(2 * pause, ROUND_PAUSE_SECONDS_MAX)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._refusal = InternalError(f"the ZooKeeper session has failed: {error!r}")
+            self._refusal.__cause__ = error
+            _log("exception", "the ZooKeeper session has failed")
+        finally:
+            connection, self._connection = self._connection, None
+            for left in (connection, self._checking):
+                if left is not None:
+                    left.abort("the metadata store has been closed")
+            self._tell()
+
+    async def _stay_with_next_server(self) -> bool:
+        """One connection from beginning to end; False if the server did not take us."""
+        host, port = self._servers[self._next_server]
+        self._next_server = (self._next_server + 1) % len(self._servers)
+        where = f"{host}:{port}"
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(self._timeout_seconds / max(_SIGNS_PER_TIMEOUT, len(self._servers) + 1)):
+                loop = asyncio.get_running_loop()
+                _, connection = await loop.create_connection(lambda: Connection(self._owner.on_event), host, port)
+                taken = await self._introduce(connection, where)
+                if not taken:
+                    return False
+                self._checking = connection
+                await self._check(self)
+        except (OSError, AnswerLostError, TimeoutError) as error:
+            self._give_up(connection, where, str(error) or "it did not answer in time")
+            return False
+        except OctavoError as error:
+            self._give_up(connection, where, error.message)
+            self._refuse(error)
+            return False
+        except BaseException:
+            if connection is not None:
+                connection.abort("the metadata store has been closed")
+            raise
+        finally:
+            self._checking = None
+        self._refusal = None
+        self._connection = connection
+        _log("info", "connected to ZooKeeper", server=where, session=f"{self._session_id:#x}")
+        self._owner.on_connected()
+        self._tell()
+        try:
+            reason = await self._keep_alive(connection)
+        finally:
+            self._last_zxid = max(self._last_zxid, connection.last_zxid)
+            self._connection = None
+        self._give_up(connection, where, reason)
+        if not self._closed:
+            _log("warning", "connection to ZooKeeper lost", server=where, reason=reason)
+        return True
+
+    async def _introduce(self, connection: Connection, where: str) -> bool:
+        """Exchange the first messages; False when the session turned out to have ended."""
+        hello = handshake(self._session_id, self._password, self._asked_seconds, self._last_zxid)
+        try:
+            answer = parse_handshake(await connection.shake_hands(hello))
+        except AnswerLostError as error:
+            # So refuse servers without a quorum (read-only mode), and those that know less than we have seen.
+            raise AnswerLostError(f"it took no session: {error}") from error
+        if answer.timeout_seconds <= 0:
+            ended, self._session_id, self._password = self._session_id, 0, PASSWORD_NONE
+            # The server is the right one to begin a new session with, right away.
+            self._next_server = (self._next_server - 1) % len(self._servers)
+            self._give_up(connection, where, "the session has expired")
+            _log("warning", "the ZooKeeper session has expired", session=f"{ended:#x}")
+            self._owner.on_expired(ended)
+            self._tell()
+            return False
+        self._session_id, self._password = answer.session_id, answer.password
+        self._timeout_seconds = answer.timeout_seconds
+        if self._credentials is not None:
+            shown = await connection.send_authentication(authenticate(*self._credentials))
+            if shown.code != OK:
+                raise UnauthorizedError(f"ZooKeeper at {where} does not accept the credentials")
+        return True
+
+    async def _keep_alive(self, connection: Connection) -> str:
+        """Send signs of life until the connection ends; says why it did."""
+        loop = asyncio.get_running_loop()
+        interval = self._timeout_seconds / _SIGNS_PER_TIMEOUT
+        patience = 2 * interval
+        while True:
+            connection.send_ping()
+            done, _ = await asyncio.wait([connection.lost], timeout=interval / 2)
+            if done:
+                return connection.lost.result()
+            silent = loop.time() - connection.heard_at
+            if silent >= patience:
+                return f"the server has been silent for {silent:.1f} s"
+
+    def _give_up(self, connection: Connection | None, where: str, reason: str) -> None:
+        self._last_failure = f"{where}: {reason}"
+        if connection is not None:
+            self._last_zxid = max(self._last_zxid, connection.last_zxid)
+            connection.abort(reason)
+        _log("debug", "ZooKeeper server given up", server=where, reason=reason)
+
+    def _refuse(self, error: OctavoError) -> None:
+        if self._refusal is None or self._refusal.message != error.message:
+            _log("error", "ZooKeeper cannot be used", reason=error.message)
+        self._refusal = error
+        self._tell()
+
+
+async def _ask(connection: Connection, requests: Sequence[Request]) -> list[Answer]:
+    answers = [connection.send(request) for request in requests]
+    return [await answer for answer in answers]
