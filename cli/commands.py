@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from octavo.cli import bench, bench_create, bookie, bookies, cluster, ledger, pipeline, up
+from octavo.cli import bookies, cluster, pipeline
+from octavo.cli.bench import commands as bench
+from octavo.cli.bench import create as bench_create
+from octavo.cli.bookie import commands as bookie
+from octavo.cli.ledger import commands as ledger
+from octavo.cli.local import up
 from octavo.cli.session import print_error
 
 from octavo._version import __version__

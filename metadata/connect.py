@@ -73,7 +73,7 @@ async def _open_sqlite(uri: str, options: OpenOptions) -> MetadataStore:
 
 
 async def _open_zookeeper(uri: str, options: OpenOptions) -> MetadataStore:
-    from octavo.metadata.zookeeper.open import open_zookeeper_store  # noqa: PLC0415 - others do without aiozk
+    from octavo.metadata.zookeeper.cluster import open_zookeeper_store  # noqa: PLC0415 - others do without aiozk
 
     return await open_zookeeper_store(uri, create=options.create, lease_seconds=options.lease_seconds, rng=options.rng)
 
@@ -90,7 +90,7 @@ async def _destroy_sqlite(uri: str, _on_deleted: Callable[[int], None]) -> None:
 
 
 async def _destroy_zookeeper(uri: str, on_deleted: Callable[[int], None]) -> None:
-    from octavo.metadata.zookeeper.open import destroy_zookeeper_store  # noqa: PLC0415 - others do without aiozk
+    from octavo.metadata.zookeeper.cluster import destroy_zookeeper_store  # noqa: PLC0415 - others do without aiozk
 
     await destroy_zookeeper_store(uri, on_deleted=on_deleted)
 

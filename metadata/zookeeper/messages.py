@@ -2,7 +2,7 @@
 
 A :class:`Request` is one call before it has a number; :meth:`Request.payload` gives its bytes, ``parse`` the value in
 the answer's body. aiozk's classes hold the formats of the fields; what they lack (containers, the first answer's
-end) is here, and the few that are sent by the thousand are in :mod:`octavo.metadata.zookeeper.formats`. See
+end) is here, and the few that are sent by the thousand are in :mod:`octavo.metadata.zookeeper.fast_messages`. See
 docs/decisions/010-zookeeper-session.md for why aiozk's session is not used.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from aiozk import protocol
 from aiozk.protocol import acl as aiozk_acl
-from octavo.metadata.zookeeper.formats import (
+from octavo.metadata.zookeeper.fast_messages import (
     CREATE_OPCODE,
     ERROR_PART,
     STAT_BYTES,
@@ -75,7 +75,7 @@ class Request(NamedTuple):
     """One call of a server, without a number."""
 
     message: Message
-    """Of a class of aiozk, or of :mod:`octavo.metadata.zookeeper.formats`."""
+    """Of a class of aiozk, or of :mod:`octavo.metadata.zookeeper.fast_messages`."""
     parse: Callable[[bytes], Any]
     """The value in an answer without error."""
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, NoReturn, Self
 
 from octavo.metadata.zookeeper.connection import AnswerLostError
-from octavo.metadata.zookeeper.formats import Acl
+from octavo.metadata.zookeeper.fast_messages import Acl
 from octavo.metadata.zookeeper.layout import Stat
 from octavo.metadata.zookeeper.messages import (
     BAD_VERSION,

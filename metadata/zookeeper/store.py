@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 
 from octavo.metadata.records import Kind, Listener, Record, RecordStore
 from octavo.metadata.store import Version
-from octavo.metadata.zookeeper.creates import LedgerCreates
-from octavo.metadata.zookeeper.ids import LedgerIds
 from octavo.metadata.zookeeper.layout import (
     GUARDED,
     KEY_DIGITS,
@@ -30,7 +28,8 @@ from octavo.metadata.zookeeper.layout import (
     unescape,
     version_of,
 )
-from octavo.metadata.zookeeper.leases import SessionRecords
+from octavo.metadata.zookeeper.ledger_creation import LedgerCreates
+from octavo.metadata.zookeeper.ledger_ids import LedgerIds
 from octavo.metadata.zookeeper.messages import (
     ANY_VERSION,
     BAD_VERSION,
@@ -51,6 +50,7 @@ from octavo.metadata.zookeeper.messages import (
 )
 from octavo.metadata.zookeeper.nodes import Nodes, Operation
 from octavo.metadata.zookeeper.session import Session
+from octavo.metadata.zookeeper.session_records import SessionRecords
 from octavo.protocol.errors import (
     InvalidArgumentError,
     MetadataError,
@@ -60,7 +60,7 @@ from octavo.protocol.ids import LedgerId
 
 
 class ZooKeeperRecordStore(RecordStore):
-    """One handle on a cluster in ZooKeeper. Made by :func:`octavo.metadata.zookeeper.open.open_zookeeper_store`."""
+    """One handle on a cluster in ZooKeeper. Made by :func:`octavo.metadata.zookeeper.cluster.open_zookeeper_store`."""
 
     def __init__(
         self,

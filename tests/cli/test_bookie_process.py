@@ -1,7 +1,7 @@
 """What a bookie's log says about its end, in whichever format."""
 
 import pytest
-from octavo.cli.bookie_process import reason_in
+from octavo.cli.local.bookie_process import reason_in
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import tomllib
 from dataclasses import MISSING, fields
 
 from octavo.bookie.config import BookieConfig, load_config
-from octavo.cli.restarts import EXIT_DATA_WRONG
+from octavo.cli.local.restarts import EXIT_DATA_WRONG
 from support.tree import ROOT
 
 

@@ -7,7 +7,7 @@ from array import array
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.cli.histogram import RELATIVE_ERROR_MAX, VALUE_MAX, Histogram
+from octavo.cli.bench.histogram import RELATIVE_ERROR_MAX, VALUE_MAX, Histogram
 
 # Values below 2**-126 are subnormal as 32-bit floats: their buckets are even, not log-linear. No latency is that small.
 VALUES = st.one_of(st.just(0.0), st.floats(2.0**-30, 2.0**20, width=32))

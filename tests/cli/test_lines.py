@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from octavo.cli.lines import LINES, LINES_WITHOUT_FINAL_NEWLINE, NOTHING_BETWEEN, ChunkSplitter, LineSplitter
+from octavo.cli.ledger.lines import LINES, LINES_WITHOUT_FINAL_NEWLINE, NOTHING_BETWEEN, ChunkSplitter, LineSplitter
 from octavo.protocol.errors import EntryTooLargeError
 
 NASTY = st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"\0", b"a", b"\xff\xfe", b"long " * 5]), max_size=30).map(

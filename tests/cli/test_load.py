@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Self
 
 import pytest
-from octavo.cli.histogram import RELATIVE_ERROR_MAX
-from octavo.cli.load import Extent, Measurement, PreciseTimer, closed_loop, open_loop, scan
+from octavo.cli.bench.histogram import RELATIVE_ERROR_MAX
+from octavo.cli.bench.load import Extent, Measurement, PreciseTimer, closed_loop, open_loop, scan
 from octavo.protocol.errors import QuorumLostError
 
 

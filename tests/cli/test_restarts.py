@@ -1,7 +1,7 @@
 """Which bookie processes are started again, and when."""
 
 from octavo.bookie import daemon
-from octavo.cli.restarts import (
+from octavo.cli.local.restarts import (
     EXIT_DATA_WRONG,
     PAUSE_SECONDS_MAX,
     PAUSE_SECONDS_MIN,

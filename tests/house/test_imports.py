@@ -69,6 +69,13 @@ ROOMS = {
     "metadata.zookeeper": frozenset({"metadata"}),
     "metadata.connect": frozenset({"metadata", "metadata.sqlite", "metadata.zookeeper"}),
     "metadata.__init__": frozenset({"metadata", "metadata.connect"}),
+    "cli.session": frozenset[str](),
+    "cli.output": frozenset[str](),
+    "cli.ledger": frozenset({"cli.session", "cli.output"}),
+    "cli.bench": frozenset({"cli.session", "cli.output", "cli.ledger"}),
+    "cli.bookie": frozenset({"cli.session", "cli.output"}),
+    "cli.local": frozenset({"cli.session", "cli.output"}),
+    "cli": frozenset({"cli.session", "cli.output", "cli.ledger", "cli.bench", "cli.bookie", "cli.local"}),
 }
 """Each room (a sub-folder, a module that others build on, or what else stands at the root of its folder) and the rooms
 of the same folder that it may import from. Below a room stands only what has been named before it."""
@@ -78,8 +85,8 @@ FOR_EVERYONE = "octavo._version"
 
 PURE_MODULES = frozenset(
     {
-        "octavo.cli.histogram",
-        "octavo.cli.lines",
+        "octavo.cli.bench.histogram",
+        "octavo.cli.ledger.lines",
         "octavo.client.options",
         "octavo.client.read.plan",
         "octavo.metadata.encoding",
@@ -245,7 +252,7 @@ def test_dependencies_point_one_way() -> None:
 
 def test_every_folder_inside_a_folder_is_a_room() -> None:
     inner = {".".join(path.parts[:2]) for path in library_modules().values() if len(path.parts) > 2}
-    assert {room for room in inner if room.split(".")[0] in {"bookie", "client", "metadata"}} <= ROOMS.keys()
+    assert {room for room in inner if room.split(".")[0] in {"bookie", "cli", "client", "metadata"}} <= ROOMS.keys()
 
 
 def test_every_room_of_the_table_holds_modules() -> None:

@@ -7,7 +7,7 @@ from aiozk import protocol
 from aiozk.protocol.stat import Stat as AiozkStat
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.metadata.zookeeper.formats import CreateMessage, Transaction, stat_at
+from octavo.metadata.zookeeper.fast_messages import CreateMessage, Transaction, stat_at
 from octavo.metadata.zookeeper.layout import Stat
 from octavo.metadata.zookeeper.messages import (
     FOR_CREATOR,

@@ -13,7 +13,7 @@ from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataSto
 from octavo.metadata.handle import RecordMetadataStore
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.sqlite.store import open_sqlite_store
-from octavo.metadata.zookeeper.open import open_zookeeper_store
+from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.ids import BookieId, LedgerId
 from support.ledger_metadata import open_ledger
 from support.zookeeper import expire_session, new_cluster_uri, records_of

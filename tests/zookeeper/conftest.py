@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 from octavo.metadata import MetadataStore
 from octavo.metadata.handle import RecordMetadataStore
-from octavo.metadata.zookeeper.open import open_zookeeper_store
+from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from support.zookeeper import Opener, new_cluster_uri, shared_server
 from support.zookeeper_proxy import ZooKeeperProxy
 

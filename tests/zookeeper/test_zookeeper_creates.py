@@ -8,7 +8,7 @@ import pytest
 from octavo.metadata import LedgerMetadata, MetadataStore, Version
 from octavo.metadata.handle import RecordMetadataStore
 from octavo.metadata.records import Kind, ledger_key
-from octavo.metadata.zookeeper.creates import TOGETHER_BYTES_MAX, TOGETHER_MAX
+from octavo.metadata.zookeeper.ledger_creation import TOGETHER_BYTES_MAX, TOGETHER_MAX
 from octavo.metadata.zookeeper.messages import ANY_VERSION, OK, delete
 from octavo.metadata.zookeeper.store import ZooKeeperRecordStore
 from octavo.protocol.errors import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from octavo.metadata.handle import RecordMetadataStore
-from octavo.metadata.zookeeper.open import open_zookeeper_store
+from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
 from support.ledger_metadata import open_ledger
 from support.metadata_clusters import new_ledger, registration, soon, until

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
-from octavo.metadata.zookeeper.open import open_zookeeper_store
+from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.errors import MetadataUnavailableError
 from support.processes import Up, is_running
 from support.zookeeper import QUICK

@@ -13,9 +13,9 @@ import structlog
 from octavo.bookie.logs import configure_logging
 from octavo.metadata import BookieState, Fragment, MetadataStore
 from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.zookeeper.cluster import connect_records, destroy_zookeeper_store, open_zookeeper_store
 from octavo.metadata.zookeeper.layout import encode_layout
 from octavo.metadata.zookeeper.messages import NO_AUTH, OK, children, delete, get, set_value
-from octavo.metadata.zookeeper.open import connect_records, destroy_zookeeper_store, open_zookeeper_store
 from octavo.protocol.errors import (
     InvalidArgumentError,
     LeaseLostError,

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-from octavo.cli.histogram import Histogram
+from octavo.cli.bench.histogram import Histogram
 from octavo.cli.output import Progress
 from octavo.protocol.errors import OctavoError
 

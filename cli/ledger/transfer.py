@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import aiofiles
-from octavo.cli.lines import (
+from octavo.cli.ledger.lines import (
     LINES,
     LINES_WITHOUT_FINAL_NEWLINE,
     NOTHING_BETWEEN,

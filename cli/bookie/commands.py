@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.cli import bookie_offline
+from octavo.cli.bookie import offline as bookie_offline
 from octavo.cli.session import LogFormat, LogLevel, guarded
 
 app = typer.Typer(name="bookie")

@@ -18,7 +18,7 @@ from typing import Final
 
 from octavo.metadata.records import Kind
 from octavo.metadata.zookeeper.connection import AnswerLostError
-from octavo.metadata.zookeeper.formats import CreateMessage, Message, Transaction
+from octavo.metadata.zookeeper.fast_messages import CreateMessage, Message, Transaction
 from octavo.metadata.zookeeper.layout import Paths, Stat, name_of
 from octavo.metadata.zookeeper.messages import (
     ANY_VERSION,

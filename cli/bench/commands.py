@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.ledger import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.ledger.commands import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -29,7 +29,7 @@ from octavo.protocol.ids import ID_MAX
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
-    from octavo.cli.load import Extent, Measurement, Operation
+    from octavo.cli.bench.load import Extent, Measurement, Operation
     from octavo.client.client import Client
     from octavo.client.read.reader import LedgerReader
     from octavo.client.write.writer import LedgerWriter
@@ -83,7 +83,7 @@ async def write(
 
     The ledgers are kept, so that `octavo bench read` can follow; their ids are printed.
     """
-    from octavo.cli.load import Extent  # noqa: PLC0415
+    from octavo.cli.bench.load import Extent  # noqa: PLC0415
     from octavo.cli.output import progress_bar  # noqa: PLC0415
 
     extent = _extent(duration, count, batch)
@@ -196,7 +196,7 @@ async def read(
     The latency of an entry is then how long the reader waited for it; with --random or --rate, how long the read of
     that entry took, with --in-flight of them under way.
     """
-    from octavo.cli.load import Extent  # noqa: PLC0415
+    from octavo.cli.bench.load import Extent  # noqa: PLC0415
     from octavo.cli.output import progress_bar  # noqa: PLC0415
 
     if bool(ledger_ids) == (ledgers is not None):
@@ -260,7 +260,7 @@ def _read_at_random(reader: "LedgerReader", sizes: list[int]) -> "Operation":
 
 
 def _scan_extent(readers: Sequence["LedgerReader"], duration: float | None, count: int | None) -> "Extent":
-    from octavo.cli.load import Extent  # noqa: PLC0415
+    from octavo.cli.bench.load import Extent  # noqa: PLC0415
 
     if duration is not None and count is not None:
         raise InvalidArgumentError("give either --duration or --count")
@@ -270,7 +270,7 @@ def _scan_extent(readers: Sequence["LedgerReader"], duration: float | None, coun
 
 
 async def _scan(readers: Sequence["LedgerReader"], extent: "Extent", sizes: list[int], progress: Any) -> "Measurement":
-    from octavo.cli.load import scan  # noqa: PLC0415
+    from octavo.cli.bench.load import scan  # noqa: PLC0415
 
     def entries_of(reader: "LedgerReader") -> Any:
         return reader.entries(0, reader.last_add_confirmed)
@@ -282,7 +282,7 @@ async def _scan(readers: Sequence["LedgerReader"], extent: "Extent", sizes: list
 
 
 def _extent(duration: float | None, count: int | None, batch: int) -> "Extent":
-    from octavo.cli.load import Extent  # noqa: PLC0415
+    from octavo.cli.bench.load import Extent  # noqa: PLC0415
 
     if duration is not None and count is not None:
         raise InvalidArgumentError("give either --duration or --count")
@@ -296,7 +296,7 @@ def _extent(duration: float | None, count: int | None, batch: int) -> "Extent":
 async def _run(
     operations: Sequence["Operation"], extent: "Extent", in_flight: int, rate: float | None, batch: int, progress: Any
 ) -> "Measurement":
-    from octavo.cli.load import closed_loop, open_loop  # noqa: PLC0415
+    from octavo.cli.bench.load import closed_loop, open_loop  # noqa: PLC0415
 
     if rate is None:
         return await closed_loop(operations, extent, in_flight, progress)

@@ -29,7 +29,7 @@ from octavo.protocol.ids import ID_MAX
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
-    from octavo.cli.lines import ChunkSplitter, LineSplitter
+    from octavo.cli.ledger.lines import ChunkSplitter, LineSplitter
     from octavo.client.client import Client
     from octavo.client.write.writer import LedgerWriter
     from octavo.metadata.model import LedgerMetadata
@@ -144,9 +144,9 @@ async def append(
 
     If anything fails, or Ctrl-C interrupts, the new ledger is deleted again.
     """
-    from octavo.cli.lines import ChunkSplitter, LineSplitter  # noqa: PLC0415
+    from octavo.cli.ledger.lines import ChunkSplitter, LineSplitter  # noqa: PLC0415
+    from octavo.cli.ledger.transfer import SEPARATOR_KEY, SEPARATOR_NONE, append_source, open_source  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line, progress_bar  # noqa: PLC0415
-    from octavo.cli.transfer import SEPARATOR_KEY, SEPARATOR_NONE, append_source, open_source  # noqa: PLC0415
 
     path = None if file == "-" else Path(file)
     splitter = ChunkSplitter(chunk) if whole_file else LineSplitter(ENTRY_PAYLOAD_BYTES_MAX)
@@ -187,7 +187,7 @@ async def _note_final_newline(
     # metadata never change, so it comes before the close, which merges it.
     if splitter.final_newline:
         return
-    from octavo.cli.transfer import FINAL_NEWLINE_KEY, FINAL_NEWLINE_NO, NoteInCustomMetadata  # noqa: PLC0415
+    from octavo.cli.ledger.transfer import FINAL_NEWLINE_KEY, FINAL_NEWLINE_NO, NoteInCustomMetadata  # noqa: PLC0415
     from octavo.metadata.connect import open_metadata_store  # noqa: PLC0415
     from octavo.metadata.update import update_ledger  # noqa: PLC0415
 
@@ -211,8 +211,8 @@ async def read(
 
     An open ledger is read up to what its writer has confirmed, without disturbing it.
     """
+    from octavo.cli.ledger.transfer import output_format, write_entries  # noqa: PLC0415
     from octavo.cli.output import progress_bar  # noqa: PLC0415
-    from octavo.cli.transfer import output_format, write_entries  # noqa: PLC0415
 
     if last is not None and last < first:
         raise InvalidArgumentError(f"--first {first} lies after --last {last}")
@@ -253,7 +253,7 @@ async def tail(
     password_file: PasswordFileOption = None,
 ) -> None:
     """Follow an open ledger without disturbing its writer, until it is closed."""
-    from octavo.cli.transfer import follow_entries, output_format  # noqa: PLC0415
+    from octavo.cli.ledger.transfer import follow_entries, output_format  # noqa: PLC0415
 
     async with (
         await session.connect() as client,

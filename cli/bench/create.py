@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from octavo.cli.ledger import AckQuorumOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuorumOption
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, print_error
 
 KeepOption = Annotated[bool, typer.Option("--keep", help="Close the ledgers afterwards, but do not delete them.")]
@@ -46,7 +46,7 @@ async def create(
     ledgers, made by as many processes with the same connection's code: one request per node, and many nodes in one
     transaction. What Octavo adds shows in the ratios.
     """
-    from octavo.cli.create_processes import ask_all, client_processes  # noqa: PLC0415 - `octavo --help` does without
+    from octavo.cli.bench.client_processes import ask_all, client_processes  # noqa: PLC0415 - `octavo --help` does without
     from octavo.cli.output import progress_bar  # noqa: PLC0415
 
     shape = {"ensemble_size": ensemble, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
@@ -72,7 +72,7 @@ async def create_client(
     keep: KeepOption = False,
 ) -> int:
     """One client of `octavo bench create`, which starts it and talks to it on standard input and output."""
-    from octavo.cli.create_load import serve  # noqa: PLC0415
+    from octavo.cli.bench.create_client import serve  # noqa: PLC0415
 
     shape = {"ensemble_size": ensemble, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
     return await serve(session, shape, keep=keep)
@@ -86,7 +86,7 @@ def seconds_of(answers: Sequence[Mapping[str, Any]]) -> float:
 def _report(
     session: Session, measured: Mapping[str, Sequence[Sequence[dict[str, Any]]]], facts: dict[str, int], nodes: int
 ) -> int:
-    from octavo.cli.histogram import Histogram  # noqa: PLC0415
+    from octavo.cli.bench.histogram import Histogram  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
     answers = [answer for answers in measured["ledgers"] for answer in answers]

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from itertools import islice
 
 from octavo.metadata.records import Kind, ledger_key
+from octavo.metadata.zookeeper.cluster import DELETES_AT_ONCE, OPERATION_SECONDS_DEFAULT, connect_records
 from octavo.metadata.zookeeper.connection import AnswerLostError
 from octavo.metadata.zookeeper.layout import Paths
 from octavo.metadata.zookeeper.messages import ANY_VERSION, Answer, create, create_container, delete, multi
-from octavo.metadata.zookeeper.open import DELETES_AT_ONCE, OPERATION_SECONDS_DEFAULT, connect_records
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
 from octavo.protocol.ids import LedgerId
 

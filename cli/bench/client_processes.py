@@ -1,4 +1,4 @@
-"""The client processes of ``octavo bench create``, as their parent sees them (:mod:`octavo.cli.create_load`)."""
+"""The client processes of ``octavo bench create``, as their parent sees them."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from octavo.cli.create_load import ANSWER_BYTES_MAX
+from octavo.cli.bench.create_client import ANSWER_BYTES_MAX
 from octavo.cli.session import CommandError, Session, finish
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.cli.bookie_process import BookieProcess, BookieSpec
+from octavo.cli.local.bookie_process import BookieProcess, BookieSpec
+from octavo.cli.local.restarts import GiveUp, LeaveStopped, RestartPolicy
 from octavo.cli.output import print_json, print_line, progress_bar
-from octavo.cli.restarts import GiveUp, LeaveStopped, RestartPolicy
 from octavo.cli.session import EXIT_OK, CommandError, LogLevel, Session, command, finish, print_error
 from octavo.protocol.errors import InvalidArgumentError
 

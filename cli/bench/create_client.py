@@ -22,15 +22,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.cli.bench import BENCH_KEY
-from octavo.cli.load import Extent, closed_loop
+from octavo.cli.bench.bare_nodes import RawCreates
+from octavo.cli.bench.commands import BENCH_KEY
+from octavo.cli.bench.load import Extent, closed_loop
 from octavo.cli.output import print_json
-from octavo.cli.raw_creates import RawCreates
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, describe, finish, print_error
 from octavo.client.client import Client
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.model import encode_ledger
-from octavo.metadata.zookeeper.creates import TOGETHER_MAX
+from octavo.metadata.zookeeper.ledger_creation import TOGETHER_MAX
 from octavo.protocol.errors import NoSuchLedgerError, OctavoError
 
 CLEAN_UP_AT_ONCE = 200

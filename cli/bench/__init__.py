@@ -1,0 +1,1 @@
+"""`octavo bench`: measure throughput and latency of a cluster."""

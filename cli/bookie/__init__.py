@@ -1,0 +1,1 @@
+"""`octavo bookie`: run a bookie, and work on the files of a stopped one."""

@@ -1,0 +1,1 @@
+"""`octavo ledger`: create, fill, read, follow and inspect ledgers."""

@@ -1,0 +1,1 @@
+"""`octavo up`: a whole cluster on this machine."""
