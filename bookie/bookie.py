@@ -1,8 +1,8 @@
 """One bookie, put together from its parts: what starts in which order, and how it stops.
 
 Start: the data directory is locked, identity is checked against the metadata (rule B4), the storage replays and
-makes durable what it found (B1), the port opens, the bookie registers. Stop goes the other way round. Whatever fails on
-the way up undoes what was done before it. Files, metadata and randomness are arguments: a simulator runs this class.
+makes durable what it found (rule B1), the port opens, the bookie registers. Stop goes the other way round. A start that
+fails undoes what it has done so far. Files, metadata and randomness are arguments: a simulator runs this class.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """Keeps a bookie registered: announces it, announces it again whenever its lease was lost, and takes it off at the end.
 
-A metadata store that does not answer never ends a bookie (DESIGN 9 d): it goes on serving, and registers again once the
+A metadata store that does not answer never ends a bookie: what it holds can be read and written without the store, and
+an outage of the store must not take every bookie down at once. The bookie goes on serving and registers again once the
 store is back.
 """
 

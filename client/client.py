@@ -444,7 +444,7 @@ class Client:
         ledger = await self._store.read_ledger(ledger_id)
         metadata = ledger.value
         secrets = derive_secrets(password, ledger_id)
-        # rule F0: before anything that a bookie or the ledger would notice.
+        # Rule F0: before anything that a bookie or the ledger would notice.
         if not verifier_matches(metadata.verifier, secrets, digest or metadata.digest, metadata.salt):
             raise UnauthorizedError(f"ledger {ledger_id}: wrong password or digest type")
         if recover and not metadata.is_closed:

@@ -60,7 +60,7 @@ class ClientOptions:
     short break of one connection leaves no hole in that replica. The oldest go first."""
 
     add_quorum_timeout_seconds: float = 30.0
-    """Time an add has to reach its ack quorum before the writer gives up for good (rule W6, W8). Outlasts the
+    """Time an add has to reach its ack quorum before the writer gives up for good (rules W6 and W8). Outlasts the
     restart of a bookie."""
 
     bookie_loss_seconds: float = 0.5

@@ -61,7 +61,7 @@ class MetadataChange(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChangeEnsemble:
-    """The writer replaces bookies from ``first_entry_id`` on (rule W3, W5)."""
+    """The writer replaces bookies from ``first_entry_id`` on (rules W3 and W5)."""
 
     base: Fragment
     """The last fragment that the writer knows."""

@@ -95,7 +95,7 @@ class LedgerMetadata:
     """:func:`octavo.protocol.entries.make_verifier` of password and digest with :attr:`salt` (rule F0)."""
     salt: bytes
     term: int = 0
-    """Take-overs so far (rule U1); 0 for an ordinary ledger."""
+    """Take-overs of the ledger by a new writer so far; 0 for an ordinary ledger, which has one writer."""
     writer_token: str = ""
     """Token of the handle that made the latest change, creation included (rule M1): tells one's own write whose
     answer was lost from somebody else's."""

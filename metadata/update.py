@@ -1,4 +1,4 @@
-"""The compare-and-set loop: the one way in which clients change a ledger's metadata (rule M1, W5, W9, F1, F6)."""
+"""The compare-and-set loop: the one way in which clients change a ledger's metadata (rules M1, W5, W9, F1 and F6)."""
 
 from typing import Final
 

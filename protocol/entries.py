@@ -1,6 +1,6 @@
 """The one home of an entry's bytes: how a payload is sealed, verified and opened again.
 
-A *sealed entry* is what travels, what every replica stores and what never changes (rule W2, I3):
+A *sealed entry* is what travels, what every replica stores and what never changes (rules W2 and I3):
 
 =======  =====  ======================================================================================
 offset   bytes  field (integers big-endian, unsigned, but for the last)

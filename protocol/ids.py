@@ -19,4 +19,4 @@ ID_MAX = 2**63 - 1
 """Largest ledger or entry id: SQLite integers and Spark's ``long`` are signed 64-bit."""
 
 TERM_MAX = 2**32 - 1
-"""Largest term an entry can carry (unbounded ledgers, rule U1); terms count take-overs of one ledger."""
+"""Largest term an entry can carry. A term counts the take-overs of one ledger by a new writer; it is 0 today."""

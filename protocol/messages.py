@@ -10,7 +10,7 @@ Each class below lists its fields in wire order; :data:`REQUESTS` and :data:`REP
 the type and range of every field and raises :class:`ProtocolError`, naming message and field, for anything else: what
 passes can be used without further checks. Absent ids are ``None``; ids of runs are ``[first, last]``, both inclusive.
 
-Requests carry a ``term``, 0 until unbounded ledgers use it (rule U1).
+Requests carry a ``term``, which is always 0 today: counting take-overs of a ledger later needs no new format.
 """
 
 import enum
@@ -66,9 +66,9 @@ class AddFlag(enum.IntFlag):
 
     NONE = 0
     RECOVERY = 1
-    """Written by a recoverer or re-replicator: accepted on a fenced ledger (rule F5, B6)."""
+    """Written by a recoverer or re-replicator: accepted on a fenced ledger (rules F5 and B6)."""
     DEFERRED_SYNC = 2
-    """May be acknowledged before it is durable; FORCE makes it so (rule W10)."""
+    """Reserved: the entry may be acknowledged before it is durable; FORCE makes it durable. Refused today."""
 
 
 class ReadFlag(enum.IntFlag):
@@ -76,7 +76,7 @@ class ReadFlag(enum.IntFlag):
 
     NONE = 0
     FENCE = 1
-    """Fence the ledger before answering (rule F2, F4). Needs the ledger key."""
+    """Fence the ledger before answering (rules F2 and F4). Needs the ledger key."""
 
 
 _ID = fields.integer(0, ID_MAX)
@@ -287,7 +287,7 @@ class LacWritten(Reply):
 
 @_message(Op.FORCE, _ID, _KEY, _TERM, fields.runs)
 class Force(Request):
-    """Make deferred adds of these ids durable (rule W10). Needs the key."""
+    """Reserved: make deferred adds of these ids durable. Needs the key."""
 
     ledger_id: int
     ledger_key: bytes

@@ -1,4 +1,4 @@
-"""Who a bookie is, and whether its disks are still its own (DESIGN 5 Identity, rule B4).
+"""Who a bookie is, and whether its disks are still its own (rule B4).
 
 Each of a bookie's directories holds a cookie file; the metadata store holds one cookie per bookie. Both carry a
 *generation*, raised at every start, and the *token* of the start that raised it. A bookie whose disks were swapped,

@@ -1,4 +1,4 @@
-"""Which journal records go to disk together, and where each one goes (DESIGN 3.4: natural group commit).
+"""Which journal records go to disk together, and where each one goes: group commit.
 
 While one group is being written and synced, new records gather; when the disk is done, all that gathered goes
 next, up to a maximum of bytes and records. No timer: an idle journal writes a lone record at once, a busy one

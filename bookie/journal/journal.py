@@ -1,4 +1,4 @@
-"""The journal of a bookie: where every add, fence and key is durable first (DESIGN 5, rule B1-B3).
+"""The journal of a bookie: where every add, fence and key is durable first (rules B1 to B3).
 
 The flow of a record: :meth:`Journal.append` settles its place and queues it, synchronously -> the writer task
 takes all that waits as one group -> one write and one sync in the segment file's own thread -> the futures of
@@ -141,7 +141,7 @@ class Journal:
 
         Damage is never raised: it is in :attr:`corruption` by the time the next record arrives, and the
         following valid records still come (rule B3). What comes from a torn tail's beginning may never have
-        been synced (B1). Raises UnsupportedJournalError when a newer version wrote the journal."""
+        been synced (rule B1). Raises UnsupportedJournalError when a newer version wrote the journal."""
         assert not self._replaying, "a journal is replayed once"
         self._replaying = True
         reader = _SegmentReader(self._segments)

@@ -1,4 +1,4 @@
-"""How a journal is read back after a crash, or after anything worse (rule B3, DESIGN 5).
+"""How a journal is read back after a crash, or after anything worse (rule B3).
 
 :class:`JournalScan` is a machine without I/O: a generator that yields effects (read this, deliver that, report
 this damage) and is sent the bytes it asked for. It goes through the log from a start position, place by place.

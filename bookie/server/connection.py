@@ -5,7 +5,8 @@
   reading its socket, and goes on at half of that; long polls, which wait for somebody else, are counted apart.
 * Whatever looks something up begins a few at a time, only while the client takes what it is sent, and only while there
   is memory for its answer (``answer_room``): replies never pile up. Fences take effect on arrival; their answers wait.
-* While the storage has no room, no connection reads its socket: a slow disk pushes back on the network (DESIGN 5).
+* While the storage has no room, no connection reads its socket: a slow disk pushes back on the network, so that memory
+  stays bounded.
 * Bytes that break the protocol get one error frame and a closed connection; they never do more than that.
 """
 

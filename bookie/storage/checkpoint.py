@@ -3,7 +3,7 @@
 *Flush*: the active generation of the cache is swapped out and written to the current entry log, sorted by ledger and
 entry, into the page cache only; where its runs lie is kept in memory (``flushed``).
 
-*Checkpoint* (DESIGN 5, rule B7), each step complete before the next begins:
+*Checkpoint* (rule B7), each step complete before the next begins:
 
 1. one synchronous step: swap the cache, capture the journal's position (the *mark*) and the set of changed ledger
    states;

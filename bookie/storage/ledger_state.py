@@ -46,7 +46,7 @@ class LedgerState:
         self.deleted = False
         """A tombstone: a late add must not bring a deleted ledger back (rule B5)."""
         self.term = 0
-        """Room for unbounded ledgers (rule U1)."""
+        """Kept at 0: stored from the start, so that counting take-overs of a ledger later needs no new format."""
         self.highest_plus_one = 0
         self.lac_plus_one = 0
         self.explicit_lac: bytes | None = None

@@ -108,7 +108,7 @@ async def read_manifest(filesystem: FileSystem, directory: Path, *, made_before:
         if await filesystem.list_directory(directory / "index"):
             raise IndexDamagedError(path, 0, "the file is missing though there are index files") from None
         if made_before:
-            # Emptied but for its cookies: taken for a new one it would answer "absent" for what it acknowledged (B4).
+            # Emptied but for its cookies. As a new bookie it would answer "absent" for what it acknowledged (rule B4).
             raise IndexDamagedError(path, 0, "the file is missing though this bookie has served before") from None
         await replace_file(filesystem, path, encode_manifest(EMPTY))
         return EMPTY

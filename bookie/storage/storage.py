@@ -286,9 +286,9 @@ class Storage:
         self._writer.add(ledger_id, ledger_key, entries, recovery=recovery, batch=batch, done=done)
 
     def fence(self, ledger_id: LedgerId, ledger_key: bytes) -> asyncio.Future[None]:
-        """Refuse ordinary adds from now on; the future is done once that is durable (rule F2). Idempotent.
+        """Refuse ordinary adds from now on; the future is done once that is durable (rules F2 and B2). Idempotent.
 
-        A ledger never heard of is fenced too, and no key is pinned (F0). Raises :class:`UnauthorizedError` at once.
+        An unknown ledger is fenced too, and no key is pinned (rule F0). Raises :class:`UnauthorizedError` at once.
         """
         return self._writer.fence(ledger_id, ledger_key)
 
@@ -328,7 +328,7 @@ class Storage:
     ) -> ReadResult:
         """Entries of ``first..last`` whose id modulo ``stripe[0]`` is among ``stripe[1]``, up to either limit, but
         one at least if one is found. Ids that damage or an I/O error hides are unknown, never absent (rule R2), and
-        so is all that is missing of a ledger in doubt (B4)."""
+        so is all that is missing of a ledger in doubt (rule B4)."""
         return await self._reader.read(
             ledger_id, first, last, highest=self._not_deleted(ledger_id).highest, stripe=stripe,
             entries_max=entries_max, bytes_max=bytes_max, in_doubt=self._ledgers.in_doubt(ledger_id),
@@ -385,7 +385,7 @@ class Storage:
     @property
     def doubt_stop(self) -> int | None:
         """Of ledgers with lower ids acknowledged entries, keys or fences may have been lost here; None: of none.
-        Ordinary adds to them are refused, and nothing of them is ever absent (rule B3, B4). Kept over restarts."""
+        Ordinary adds to them are refused, and nothing of them is ever absent (rules B3 and B4). Kept over restarts."""
         return self._ledgers.doubt_stop
 
     @property

@@ -164,7 +164,7 @@ class Upkeep:
             await self._on_disk_state(self.disks)
             self._state_untold = False
         except OctavoError as error:
-            # The metadata store is out of reach, which ends no bookie (DESIGN 9 d): told at the next look.
+            # The metadata store is out of reach, which ends no bookie: told at the next look.
             log.warning("state of the disks not told", error=type(error).__name__, reason=error.message)
 
     async def _make_reserve(self) -> None:

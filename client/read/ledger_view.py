@@ -1,9 +1,9 @@
-"""What a reader knows of its ledger: metadata, last add confirmed, length. Pure; nothing in it ever goes back (I4).
+"""What a reader knows of its ledger: metadata, last add confirmed, length. Pure; nothing ever goes back (rule I4).
 
 Facts come from three sources, in any order, often late:
 
 * the metadata: while the ledger is open the LAC is at least (first entry of the last fragment) - 1 (rule R3);
-  once it is closed the metadata's end is the end, whatever any bookie says (R4);
+  once it is closed the metadata's end is the end, whatever any bookie says (rule R4);
 * verified entries: each carries the LAC its writer had when it sealed it, and the length up to itself;
 * verified explicit LACs, with the length up to there.
 

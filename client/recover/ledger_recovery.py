@@ -7,7 +7,8 @@ Recovery looks at the last fragment only, and at its ensemble as it was when rec
 
 *Fencing.* Every bookie is sent a fence. Once the answers cover every write set (every possible ack quorum has an
 answerer that will take no ordinary add any more), nothing new can be acknowledged; that a bookie hangs holds up nobody
-(F2). The recovery starts at the highest LAC among those answers, and at the end of the fragment before at least (F3).
+(rule F2). The recovery starts at the highest LAC among those answers, and at the end of the fragment before at least
+(rule F3).
 
 *Reading.* From there on every bookie is read forward, with reads that fence too. An answer covers an interval; of
 each id that the bookie should hold it says found, absent or unknown; a bookie that is given up counts as unknown for
@@ -76,7 +77,7 @@ VERDICTS: Final[Mapping[Evidence, Verdict]] = {
     Evidence(found=False, negatives_cover=False, somebody_may_answer=True): Verdict.WAIT,
     Evidence(found=False, negatives_cover=False, somebody_may_answer=False): Verdict.BLOCKED,
 }
-"""rule F4, literally. A positive wins; unknown answers keep nobody from covering."""
+"""Rule F4, literally. A positive wins; unknown answers keep nobody from covering."""
 
 WINDOW_ENTRIES: Final = 4096
 """Ids read ahead of the last one written back: enough for full frames, bounded memory."""

@@ -1,9 +1,13 @@
-"""Recovery of a ledger: fence, find the end, write back, close (rule F1-F7).
+"""Recovery of a ledger: fence, find the end, write back, close (rules F1 to F7).
 
 What is asked and decided is in :mod:`octavo.client.recover.ledger_recovery`; recovered entries go through the same
 replication as a writer's, with the recovery flag, and its changes of the ensemble stay here until the one
-compare-and-set that closes the ledger (F5, F6). Each bookie is served by a task of its own, so a hung one holds up
-nobody; all of them end with the recovery, however it ends.
+compare-and-set that closes the ledger (rules F5 and F6). Each bookie is served by a task of its own, so a hung
+one holds up nobody; all of them end with the recovery, however it ends.
+
+Every entry up to the end is on Qa bookies of its write set before the ledger is closed (rule I5), and the old writer is
+told success only for entries below that end (rule I7). A recovery ends: closed, or with an error that names the bookies
+without which no end can be claimed (rule I8).
 
 Any number of clients may recover one ledger at the same time, and a recovery may be broken off at any point: nothing
 but that last step decides, and whoever comes second adopts the end that stands there.
@@ -80,7 +84,7 @@ class Recoverer:
         """
         token = f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
         for _ in range(_ATTEMPTS_MAX):
-            # rule F1, M3: decided on what stands there now, not on what somebody read a while ago.
+            # Rules F1 and M3: decided on what stands there now, not on what somebody read a while ago.
             ledger = await self._patiently(ledger, BeginRecovery(), token)
             if ledger.value.is_closed:
                 return ledger

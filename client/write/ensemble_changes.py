@@ -235,7 +235,7 @@ class EnsembleChanges:
     def check_invariants(self) -> None:
         """Raise AssertionError unless the state is one that can be."""
         assert len(set(self._ensemble)) == len(self._ensemble) == self._quorums.ensemble_size
-        assert len(set(self._next_ensemble)) == len(self._next_ensemble), "never one bookie twice (W8)"
+        assert len(set(self._next_ensemble)) == len(self._next_ensemble), "never one bookie twice (rule W8)"
         change = self._pipeline.change
         assert (change is not None) == (self.phase is Phase.COMMITTING)
         differs = sum(

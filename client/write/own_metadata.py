@@ -89,7 +89,7 @@ class OwnMetadata:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     async def change_ensemble(self, change: Commit, is_wanted: Callable[[], bool]) -> bool:
-        """Write a new last fragment (rule W3, W5); whether it stands there. While the store does not answer this
+        """Write a new last fragment (rules W3 and W5); whether it stands there. While the store does not answer this
         goes on: nothing can be acknowledged until it is known what stands there. False only once it is not wanted any
         more; raises what the change is refused with."""
         wanted = ChangeEnsemble(self.value.last_fragment, change.first_entry_id, change.ensemble, change.length_before)

@@ -6,7 +6,7 @@ Theory of operation
 The shell seals the adds of one loop turn and pushes them as *runs*: consecutive entries that travel in one frame,
 tracked together. So the cost is per frame, not per entry. A run knows the *positions* of the ensemble that have
 confirmed its frame, as a bit mask; in a striped ledger (E > Qw) a position is sent, and confirms, only its share of
-the run. Everything else is computed from those masks (rule W1, W4): an entry is complete when Qa positions of its
+the run. Everything else is computed from those masks (rules W1 and W4): an entry is complete when Qa positions of its
 write set have confirmed its run, and is acknowledged when all lower ones are too. So runs are acknowledged in order,
 and in a striped ledger a prefix of a run may be.
 
@@ -20,7 +20,7 @@ Each position has a *cursor*: the lowest run that it has not been sent, or must 
 *ready*, and is sent every run as it is pushed (its cursor stands behind the newest run), or it is *held*: not
 connected, not taking more bytes, or pausing after a refusal. Nothing is sent to a held position; when the shell
 reports it ready again it is sent every run from its cursor on that it has not confirmed, lowest first, the same bytes
-(rule W2, W8). A failed or untaken send moves the cursor back. A slow bookie thus costs a number, not a queue of
+(rules W2 and W8). A failed or untaken send moves the cursor back. A slow bookie thus costs a number, not a queue of
 its own.
 
 A run leaves the row once it is acknowledged and every position that holds part of it has confirmed it. Acknowledged
@@ -29,17 +29,17 @@ a short break leaves no hole in a replica, bounded however long a bookie stays a
 writer's window.
 
 *Ensemble changes* (rule W3). Bookies are replaced in two steps. :meth:`Pipeline.begin_change` chooses the new
-fragment's first id, LAC + 1, and from then on nothing is acknowledged, whoever confirms it (W1): the fragment may be in
-the metadata already. Confirmations go on being noted. Once the compare-and-set has succeeded,
+fragment's first id, LAC + 1, and from then on nothing is acknowledged (rule W1): the fragment may be
+in the metadata already. Confirmations go on being noted. Once the compare-and-set has succeeded,
 :meth:`Pipeline.commit_change` clears the bits of the replaced positions, puts their cursors on the first pending run
-and acknowledges what is complete now (W4). Each bookie at a position has a *tenure*: sends carry it, and news about a
-send of an earlier tenure is ignored, so what a replaced bookie confirms does not count. Runs below the new fragment
-stay with the old ensemble; nobody waits for the replaced bookies' copies of them.
+and acknowledges what is complete now (rule W4). Each bookie at a position has a *tenure*: sends carry it, and an answer
+to a send of an earlier tenure is ignored, so what a replaced bookie confirms does not count. Runs below the new
+fragment stay with the old ensemble; nobody waits for the replaced bookies' copies of them.
 
 What it never does: acknowledge out of order, or before Qa confirmations of the current ensemble, or anything after
 :meth:`Pipeline.stop`; seal, or change the bytes of an entry; decide that a bookie has failed or a quorum is lost. Time
-is the shell's: it asks for :attr:`Pipeline.pending_since` and stops the pipeline when its patience is over (rule
-W6, W8). No flags are kept of what is complete: it is computed from the bits.
+is the shell's: it asks for :attr:`Pipeline.pending_since` and stops the pipeline when its patience is over (rules
+W6 and W8). No flags are kept of what is complete: it is computed from the bits.
 
 *How a harness drives it.* ``push`` what was sealed with :attr:`~Pipeline.next_entry_id` on; perform every
 :class:`Send`, and answer it with ``on_confirmed``, ``on_failed`` or ``on_unsent`` and the send's position, run number
@@ -228,7 +228,7 @@ class Pipeline:
 
     def can_be_acknowledged(self, usable_mask: int) -> bool:
         """Whether every pending entry could reach Qa if, besides what is confirmed, only these positions confirm
-        (W8).
+        (rule W8).
         """
         quorums = self._quorums
         return all(
@@ -324,11 +324,11 @@ class Pipeline:
     def begin_change(self, replaced: int) -> EnsembleChange:
         """Replace the bookies at these positions (a mask) from LAC + 1 on: what to write into the metadata.
 
-        Until :meth:`commit_change` nothing is acknowledged, and nothing is sent to these positions (rule W1, W3).
+        Until :meth:`commit_change` nothing is acknowledged, and nothing is sent to these positions (rules W1 and W3).
         """
         assert replaced, "a change replaces somebody"
         assert replaced & ~self._quorums.full_mask == 0, "positions are those of the ensemble"
-        assert self._change is None, "a writer makes one change at a time (W5)"
+        assert self._change is None, "a writer makes one change at a time (rule W5)"
         assert not self._stopped, "nothing is changed after the stop"
         self._ready &= ~replaced
         self._change = EnsembleChange(replaced, EntryId(self._first_unacknowledged), self._length)
@@ -364,8 +364,8 @@ class Pipeline:
         return effects
 
     def stop(self) -> None:
-        """Acknowledge and send nothing from now on: the writer has failed, or its end is being settled (rule
-        W7, W9).
+        """Acknowledge and send nothing from now on: the writer has failed, or its end is being settled (rules
+        W7 and W9).
         """
         self._stopped = True
         self._ready = 0

@@ -11,7 +11,7 @@ were replaced, and spares that could not be reached, are in quarantine for a whi
 them.
 
 Some refusals end the writer at once, whatever the other bookies say (:data:`FATAL`). Everything else is left to the
-quorum timeout: adds that have waited that long fail with an error that names each bookie and its answer (rule W6,
+quorum timeout: adds that have waited that long fail with an error that names each bookie and its answer (rules W6,
 W8).
 """
 

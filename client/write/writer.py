@@ -16,7 +16,7 @@ happened to the ledger meets the first add (bookies are fenced; the watch begins
 
 The writer fails once (rule W7): a bookie says that somebody recovers the ledger, an add misses the quorum
 timeout, the metadata say that the ledger is deleted or taken over. Then every unacknowledged add fails, in doubt if
-it was ever sent to a bookie (W6), and every later one is refused.
+it was ever sent to a bookie (rule W6), and every later one is refused.
 
 Per entry this costs one future, two list appends and the seal; everything else is per frame.
 """
@@ -156,7 +156,7 @@ class LedgerWriter:
     # --- adding ---------------------------------------------------------------------------------------------------
 
     async def add(self, payload: Payload) -> EntryId:
-        """Append an entry; its id, once it is acknowledged (as are all lower ones). Waits for room in the window.
+        """Append an entry; its id, once it and all lower ones are acknowledged (rule I1). Waits for room in the window.
 
         Cancelling withdraws nothing: the entry is added all the same. ``payload`` may be a bytearray or memoryview,
         which is copied.
@@ -283,7 +283,7 @@ class LedgerWriter:
     def check_usable(self) -> None:
         """Raise what an add would be refused with now: the writer's failure, or :class:`LedgerClosedError`."""
         if self._failure is not None:
-            # rule W6: an add issued after the failure did not happen.
+            # Rule W6: an add issued after the failure did not happen.
             raise another(self._failure, may_have_happened=False)
         if self._closing is not None:
             raise LedgerClosedError(f"ledger {self.id}: this writer is closed")

@@ -173,6 +173,7 @@ async def test_a_fence_without_the_key_is_refused_and_fences_nothing(client: Raw
 
 
 async def test_an_unknown_ledger_can_be_fenced_and_its_key_is_not_pinned(client: RawClient) -> None:
+    """Rule F0: the client that fences first cannot lock out the writer."""
     answer = await client.ask(ReadLac(9, key_of(9, b"anybody"), ReadFlag.FENCE, 0, None, 0, 0, 0))
     assert answer == LacAnswer(True, True, False, None, None, [])
     assert isinstance(await client.ask(add(9, seal(9, 0, [b"a"]))), LedgerFencedError)
@@ -370,6 +371,7 @@ async def test_info_tells_the_facts_that_the_document_lists(bookie: Bookie, clie
 
 
 async def test_a_read_only_bookie_takes_recovery_adds_only(bookie: Bookie, client: RawClient) -> None:
+    """Rule B6."""
     bookie.server.read_only = True
     assert isinstance(await client.ask(add(7, seal(7, 0, [b"a"]))), BookieReadOnlyError)
     assert await client.ask(add(7, seal(7, 0, [b"a"]), recovery=True)) == Added()

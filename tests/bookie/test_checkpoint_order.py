@@ -1,4 +1,4 @@
-"""What a checkpoint waits for, and what it lets go (DESIGN 5, rule B7), one held-up step at a time."""
+"""What a checkpoint waits for, and what it lets go (rule B7), one held-up step at a time."""
 
 import asyncio
 from collections.abc import Iterator, MutableMapping

@@ -1,4 +1,4 @@
-"""Whatever is done to a stopped bookie's files: nothing wrong is served, nothing held is called absent (rule R2,
+"""Whatever is done to a stopped bookie's files: nothing wrong is served, nothing held is called absent (rules R2,
 B3, B4). Damage is reported with file and offset; the bookie goes on, is in doubt, or refuses to start with a
 remedy."""
 

@@ -56,6 +56,7 @@ async def test_many_tasks_in_any_order_make_one_ordinary_ledger(window: int) -> 
 
 
 async def test_nothing_above_a_gap_reaches_a_bookie_before_the_gap_is_filled() -> None:
+    """Rule W12."""
     async with connected() as (cluster, client), client.create_ledger(ids="explicit") as ledger:
         early = ledger.add_nowait(b"two", entry_id=2)
         assert await ledger.add(b"zero", entry_id=0) == 0

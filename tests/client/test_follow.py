@@ -246,7 +246,7 @@ async def test_fenced_ledger_is_not_polled_in_a_hot_loop() -> None:
 
 
 async def test_follower_moves_on_to_a_new_ensemble() -> None:
-    """rule R5."""
+    """Rule R5."""
     async with cluster_of(6) as cluster:
         ledger = await cluster.ledger()
         ledger.add_numbered(3)
@@ -265,7 +265,7 @@ async def test_follower_moves_on_to_a_new_ensemble() -> None:
 
 @pytest.mark.parametrize("hint", ["fenced", "refusing", "silent"])
 async def test_metadata_are_read_again_when_a_watch_says_nothing(hint: str) -> None:
-    """rule R5: the ensemble was replaced, then the ledger recovered; only the old bookies' answers hint at it."""
+    """Rule R5: the ensemble was replaced, then the ledger recovered; only the old bookies' answers hint at it."""
     options = replace(QUICK, long_poll_seconds=0.01)
     async with cluster_of(6, options) as cluster:
         ledger = await cluster.ledger()

@@ -204,7 +204,7 @@ def test_whatever_is_acknowledged_is_in_it_and_the_end_is_the_first_gap_at_most(
         return
     assert start is not None
     last = -1 if recovery.end.last_entry_id is None else recovery.end.last_entry_id
-    assert last >= acknowledged - 1, "everything acknowledged is in it (I1, I2)"
+    assert last >= acknowledged - 1, "everything acknowledged is in it (rules I1 and I2)"
     assert recovery.end.length == last + 1
     assert taken == list(range(start + 1, last + 1)), "in order, without gaps"
     if not hanging:

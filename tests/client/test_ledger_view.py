@@ -55,7 +55,7 @@ def test_entry_at_the_lac_tells_its_length_also_from_the_middle_of_a_batch() -> 
 
 
 def test_metadata_of_a_closed_ledger_outrank_every_bookie() -> None:
-    """rule R4."""
+    """Rule R4."""
     view = LedgerView(open_ledger(), 1)
     view.on_last_add_confirmed(EntryId(3), 40)
     assert view.on_metadata(open_ledger().closed(EntryId(5), 60), 2)

@@ -95,7 +95,7 @@ class Driver:
     def begin(self, *positions: int) -> EnsembleChange:
         self.changing = sorted(positions)
         change = self.pipeline.begin_change(sum(1 << position for position in positions))
-        assert change.first_entry_id == len(self.acknowledged), "the new fragment starts at LAC + 1 (W3)"
+        assert change.first_entry_id == len(self.acknowledged), "the new fragment starts at LAC + 1 (rule W3)"
         assert change.length_before == len(self.acknowledged) * len(PAYLOAD)
         self.check()
         return change
@@ -140,7 +140,7 @@ class Driver:
         assert mine, "nothing is sent to a bookie that holds nothing of it"
         assert len(share) == len(mine)
         for entry_id, sealed in zip(mine, share, strict=True):
-            assert self.sent_bytes.setdefault(entry_id, sealed) == sealed, "sealed once (W2, I3)"
+            assert self.sent_bytes.setdefault(entry_id, sealed) == sealed, "sealed once (rules W2 and I3)"
         self.outstanding.append((position, run.number, effect.tenure))
 
     def check(self) -> None:
@@ -154,7 +154,7 @@ class Driver:
         if self.stopped or self.changing is not None:
             assert len(self.acknowledged) <= expected
         else:
-            assert len(self.acknowledged) == expected, "everything complete, and nothing else, is acknowledged (W1)"
+            assert len(self.acknowledged) == expected, "exactly what is complete is acknowledged (rule W1)"
         assert self.pipeline.last_add_confirmed == (len(self.acknowledged) - 1 if self.acknowledged else None)
         assert self.pipeline.length == len(self.acknowledged) * len(PAYLOAD)
         assert self.pipeline.pending == len(self.confirmations) - len(self.acknowledged)
@@ -292,9 +292,9 @@ def test_nothing_is_acknowledged_while_the_ensemble_changes() -> None:
     driver.push(2)
     driver.begin(2)
     assert driver.confirm(0, 1) == []
-    assert driver.confirm(1, 1) == [], "two of three, but the new fragment's first id has been chosen (W1)"
+    assert driver.confirm(1, 1) == [], "two of three, but the new fragment's first id has been chosen (rule W1)"
     assert sends(driver.push(1)) == [(0, 2), (1, 2)]
-    assert driver.commit() == [Acknowledge(1, 2)], "complete now, though no further answer comes (W4)"
+    assert driver.commit() == [Acknowledge(1, 2)], "complete now, though no further answer comes (rule W4)"
     assert sends(driver.ready(2)) == [(2, 1), (2, 2)]
     assert driver.confirm(2, 2) == []
     assert driver.confirm(0, 2) == [Acknowledge(3, 3)]
@@ -306,7 +306,7 @@ def test_confirmations_of_replaced_bookies_do_not_count() -> None:
     driver.confirm(2, 0)
     driver.begin(2)
     assert driver.commit() == []
-    assert driver.confirm(1, 0) == [], "the copy on the replaced bookie is no copy of the new ensemble's (W3)"
+    assert driver.confirm(1, 0) == [], "the copy on the replaced bookie is no copy of the new ensemble's (rule W3)"
     assert driver.confirm(2, 0, tenure=0) == []
     assert sends(driver.ready(2)) == [(2, 0)]
     assert driver.confirm(2, 0, tenure=0) == [], "also when it says so again"
@@ -430,7 +430,7 @@ def test_in_whatever_order_things_happen_exactly_the_complete_prefix_is_acknowle
     driver = run_script(*script)
     if driver.stopped:
         return
-    # Once faults stop everything is acknowledged (I8), and, bounds and replaced bookies aside, every copy is made.
+    # Once faults stop everything is acknowledged (rule I8), and, bounds and replaced bookies aside, every copy is made.
     if driver.changing is not None:
         driver.commit()
     for position in range(driver.quorums.ensemble_size):

@@ -263,7 +263,7 @@ async def test_bookies_that_come_back_in_time_are_waited_for() -> None:
 
 
 async def test_metadata_are_read_again_before_an_entry_is_reported_missing() -> None:
-    """rule R5: entries have moved to an ensemble that this reader has not heard of."""
+    """Rule R5: entries have moved to an ensemble that this reader has not heard of."""
     async with cluster_of(6) as cluster:
         ledger = await cluster.ledger()
         ledger.add_numbered(10)
@@ -324,7 +324,7 @@ async def _until_all_answered(bookie: object, reader: object) -> None:
 
 
 async def test_last_add_confirmed_is_at_least_that_of_the_last_fragment() -> None:
-    """rule R3: the bookies of the new ensemble need not have heard of the ledger."""
+    """Rule R3: the bookies of the new ensemble need not have heard of the ledger."""
     async with cluster_of(6) as cluster:
         ledger = await cluster.ledger()
         ledger.add(b"ab", b"cd")
@@ -335,7 +335,7 @@ async def test_last_add_confirmed_is_at_least_that_of_the_last_fragment() -> Non
 
 
 async def test_metadata_of_a_closed_ledger_tell_the_end_whatever_bookies_say() -> None:
-    """rule R4."""
+    """Rule R4."""
     async with cluster_of() as cluster:
         ledger = await cluster.ledger()
         ledger.add(b"a", b"b")

@@ -60,12 +60,13 @@ async def test_what_was_acknowledged_is_in_it_and_the_writer_finds_out(cluster: 
     assert (metadata.state, metadata.last_entry_id, metadata.length) == (LedgerState.CLOSED, 9, 30)
     with pytest.raises(LedgerFencedError):
         await writer.add(b"too late")
-    await writer.close()  # closed with the very end that this writer would have written (W9)
+    await writer.close()  # closed with the very end that this writer would have written (rule W9)
     assert await recover(cluster, writer.id) == metadata, "a closed ledger stays as it is"
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 3, 1), (5, 3, 2), (1, 1, 1)], ids=str)
 async def test_several_recoverers_at_once_agree(cluster: FakeCluster, quorums: tuple[int, int, int]) -> None:
+    """Rule F7."""
     writer = await cluster.writer(*quorums)
     await writer.add_many([b"acknowledged"] * 20)
     cluster.bookies[0].refuse(Op.ADD, BookieStorageError("one copy less"))
@@ -79,12 +80,12 @@ async def test_several_recoverers_at_once_agree(cluster: FakeCluster, quorums: t
         if isinstance(outcome, OctavoError):
             assert outcome.may_have_happened or entry_id > last
         else:
-            assert entry_id <= last, "the old writer was told success for an entry that recovery dropped (I7)"
+            assert entry_id <= last, "the old writer was told success for an entry that recovery dropped (rule I7)"
     for entry_id in range(last + 1):
         bookies = recovered[0].fragment_of(entry_id).bookies  # type: ignore[arg-type]
         copies = [cluster.held(int(bookie[1:]), writer.id).get(entry_id) for bookie in bookies]
-        assert len([copy for copy in copies if copy is not None]) >= quorums[2], "committed is replicated (I5)"
-        assert len({copy for copy in copies if copy is not None}) == 1, "one value (I3)"
+        assert len([copy for copy in copies if copy is not None]) >= quorums[2], "committed is replicated (rule I5)"
+        assert len({copy for copy in copies if copy is not None}) == 1, "one value (rule I3)"
 
 
 async def test_an_empty_ledger_is_closed_empty(cluster: FakeCluster) -> None:
@@ -132,7 +133,7 @@ async def test_entries_are_written_back_to_spares_when_their_bookies_are_gone(cl
     metadata = await recover(cluster, writer.id)
     assert metadata.last_entry_id in {9, 10}
     if metadata.last_entry_id == 10:
-        assert len(metadata.fragments) == 2, "changes of the ensemble came with the end (F5, F6)"
+        assert len(metadata.fragments) == 2, "changes of the ensemble came with the end (rules F5 and F6)"
         bookies = metadata.last_fragment.bookies
         assert sum(10 in cluster.held(int(bookie[1:]), writer.id) for bookie in bookies) >= 2
     pending.cancel()

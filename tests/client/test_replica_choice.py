@@ -82,7 +82,7 @@ def test_replica_blamed_again_and_again_is_asked_last_for_longer(
 
 
 async def test_nothing_is_called_missing_while_the_metadata_cannot_be_read_again() -> None:
-    """rule R5: the entry may be on an ensemble that this reader has not heard of."""
+    """Rule R5: the entry may be on an ensemble that this reader has not heard of."""
     async with cluster_of(6) as cluster:
         ledger = await cluster.ledger()
         ledger.add_numbered(3)

@@ -87,7 +87,7 @@ async def test_a_bookie_that_does_not_take_adds_is_replaced_at_once(cluster: Fak
     async with await cluster.writer(3, 3, 3, bookie_loss_seconds=1000) as ledger:
         assert await ledger.add(b"x") == 0
         assert ledger.metadata.last_fragment.bookies[1] in {"b3", "b4"}
-        assert len(ledger.metadata.fragments) == 1, "a fragment in which nothing was acknowledged is replaced (W3)"
+        assert len(ledger.metadata.fragments) == 1, "a fragment in which nothing was acknowledged is replaced (rule W3)"
 
 
 async def test_a_bookie_that_does_not_answer_in_time_is_replaced(cluster: FakeCluster) -> None:
@@ -171,7 +171,7 @@ async def test_a_writer_whose_ledger_is_being_recovered_finds_out_when_it_change
     await cluster.bookies[0].stop()
     with pytest.raises(LedgerFencedError, match="recovered by another client") as raised:
         await ledger.add(b"in doubt")
-    assert raised.value.may_have_happened, "two bookies hold it, and recovery may keep it (W6)"
+    assert raised.value.may_have_happened, "two bookies hold it, and recovery may keep it (rule W6)"
     with pytest.raises(LedgerFencedError) as raised:
         await ledger.add(b"afterwards")
     assert not raised.value.may_have_happened
@@ -198,7 +198,7 @@ async def test_nothing_is_acknowledged_while_the_metadata_do_not_answer_and_ever
         cluster.bookies[1].release(Op.ADD)
         later = ledger.add_nowait(b"z")
         await cluster.until(lambda: len(cluster.held(1, ledger.id)) == len(cluster.held(2, ledger.id)) == 7)
-        assert not later.done(), "on two of three, but above a first id that has been chosen (W1)"
+        assert not later.done(), "on two of three, but above a first id that has been chosen (rule W1)"
         monkeypatch.setattr(RecordMetadataStore, "compare_and_set_ledger", really)
         assert [await add for add in pending] == [1, 2, 3, 4, 5]
         assert await later == 6
@@ -260,6 +260,7 @@ async def test_a_defect_met_while_changing_the_ensemble_ends_the_writer(
 async def test_closing_waits_for_a_change_that_is_under_way(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Rule W5: one change of the metadata at a time."""
     ledger = await cluster.writer(3, 3, 2, **HASTY)
     await ledger.add(b"x")
     really, begun, go = RecordMetadataStore.compare_and_set_ledger, asyncio.Event(), asyncio.Event()

@@ -1,5 +1,5 @@
 """Every disk that a power cut can leave, at every instant of a storage's life, keeps what was promised
-(rule B1 to B3).
+(rules B1 to B3).
 
 ``OCTAVO_CRASH_SAMPLES`` (default 4) is the number of places drawn per fault class and instant where not every
 combination can be built; ``make soak`` raises it.

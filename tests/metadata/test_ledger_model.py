@@ -51,6 +51,7 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "metadata" / "ledger.json"
     ],
 )
 def test_what_can_be_no_ledger_is_refused_naming_the_ledger(change: dict[str, object], complaint: str) -> None:
+    """Rule I6."""
     if "ledger_id" not in change:
         with pytest.raises(InvalidArgumentError, match="ledger 7: "):
             replace(open_ledger(7), **change)  # type: ignore[arg-type]

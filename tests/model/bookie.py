@@ -1,4 +1,4 @@
-"""The model's bookie: what rule B1-B4, F2 and W11 say of one ledger, and nothing of disks.
+"""The model's bookie: what rules B1 to B4, F2 and W11 say of one ledger, and nothing of disks.
 
 Where a setting counts power cuts, what is accepted is durable only after a *sync*, and answers that promise durability
 wait for it (group commit: one sync makes all that was accepted before it durable). Elsewhere every step is durable at
@@ -93,7 +93,7 @@ class Bookie:
         return state, (answered,)
 
     def must_wait(self, state: BookieState, request: Request, answer: Answer) -> bool:
-        """Whether the answer promises something that is not durable yet (rule B1, B2, F2)."""
+        """Whether the answer promises something that is not durable yet (rules B1, B2 and F2)."""
         if not self.syncs or isinstance(answer, Refused):
             return False
         if isinstance(request, Add):
@@ -127,7 +127,7 @@ class Bookie:
         return replace(state, fenced=True, fence_unsynced=self.syncs)
 
     def refusal(self, state: BookieState, request: Add) -> Refused | None:
-        """Why an add may not be taken (rule F2, B4)."""
+        """Why an add may not be taken (rules F2 and B4)."""
         if request.recovery:
             return None
         if state.fenced:
@@ -168,7 +168,7 @@ class Bookie:
         return replace(state, explicit_lac=request.sealed)
 
     def read(self, state: BookieState, request: Read) -> Found:
-        """What is held, and what cannot be told: never a negative from doubt (rule R2, B4)."""
+        """What is held, and what cannot be told: never a negative from doubt (rules R2 and B4)."""
         entries, unknown = [], []
         for entry_id in range(request.first, request.last + 1):
             sealed = state.entry(entry_id)
@@ -179,7 +179,7 @@ class Bookie:
         return Found(request.last, tuple(entries), tuple(unknown))
 
     def cannot_tell(self, state: BookieState, entry_id: int) -> bool:
-        """Whether an entry that the bookie cannot show may have been held (rule R2, B4)."""
+        """Whether an entry that the bookie cannot show may have been held (rules R2 and B4)."""
         return state.in_doubt or entry_id in state.damaged
 
     def last_add_confirmed(self, state: BookieState) -> Lac:
@@ -188,7 +188,7 @@ class Bookie:
         return Lac(intact[-1] if intact else None, state.explicit_lac, state.in_doubt)
 
     def readable(self, state: BookieState, last_add_confirmed: int) -> tuple[bytes, ...]:
-        """What the bookie shows to an ordinary reader who knows only what this bookie knows (rule R1, I3)."""
+        """What the bookie shows to an ordinary reader who knows only what this bookie knows (rules R1 and I3)."""
         return tuple(sealed for sealed in state.held if header_of(sealed).entry_id <= last_add_confirmed)
 
     def decide(self, state: BookieState, message: Message) -> tuple[BookieState, tuple[Message, ...]]:
@@ -202,7 +202,7 @@ class Bookie:
         return replace(state, unsynced=frozenset(), fence_unsynced=False, waiting=()), state.waiting
 
     def cut_power(self, state: BookieState) -> BookieState:
-        """What was not synced is gone (rule B1, B2)."""
+        """What was not synced is gone (rules B1 and B2)."""
         return replace(
             state,
             held=tuple(sealed for sealed in state.held if header_of(sealed).entry_id not in state.unsynced),

@@ -260,7 +260,7 @@ class MachineRecovery(Client):
         return True
 
     def verbatim(self, entry: bytes) -> bytes:
-        """The bytes to write back for an entry read: the same (rule W2, F5)."""
+        """The bytes to write back for an entry read: the same (rules W2 and F5)."""
         return entry
 
     def _begin_writing(self) -> Replication:

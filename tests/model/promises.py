@@ -1,4 +1,4 @@
-"""rule I1 to I7 as seen from outside: from the metadata, what bookies hold, and what callers were told.
+"""Rules I1 to I7 as seen from outside: from the metadata, what bookies hold, and what callers were told.
 
 Computed from scratch in every state, by other means than the machines use: a promise that is kept by the same
 arithmetic that broke it would be no check.

@@ -1,4 +1,4 @@
-"""Recovery of a ledger as rule F1 to F6 have it, one entry at a time: a specification that can be run.
+"""Recovery of a ledger as rules F1 to F6 have it, one entry at a time: a specification that can be run.
 
 It does what the rules say in the plainest way, holds what it was told as sets, and is in no hurry. What any other
 recovery may lead to is what this one may lead to. Each rule has a method of its own, so that a canary can break it.
@@ -225,7 +225,7 @@ class ReferenceRecovery(Client):
         return Message(self.index, server, None, Add((self.verbatim(entry),), recovery=True))
 
     def verbatim(self, entry: bytes) -> bytes:
-        """The bytes to write back for an entry read: the same (rule W2, F5)."""
+        """The bytes to write back for an entry read: the same (rules W2 and F5)."""
         return entry
 
     def _write_answered(self, message: Message, add: Add) -> list[Message]:

@@ -1,4 +1,4 @@
-"""The writer of a ledger as rule W1 to W9 have it, with ensemble changes: a specification that can be run.
+"""The writer of a ledger as rules W1 to W9 have it, with ensemble changes: a specification that can be run.
 
 It knows who has confirmed what by bookie, not by position, and computes completion from that every time. What any
 other writer may lead to is what this one may lead to. Each rule has a method of its own, so that a canary can break it.
@@ -129,7 +129,7 @@ class ReferenceWriter(Client):
     # --- adding -------------------------------------------------------------------------------------------------------
 
     def _add(self) -> list[Message]:
-        """Seal once, with the LAC of this moment, and send to the write set (rule W1, W2)."""
+        """Seal once, with the LAC of this moment, and send to the write set (rules W1 and W2)."""
         entry_id = len(self._entries)
         self._entries += (sealed(entry_id, self._told),)
         return [self._send(entry_id, server) for server in self._write_set(entry_id) if server not in self._lost]
@@ -172,7 +172,7 @@ class ReferenceWriter(Client):
         return []
 
     def _acknowledge(self) -> None:
-        """In order, what Qa bookies of its write set have confirmed (rule W1, W4)."""
+        """In order, what Qa bookies of its write set have confirmed (rules W1 and W4)."""
         while self._told + 1 < len(self._entries) and self.may_acknowledge(self._told + 1):
             self._told += 1
         self._confirmed = frozenset(pair for pair in self._confirmed if pair[0] > self._told)

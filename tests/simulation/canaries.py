@@ -48,7 +48,7 @@ CANARIES: dict[str, Canary] = {
     "doubt-answers-absent": Canary("a bookie in doubt answers absent and takes adds", "B4", bookie.no_doubt),
     "corruption-is-absence": Canary("damaged entries are answered as absent", "R2", bookie.corruption_is_absence),
     "index-put-hides": Canary("an index put hides part of an older run", "R2", bookie.index_put_hides),
-    "compaction-removes-early": Canary("compaction removes a log before the index points elsewhere", "DESIGN 5",
+    "compaction-removes-early": Canary("compaction removes a log before the index points elsewhere", "I1",
                                        bookie.compaction_removes_early),
     "garbage-by-listing": Canary("garbage is what a listing leaves out, an empty one too", "B5",
                                  bookie.garbage_by_listing),
