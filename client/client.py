@@ -79,7 +79,8 @@ def connect(
     """A client of the cluster whose metadata are at ``uri``: ``async with connect(uri) as client``, or ``await`` it.
 
     ``options`` are the fields of :class:`octavo.client.options.ClientOptions`. ``rng`` decides everything left to
-    chance (placement, back-off); ``wall_clock`` gives the aware time noted in new ledgers.
+    chance (placement, back-off); ``wall_clock`` gives the aware time that is
+    noted in new ledgers and sealed into entries.
 
     Raises :class:`InvalidArgumentError` for an unknown URI scheme or option; when opened,
     :class:`MetadataUnavailableError` when there is no such store or it does not answer.
@@ -407,9 +408,14 @@ class Client:
             pool=self._pool,
             placer=self._placer,
             options=self._options,
+            clock_ms=self._clock_ms,
             on_close=self._on_writer_closed,
             on_failure=on_failure,
         )
+
+    def _clock_ms(self) -> int:
+        """The time of day in milliseconds since 1970."""
+        return int(self._wall_clock().timestamp() * 1000)
 
     def _forget(self, writer: LedgerWriter) -> None:
         self._writers.pop(writer.id, None)

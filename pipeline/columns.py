@@ -96,7 +96,7 @@ type _Makers = dict[str, Callable[[], pa.Array]]
 
 
 def _of_entries(entries: Sequence[Entry]) -> _Makers:
-    ledger_ids, entry_ids, payloads, lacs, lengths = zip(*entries, strict=True)
+    ledger_ids, entry_ids, payloads, lacs, lengths, _ = zip(*entries, strict=True)
     return {
         "ledger_id": lambda: pa.array(ledger_ids, pa.int64()),
         "entry_id": lambda: pa.array(entry_ids, pa.int64()),

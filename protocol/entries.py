@@ -13,9 +13,9 @@ offset   bytes  field (integers big-endian, unsigned, but for the last)
 16       8      entry id
 24       8      last add confirmed of the writer when it sealed, plus one; 0 when it had none
 32       8      cumulative length: payload bytes of the ledger up to and including this entry
-40       4      term, 0 (room for unbounded ledgers)
-44       32     HMAC-SHA256 over bytes 0 to 43 and the payload; only with digest 2
-44|76    n      payload
+40       8      time of sealing: milliseconds since 1970-01-01T00:00Z by the writer's clock
+48       32     HMAC-SHA256 over bytes 0 to 47 and the payload; only with digest 2
+48|80    n      payload
 end - 4  4      CRC32C over everything before it, *little*-endian
 =======  =====  ======================================================================================
 
@@ -23,6 +23,9 @@ The checksum stands last and little-endian because then the CRC32C over a whole 
 :data:`RESIDUE`: a batch is verified by mapping one C function over it, without slicing. Every entry carries it,
 whatever its digest, so that bookies and their scrubbers can verify without a password; a reader of an HMAC ledger
 checks the MAC as well, which nobody without the password can forge.
+
+The time of sealing never falls within a ledger: a writer whose clock goes back repeats its last time. Bookies do not
+check it.
 
 An *explicit LAC* (rule W2) is sealed in the same format: flag :data:`FLAG_EXPLICIT_LAC`, no payload, the entry id
 that of the last add confirmed.
@@ -35,6 +38,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import repeat
 from operator import itemgetter
@@ -51,7 +55,8 @@ if google_crc32c.implementation != "c":
     )
 
 FORMAT = 1
-HEADER = struct.Struct(">BBHIQQQQI")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+HEADER = struct.Struct(">BBHIQQQQQ")
 CHECKSUM = struct.Struct("<I")
 MAC_BYTES = 32
 RESIDUE = 0x48674BC7
@@ -99,7 +104,7 @@ class Header(NamedTuple):
     entry_id: EntryId
     last_add_confirmed_plus_one: int
     length: int
-    term: int
+    sealed_at_ms: int
 
     @property
     def last_add_confirmed(self) -> EntryId | None:
@@ -108,13 +113,20 @@ class Header(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry as a reader gets it. ``length`` counts the ledger's payload bytes up to and including this entry."""
+    """One entry as a reader gets it. ``length`` counts the ledger's payload bytes up to and including this entry;
+    ``sealed_at_ms`` is the writer's clock when it sealed the entry, in milliseconds since 1970 (UTC)."""
 
     ledger_id: LedgerId
     entry_id: EntryId
     payload: bytes
     last_add_confirmed: EntryId | None
     length: int
+    sealed_at_ms: int
+
+    @property
+    def sealed_at(self) -> datetime:
+        """When the writer sealed the entry, by its own clock. It never falls within a ledger."""
+        return EPOCH + timedelta(milliseconds=self.sealed_at_ms)
 
 
 class LedgerSecrets(NamedTuple):
@@ -178,8 +190,10 @@ class Sealer:
         *,
         last_add_confirmed: EntryId | None,
         length: int,
+        sealed_at_ms: int,
     ) -> list[bytes]:
-        """Seal ``payloads`` as consecutive entries. ``length`` is the cumulative length *before* the first of them.
+        """Seal ``payloads`` as consecutive entries. ``length`` is the cumulative length *before* the first of them,
+        ``sealed_at_ms`` the time in milliseconds since 1970, which must not fall from call to call.
 
         Raises :class:`EntryTooLargeError` when a payload is over the limit; then none is sealed.
         """
@@ -194,7 +208,7 @@ class Sealer:
             if size > ENTRY_PAYLOAD_BYTES_MAX:
                 raise EntryTooLargeError(f"a payload of {size} bytes is over the limit of {ENTRY_PAYLOAD_BYTES_MAX}")
             length += size
-            header = pack_header(FORMAT, digest_code, 0, size, ledger_id, entry_id, lac_plus_one, length, 0)
+            header = pack_header(FORMAT, digest_code, 0, size, ledger_id, entry_id, lac_plus_one, length, sealed_at_ms)
             if mac_key is None:
                 body = header + payload
             else:
@@ -203,11 +217,11 @@ class Sealer:
             entry_id += 1
         return sealed
 
-    def seal_explicit_lac(self, last_add_confirmed: EntryId, *, length: int) -> bytes:
+    def seal_explicit_lac(self, last_add_confirmed: EntryId, *, length: int, sealed_at_ms: int) -> bytes:
         """The sealed form of "everything up to ``last_add_confirmed`` is acknowledged"; ``length`` is the length
         there."""
         lac, flags = last_add_confirmed, FLAG_EXPLICIT_LAC
-        header = HEADER.pack(FORMAT, self._digest_code, flags, 0, self._ledger_id, lac, lac + 1, length, 0)
+        header = HEADER.pack(FORMAT, self._digest_code, flags, 0, self._ledger_id, lac, lac + 1, length, sealed_at_ms)
         body = header if self._mac_key is None else header + hmac.digest(self._mac_key, header, "sha256")
         return body + CHECKSUM.pack(_crc32c(body))
 
@@ -244,6 +258,7 @@ class Opener:
             sealed[len(sealed) - CHECKSUM.size - header.payload_bytes : -CHECKSUM.size],
             header.last_add_confirmed,
             header.length,
+            header.sealed_at_ms,
         )
 
     def open_batch(self, batch: Sequence[bytes]) -> list[Entry]:
@@ -258,7 +273,7 @@ class Opener:
         sizes = list(map(len, batch))
         if min(sizes) < SEALED_BYTES_MIN or set(map(_crc32c, batch)) != {RESIDUE}:
             raise DigestMismatchError(f"ledger {self._ledger_id}: an entry's checksum does not match its bytes")
-        formats, digests, flags, payload_bytes, ledger_ids, entry_ids, lacs, lengths, _ = zip(
+        formats, digests, flags, payload_bytes, ledger_ids, entry_ids, lacs, lengths, times = zip(
             *map(HEADER.unpack_from, batch), strict=True
         )
         if (
@@ -276,6 +291,7 @@ class Opener:
             [sealed[_PAYLOAD_SLICE] for sealed in batch],
             [lac - 1 if lac else None for lac in lacs],
             lengths,
+            times,
             strict=True,
         )
         return list(map(cast("Callable[..., Entry]", tuple.__new__), repeat(Entry), fields))

@@ -31,9 +31,9 @@ PAYLOAD_START = HEADER.size
 PAYLOAD_STOP = -CHECKSUM.size
 """Where the payload stands in the bytes of one entry of :class:`EntryColumns`."""
 
-HEAD_WORDS = 5
-"""The header up to the cumulative length is so many 64-bit words: format, digest, flags and payload length in one;
-ledger id; entry id; last add confirmed plus one; length."""
+HEAD_WORDS = 6
+"""The header is so many 64-bit words: format, digest, flags and payload length in one; ledger id; entry id; last add
+confirmed plus one; length; time of sealing."""
 
 _HEAD = itemgetter(slice(0, 8 * HEAD_WORDS))
 
@@ -84,10 +84,10 @@ class EntryColumns(Sequence[Entry]):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         at = self.entry_ids[index] - self.entry_ids.start
-        _, ledger_id, entry_id, lac_plus_one, length = self.heads[HEAD_WORDS * at : HEAD_WORDS * (at + 1)]
+        _, ledger_id, entry_id, lac_plus_one, length, sealed_at_ms = self.heads[HEAD_WORDS * at : HEAD_WORDS * (at + 1)]
         start, stop = self.place(at)
         lac = EntryId(lac_plus_one - 1) if lac_plus_one else None
-        return Entry(LedgerId(ledger_id), EntryId(entry_id), self.data[start:stop], lac, length)
+        return Entry(LedgerId(ledger_id), EntryId(entry_id), self.data[start:stop], lac, length, sealed_at_ms)
 
     def __iter__(self) -> Iterator[Entry]:
         return map(self.__getitem__, range(len(self)))

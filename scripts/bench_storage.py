@@ -52,7 +52,9 @@ class Writer:
         self.next = 0
 
     def frame(self, entries: int = FRAME_ENTRIES, size: int = ENTRY_BYTES) -> list[bytes]:
-        sealed = self._sealer.seal(EntryId(self.next), [bytes(size)] * entries, last_add_confirmed=None, length=0)
+        sealed = self._sealer.seal(
+            EntryId(self.next), [bytes(size)] * entries, last_add_confirmed=None, length=0, sealed_at_ms=0
+        )
         self.next += entries
         return sealed
 

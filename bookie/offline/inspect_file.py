@@ -104,7 +104,7 @@ def _log_line(found: IntactEntry | DamagedStretch) -> str:
     lac = "none" if header.last_add_confirmed is None else header.last_add_confirmed
     return (
         f"{found.offset}: ledger {header.ledger_id} entry {header.entry_id}, {len(found.sealed)} bytes, "
-        f"last add confirmed {lac}, cumulative length {header.length}, term {header.term}"
+        f"last add confirmed {lac}, cumulative length {header.length}, sealed at {header.sealed_at_ms} ms"
     )
 
 

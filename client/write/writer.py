@@ -77,10 +77,12 @@ class LedgerWriter:
         pool: ConnectionPool,
         placer: Placer,
         options: ClientOptions,
+        clock_ms: Callable[[], int],
         on_close: Callable[["LedgerWriter"], object] | None = None,
         on_failure: Callable[[OctavoError], object] | None = None,
     ) -> None:
-        """``ledger``: as just created, empty and OPEN. ``on_close`` is called once closing has ended, however it
+        """``ledger``: as just created, empty and OPEN. ``clock_ms`` gives the time of day in milliseconds since 1970,
+        which is sealed into the entries. ``on_close`` is called once closing has ended, however it
         ended; ``on_failure`` when the writer fails, in that step.
         """
         self._own = OwnMetadata(ledger, store=store, retry_seconds=options.resend_delay_seconds)
@@ -88,6 +90,8 @@ class LedgerWriter:
         self._pool = pool
         self._placer = placer
         self._options = options
+        self._clock_ms = clock_ms
+        self._sealed_at_ms = 0
         self._on_close = on_close
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
@@ -330,7 +334,9 @@ class LedgerWriter:
             replication.pipeline,
             self._options.explicit_lac_delay_seconds,
             is_adding=lambda: bool(self._payloads),
-            tell=lambda lac, length: replication.write_lac(sealer.seal_explicit_lac(lac, length=length)),
+            tell=lambda lac, length: replication.write_lac(
+                sealer.seal_explicit_lac(lac, length=length, sealed_at_ms=self._next_sealed_at_ms())
+            ),
         )
         self._work = work = Work(supervisor, replication, sealer, lac_teller)
         self._pipeline = replication.pipeline
@@ -343,10 +349,19 @@ class LedgerWriter:
         pipeline, length = self._pipeline, self._length_pushed
         lac = pipeline.last_add_confirmed
         sealed = work.sealer.seal(
-            EntryId(pipeline.next_entry_id), payloads, last_add_confirmed=lac, length=length
-        )  # fmt: skip
+            EntryId(pipeline.next_entry_id),
+            payloads,
+            last_add_confirmed=lac,
+            length=length,
+            sealed_at_ms=self._next_sealed_at_ms(),
+        )
         self._length_pushed = length + sum(map(len, payloads))
         work.replication.push(sealed, sealed_bytes=sum(map(len, sealed)), length_after=self._length_pushed)
+
+    def _next_sealed_at_ms(self) -> int:
+        """The time of day, or the last one given where the clock has gone back: times never fall within a ledger."""
+        self._sealed_at_ms = now = max(self._sealed_at_ms, self._clock_ms())
+        return now
 
     def _acknowledged(self, first: int, last: int) -> None:
         length = self._pipeline.length

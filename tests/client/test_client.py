@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -481,3 +481,20 @@ async def test_cancelling_a_close_leaves_the_closing_going_on() -> None:
         await asyncio.wait([closing])
         await client.close()
         assert ledger.closed
+
+
+async def test_entries_carry_the_time_of_sealing_which_never_falls() -> None:
+    start = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+    seconds = [0.0]
+    async with (
+        cluster_of() as cluster,
+        octavo.connect(cluster.uri, wall_clock=lambda: start + timedelta(seconds=seconds[0])) as client,
+        client.create_ledger() as ledger,
+    ):
+        for moment in (0.25, 7.5, 3.0, 8.0):  # the clock is set back once
+            seconds[0] = moment
+            await ledger.add(b"x")
+        await ledger.close()
+        async with client.open_ledger(ledger.id) as reader:
+            times = [(entry.sealed_at - start).total_seconds() async for entry in reader]
+    assert times == [0.25, 7.5, 7.5, 8.0]

@@ -27,7 +27,7 @@ QUORUMS = [
 
 def sealed(entry_id: int) -> bytes:
     """Entries of one byte each."""
-    return SEALER.seal(EntryId(entry_id), [b"x"], last_add_confirmed=None, length=entry_id)[0]
+    return SEALER.seal(EntryId(entry_id), [b"x"], last_add_confirmed=None, length=entry_id, sealed_at_ms=0)[0]
 
 
 # --- the verdict ----------------------------------------------------------------------------------------------------

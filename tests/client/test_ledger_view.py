@@ -16,7 +16,7 @@ SIZE = 10
 
 def entry(entry_id: int, confirmed: int) -> Entry:
     lac = None if confirmed < 0 else EntryId(confirmed)
-    return Entry(LedgerId(7), EntryId(entry_id), b"x" * SIZE, lac, (entry_id + 1) * SIZE)
+    return Entry(LedgerId(7), EntryId(entry_id), b"x" * SIZE, lac, (entry_id + 1) * SIZE, 0)
 
 
 def facts_of(view: LedgerView) -> tuple[Any, ...]:

@@ -50,6 +50,7 @@ class Driver:
             [PAYLOAD] * count,
             last_add_confirmed=self.pipeline.last_add_confirmed,
             length=first * len(PAYLOAD),
+            sealed_at_ms=0,
         )
         self.confirmations.extend(set() for _ in range(count))
         self.runs[len(self.runs)] = range(first, first + count)

@@ -17,7 +17,7 @@ PLENTY = 1 << 40
 
 
 def entry(entry_id: int, size: int = 10) -> Entry:
-    return Entry(LEDGER, EntryId(entry_id), b"x" * size, None, 0)
+    return Entry(LEDGER, EntryId(entry_id), b"x" * size, None, 0, 0)
 
 
 def entries(*ids: int) -> list[Entry]:

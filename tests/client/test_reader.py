@@ -40,8 +40,8 @@ async def test_read_is_inclusive_and_entries_carry_what_was_sealed() -> None:
         await ledger.close()
         reader = await cluster.open(ledger)
         assert await reader.read(1, 2) == [
-            Entry(ledger.id, 1, b"one", 0, 7),  # type: ignore[arg-type]
-            Entry(ledger.id, 2, b"two", 1, 10),  # type: ignore[arg-type]
+            Entry(ledger.id, 1, b"one", 0, 7, 0),  # type: ignore[arg-type]
+            Entry(ledger.id, 2, b"two", 1, 10, 0),  # type: ignore[arg-type]
         ]
         assert payloads(await reader.read(3, 3)) == [b"three"]
 

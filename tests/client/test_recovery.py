@@ -191,7 +191,7 @@ async def test_other_bytes_where_an_entry_is_to_be_written_back_are_told_and_nev
     await cluster.until(lambda: all(1 in cluster.held(at, writer.id) for at in range(3)))
     await abandon(writer)
     sealer = Sealer(writer.id, DIGEST, derive_secrets(PASSWORD, writer.id))
-    other = sealer.seal(EntryId(1), [b"another"], last_add_confirmed=EntryId(0), length=12)
+    other = sealer.seal(EntryId(1), [b"another"], last_add_confirmed=EntryId(0), length=12, sealed_at_ms=0)
     cluster.bookies[2].put(writer.id, other)
     with pytest.raises(LedgerRecoveryError, match=r"b[012].* other bytes"):
         await recover(cluster, writer.id)

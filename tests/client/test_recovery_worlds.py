@@ -14,7 +14,7 @@ SEALER = Sealer(LEDGER, Digest.CRC32C, derive_secrets(b"", LEDGER))
 ENTRIES_MAX = 40
 PAYLOADS = [b"x" * (7 * at % 23) for at in range(ENTRIES_MAX)]
 LENGTHS = [sum(map(len, PAYLOADS[:stop])) for stop in range(ENTRIES_MAX + 1)]
-SEALED = SEALER.seal(EntryId(0), PAYLOADS, last_add_confirmed=None, length=0)
+SEALED = SEALER.seal(EntryId(0), PAYLOADS, last_add_confirmed=None, length=0, sealed_at_ms=0)
 
 
 @dataclass

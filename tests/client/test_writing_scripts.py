@@ -78,7 +78,7 @@ class Interpreter:
 
     def do_push(self, count: str) -> Iterable[str]:
         first, lac = self.pipeline.next_entry_id, self.pipeline.last_add_confirmed
-        sealed = SEALER.seal(EntryId(first), [b"x"] * int(count), last_add_confirmed=lac, length=first)
+        sealed = SEALER.seal(EntryId(first), [b"x"] * int(count), last_add_confirmed=lac, length=first, sealed_at_ms=0)
         size = sum(map(len, sealed))
         return self.tell(self.pipeline.push(sealed, sealed_bytes=size, length_after=first + int(count), now=self.now))
 

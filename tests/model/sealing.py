@@ -29,13 +29,16 @@ def sealed(entry_id: int, last_add_confirmed: int) -> bytes:
         [PAYLOADS[entry_id]],
         last_add_confirmed=None if last_add_confirmed < 0 else EntryId(last_add_confirmed),
         length=length_up_to(entry_id - 1),
+        sealed_at_ms=0,
     )[0]
 
 
 @cache
 def sealed_lac(last_add_confirmed: int) -> bytes:
     """An explicit LAC."""
-    return sealer.seal_explicit_lac(EntryId(last_add_confirmed), length=length_up_to(last_add_confirmed))
+    return sealer.seal_explicit_lac(
+        EntryId(last_add_confirmed), length=length_up_to(last_add_confirmed), sealed_at_ms=0
+    )
 
 
 def length_up_to(entry_id: int) -> int:

@@ -26,7 +26,7 @@ def batches(pieces: Sequence[Sequence[bytes]], *, as_columns: Sequence[bool]) ->
     made, first, length = [], 0, 0
     for payloads, columns in zip(pieces, as_columns, strict=True):
         lac = EntryId(first - 1) if first else None
-        sealed = sealer.seal(EntryId(first), payloads, last_add_confirmed=lac, length=length)
+        sealed = sealer.seal(EntryId(first), payloads, last_add_confirmed=lac, length=length, sealed_at_ms=0)
         entries: Sequence[Entry] | None = open_columns(OPENER, sealed) if columns else OPENER.open_batch(sealed)
         assert entries is not None
         made.append(EntryBatch(entries, [(BookieId(f"b{first}"), entries)]))

@@ -23,7 +23,7 @@ SEALER = Sealer(LEDGER, Digest.CRC32C, SECRETS)
 def sealed(payload_bytes: int, count: int, first: int = 4) -> list[bytes]:
     payloads = [b"%d|" % number * payload_bytes for number in range(count)]
     payloads = [payload[:payload_bytes] for payload in payloads]
-    return SEALER.seal(EntryId(first), payloads, last_add_confirmed=EntryId(first - 1), length=100)
+    return SEALER.seal(EntryId(first), payloads, last_add_confirmed=EntryId(first - 1), length=100, sealed_at_ms=0)
 
 
 def decoded(body: bytes) -> tuple[int, ReadAnswer] | None:

@@ -49,7 +49,9 @@ def with_checksum(body: bytes) -> bytes:
 
 def entry(number: int = 5, payload: bytes = b"payload", digest: Digest = Digest.CRC32C, **changes: Any) -> bytes:
     """A sealed entry of LEDGER with that entry id; ``changes`` are header fields set otherwise, the checksum right."""
-    (sealed,) = Sealer(LEDGER, digest, SECRETS).seal(EntryId(number), [payload], last_add_confirmed=None, length=0)
+    (sealed,) = Sealer(LEDGER, digest, SECRETS).seal(
+        EntryId(number), [payload], last_add_confirmed=None, length=0, sealed_at_ms=0
+    )
     if not changes:
         return sealed
     return with_checksum(HEADER.pack(*header_of(sealed)._replace(**changes)) + sealed[HEADER.size : -4])
@@ -66,6 +68,7 @@ def entry(number: int = 5, payload: bytes = b"payload", digest: Digest = Digest.
     payloads=st.lists(st.binary(max_size=300), max_size=8),
     last_add_confirmed=st.none() | ids,
     length=st.integers(0, 2**62),
+    sealed_at_ms=st.integers(0, 2**63),
 )
 def test_what_is_sealed_opens_to_the_same(
     *,
@@ -76,16 +79,17 @@ def test_what_is_sealed_opens_to_the_same(
     payloads: list[bytes],
     last_add_confirmed: EntryId | None,
     length: int,
+    sealed_at_ms: int,
 ) -> None:
     secrets = derive_secrets(password, ledger_id)
     sealed = Sealer(ledger_id, digest, secrets).seal(
-        EntryId(first), payloads, last_add_confirmed=last_add_confirmed, length=length
+        EntryId(first), payloads, last_add_confirmed=last_add_confirmed, length=length, sealed_at_ms=sealed_at_ms
     )
     opener = Opener(ledger_id, digest, secrets)
     for offset, (payload, one) in enumerate(zip(payloads, sealed, strict=True)):
         length += len(payload)
         opened = opener.open(one)
-        assert opened == (ledger_id, first + offset, payload, last_add_confirmed, length)
+        assert opened == (ledger_id, first + offset, payload, last_add_confirmed, length, sealed_at_ms)
         assert is_intact(one)
         assert sealed_bytes(header_of(one)) == len(one)
         assert opener.open_last_add_confirmed(one) == (last_add_confirmed, None)
@@ -95,7 +99,7 @@ def test_what_is_sealed_opens_to_the_same(
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_header_stands_where_its_table_says(digest: Digest) -> None:
     (sealed,) = Sealer(LEDGER, digest, SECRETS).seal(
-        EntryId(0x0102), [b"abc"], last_add_confirmed=EntryId(0x0100), length=0x10
+        EntryId(0x0102), [b"abc"], last_add_confirmed=EntryId(0x0100), length=0x10, sealed_at_ms=0x0203
     )
     assert sealed[0] == 1
     assert sealed[1] == {Digest.CRC32C: 1, Digest.HMAC_SHA256: 2}[digest]
@@ -105,23 +109,23 @@ def test_header_stands_where_its_table_says(digest: Digest) -> None:
     assert sealed[16:24] == (0x0102).to_bytes(8, "big")
     assert sealed[24:32] == (0x0101).to_bytes(8, "big")
     assert sealed[32:40] == (0x13).to_bytes(8, "big")
-    assert sealed[40:44] == bytes(4)
-    payload_at = 44 if digest is Digest.CRC32C else 76
+    assert sealed[40:48] == (0x0203).to_bytes(8, "big")
+    payload_at = 48 if digest is Digest.CRC32C else 80
     assert sealed[payload_at:-4] == b"abc"
     assert sealed[-4:] == google_crc32c.value(sealed[:-4]).to_bytes(4, "little")
     if digest is Digest.HMAC_SHA256:
-        assert sealed[44:76] == hmac.digest(SECRETS.mac_key, sealed[:44] + b"abc", "sha256")
+        assert sealed[48:80] == hmac.digest(SECRETS.mac_key, sealed[:48] + b"abc", "sha256")
 
 
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_largest_payload_is_sealed_and_one_byte_more_seals_none(digest: Digest) -> None:
     sealer = Sealer(LEDGER, digest, SECRETS)
     largest = bytes(ENTRY_PAYLOAD_BYTES_MAX)
-    (sealed,) = sealer.seal(EntryId(0), [largest], last_add_confirmed=None, length=0)
+    (sealed,) = sealer.seal(EntryId(0), [largest], last_add_confirmed=None, length=0, sealed_at_ms=0)
     assert len(sealed) <= SEALED_BYTES_MAX
     assert verify_batch(LEDGER, [sealed]).entry_ids == range(1)
     with pytest.raises(EntryTooLargeError, match="4194305 bytes"):
-        sealer.seal(EntryId(0), [b"a", largest + b"x"], last_add_confirmed=None, length=0)
+        sealer.seal(EntryId(0), [b"a", largest + b"x"], last_add_confirmed=None, length=0, sealed_at_ms=0)
 
 
 # --- damage -------------------------------------------------------------------------------------------------------
@@ -166,7 +170,7 @@ def test_every_bit_flipped_by_a_forger_who_mends_the_checksum_is_noticed_by_the_
 def test_cut_or_lengthened_entries_are_noticed(digest: Digest) -> None:
     sealed = entry(digest=digest)
     opener = Opener(LEDGER, digest, SECRETS)
-    for one in [sealed[:size] for size in range(len(sealed))] + [sealed + bytes(n) for n in (1, 4, 44)]:
+    for one in [sealed[:size] for size in range(len(sealed))] + [sealed + bytes(n) for n in (1, 4, 48)]:
         with pytest.raises(DigestMismatchError):
             opener.open(one)
         with pytest.raises(DigestMismatchError):
@@ -242,7 +246,7 @@ def test_verifier_accepts_the_password_and_digest_of_creation_only() -> None:
 
 @given(digest=st.sampled_from(DIGESTS), lac=ids, length=st.integers(0, 2**62))
 def test_explicit_lac_opens_to_what_was_sealed(digest: Digest, lac: EntryId, length: int) -> None:
-    sealed = Sealer(LEDGER, digest, SECRETS).seal_explicit_lac(lac, length=length)
+    sealed = Sealer(LEDGER, digest, SECRETS).seal_explicit_lac(lac, length=length, sealed_at_ms=0)
     opener = Opener(LEDGER, digest, SECRETS)
     assert opener.open_last_add_confirmed(sealed) == (lac, length)
     assert verify_explicit_lac(LEDGER, sealed) == lac
@@ -254,7 +258,7 @@ def test_explicit_lac_opens_to_what_was_sealed(digest: Digest, lac: EntryId, len
 
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_damaged_and_forged_explicit_lacs_are_noticed(digest: Digest) -> None:
-    sealed = Sealer(LEDGER, digest, SECRETS).seal_explicit_lac(EntryId(9), length=90)
+    sealed = Sealer(LEDGER, digest, SECRETS).seal_explicit_lac(EntryId(9), length=90, sealed_at_ms=0)
     opener = Opener(LEDGER, digest, SECRETS)
     for bit in range(len(sealed) * 8):
         damaged = bytearray(sealed)
@@ -264,7 +268,7 @@ def test_damaged_and_forged_explicit_lacs_are_noticed(digest: Digest) -> None:
         with pytest.raises(DigestMismatchError):
             verify_explicit_lac(LEDGER, bytes(damaged))
     if digest is Digest.HMAC_SHA256:
-        raised = with_checksum(HEADER.pack(*header_of(sealed)._replace(last_add_confirmed_plus_one=11)) + sealed[44:-4])
+        raised = with_checksum(HEADER.pack(*header_of(sealed)._replace(last_add_confirmed_plus_one=11)) + sealed[48:-4])
         with pytest.raises(DigestMismatchError, match="MAC"):
             opener.open_last_add_confirmed(raised)
 
@@ -285,7 +289,7 @@ def test_damaged_and_forged_explicit_lacs_are_noticed(digest: Digest) -> None:
     ],
 )
 def test_bookie_refuses_what_is_no_explicit_lac_of_the_ledger(changes: dict[str, Any]) -> None:
-    sealed = Sealer(LEDGER, Digest.CRC32C, SECRETS).seal_explicit_lac(EntryId(9), length=90)
+    sealed = Sealer(LEDGER, Digest.CRC32C, SECRETS).seal_explicit_lac(EntryId(9), length=90, sealed_at_ms=0)
     assert verify_explicit_lac(LEDGER, sealed) == 9
     wrong = with_checksum(HEADER.pack(*header_of(sealed)._replace(**changes)))
     with pytest.raises(ProtocolError):
@@ -315,7 +319,7 @@ def test_batch_of_increasing_ids_passes_and_its_highest_lac_is_told(
     for entry_id, lac in zip(entry_ids, lacs, strict=False):
         last_add_confirmed = EntryId(lac % entry_id) if entry_id else None
         confirmed.append(-1 if last_add_confirmed is None else last_add_confirmed)
-        batch += sealer.seal(EntryId(entry_id), [b"x"], last_add_confirmed=last_add_confirmed, length=0)
+        batch += sealer.seal(EntryId(entry_id), [b"x"], last_add_confirmed=last_add_confirmed, length=0, sealed_at_ms=0)
     verified = verify_batch(LEDGER, batch)
     assert list(verified.entry_ids) == entry_ids
     assert verified.last_add_confirmed_plus_one == max(confirmed) + 1
@@ -372,7 +376,7 @@ def test_regular_batch_gets_the_verdict_of_one_looked_at_entry_by_entry(
     digest: Digest, size: int, count: int, first: int, change: tuple[int, int, int, bool] | None
 ) -> None:
     batch = Sealer(LEDGER, digest, SECRETS).seal(
-        EntryId(first), [bytes(size)] * count, last_add_confirmed=EntryId(3), length=5
+        EntryId(first), [bytes(size)] * count, last_add_confirmed=EntryId(3), length=5, sealed_at_ms=0
     )
     if change is not None:
         which, place, bit, seal_again = change
@@ -406,7 +410,7 @@ def test_readers_and_gate_raise_nothing_but_errors_of_ours_on_any_bytes() -> Non
     for _ in range(2000):
         body = bytearray(entry(digest=rng.choice(DIGESTS))[:-4])
         for _ in range(rng.randrange(4)):
-            body[rng.randrange(min(len(body), 44))] = rng.choice((0, 1, 2, 127, 128, 255, rng.randrange(256)))
+            body[rng.randrange(min(len(body), 48))] = rng.choice((0, 1, 2, 127, 128, 255, rng.randrange(256)))
         one = with_checksum(bytes(body[: rng.randrange(len(body) + 1)] if rng.random() < 0.2 else body))
         for act in (
             lambda one=one: verify_batch(LEDGER, [one]),
@@ -443,6 +447,6 @@ def test_header_of_too_few_bytes_is_refused() -> None:
 
 
 def test_overhead_constants_are_those_of_the_layout() -> None:
-    assert HEADER.size == 44
-    assert SEALED_BYTES_MIN == 48
-    assert OVERHEAD_BYTES_MAX == 48 + MAC_BYTES == 80
+    assert HEADER.size == 48
+    assert SEALED_BYTES_MIN == 52
+    assert OVERHEAD_BYTES_MAX == 52 + MAC_BYTES == 84

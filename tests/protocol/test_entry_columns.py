@@ -18,7 +18,11 @@ OPENER = Opener(LEDGER, Digest.CRC32C, SECRETS)
 def sealed(first: int, payloads: Sequence[bytes], *, ledger: LedgerId = LEDGER, lac: int | None = None) -> list[bytes]:
     sealer = Sealer(ledger, Digest.CRC32C, derive_secrets(b"secret", ledger))
     return sealer.seal(
-        EntryId(first), payloads, last_add_confirmed=None if lac is None else EntryId(lac), length=10 * first
+        EntryId(first),
+        payloads,
+        last_add_confirmed=None if lac is None else EntryId(lac),
+        length=10 * first,
+        sealed_at_ms=0,
     )
 
 

@@ -111,7 +111,7 @@ WRONG: dict[str, list[list[Any]]] = {
         ID, KEY, READ_FLAGS, TERM, OPTIONAL_ID, [*NOT_INTEGERS, -1, 60001], ENTRIES_MAX, BYTES_MAX,
     ],
     "lac_answer": [NOT_BOOLEANS, NOT_BOOLEANS, NOT_BOOLEANS, SEALED, SEALED, NOT_ENTRY_LISTS],
-    "write_lac": [ID, KEY, TERM, [*NOT_BYTES, None, bytes(81)]],
+    "write_lac": [ID, KEY, TERM, [*NOT_BYTES, None, bytes(85)]],
     "force": [ID, KEY, TERM, NOT_RUNS],
     "list_entries": [ID, ID, ID],
     "entry_list": [ID, NOT_RUNS],

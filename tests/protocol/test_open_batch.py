@@ -16,7 +16,11 @@ def sealed(
 ) -> list[bytes]:
     sealer = Sealer(ledger, digest, derive_secrets(b"secret", ledger))
     return sealer.seal(
-        EntryId(first), payloads, last_add_confirmed=None if lac is None else EntryId(lac), length=10 * first
+        EntryId(first),
+        payloads,
+        last_add_confirmed=None if lac is None else EntryId(lac),
+        length=10 * first,
+        sealed_at_ms=0,
     )
 
 
@@ -55,7 +59,7 @@ def test_one_flipped_bit_anywhere_refuses_the_batch(digest: Digest, position: in
         b"short",
         sealed(Digest.CRC32C, 5, b"x", ledger=LedgerId(8))[0],
         sealed(Digest.HMAC_SHA256, 5, b"x")[0],
-        Sealer(LEDGER, Digest.CRC32C, SECRETS).seal_explicit_lac(EntryId(4), length=5),
+        Sealer(LEDGER, Digest.CRC32C, SECRETS).seal_explicit_lac(EntryId(4), length=5, sealed_at_ms=0),
     ],
     ids=["empty", "short", "other ledger", "other digest", "explicit LAC"],
 )

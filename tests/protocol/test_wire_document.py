@@ -51,7 +51,7 @@ TYPES: dict[str, tuple[list[Any], list[Any]]] = {
     "term": ([0, 2**32 - 1], [-1, 2**32, None]),
     "key": ([b"", bytes(64)], [bytes(65), None, "x"]),
     "entries": ([[], [b"x"]], [None, ["x"], b"x"]),
-    "sealed LAC": ([b"", bytes(80)], [bytes(81), None, "x"]),
+    "sealed LAC": ([b"", bytes(84)], [bytes(85), None, "x"]),
     "sealed or nil": ([None, b"x"], ["x", 1]),
     "runs": ([[], [[0, 0], [1, 5]]], [[[1, 0]], [[0, 1], [1, 2]], [0, 1], None]),
     "residues": ([[0], [0, 1, 63]], [[], [1, 0], [64], [0, 0], None]),
@@ -142,10 +142,10 @@ def test_entry_table_tells_where_the_fields_are() -> None:
     assert int(rows[9][1]) == MAC_BYTES
     assert rows[10][0] == f"{HEADER.size} or {HEADER.size + MAC_BYTES}"
     (sealed,) = Sealer(LedgerId(7), Digest.CRC32C, derive_secrets(b"", LedgerId(7))).seal(
-        EntryId(9), [b"payload"], last_add_confirmed=EntryId(8), length=100
+        EntryId(9), [b"payload"], last_add_confirmed=EntryId(8), length=100, sealed_at_ms=1_766_000_000_123
     )
     by_table = [int.from_bytes(sealed[at : at + size], "big") for at, size in zip(offsets, sizes, strict=True)]
-    assert tuple(by_table) == header_of(sealed) == (1, 1, 0, 7, 7, 9, 9, 107, 0)
+    assert tuple(by_table) == header_of(sealed) == (1, 1, 0, 7, 7, 9, 9, 107, 1_766_000_000_123)
     assert int.from_bytes(sealed[-4:], "little") == google_crc32c.value(sealed[:-4])
     assert f"0x{google_crc32c.value(sealed):08X}" == f"0x{RESIDUE:08X}"
     assert f"0x{RESIDUE:08X}" in TEXT
@@ -175,7 +175,7 @@ def test_example_keys_follow_from_the_derivation_and_are_those_of_the_code() -> 
 def test_worked_example_is_the_frame_that_the_code_makes() -> None:
     secrets = derive_secrets(b"secret", LedgerId(7))
     entries = Sealer(LedgerId(7), Digest.CRC32C, secrets).seal(
-        EntryId(4), [b"hello"], last_add_confirmed=EntryId(3), length=40
+        EntryId(4), [b"hello"], last_add_confirmed=EntryId(3), length=40, sealed_at_ms=1_766_000_000_123
     )
     add = messages.Add(7, secrets.ledger_key, AddFlag.NONE, 0, entries)
     frame = hex_block(0)

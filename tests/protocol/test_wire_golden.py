@@ -90,7 +90,7 @@ def test_bytes_of_a_sealed_entry(digest: Digest, pytestconfig: pytest.Config) ->
     )
     check_golden(pytestconfig, name, readable(title) + "\n" + hex_lines(sealed) + "\n")
     opened = Opener(wire.LEDGER, digest, wire.SECRETS).open(bytes_in((FOLDER / name).read_text()))
-    assert opened == (wire.LEDGER, 4, b"hello", 3, 45)
+    assert opened == (wire.LEDGER, 4, b"hello", 3, 45, wire.SEALED_AT_MS)
 
 
 @pytest.mark.parametrize("digest", list(Digest))

@@ -102,7 +102,7 @@ def recoverer_makes_lac() -> list[Patch]:
         if writing is None or end < 0 or self._finished.done():
             return
         sealer = Sealer(self._metadata.ledger_id, self._metadata.digest, self._secrets)
-        sealed = sealer.seal_explicit_lac(EntryId(end), length=self._machine._length)
+        sealed = sealer.seal_explicit_lac(EntryId(end), length=self._machine._length, sealed_at_ms=0)
         writing.write_lac(sealed)
 
     return [advance]
@@ -204,6 +204,7 @@ def _resealed(effect: Any, pipeline: Any, sealer: Any, opener: Any) -> Any:
             if pipeline.last_add_confirmed is None
             else min(pipeline.last_add_confirmed, entry.entry_id - 1),
             length=entry.length - len(entry.payload),
+            sealed_at_ms=entry.sealed_at_ms,
         )
     return Send(effect.position, replace(effect.run, entries=again), effect.tenure)
 

@@ -29,6 +29,7 @@ class LedgerScript:
             [self.payload_of(entry_id, version)],
             last_add_confirmed=None if lac is None else EntryId(lac),
             length=100 * entry_id,
+            sealed_at_ms=0,
         )
         return sealed[0]
 
@@ -36,7 +37,7 @@ class LedgerScript:
         return [self.entry(entry_id, lac=lac, version=version) for entry_id in ids]
 
     def explicit_lac(self, lac: int) -> bytes:
-        return self._sealer.seal_explicit_lac(EntryId(lac), length=0)
+        return self._sealer.seal_explicit_lac(EntryId(lac), length=0, sealed_at_ms=0)
 
 
 def ids_of(entries: Sequence[bytes]) -> list[int]:

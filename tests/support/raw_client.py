@@ -35,12 +35,14 @@ def seal(
 ) -> list[bytes]:
     """Sealed entries, as a writer makes them."""
     sealer = Sealer(LedgerId(ledger_id), Digest.CRC32C, derive_secrets(password, LedgerId(ledger_id)))
-    return sealer.seal(EntryId(first), payloads, last_add_confirmed=None if lac is None else EntryId(lac), length=first)
+    return sealer.seal(
+        EntryId(first), payloads, last_add_confirmed=None if lac is None else EntryId(lac), length=first, sealed_at_ms=0
+    )
 
 
 def seal_lac(ledger_id: int, lac: int) -> bytes:
     sealer = Sealer(LedgerId(ledger_id), Digest.CRC32C, derive_secrets(PASSWORD, LedgerId(ledger_id)))
-    return sealer.seal_explicit_lac(EntryId(lac), length=lac)
+    return sealer.seal_explicit_lac(EntryId(lac), length=lac, sealed_at_ms=0)
 
 
 def add(ledger_id: int, entries: list[bytes], *, recovery: bool = False, key: bytes | None = None) -> Add:

@@ -163,6 +163,7 @@ class HandmadeLedger:
                 [payload],
                 last_add_confirmed=None if lac is None or lac < 0 else EntryId(lac),
                 length=self.length,
+                sealed_at_ms=0,
             )
             self.sealed.append(sealed)
             self.payloads.append(payload)
@@ -180,7 +181,7 @@ class HandmadeLedger:
 
     def say_lac(self, *bookie_ids: str) -> None:
         """The writer's explicit LAC, up to its last entry, at these bookies (all, if none is named)."""
-        sealed = self.sealer.seal_explicit_lac(EntryId(len(self.sealed) - 1), length=self.length)
+        sealed = self.sealer.seal_explicit_lac(EntryId(len(self.sealed) - 1), length=self.length, sealed_at_ms=0)
         for bookie_id in bookie_ids or self.versioned.value.last_fragment.bookies:
             bookie = self.cluster.bookie(bookie_id)
             bookie.ledger(self.id).explicit = sealed

@@ -14,15 +14,23 @@ PASSWORD = b"secret"
 SECRETS = derive_secrets(PASSWORD, LEDGER)
 
 
+SEALED_AT_MS = 1_766_000_000_123
+"""A moment of December 2025."""
+
+
 def sealed(digest: Digest, first: int, *payloads: bytes) -> list[bytes]:
     """Entries of LEDGER from ``first`` on, as its writer seals them with all lower ones acknowledged."""
     lac = EntryId(first - 1) if first else None
-    return Sealer(LEDGER, digest, SECRETS).seal(EntryId(first), payloads, last_add_confirmed=lac, length=10 * first)
+    return Sealer(LEDGER, digest, SECRETS).seal(
+        EntryId(first), payloads, last_add_confirmed=lac, length=10 * first, sealed_at_ms=SEALED_AT_MS
+    )
 
 
 def sealed_lac(digest: Digest, last_add_confirmed: int, length: int) -> bytes:
     """The explicit LAC of LEDGER."""
-    return Sealer(LEDGER, digest, SECRETS).seal_explicit_lac(EntryId(last_add_confirmed), length=length)
+    return Sealer(LEDGER, digest, SECRETS).seal_explicit_lac(
+        EntryId(last_add_confirmed), length=length, sealed_at_ms=SEALED_AT_MS
+    )
 
 
 HELLO = messages.Hello(messages.MAGIC, 1, 1, "octavo 0.1.0", "c1", "bookie-1", "boot-1", ("deferred-sync",))

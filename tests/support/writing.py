@@ -72,7 +72,13 @@ class FakeCluster:
         version = await self.store.create_ledger(metadata)
         placer = Placer(self.store, rng=random.Random(0), racks_min=1, quarantined=pool.quarantined)
         writer = LedgerWriter(
-            Versioned(metadata, version), secrets, store=self.store, pool=pool, placer=placer, options=checked
+            Versioned(metadata, version),
+            secrets,
+            store=self.store,
+            pool=pool,
+            placer=placer,
+            options=checked,
+            clock_ms=lambda: 0,
         )
         self.writers.append(writer)
         for bookie in self.bookies[:ensemble_size]:
