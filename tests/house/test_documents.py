@@ -1,4 +1,5 @@
-"""README and docs/ hold what they promise: their Python compiles, and their links lead somewhere."""
+"""The documents are right where a test can tell: their Python compiles, their links lead somewhere, and the files and
+functions that they name exist."""
 
 import ast
 import re
@@ -6,10 +7,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.tree import ROOT, tree_files
+from support.tree import ROOT, library_folders, syntax_tree, tree_files
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+CODE_NAME = re.compile(r"`(?P<path>[\w.@-]+(?:/[\w.@-]+)+/?|Makefile)(?:: ?(?P<name>[A-Za-z_][\w.]*))?`")
+"""A file or folder of the project with its path from the root, and a class, function or method in it:
+```` `client/write/writer.py: LedgerWriter.add` ````."""
+
 HEADING = re.compile(r"^#+ +(?P<title>.+?) *$", re.MULTILINE)
 
 
@@ -58,6 +63,62 @@ def broken_links(page: Path, text: str) -> list[str]:
             if anchor not in anchors(linked_text):
                 broken.append(match["target"])
     return broken
+
+
+def defined_names(tree: ast.Module) -> set[str]:
+    """Every function, class, method, attribute and constant of a module; members with their class before them."""
+    names = set()
+
+    def collect(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names.add(prefix + node.name)
+            elif isinstance(node, ast.ClassDef):
+                names.add(prefix + node.name)
+                collect(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+
+    collect(tree.body, "")
+    return names
+
+
+def missing_code(text: str) -> list[str]:
+    """The files, and functions in them, that a page names and that do not exist."""
+    tops = {path.parts[0] for path in tree_files() if len(path.parts) > 1} | library_folders() | {"Makefile"}
+    missing = []
+    for match in CODE_NAME.finditer(FENCE.sub("", text)):
+        path = Path(match["path"])
+        if path.parts[0] not in tops:
+            continue  # a path on some machine, in another project, or of an operation
+        name = match["name"]
+        known = (ROOT / path).exists() and (
+            name is None or (path.suffix == ".py" and name in defined_names(syntax_tree(path)))
+        )
+        if not known:
+            missing.append(match[0].strip("`"))
+    return missing
+
+
+def test_the_code_that_the_documents_name_exists() -> None:
+    texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in documents() if path.name != "CHANGELOG.md"}
+    assert {path: names for path, text in texts.items() if (names := missing_code(text))} == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["client/write/missing.py", "client/write/writer.py: LedgerWriter.missing", "docs/missing/", "bookie/config.py: x"],
+)
+def test_code_that_does_not_exist_is_noticed(name: str) -> None:
+    assert missing_code(f"It is in `{name}`.") == [name]
+
+
+@pytest.mark.parametrize(
+    "name", ["client/write/writer.py: LedgerWriter.add", "docs/", "tmp/x.py", "protocol/messages.py"]
+)
+def test_code_that_exists_is_let_through(name: str) -> None:
+    assert missing_code(f"It is in `{name}`.") == []
 
 
 def test_the_python_in_the_documents_compiles() -> None:
