@@ -3,6 +3,8 @@ functions that they name exist."""
 
 import ast
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -149,3 +151,20 @@ def test_a_sound_link_is_let_through(link: str) -> None:
 def test_decisions_are_numbered_one_after_another() -> None:
     numbers = sorted(path.name[:3] for path in documents() if path.parent == Path("docs/decisions"))
     assert numbers == [f"{number:03}" for number in range(1, len(numbers) + 1)]
+
+
+def test_the_picture_of_the_rooms_shows_the_tables_as_they_are() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "draw_rooms.py"), "--print"]
+    drawn = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert (ROOT / "docs" / "packages.svg").read_text(encoding="utf-8") == drawn, "run scripts/draw_rooms.py"
+
+
+ADD_STEPS = 16
+
+
+def test_each_step_of_an_add_names_the_code_that_does_it() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## The life of one add\n")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if re.match(r"\| \d+ \|", line)]
+    assert len(rows) == ADD_STEPS
+    assert [row for row in rows if not any(match["name"] for match in CODE_NAME.finditer(row.split("|")[-2]))] == []
