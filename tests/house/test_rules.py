@@ -1,6 +1,7 @@
 """Every cited rule is in docs/rules.md, and no text cites a document that is not in the repository."""
 
 import ast
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -56,7 +57,8 @@ def missing_documents(page: Path, text: str, existing: Iterable[Path]) -> list[s
 
     def exists(name: str) -> bool:
         path = Path(name)
-        return path in files or (page.parent / path) in files or Path("docs") / path in files
+        from_page = Path(os.path.normpath(page.parent / path))
+        return path in files or from_page in files or Path("docs") / path in files
 
     return [match[0] for match in DOCUMENT_NAME.finditer(text) if not exists(match[0])]
 
