@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
-from octavo.bookie.disk.free_space import FreeSpace
+from octavo.bookie.disk.free_space import FreeSpaceMonitor
 from octavo.bookie.identity.cookie import note_served, take_identity
 from octavo.bookie.identity.errors import BookieStartError, DataWrongError
 from octavo.bookie.index.format import IndexDamagedError, IndexUnreadableError
@@ -131,7 +131,7 @@ class Bookie:
                 version=software,
                 boot_id=boot_id,
                 rack=config.rack,
-                free_bytes=free_space.told_bytes,
+                free_bytes=free_space.reported_bytes,
             )
 
         registrar = Registrar(store, registration, rng)
@@ -156,7 +156,7 @@ class Bookie:
             await upkeep.start()
         except OSError as error:
             raise _translated(error, config.data_dir) from error
-        free_space = FreeSpace(storage.disk_space, registrar.announce)
+        free_space = FreeSpaceMonitor(storage.disk_space, registrar.announce)
         stack.push_async_callback(free_space.stop)
         await free_space.start()
         stack.push_async_callback(registrar.stop)

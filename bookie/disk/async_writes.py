@@ -1,11 +1,11 @@
-"""Writes that the kernel makes by itself: handed over on the event loop, told to it when they are durable.
+"""Writes that the kernel performs asynchronously: submitted by the event loop, which is notified when they are durable.
 
-A thread that makes one blocking write for one lone add costs two wake-ups and two hand-overs of the interpreter, a
-quarter of the add. Linux has made direct writes without a thread for twenty years (``io_submit``, with an eventfd for
-the completion); Python has no name for it, so it is called by number.
+A blocking write in a thread costs a lone add two wake-ups and two switches of the interpreter lock, a quarter of its
+time. Linux can perform direct writes without a thread (``io_submit``, with an eventfd for the completion). Python has
+no binding for these system calls, so this module calls them by number.
 
-Nothing here waits: a write that could not be begun at once (``RWF_NOWAIT``: blocks not yet written, a full queue, an
-older file system) is refused with EAGAIN or EOPNOTSUPP, and goes to a thread after all.
+Nothing here blocks: the kernel refuses a write that it cannot start at once (``RWF_NOWAIT``: blocks not yet written, a
+full queue, an older file system) with EAGAIN or EOPNOTSUPP, and the caller uses a thread instead.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ _TELL_EVENTFD = 1
 _RWF_DSYNC, _RWF_NOWAIT = 0x2, 0x8
 
 OUTSTANDING_MAX = 64
-"""Writes under way at once in one context: a bookie has one for each of its journals."""
+"""Maximum of concurrent writes in one context: a bookie needs one for each of its journals."""
 
 type OnWritten = Callable[[int], None]
 """Called with the bytes written, all durable, or a negative errno; in a step of the event loop. Must not raise."""
 
 
 class AsyncWrites:
-    """One context of the kernel's. Used from one event loop."""
+    """One kernel context for asynchronous writes. Used from one event loop."""
 
     def __init__(self, syscall: Callable[..., int], calls: tuple[int, int, int, int], context: int) -> None:
         """Use :meth:`open`."""
@@ -47,7 +47,7 @@ class AsyncWrites:
         no_wait = ctypes.create_string_buffer(16)
         self._reap = (ctypes.c_long(calls[2]), self._destroy[1], ctypes.c_long(0), ctypes.c_long(OUTSTANDING_MAX),
                       self._events, no_wait)  # fmt: skip
-        # The kernel copies the control block before io_submit returns: one is enough.
+        # The kernel copies the control block before io_submit returns, so one is enough.
         self._block = ctypes.create_string_buffer(_CONTROL_BLOCK.size)
         blocks = (ctypes.c_void_p * 1)(ctypes.addressof(self._block))
         self._submit = (ctypes.c_long(calls[3]), self._destroy[1], ctypes.c_long(1), blocks)
@@ -59,7 +59,7 @@ class AsyncWrites:
 
     @classmethod
     def open(cls) -> "AsyncWrites | None":
-        """A context for the running loop; None where there is none to be had (another system, a sandbox)."""
+        """A context for the running loop; None where the system has none (not Linux, a sandbox)."""
         calls = _CALLS.get(platform.machine())
         if calls is None or sys.platform != "linux" or sys.byteorder != "little":
             return None
@@ -71,9 +71,9 @@ class AsyncWrites:
         return cls(syscall, calls, context.value)
 
     def write_and_sync(self, descriptor: int, address: int, size: int, offset: int, on_written: OnWritten) -> bool:
-        """Begin to write ``size`` bytes of memory at ``offset``; they must stay as they are until ``on_written``.
+        """Start writing ``size`` bytes of memory at ``offset``; they must not change until ``on_written`` is called.
 
-        False, and nothing happens, when the kernel does not take it.
+        Returns False, without any effect, when the kernel does not accept the write.
         """
         if len(self._under_way) >= OUTSTANDING_MAX:
             return False
@@ -95,7 +95,7 @@ class AsyncWrites:
             self._under_way.pop(number)(result)
 
     def close(self) -> None:
-        """Let go of the context; the kernel finishes what is under way first, and nobody is told of it."""
+        """Release the context. The kernel finishes the writes under way first; their callbacks are not called."""
         self._loop.remove_reader(self._eventfd)
         self._syscall(*self._destroy)
         os.close(self._eventfd)

@@ -1,8 +1,8 @@
-"""Writes that go past the page cache, for files that are written once, forward, and read only after a crash.
+"""Writes that bypass the page cache, for files that are written once, forward, and read only after a crash.
 
-A journal's bytes are never read while the bookie runs. Through the page cache each of them would be copied into a page
-made for it, and pages worth reading would make way. ``O_DIRECT`` wants whole blocks from aligned memory: a write is
-gathered in one aligned buffer, used again and again, together with the block in which the previous write ended.
+A running bookie never reads its journal. Through the page cache every journal byte would be copied into a new page, and
+pages worth keeping would be evicted. ``O_DIRECT`` requires whole blocks and aligned memory: a write is gathered in one
+aligned buffer, which is reused, together with the block in which the previous write ended.
 """
 
 import ctypes
@@ -13,19 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 DIRECT_BLOCK_BYTES = 4096
-"""Offsets, sizes and addresses of direct writes are multiples of this: no common disk asks for more."""
+"""Offsets, sizes and addresses of direct writes are multiples of this: no common disk requires more."""
 
 BUFFER_BYTES = 8 * 1024 * 1024 + 2 * DIRECT_BLOCK_BYTES
-"""Room for one usual group of the journal wherever in a block it begins; more goes in several writes."""
+"""Holds one ordinary group of the journal wherever in a block it starts; a larger one takes several writes."""
 
 _SLICED_BUFFERS_MAX = 64
-"""More buffers than these are joined before they are copied: that is quicker than copying each by itself."""
+"""More buffers than this are joined before they are copied: faster than copying each one."""
 
 _UNSUPPORTED = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 
 
 class DirectWriter:
-    """Direct writes to one file, one at a time, from whatever thread.
+    """Direct writes to one file, one at a time, from any thread.
 
     The bytes between the end of a write and the end of its last block are zeros afterwards.
     """
@@ -35,15 +35,15 @@ class DirectWriter:
         self._memory = mmap.mmap(-1, BUFFER_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._view = memoryview(self._memory)
         self.address = _address_of(self._memory)
-        """Where the buffer stands in memory."""
+        """Address of the buffer."""
         self._end = 0
         """Just after the last write."""
         self._tail = b""
-        """What the block in which the last write ended holds up to that end."""
+        """Content of the block in which the last write ended, up to that end."""
 
     @classmethod
     def open(cls, path: Path) -> "DirectWriter | None":
-        """A writer of the file ``path``; None where its file system has no direct writes of such blocks."""
+        """A writer of the file ``path``; None where its file system does not support direct writes of such blocks."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT)
         except OSError as error:
@@ -69,9 +69,9 @@ class DirectWriter:
         self._write(offset, buffers, sync=True)
 
     def gather(self, offset: int, buffers: Sequence[bytes]) -> tuple[int, int] | None:
-        """Make the write ready in the buffer, for somebody else to make it at once: its first offset and its bytes.
+        """Copy a write into the buffer, for the caller to submit: its aligned offset and its size.
 
-        None, and nothing is changed, when it does not fit, or when what stands before it in its block is not known.
+        None, without any effect, when it does not fit, or when the bytes before it in its block are not known.
         """
         start = offset - offset % DIRECT_BLOCK_BYTES
         if offset not in (start, self._end):
@@ -92,15 +92,15 @@ class DirectWriter:
                 os.fdatasync(self.descriptor)
         else:
             size = self._gather(head, buffers, stop, start)
-            # One system call for both, hence one hand-over of the interpreter.
+            # One system call for both, hence one switch of the interpreter lock.
             self._flush(start, size, os.RWF_DSYNC if sync else 0)
 
     def write_gathered(self, start: int, size: int) -> None:
-        """Make the write that :meth:`gather` made ready; durable when it returns."""
+        """Perform the write that :meth:`gather` prepared; durable when it returns."""
         self._flush(start, size, os.RWF_DSYNC)
 
     def _before(self, start: int, offset: int) -> bytes:
-        """What the file holds from ``start`` of a block to ``offset`` in it."""
+        """The file's bytes from ``start`` of a block to ``offset`` in it."""
         if offset == start:
             return b""
         if offset == self._end:
@@ -113,7 +113,7 @@ class DirectWriter:
 
     def _gather(self, head: bytes, buffers: Sequence[bytes], stop: int, start: int) -> int:
         """Fill the buffer with ``head`` and ``buffers``, ``stop`` bytes together, and zeros up to a whole block; the
-        bytes of it all."""
+        size of the result."""
         view, at = self._view, len(head)
         view[:at] = head
         for buffer in buffers if len(buffers) <= _SLICED_BUFFERS_MAX else [b"".join(buffers)]:
@@ -140,7 +140,7 @@ class DirectWriter:
             at += os.pwritev(self.descriptor, [self._view[at:size]], start + at, flags)
 
     def close(self) -> None:
-        """Let go of the file and the memory."""
+        """Close the file and release the memory."""
         self._view.release()
         self._memory.close()
         os.close(self.descriptor)

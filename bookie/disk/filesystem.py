@@ -2,15 +2,15 @@
 
 What the storage code may rely on, and a simulated file system must honour:
 
-* Nothing written is durable before ``sync`` (or the sync of ``write_and_sync``) has returned; until then a crash may
-  lose, keep or tear it, page by page and in any order. ``sync`` covers everything written to that file before it.
+* No write is durable before ``sync`` (or the sync of ``write_and_sync``) has returned. Until then a crash may lose,
+  keep or tear it, page by page and in any order. ``sync`` covers everything written to that file before it.
 * A file created, renamed or removed is durable only once ``sync_directory`` of its directory has returned.
-* A failed ``sync`` says nothing about what is on disk, and repeating it proves nothing: kernels drop the dirty pages.
+* After a failed ``sync`` the content on disk is unknown, and repeating it proves nothing: kernels drop the dirty pages.
   The caller must stop the bookie (rule B1).
 * Every failure is an ``OSError``.
 
-Operations on one file may overlap; each is atomic only as far as the above says. Blocking happens in threads that
-belong to the seam, so no operation here ever holds up the event loop.
+Operations on one file may overlap; each is atomic only as far as stated above. Blocking calls run in threads of the
+implementation, so no operation blocks the event loop.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from octavo.bookie.disk.real_file import DirectFile, Lane, RealFile
 
 
 class DiskSpace(NamedTuple):
-    """Space of the file system that holds a path, in bytes. ``free`` is what an ordinary process may still use."""
+    """Space of the file system that holds a path, in bytes. ``free_bytes`` is available to unprivileged processes."""
 
     total_bytes: int
     free_bytes: int
@@ -51,13 +51,13 @@ class File(Protocol):
         """Write the buffers one after another from ``offset`` on. Not durable before a sync."""
 
     def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> Awaitable[None]:
-        """Write as ``write`` does; these bytes, and what is needed to read them back, are durable when it returns.
+        """Write as ``write`` does; these bytes, and the metadata needed to read them back, are durable when it returns.
 
-        Says nothing about what ``write`` left unsynced elsewhere in the file. One step of the file's thread.
+        Other unsynced writes to the file stay unsynced. One step of the file's thread.
         """
 
     async def sync(self) -> None:
-        """Make everything written so far durable (data and what is needed to read it back)."""
+        """Make everything written so far durable: data and the metadata needed to read it back."""
 
     async def allocate(self, size: int) -> None:
         """Make the file at least ``size`` bytes long with space reserved on disk; new bytes read as zero."""
@@ -66,21 +66,21 @@ class File(Protocol):
         """Cut or extend to ``size`` bytes."""
 
     async def close(self) -> None:
-        """Release the handle, after the operations already begun. Does not sync."""
+        """Release the handle after the operations already started. Does not sync."""
 
 
 class FileSystem(Protocol):
-    """A host's disks as one bookie sees them."""
+    """The disks of a host, as one bookie uses them."""
 
     async def open(
         self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
     ) -> File:
-        """Open for reading and writing. ``create`` makes the file and fails with FileExistsError when it is there;
-        without it a missing file is a FileNotFoundError. ``dedicated_thread`` gives the file's writes a thread of their
-        own, for the journal, whose latency nothing else may add to. Cancelled, it leaves nothing open.
+        """Open for reading and writing. ``create`` creates the file and raises FileExistsError if it exists; without
+        it a missing file raises FileNotFoundError. ``dedicated_thread`` gives the file's writes a thread of their own,
+        so that no other file adds to the journal's latency. A cancelled call leaves nothing open.
 
-        ``direct`` sends the file's writes past the page cache, where the file system can: for files that are written
-        forward and not read meanwhile. What lies between the end of a write and the next multiple of
+        ``direct`` makes the file's writes bypass the page cache where the file system supports it: for files that are
+        written forward and not read at the same time. The bytes between the end of a write and the next multiple of
         ``DIRECT_BLOCK_BYTES`` may become zeros."""
 
     async def list_directory(self, path: Path) -> list[str]:
@@ -89,7 +89,7 @@ class FileSystem(Protocol):
     async def exists(self, path: Path) -> bool: ...
 
     async def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents, durably; it may exist already."""
+        """Create a directory and its parents, durably. An existing directory is left as it is."""
 
     async def rename(self, source: Path, target: Path) -> None:
         """Rename within one directory, replacing ``target``."""
@@ -101,22 +101,22 @@ class FileSystem(Protocol):
         """Make creations, renames and removals in ``path`` durable."""
 
     async def lock(self, path: Path) -> Callable[[], None]:
-        """Hold ``path`` (a file, created if missing) exclusively until the returned function is called or the process
-        ends. BlockingIOError when another process holds it."""
+        """Lock ``path`` (a file, created if missing) exclusively until the returned function is called or the process
+        ends. Raises BlockingIOError while another process holds the lock."""
 
     async def disk_space(self, path: Path) -> DiskSpace: ...
 
     async def close(self) -> None:
-        """Stop the seam's threads, after the operations already begun."""
+        """Stop the threads after the operations already started."""
 
 
 def is_disk_full(error: OSError) -> bool:
-    """There was no room: on the disk, within a quota, or within the largest size that a file may have."""
+    """Whether a write failed for lack of space: on the disk, within a quota, or within the maximum size of a file."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 async def sync_file(file: File) -> None:
-    """Sync, and raise a failure as one that nothing may wait out or try again, whatever errno the disk gave."""
+    """Sync, and raise every failure as EIO, so that no caller retries it, whatever errno the disk returned."""
     try:
         await file.sync()
     except OSError as error:
@@ -139,7 +139,7 @@ async def replace_file(filesystem: FileSystem, path: Path, content: bytes) -> No
         await filesystem.remove(temporary)
     file = await filesystem.open(temporary, create=True)
     try:
-        # Two steps: a write that finds no room may be tried again, a sync that fails may not.
+        # Two steps: a write that finds the disk full may be tried again, a failed sync may not.
         await file.write(0, [content])
         await sync_file(file)
     finally:
@@ -149,13 +149,15 @@ async def replace_file(filesystem: FileSystem, path: Path, content: bytes) -> No
 
 
 class RealFileSystem:
-    """The operating system's files, with all blocking calls in threads of this object."""
+    """The operating system's files. All blocking calls run in threads of this object."""
 
-    def __init__(self, *, reader_threads: int = 4) -> None:
+    def __init__(self, *, reader_threads: int = 4, asynchronous_writes: bool = True) -> None:
+        """``asynchronous_writes``: let the kernel perform direct writes asynchronously where it can; otherwise threads
+        perform all of them."""
         self._lane = Lane("octavo-background-io")
         self._readers = ThreadPoolExecutor(reader_threads, thread_name_prefix="octavo-read-io")
         self._async_writes: AsyncWrites | None = None
-        self._async_writes_tried = False
+        self._async_writes_tried = not asynchronous_writes
 
     async def open(
         self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
@@ -228,7 +230,7 @@ def _open(path: Path, flags: int, direct: bool) -> tuple[int, DirectWriter | Non
 
 
 def _close_unwanted(opening: asyncio.Future[tuple[int, DirectWriter | None]]) -> None:
-    """Whoever wanted the file was cancelled: its descriptors would be lost."""
+    """The caller was cancelled while the file was being opened: close its descriptors."""
     if opening.cancelled() or opening.exception() is not None:
         return
     descriptor, writer = opening.result()

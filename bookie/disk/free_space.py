@@ -1,4 +1,4 @@
-"""Keeps an eye on the room on a bookie's disk, for the registration: new ledgers go where there is more of it."""
+"""Monitors the free space of a bookie's disk for its registration: placement prefers bookies with more free space."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,58 +9,66 @@ from octavo.protocol.errors import OctavoError
 
 log = structlog.get_logger("octavo.bookie")
 
-LOOK_SECONDS = 60.0
-"""Time between two looks. Placement wants to know in which direction a disk goes, not its level of the moment."""
+CHECK_SECONDS = 60.0
+"""Default time between two checks. Placement needs the trend of a disk, not its exact level."""
 
-TOLD_SHARE = 0.05
-"""Share of the disk by which its room must have moved to be told again: every registration changed is read by every
-client of the cluster."""
+CHANGE_SHARE_MIN = 0.05
+"""Share of the disk by which free space must change before it is reported again: every client of the cluster reads
+every changed registration."""
 
 
-class FreeSpace:
-    """Looks at a disk from time to time. ``moved`` is awaited when :attr:`told_bytes` has changed, and again later
-    if it raises an :class:`OctavoError`."""
+class FreeSpaceMonitor:
+    """Checks a disk at intervals. ``read_space`` returns its space. ``on_change`` is awaited when
+    :attr:`reported_bytes` has changed, and again at the next check if it raises an :class:`OctavoError`."""
 
-    def __init__(self, look: Callable[[], Awaitable[DiskSpace]], moved: Callable[[], Awaitable[None]]) -> None:
-        self._look = look
-        self._moved = moved
+    def __init__(
+        self,
+        read_space: Callable[[], Awaitable[DiskSpace]],
+        on_change: Callable[[], Awaitable[None]],
+        *,
+        check_seconds: float = CHECK_SECONDS,
+    ) -> None:
+        self._read_space = read_space
+        self._on_change = on_change
+        self._check_seconds = check_seconds
         self._task: asyncio.Task[None] | None = None
-        self.told_bytes: int | None = None
-        """Free bytes as the cluster is to be told them; None while the disk cannot be asked."""
+        self.reported_bytes: int | None = None
+        """Free bytes to report to the cluster; None while the disk's space cannot be read."""
 
     async def start(self) -> None:
-        """Look for the first time, which is not told to ``moved``, and go on looking."""
+        """Check once, without calling ``on_change``, and start the periodic checks."""
         await self._refresh()
-        self._task = asyncio.get_running_loop().create_task(self._keep_looking())
+        self._task = asyncio.get_running_loop().create_task(self._check_periodically())
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _keep_looking(self) -> None:
-        untold = False
+    async def _check_periodically(self) -> None:
+        unreported = False
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            untold |= await self._refresh()
-            if untold:
+            await asyncio.sleep(self._check_seconds)
+            unreported |= await self._refresh()
+            if unreported:
                 try:
-                    await self._moved()
-                    untold = False
+                    await self._on_change()
+                    unreported = False
                 except OctavoError as error:
-                    # The metadata store is out of reach: told at the next look.
-                    log.warning("free space not told", error=type(error).__name__, reason=error.message)
+                    # The metadata store is unavailable: the next check reports the change.
+                    log.warning("cannot report free disk space", error=type(error).__name__, reason=error.message)
 
     async def _refresh(self) -> bool:
         try:
-            space = await self._look()
+            space = await self._read_space()
         except OSError as error:
-            # A disk that does not answer fails louder elsewhere; its bookie is then weighed like an ordinary one.
-            log.warning("free space unknown", reason=str(error))
-            changed, self.told_bytes = self.told_bytes is not None, None
+            # A failing disk causes louder errors elsewhere. Placement gives this bookie an average weight meanwhile.
+            log.warning("cannot read free disk space", reason=str(error))
+            changed, self.reported_bytes = self.reported_bytes is not None, None
             return changed
-        if self.told_bytes is not None and abs(space.free_bytes - self.told_bytes) < TOLD_SHARE * space.total_bytes:
+        reported = self.reported_bytes
+        if reported is not None and abs(space.free_bytes - reported) < CHANGE_SHARE_MIN * space.total_bytes:
             return False
-        self.told_bytes = space.free_bytes
+        self.reported_bytes = space.free_bytes
         return True

@@ -1,10 +1,11 @@
-"""How fast work in the background may go."""
+"""Rate limit of background work."""
 
 import asyncio
 
 
 class RateLimiter:
-    """Lets ``bytes_per_second`` through, in the loop's time. Whoever took too much pays before the next piece."""
+    """Lets ``bytes_per_second`` through, measured in the event loop's time. A piece that exceeds the rate delays the
+    next one."""
 
     def __init__(self, bytes_per_second: float) -> None:
         assert bytes_per_second > 0
@@ -12,7 +13,7 @@ class RateLimiter:
         self._free_at = 0.0
 
     async def take(self, size: int) -> None:
-        """Returns when ``size`` more bytes may be worked on. Always lets the loop turn."""
+        """Wait until ``size`` more bytes may be processed. Always yields to the event loop."""
         now = asyncio.get_running_loop().time()
         delay = max(0.0, self._free_at - now)
         self._free_at = max(self._free_at, now) + size / self._bytes_per_second

@@ -1,4 +1,4 @@
-"""Files of the operating system: every blocking call in a thread of the seam, or made by the kernel alone."""
+"""Files of the operating system. Blocking calls run in threads, or the kernel performs them asynchronously."""
 
 import asyncio
 import contextlib
@@ -20,9 +20,9 @@ _WRITEV_BUFFERS_MAX = 1024
 
 
 class Lane:
-    """One thread that runs operations in order and hands results back to the loop.
+    """One thread that runs operations in order and returns their results to the event loop.
 
-    Lighter than a ThreadPoolExecutor (no second future, no lock pair per call): this is on the path of every lone add.
+    Lighter than a ThreadPoolExecutor (no second future, no lock pair per call), because every lone add passes here.
     """
 
     def __init__(self, name: str) -> None:
@@ -50,14 +50,14 @@ class Lane:
                 result, error = function(*arguments), None
             except BaseException as raised:
                 result, error = None, raised
-            # A closed loop has nobody waiting any more.
+            # RuntimeError: the loop is closed, so nothing waits for the result.
             with contextlib.suppress(RuntimeError):
                 future.get_loop().call_soon_threadsafe(_settle, future, result, error)
             del job, future, function, arguments, result, error
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # cancelled by its waiter; the operation itself has run
+    if future.done():  # its caller cancelled it; the operation itself has run
         return
     if error is None:
         future.set_result(result)
@@ -76,7 +76,7 @@ def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
 
 
 def _write_and_sync(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
-    """Usually one system call, hence one hand-over of the interpreter between this thread and the loop's."""
+    """Usually one system call, hence one switch of the interpreter lock between this thread and the loop's."""
     if len(buffers) <= _WRITEV_BUFFERS_MAX and os.pwritev(descriptor, buffers, offset, os.RWF_DSYNC) == sum(
         map(len, buffers)
     ):
@@ -86,7 +86,7 @@ def _write_and_sync(descriptor: int, offset: int, buffers: Sequence[bytes]) -> N
 
 
 def _write_rest(descriptor: int, offset: int, rest: bytes) -> None:
-    """Finish a short write (a signal, or the disk filling up: then the next attempt raises ENOSPC)."""
+    """Finish a short write: a signal interrupted it, or the disk is full and the next attempt raises ENOSPC."""
     view = memoryview(rest)
     while view:
         written = os.pwrite(descriptor, view, offset)
@@ -107,7 +107,7 @@ def _read_all(descriptor: int, offset: int, size: int) -> bytes:
 
 
 class RealFile:
-    """A file of the operating system. Writes and syncs run in order in one lane; reads run in a pool beside them."""
+    """A file of the operating system. Writes and syncs run in order in one lane; reads run in a thread pool."""
 
     def __init__(
         self,
@@ -143,16 +143,16 @@ class RealFile:
         try:
             running = loop.run_in_executor(self._readers, _read_all, self._descriptor, offset, size)
         except RuntimeError as error:
-            raise OSError(f"{self._path}: the file system seam is closed") from error
+            raise OSError(f"{self._path}: the file system is closed") from error
         self._reads_running += 1
         running.add_done_callback(self._read_finished)
-        # The descriptor must stay open until the thread is done, though its waiter may be cancelled.
+        # The descriptor must stay open until the thread has finished, even if the caller is cancelled.
         return await asyncio.shield(running)
 
     def _read_finished(self, running: asyncio.Future[bytes]) -> None:
         self._reads_running -= 1
         if not running.cancelled():
-            running.exception()  # retrieved here too: its waiter may have been cancelled
+            running.exception()  # retrieved, because the caller may have been cancelled
         if self._closing and not self._reads_running:
             self._close_descriptor()
 
@@ -192,13 +192,14 @@ class RealFile:
             self._descriptor = -1
 
 
-_NOT_WITHOUT_WAITING = frozenset({errno.EAGAIN, errno.EOPNOTSUPP})
+_WOULD_BLOCK = frozenset({errno.EAGAIN, errno.EOPNOTSUPP})
 
 
 class DirectFile(RealFile):
-    """A file that is written past the page cache, by the kernel alone where it can, else by the lane.
+    """A file whose writes bypass the page cache. The kernel performs them asynchronously where it can, otherwise the
+    lane does.
 
-    Writes run one after another, as they share a buffer.
+    Writes run one after another, because they share a buffer.
     """
 
     def __init__(
@@ -208,7 +209,7 @@ class DirectFile(RealFile):
         self._writer = writer
         self._async_writes = async_writes
         self._under_way = False
-        """Whether the buffer is in use; whoever waits for the write may have been cancelled long ago."""
+        """Whether the buffer is in use. The write's caller may have been cancelled in the meantime."""
         self._idle: list[asyncio.Future[None]] = []
 
     async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
@@ -229,8 +230,8 @@ class DirectFile(RealFile):
         return future
 
     def _written(self, future: asyncio.Future[None], start: int, size: int, result: int) -> None:
-        if -result in _NOT_WITHOUT_WAITING:
-            # Not without waiting: the lane waits. Its future is nobody's to cancel.
+        if -result in _WOULD_BLOCK:
+            # The lane performs the blocking write. No caller can cancel its future.
             job = self._lane.submit(self._writer.write_gathered, start, size)
             job.add_done_callback(partial(self._finish, future))
             return

@@ -1,14 +1,14 @@
 """Bytes of entry logs: large append-only files of sealed entries, back to back, and of their totals. Pure.
 
 A log is a header of 32 bytes (magic ``OCTVELOG``, format u32 (1), log id u64, 8 bytes of zero, CRC32C u32 of what
-precedes; big-endian, the checksum little-endian) and then sealed entries as ``protocol.entries`` lays them out. An
-entry is its own record: it says how long it is, whose it is, and carries its own checksum, so a log can be walked
-and scrubbed without an index or a password. Bytes after the length that the manifest gives a log are left over from
-a crash and mean nothing.
+precedes; big-endian, the checksum little-endian) followed by sealed entries in the layout of ``protocol.entries``. An
+entry is a record of its own: it contains its length, its ledger and its checksum, so that a log can be read and
+scrubbed without an index or a password. Bytes after the length that the manifest gives for a log are left over from
+a crash and are ignored.
 
-Beside a finished log stands ``<log>.totals``: magic ``OCTVTOTL``, format u32, log id u64, count u32, then ledger id
-u64 and bytes u64 of each ledger with entries in it, ascending, and a CRC32C. It serves compaction and can be made
-again by a scan.
+A finished log has a side file ``<log>.totals``: magic ``OCTVTOTL``, format u32, log id u64, count u32, then ledger id
+u64 and bytes u64 of each ledger with entries in the log, ascending, and a CRC32C. Compaction uses it; a scan of the log
+recreates it.
 """
 
 import struct
@@ -37,7 +37,7 @@ def encode_header(log_id: int) -> bytes:
 
 
 def encode_totals(log_id: int, totals: Mapping[int, int]) -> bytes:
-    """The side file of a finished log: bytes of each ledger in it."""
+    """The side file of a finished log: bytes per ledger."""
     body = _TOTALS.pack(TOTALS_MAGIC, FORMAT, log_id, len(totals)) + b"".join(
         _TOTAL.pack(ledger_id, totals[ledger_id]) for ledger_id in sorted(totals)
     )
@@ -45,7 +45,7 @@ def encode_totals(log_id: int, totals: Mapping[int, int]) -> bytes:
 
 
 def decode_totals(log_id: int, data: bytes) -> dict[int, int] | None:
-    """What :func:`encode_totals` was given; None when the bytes do not verify: scan the log instead."""
+    """The argument of :func:`encode_totals`; None when the checksum is wrong: then scan the log instead."""
     body = data[: -_CHECKSUM.size]
     if len(body) < _TOTALS.size or data[len(body) :] != _CHECKSUM.pack(google_crc32c.value(body)):
         return None

@@ -1,4 +1,4 @@
-"""Entry logs: the files (format: ``entry_log_format``), their writers and readers."""
+"""Entry logs: their files, writers and readers. Module ``format`` has the bytes."""
 
 import contextlib
 import errno
@@ -16,7 +16,7 @@ from octavo.protocol.errors import BookieStorageError
 log = structlog.get_logger("octavo.bookie")
 
 _OPEN_LOGS_MAX = 256
-"""Logs kept open for reading: far below the usual limit of 1,024 file descriptors."""
+"""Maximum of logs kept open for reading: far below the usual limit of 1,024 file descriptors."""
 
 
 class EntryLogWriter:
@@ -32,8 +32,8 @@ class EntryLogWriter:
 
     @classmethod
     async def create(cls, filesystem: FileSystem, directory: Path, log_id: int) -> "EntryLogWriter":
-        """Start a log. Its name is durable once this returns, its bytes are not. Raises OSError; then nothing of it
-        remains that counts."""
+        """Create a log. Its name is durable when this returns, its bytes are not. Raises OSError after removing the
+        file, if the disk allows that."""
         path = directory / log_name(log_id)
         file = await filesystem.open(path, create=True)
         try:
@@ -41,7 +41,7 @@ class EntryLogWriter:
             await filesystem.sync_directory(directory)
             # A second handle with its own thread: a long sync must not hold up the writes of the next flush.
             sync_file = await filesystem.open(path, dedicated_thread=True)
-        except BaseException:  # a cancelled compaction, too, leaves nothing open
+        except BaseException:  # a cancelled compaction must leave nothing open either
             await file.close()
             with contextlib.suppress(OSError):
                 await filesystem.remove(path)
@@ -49,23 +49,23 @@ class EntryLogWriter:
         return cls(filesystem, log_id, file, sync_file)
 
     async def append(self, buffers: Sequence[bytes], size: int) -> None:
-        """Write whole sealed entries, ``size`` bytes together, at the end. Raises OSError; then the log ends where it
-        did, and is not appended to again."""
+        """Write whole sealed entries, ``size`` bytes together, at the end. Raises OSError; then the log keeps its old
+        end, and its owner must not append to it again."""
         try:
             await self._file.write(self.size, buffers)
         except OSError:
             with contextlib.suppress(OSError):
-                await self._file.truncate(self.size)  # gives back what a full disk had taken of it
+                await self._file.truncate(self.size)  # releases the space of a partial write
             raise
         self.size += size
 
     async def sync(self) -> None:
-        """Make durable what was appended before the call."""
+        """Make everything appended before the call durable."""
         await sync_file(self._sync_file)
 
     async def finish(self) -> None:
         """Write the totals and close. The log must have been synced."""
-        # Totals only save a scan.
+        # Missing totals only cost a scan.
         try:
             await replace_file(
                 self._filesystem, self._file.path.with_suffix(".totals"), encode_totals(self.log_id, self.totals)
@@ -83,7 +83,7 @@ class EntryLogWriter:
 
 
 class EntryLogs:
-    """The entry logs of a bookie, in one directory or several. Keeps those recently read from open."""
+    """The entry logs of a bookie, in one directory or several. Keeps recently read logs open."""
 
     def __init__(self, filesystem: FileSystem, directories: Sequence[Path]) -> None:
         assert directories, "entry logs need a directory"
@@ -94,28 +94,28 @@ class EntryLogs:
         self._closed = False
         self._turn = 0
         self.full: set[Path] = set()
-        """Directories in which no new log is begun while there is another."""
+        """Directories on full disks: new logs are created elsewhere while another directory exists."""
 
     async def find(self) -> None:
-        """Learn which log is where. Raises OSError."""
+        """Find the logs and their directories. Raises OSError."""
         for directory in self.directories:
             for name in await self._filesystem.list_directory(directory):
                 stem, _, suffix = name.partition(".")
                 if suffix == "log" and _is_hexadecimal(stem):
                     known = self._homes.setdefault(int(stem, 16), directory)
                     if known != directory:
-                        log.error("an entry log stands in two directories", name=name, used=str(known))
+                        log.error("an entry log is in two directories", name=name, used=str(known))
 
     @property
     def ids(self) -> list[int]:
-        """Every log there is, as far as it is known, ascending."""
+        """Ids of all known logs, ascending."""
         return sorted(self._homes)
 
     def path(self, log_id: int) -> Path:
         return self._homes.get(log_id, self.directories[0]) / log_name(log_id)
 
     async def create(self, log_id: int) -> EntryLogWriter:
-        """Begin a log, in the directories by turns. Raises OSError."""
+        """Create a log, in each directory in turn. Raises OSError."""
         usable = [directory for directory in self.directories if directory not in self.full] or self.directories
         self._turn += 1
         directory = usable[self._turn % len(usable)]
@@ -123,17 +123,17 @@ class EntryLogs:
         try:
             return await EntryLogWriter.create(self._filesystem, directory, log_id)
         except OSError:
-            self.note_trouble(log_id)
+            self.note_full(log_id)
             raise
 
     @property
     def has_other_disks(self) -> bool:
-        """There is a directory that is not known to be full."""
+        """Whether some directory is not known to be full."""
         return not self.full.issuperset(self.directories)
 
-    def note_trouble(self, log_id: int) -> None:
-        """The disk of this log has no room, or worse: begin the next one elsewhere if that is possible. Whoever watches
-        the disks corrects :attr:`full`."""
+    def note_full(self, log_id: int) -> None:
+        """A write to this log failed, usually because its disk is full: create the next log elsewhere if possible. The
+        disk watch corrects :attr:`full` later."""
         self.full.add(self._homes[log_id])
 
     async def read(self, log_id: int, offset: int, size: int) -> bytes:
@@ -149,7 +149,7 @@ class EntryLogs:
         path = self.path(log_id)
         file = await self._filesystem.open(path)
         if self._closed:
-            # A read that a closing connection had under way; nobody would close the file behind it.
+            # The read of a closing connection arrived late; no later step would close this file.
             await file.close()
             raise OSError(errno.EBADF, "the entry logs are closed", str(path))
         raced = self._open.setdefault(log_id, file)
@@ -161,12 +161,12 @@ class EntryLogs:
         return raced
 
     async def totals(self, log_id: int, size: int) -> dict[int, int]:
-        """Bytes of each ledger in the first ``size`` bytes of a log. Raises :class:`BookieStorageError`, OSError."""
+        """Bytes per ledger in the first ``size`` bytes of a log. Raises :class:`BookieStorageError`, OSError."""
         path = self.path(log_id)
         return await log_totals(self._filesystem, path.parent, log_id, size)
 
     async def remove(self, log_id: int) -> None:
-        """Remove a log that the manifest does not name and nobody reads. Raises OSError."""
+        """Remove a log that the manifest does not name and no reader uses. Raises OSError."""
         path = self.path(log_id)
         self._homes.pop(log_id, None)
         file = self._open.pop(log_id, None)
@@ -177,7 +177,7 @@ class EntryLogs:
                 await self._filesystem.remove(gone)
 
     async def close(self) -> None:
-        """Let go of every log; reads fail with OSError from now on."""
+        """Close every log. Later reads fail with OSError."""
         self._closed = True
         while self._open:
             _, file = self._open.popitem()
@@ -202,14 +202,14 @@ async def scan_log(filesystem: FileSystem, path: Path, *, stop: int | None = Non
         end = await file.size() if stop is None else stop
         async for found in walk_log(file.read, stop=end):
             if isinstance(found, DamagedStretch):
-                raise BookieStorageError(f"entry log {path}, offset {found.offset}: no intact entry stands there")
+                raise BookieStorageError(f"entry log {path}, offset {found.offset}: no intact entry at this offset")
             yield found
     finally:
         await file.close()
 
 
 async def log_totals(filesystem: FileSystem, directory: Path, log_id: int, size: int) -> dict[int, int]:
-    """Bytes of each ledger in a log: from its side file, or else by a scan of its first ``size`` bytes."""
+    """Bytes per ledger in a log: from its totals file, otherwise by a scan of its first ``size`` bytes."""
     path = directory / log_name(log_id)
     try:
         known = decode_totals(log_id, await read_file(filesystem, path.with_suffix(".totals")))

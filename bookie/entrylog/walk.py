@@ -1,4 +1,4 @@
-"""Walks through an entry log from entry to entry, past damage. For scrubbing, checking and rebuilding."""
+"""Reads an entry log entry by entry and continues after damage. Used for scrubbing, checking and rebuilding."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
@@ -11,28 +11,28 @@ WINDOW_BYTES = 1 << 20
 """Bytes read at a time, more where an entry is longer."""
 
 _STARTS = (b"\x01\x01\x00\x00", b"\x01\x02\x00\x00")
-"""How a sealed entry can begin: format, digest, flags."""
+"""The possible first bytes of a sealed entry: format, digest, flags."""
 
 Read = Callable[[int, int], Awaitable[bytes]]
 """Up to ``size`` bytes from ``offset``, fewer only at the end. Raises OSError."""
 
 
 class IntactEntry(NamedTuple):
-    """An entry that verifies, and where it begins."""
+    """An entry whose checksum is right, and its offset."""
 
     offset: int
     sealed: bytes
 
 
 class DamagedStretch(NamedTuple):
-    """Bytes that are no intact entry; the next one begins, or the log ends, after them."""
+    """Bytes without an intact entry; the next entry, or the end of the log, follows them."""
 
     offset: int
     size: int
 
 
 async def walk_log(read: Read, *, stop: int, start: int = HEADER_BYTES) -> AsyncIterator[IntactEntry | DamagedStretch]:
-    """Everything between two offsets, in order, without a gap. A place that cannot be read is damage."""
+    """Everything between two offsets, in order, without a gap. Unreadable bytes count as damage."""
     window = _Window(read, stop)
     offset = start
     damage_start: int | None = None
@@ -48,7 +48,7 @@ async def walk_log(read: Read, *, stop: int, start: int = HEADER_BYTES) -> Async
         if damage_start is None:
             damage_start = offset
             claimed = await window.claimed_size(offset)
-            # Rot in a payload leaves the length right: then the next entry stands where it says.
+            # Damage to a payload leaves the length intact, and the length leads to the next entry.
             if claimed is not None and await window.entry_at(offset + claimed) is not None:
                 offset += claimed
                 continue
@@ -58,7 +58,7 @@ async def walk_log(read: Read, *, stop: int, start: int = HEADER_BYTES) -> Async
 
 
 class _Window:
-    """Some of the log's bytes, in memory."""
+    """A part of the log in memory."""
 
     def __init__(self, read: Read, stop: int) -> None:
         self._read = read
@@ -67,7 +67,7 @@ class _Window:
         self._data = b""
 
     async def _bytes(self, offset: int, size: int) -> bytes:
-        """``size`` bytes from ``offset``, fewer before the stop; places that cannot be read are zero."""
+        """``size`` bytes from ``offset``, fewer at the stop; unreadable bytes are zero."""
         stop = min(offset + size, self._stop)
         if not self._offset <= offset <= stop <= self._offset + len(self._data):
             wanted = min(max(size, WINDOW_BYTES), self._stop - offset)
@@ -88,7 +88,7 @@ class _Window:
         return data.ljust(size, b"\0")
 
     async def claimed_size(self, offset: int) -> int | None:
-        """How long the entry at ``offset`` says it is; None when it cannot be one."""
+        """The size that the entry at ``offset`` declares; None when the bytes cannot be an entry."""
         head = await self._bytes(offset, SEALED_BYTES_MIN)
         if len(head) < SEALED_BYTES_MIN or head[:4] not in _STARTS:
             return None
@@ -99,7 +99,7 @@ class _Window:
         return size if size <= SEALED_BYTES_MAX and offset + size <= self._stop else None
 
     async def entry_at(self, offset: int) -> bytes | None:
-        """The intact entry that begins at ``offset``; None when there is none."""
+        """The intact entry at ``offset``; None when there is none."""
         size = await self.claimed_size(offset)
         if size is None:
             return None
@@ -107,7 +107,7 @@ class _Window:
         return sealed if is_intact(sealed) else None
 
     async def next_candidate(self, offset: int) -> int:
-        """The next place at which an entry could begin, or the stop."""
+        """The next offset at which an entry could start, or the stop."""
         while offset < self._stop:
             data = await self._bytes(offset, min(WINDOW_BYTES // 4, self._stop - offset))
             found = [at for at in map(data.find, _STARTS) if at >= 0]

@@ -1,1 +1,1 @@
-"""Which bookie a directory belongs to, and whether it may start."""
+"""The bookie that a directory belongs to, and whether that bookie may start."""

@@ -1,17 +1,18 @@
-"""Who a bookie is, and whether its disks are still its own (rule B4).
+"""The identity of a bookie, and the check at every start that its disks are its own (rule B4).
 
-Each of a bookie's directories holds a cookie file; the metadata store holds one cookie per bookie. Both carry a
-*generation*, raised at every start, and the *token* of the start that raised it. A bookie whose disks were swapped,
-emptied, restored from a copy or put in another order would answer from doubt as if it knew; it must not start.
+Each of a bookie's directories holds a cookie file; the metadata store holds one cookie per bookie. Both contain a
+*generation*, raised at every start, and the *token* of the start that raised it. A bookie whose disks were exchanged,
+emptied, restored from a copy or reordered would report lost entries as absent; it must not start.
 
-At every start the generation becomes one more than the highest seen anywhere, in this order: first in every directory,
-then by compare-and-set in the metadata. So a crash in between leaves directories *ahead* of the metadata, never behind,
-and being ahead is always accepted: no honest bookie is ever refused. A copy made before some completed start is behind.
-Two processes that start from copies of one disk end with one generation and different tokens: the one whose token is
-not in the metadata is refused. A copy taken and started between two starts of the original has the same generation and
-token as it; it is refused while the original serves (``other_self``), and cannot be told from it otherwise.
+Every start sets the generation to one more than the highest found anywhere: first in every directory, then by
+compare-and-set in the metadata. A crash in between leaves directories *ahead* of the metadata, never behind, and a
+directory that is ahead is always accepted, so that no crash makes a bookie refuse its own disks. A copy made before a
+completed start is behind. Two processes that start from copies of one disk end with the same generation and different
+tokens: the one whose token is not in the metadata is refused. A copy taken and started between two starts of the
+original has the same generation and token as the original; it is refused while the original runs
+(``duplicate_start``), and cannot be detected otherwise.
 
-What is decided is a table, :data:`DECISIONS`, over what the directories and the metadata look like.
+The decision is a table, :data:`DECISIONS`, over the state of the directories and of the metadata.
 """
 
 import enum
@@ -24,8 +25,8 @@ from typing import Final
 
 import google_crc32c
 from octavo.bookie.disk.filesystem import FileSystem, read_file, replace_file
+from octavo.bookie.identity.duplicate_start import find_running_original
 from octavo.bookie.identity.errors import DataWrongError
-from octavo.bookie.identity.other_self import serving_elsewhere
 from octavo.metadata.registration import Cookie
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import MetadataConflictError
@@ -37,21 +38,21 @@ COOKIE_NAME = "cookie"
 COOKIE_FORMAT = 1
 
 IGNORED_NAMES = frozenset({COOKIE_NAME, COOKIE_NAME + ".tmp", "lock", "lost+found"})
-"""Files that do not make a directory a used one."""
+"""Files that may be in a directory that counts as unused."""
 
 START_ATTEMPTS_MAX = 5
-"""Attempts at the compare-and-set: it conflicts honestly only with a change of an earlier process that arrived late."""
+"""Attempts at the compare-and-set: without a duplicate, it conflicts only with a late change of an earlier process."""
 
 
 class IdentityRefusedError(DataWrongError):
-    """These disks are not this bookie's as the cluster knows it. Starting again gives the same; the message has
-    the remedy."""
+    """The disks do not match the bookie's registration in the cluster. Another attempt fails the same way; the message
+    has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryCookie:
-    """The cookie in one directory. ``role`` names the directory among ``roles``, all those of the bookie, in order.
-    ``served``: its storage has been made, so it may have acknowledged something."""
+    """The cookie in one directory. ``role`` names the directory, ``roles`` all directories of the bookie, in order.
+    ``served``: the bookie's storage has been created, so it may have acknowledged entries."""
 
     bookie_id: BookieId
     cluster_id: str
@@ -64,8 +65,8 @@ class DirectoryCookie:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryState:
-    """What one directory looks like. ``cookie`` is None when there is none or it is ``damaged``; ``used`` when it holds
-    anything but cookie and lock."""
+    """The state of one directory. ``cookie`` is None when it is missing or ``damaged``; ``used`` when the directory
+    holds anything but cookie and lock."""
 
     role: str
     cookie: DirectoryCookie | None
@@ -82,37 +83,37 @@ class MetadataState:
 
 
 class Disks(enum.Enum):
-    """What the directories look like together, empty ones that no cookie knows left out: those are new. The first
-    that holds, in this order."""
+    """The state of all directories together, without the new ones (empty, and named by no cookie). The first that
+    applies, in this order."""
 
     DAMAGED = "the cookie in {where} is damaged"
     EMPTY = "the directories are empty"
     NO_COOKIE = "{where} holds files and no directory has a cookie"
     FOREIGN = "the cookies belong to another cluster ({where})"
     MIXED = "the cookies belong to different bookies, or directories were removed or exchanged ({where})"
-    SOME_MISSING = "{where} has no cookie, others have: it was emptied, exchanged or is not mounted"
-    BEGUN = "the first start was interrupted: nothing but cookies"
-    WHOLE = "all cookies are there"
+    SOME_MISSING = "{where} has no cookie but other directories have: it was emptied, exchanged or is not mounted"
+    BEGUN = "the first start was interrupted: the directories hold only cookies"
+    WHOLE = "all cookies are present"
 
 
 class Known(enum.Enum):
-    """What the metadata says of the bookie that the cookies name."""
+    """How the directories compare with the metadata of the bookie that the cookies name."""
 
     ABSENT = "the cluster does not know this bookie"
     BEHIND = "every directory is ahead of the metadata: an earlier start was interrupted"
-    SAME = "generation and token are those of the directories"
+    SAME = "generation and token match those of the directories"
     OTHER_TOKEN = "another process started from a copy of these disks"
     AHEAD = "a directory is behind the metadata: it was restored from an old copy"
 
 
 class Verdict(enum.Enum):
-    """What a starting bookie does."""
+    """How a start continues."""
 
-    FIRST_START = "make an id and write cookies"
+    FIRST_START = "create an id and write cookies"
     CONTINUE_FIRST_START = "keep the id and write the cookies again"
     START = "raise the generation"
-    REFUSE_DISKS = "refuse because of what the directories look like"
-    REFUSE_KNOWN = "refuse because of what the metadata says"
+    REFUSE_DISKS = "refuse because of the state of the directories"
+    REFUSE_KNOWN = "refuse because of the metadata"
 
 
 _FIRST, _CONTINUE, _START = Verdict.FIRST_START, Verdict.CONTINUE_FIRST_START, Verdict.START
@@ -120,18 +121,18 @@ _DISKS, _KNOWN = Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN
 
 _ROWS: Final[Mapping[Disks, tuple[Verdict, Verdict, Verdict, Verdict, Verdict]]] = {
     #                     ABSENT     BEHIND  SAME    OTHER   AHEAD
-    # Cookies are replaced atomically: no crash damages one.
+    # Cookies are replaced atomically: a crash damages none.
     Disks.DAMAGED: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
-    # Without a cookie there is no id, so that the metadata has nothing to say.
+    # Without a cookie there is no id, hence no metadata.
     Disks.EMPTY: (_FIRST, _DISKS, _DISKS, _DISKS, _DISKS),
     Disks.NO_COOKIE: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
     Disks.FOREIGN: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
     Disks.MIXED: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
-    # Every directory has its cookie before the metadata has one.
+    # Every directory gets its cookie before the metadata does.
     Disks.SOME_MISSING: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
-    # Known to the metadata, it may have stored nothing yet, unless it is a copy.
+    # The metadata may know a bookie that has stored nothing yet.
     Disks.BEGUN: (_CONTINUE, _START, _START, _KNOWN, _KNOWN),
-    # Used and unknown: the metadata was lost, or the bookie was retired and its ledgers copied elsewhere.
+    # In use but unknown: the metadata was lost, or the bookie was retired and its ledgers were copied elsewhere.
     Disks.WHOLE: (_KNOWN, _START, _START, _KNOWN, _KNOWN),
 }
 
@@ -141,14 +142,14 @@ DECISIONS: Final[Mapping[tuple[Disks, Known], Verdict]] = {
 """A row for every combination."""
 
 _REMEDIES: Final[Mapping[Disks | Known, str]] = {
-    Disks.DAMAGED: "check the disk, and let it come back in doubt with `octavo bookie reset-identity`",
-    Disks.NO_COOKIE: "point the bookie at its own directories, or at empty ones",
+    Disks.DAMAGED: "check the disk, then start the bookie in doubt with `octavo bookie reset-identity`",
+    Disks.NO_COOKIE: "configure the bookie's own directories, or empty ones",
     Disks.FOREIGN: "check the metadata URI",
-    Disks.MIXED: "give the directories in the places they had",
-    Disks.SOME_MISSING: "mount the missing directory, or let it come back in doubt with `octavo bookie reset-identity`",
+    Disks.MIXED: "configure the directories in their original places",
+    Disks.SOME_MISSING: "mount the missing directory, or start the bookie in doubt with `octavo bookie reset-identity`",
     Known.ABSENT: "check the metadata URI; a retired bookie starts again with empty directories",
-    Known.OTHER_TOKEN: "start only the original, or let it come back in doubt with `octavo bookie reset-identity`",
-    Known.AHEAD: "bring the newest disks back, or let it come back in doubt with `octavo bookie reset-identity`",
+    Known.OTHER_TOKEN: "start only the original, or start this copy in doubt with `octavo bookie reset-identity`",
+    Known.AHEAD: "use the newest disks, or start the bookie in doubt with `octavo bookie reset-identity`",
 }
 
 
@@ -163,9 +164,9 @@ class Decision:
 
 
 def decide(directories: Sequence[DirectoryState], cluster_id: str, metadata: MetadataState | None) -> Decision:
-    """What a bookie with these directories may do in the cluster. ``metadata`` is the entry of :func:`claimed_id`."""
-    disks, where = _look_at_disks(directories, cluster_id)
-    known = _look_at_metadata(directories, metadata)
+    """How a start with these directories continues. ``metadata`` is the entry of :func:`claimed_id`."""
+    disks, where = _examine_disks(directories, cluster_id)
+    known = _compare_with_metadata(directories, metadata)
     verdict = DECISIONS[disks, known]
     bookie_id = claimed_id(directories)
     generations = [state.cookie.generation for state in directories if state.cookie]
@@ -173,18 +174,18 @@ def decide(directories: Sequence[DirectoryState], cluster_id: str, metadata: Met
     fact: Disks | Known = known if verdict is Verdict.REFUSE_KNOWN else disks
     reason = fact.value.format(where=where)
     if verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN}:
-        who = f"bookie {bookie_id}: " if bookie_id else ""
-        reason = f"{who}{reason}; {_REMEDIES[fact]}"
+        prefix = f"bookie {bookie_id}: " if bookie_id else ""
+        reason = f"{prefix}{reason}; {_REMEDIES[fact]}"
     return Decision(verdict, bookie_id, highest + 1, reason)
 
 
 def claimed_id(directories: Sequence[DirectoryState]) -> BookieId | None:
-    """The id in the first cookie there is."""
+    """The bookie id in the first cookie found."""
     return next((state.cookie.bookie_id for state in directories if state.cookie), None)
 
 
-def _look_at_disks(directories: Sequence[DirectoryState], cluster_id: str) -> tuple[Disks, str]:
-    """What the directories look like, and where."""
+def _examine_disks(directories: Sequence[DirectoryState], cluster_id: str) -> tuple[Disks, str]:
+    """The state of the directories, and the role of the one that decides it."""
     assert directories, "a bookie has a directory"
     cookies = [state.cookie for state in directories if state.cookie]
     used = [state.role for state in directories if state.used]
@@ -203,7 +204,7 @@ def _look_at_disks(directories: Sequence[DirectoryState], cluster_id: str) -> tu
             roles[: len(cookie.roles)],
         ):
             return Disks.MIXED, state.role
-    # A new directory stands behind the others, is empty, and gets its cookie before any other cookie names it.
+    # A new directory follows the existing ones, is empty, and gets its cookie before any other cookie names it.
     fewest = min((cookie.roles for cookie in cookies), key=len)
     missing = [state.role for state in directories if state.cookie is None and (state.used or state.role in fewest)]
     if missing and used:
@@ -211,7 +212,7 @@ def _look_at_disks(directories: Sequence[DirectoryState], cluster_id: str) -> tu
     return (Disks.WHOLE if used else Disks.BEGUN), ""
 
 
-def _look_at_metadata(directories: Sequence[DirectoryState], metadata: MetadataState | None) -> Known:
+def _compare_with_metadata(directories: Sequence[DirectoryState], metadata: MetadataState | None) -> Known:
     cookies = [state.cookie for state in directories if state.cookie]
     if metadata is None or not cookies:
         return Known.ABSENT
@@ -227,7 +228,7 @@ def _look_at_metadata(directories: Sequence[DirectoryState], metadata: MetadataS
 
 
 def encode_cookie(cookie: DirectoryCookie) -> bytes:
-    """A line of JSON, for people to read, and a line with its checksum."""
+    """A line of readable JSON and a line with its checksum."""
     text = json.dumps(
         {
             "format": COOKIE_FORMAT,
@@ -252,7 +253,7 @@ def decode_cookie(content: bytes) -> DirectoryCookie | None:
         fields = json.loads(text)
         if fields["format"] > COOKIE_FORMAT:
             raise IdentityRefusedError(
-                f"a cookie of format {fields['format']}, this version knows {COOKIE_FORMAT}: "
+                f"the cookie has format {fields['format']}, this version reads up to {COOKIE_FORMAT}: "
                 "start the version that wrote it"
             )
         return DirectoryCookie(
@@ -271,8 +272,8 @@ def decode_cookie(content: bytes) -> DirectoryCookie | None:
 async def read_directory_state(
     filesystem: FileSystem, role: str, directory: Path, *, nested: frozenset[str] = frozenset()
 ) -> DirectoryState:
-    """What a directory looks like; it is made when missing. ``nested``: names in it that lead to other directories of
-    the bookie, which are looked at by themselves. Raises OSError."""
+    """The state of a directory, which is created when missing. ``nested``: names in it that lead to other directories
+    of the bookie, which are read separately. Raises OSError."""
     await filesystem.make_directory(directory)
     names = await filesystem.list_directory(directory)
     cookie = None
@@ -296,7 +297,7 @@ async def write_directory_cookie(filesystem: FileSystem, directory: Path, cookie
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the bookie is in this life."""
+    """The bookie's identity since this start."""
 
     bookie_id: BookieId
     cluster_id: str
@@ -304,7 +305,7 @@ class Identity:
     first_start: bool
     token: str
     served: bool
-    """It has been ready to serve before: its storage must be there."""
+    """The bookie has been ready to serve before, so its storage must exist."""
 
 
 async def take_identity(
@@ -316,14 +317,14 @@ async def take_identity(
     rng: random.Random,
     software: str = "",
 ) -> Identity:
-    """Check the directories (role -> path, in a fixed order) against the cluster, and raise the generation on both.
+    """Check the directories (role -> path, in a fixed order) against the cluster, and raise the generation in both.
 
-    Call it before anything else is written there, with the directories locked, and before the bookie listens: an answer
-    under its own id comes from another process. Directories may lie inside one another, or be the same.
+    Call it with the directories locked, before anything else is written there and before the bookie listens: an answer
+    under its own id then comes from another process. Directories may be nested or identical.
 
-    Raises IdentityRefusedError, OSError, and MetadataUnavailableError (nothing is lost then: start again).
+    Raises IdentityRefusedError, OSError, and MetadataUnavailableError (then nothing is lost: start again).
     """
-    directories = _by_place(directories)
+    directories = _by_path(directories)
     nested = {
         role: frozenset(
             other.relative_to(path).parts[0]
@@ -344,10 +345,10 @@ async def take_identity(
         decision = decide(states, cluster_id, metadata)
         if decision.verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN}:
             raise IdentityRefusedError(decision.reason)
-        if claimed and (other := await serving_elsewhere(store, claimed, cluster_id, software)):
+        if claimed and (other := await find_running_original(store, claimed, cluster_id, software)):
             raise IdentityRefusedError(
-                f"bookie {claimed} serves already, at {other}, and these directories are a copy of its own; "
-                "stop the original first if it has moved here, else start a new bookie on empty directories"
+                f"bookie {claimed} is already running at {other}, and these directories are a copy of its directories; "
+                "stop the original first if it has moved here, otherwise start a new bookie on empty directories"
             )
         bookie_id = decision.bookie_id or BookieId(f"bookie-{rng.getrandbits(48):012x}")
         token = f"{rng.getrandbits(64):016x}"
@@ -365,21 +366,21 @@ async def take_identity(
             else:
                 await store.compare_and_set_cookie(wanted, known.version)
         except MetadataConflictError:
-            continue  # somebody else was here: look again, and be refused if it was not an earlier self
+            continue  # another process changed it: check again; only an earlier start of this bookie passes
         first_start = decision.verdict is not Verdict.START
         return Identity(bookie_id, cluster_id, decision.generation, first_start, token, served)
     raise IdentityRefusedError(
-        f"its cookie in the metadata changed {START_ATTEMPTS_MAX} times while starting: "
+        f"the bookie's cookie in the metadata changed {START_ATTEMPTS_MAX} times during the start: "
         "another process runs with the same identity; stop it"
     )
 
 
 async def note_served(filesystem: FileSystem, directories: Mapping[str, Path], identity: Identity) -> None:
-    """Note in every directory that the storage has been made: from now on its absence is a loss. Call it before the
-    bookie listens. Raises OSError."""
+    """Record in every directory that the storage has been created: from now on its absence means that data are lost.
+    Call it before the bookie listens. Raises OSError."""
     if identity.served:
         return
-    directories = _by_place(directories)
+    directories = _by_path(directories)
     for role, path in directories.items():
         cookie = DirectoryCookie(
             *(identity.bookie_id, identity.cluster_id, identity.generation, identity.token, role, tuple(directories)),
@@ -388,8 +389,8 @@ async def note_served(filesystem: FileSystem, directories: Mapping[str, Path], i
         await write_directory_cookie(filesystem, path, cookie)
 
 
-def _by_place(directories: Mapping[str, Path]) -> dict[str, Path]:
-    """One role for each place: ``data+journal`` where both are one directory."""
+def _by_path(directories: Mapping[str, Path]) -> dict[str, Path]:
+    """One role for each path: ``data+journal`` where both use one directory."""
     roles: dict[Path, list[str]] = {}
     for role, path in directories.items():
         roles.setdefault(path, []).append(role)

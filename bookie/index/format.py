@@ -37,7 +37,8 @@ FORMAT = 1
 BLOCK_BODY_BYTES_TARGET = 16 * 1024
 """Body size at which a block is closed: some 300 runs, decoded in well under a millisecond."""
 BLOCK_BODY_BYTES_MAX = 128 * 1024
-"""No block is longer (the target plus one run of RUN_ENTRIES_MAX ids): a damaged length cannot make us read more."""
+"""Maximum size of a block's body (the target plus one run of RUN_ENTRIES_MAX ids): bounds what a damaged length makes
+the bookie read."""
 
 _HEADER = struct.Struct(">8sIQ")
 _TAIL = struct.Struct(">QIQ")
@@ -62,9 +63,10 @@ Key = tuple[int, int]
 
 
 class IndexDamagedError(BookieStorageError):
-    """Bytes of the index do not verify. What they said is unknown, never absent (rule R2). Names file and offset.
+    """Bytes of the index are damaged. The entries they described are unknown, never absent (rule R2). Names file and
+    offset.
 
-    ``first`` and ``last`` bound the entry ids, of the ledger that was asked about, whose places are unknown.
+    ``first`` and ``last`` bound the entry ids, of the ledger looked up, whose places are unknown.
     """
 
     def __init__(self, path: PurePath, offset: int, what: str, *, first: int = 0, last: int = 2**64 - 1) -> None:
@@ -77,11 +79,11 @@ class IndexDamagedError(BookieStorageError):
 
 
 class IndexUnreadableError(IndexDamagedError):
-    """The disk failed to read bytes of the index; another attempt may get them."""
+    """The disk failed to read bytes of the index; another attempt may succeed."""
 
 
 class BlockEntry(NamedTuple):
-    """One block as the footer knows it. Keys are those of the first and of the last thing in it, both inclusive."""
+    """The footer's entry for one block. The keys are those of its first and last item, both inclusive."""
 
     kind: int
     offset: int
@@ -91,7 +93,7 @@ class BlockEntry(NamedTuple):
 
 
 def checksum(part_id: int, offset: int, body: bytes) -> bytes:
-    """The CRC32C that follows ``body`` when it stands at ``offset`` of that part."""
+    """The CRC32C that follows ``body`` at ``offset`` of that part."""
     return _CHECKSUM.pack(google_crc32c.extend(google_crc32c.value(_SEED.pack(part_id, offset)), body))
 
 
@@ -101,7 +103,7 @@ def encode_header(part_id: int) -> bytes:
 
 
 def encode_footer(part_id: int, offset: int, blocks: Sequence[BlockEntry]) -> bytes:
-    """Footer and tail, to stand at ``offset``."""
+    """Footer and tail, to be written at ``offset``."""
     parts = [_FOOTER_COUNT.pack(len(blocks))]
     parts += [
         _FOOTER_BLOCK.pack(block.kind, block.offset, block.length, *block.first_key, *block.last_key)
@@ -126,7 +128,7 @@ def decode_tail(tail: bytes, part_id: int, file_bytes: int) -> tuple[int, int] |
 
 
 def verified_body(part_id: int, offset: int, stored: bytes, length: int) -> bytes | None:
-    """The body of what was read from ``offset`` (body and checksum); None when it does not verify."""
+    """The body of a block read from ``offset`` (body and checksum); None when the checksum is wrong."""
     body = stored[:length]
     if len(stored) != length + CHECKSUM_BYTES or stored[length:] != checksum(part_id, offset, body):
         return None
@@ -134,7 +136,7 @@ def verified_body(part_id: int, offset: int, stored: bytes, length: int) -> byte
 
 
 def decode_footer(body: bytes) -> list[BlockEntry]:
-    """The blocks named by a verified footer, in order."""
+    """The blocks in a verified footer, in order."""
     (count,) = _FOOTER_COUNT.unpack_from(body)
     blocks = []
     for at in range(_FOOTER_COUNT.size, _FOOTER_COUNT.size + count * _FOOTER_BLOCK.size, _FOOTER_BLOCK.size):
@@ -175,7 +177,7 @@ def _decode_bitmap(first: int, bitmap: bytes) -> "array[int]":
 
 
 def encode_run(ledger_id: int, run: Run) -> bytes:
-    """A run whose place is an entry log."""
+    """Encode a run whose place is an entry log."""
     assert isinstance(run.place, int), "only runs in entry logs are indexed"
     count = len(run.ids)
     if isinstance(run.ids, range):

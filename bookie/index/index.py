@@ -15,23 +15,23 @@ log = structlog.get_logger()
 
 
 class Lookup(NamedTuple):
-    """What layers say of an interval of ids: those in ``runs`` are held, those in ``unknown`` cannot be told, the
-    others are not held: every block that could have named them was consulted and verified."""
+    """The result for an interval of ids: the bookie holds those in ``runs``; those in ``unknown`` cannot be determined;
+    it does not hold the others: every block that could name them was read and is intact."""
 
     runs: list[Run]
     unknown: list[tuple[int, int]]
 
 
 class Index:
-    """The parts of one directory. What is live is decided by whoever owns the manifest."""
+    """The parts of one directory. The owner of the manifest decides which parts are live."""
 
     def __init__(self, filesystem: FileSystem, directory: Path, parts: Sequence[Part], cache_bytes: int) -> None:
         self._filesystem = filesystem
         self._directory = directory
         self._cache = BlockCache(cache_bytes)
         self._reported: set[tuple[PurePath, int]] = set()
-        self._leaving: list[Part] = []
-        """Parts that are no longer live and whose files may still be open."""
+        self._replaced: list[Part] = []
+        """Parts that have been replaced and whose files may still be open."""
         self.parts: tuple[Part, ...] = tuple(parts)
         """Oldest first."""
         self.damage_seen = 0
@@ -40,7 +40,7 @@ class Index:
     async def open(
         cls, filesystem: FileSystem, directory: Path, part_ids: Sequence[int], *, cache_bytes: int
     ) -> "Index":
-        """Open the parts named, oldest first, reading their footers. Raises :class:`IndexDamagedError`."""
+        """Open the given parts, oldest first, and read their footers. Raises :class:`IndexDamagedError`."""
         parts: list[Part] = []
         try:
             for part_id in part_ids:
@@ -57,7 +57,7 @@ class Index:
 
     @property
     def cache_bytes(self) -> int:
-        """Memory of the decoded blocks kept."""
+        """Memory of the cached decoded blocks."""
         return self._cache.bytes
 
     async def new_part(self, part_id: int) -> PartWriter:
@@ -70,13 +70,13 @@ class Index:
                 yield item
 
     async def lookup(self, ledger_id: int, first: int, last: int, newer: Sequence[Run] = ()) -> Lookup:
-        """The runs that hold ids of ``first..last``. ``newer`` are those of layers above the index and win over it."""
+        """The runs that hold ids of ``first..last``. ``newer`` are runs of newer layers; they replace older ones."""
         return await self.lookup_in(self.parts, ledger_id, first, last, newer)
 
     async def lookup_in(
         self, parts: Sequence[Part], ledger_id: int, first: int, last: int, newer: Sequence[Run] = ()
     ) -> Lookup:
-        """As :meth:`lookup`, in these parts (oldest first) only."""
+        """As :meth:`lookup`, in the given parts (oldest first) only."""
         found: list[Run] = list(newer)
         unknown: list[tuple[int, int]] = []
         for part in parts:
@@ -85,7 +85,7 @@ class Index:
             for part in reversed(parts):
                 runs, damage = await part.lookup(ledger_id, first, last, self._cache)
                 if runs and unknown:
-                    # What a damaged newer block may have said wins over an older part.
+                    # A damaged newer block may have replaced what an older part holds.
                     for low, high in unknown:
                         runs = list(exclude(runs, low, high))
                 if runs:
@@ -99,7 +99,7 @@ class Index:
         return Lookup(found, sorted(unknown))
 
     def report(self, error: IndexDamagedError) -> None:
-        """Count the damage, and log it the first time it is met."""
+        """Count the damage and log it when it is found for the first time."""
         place = (error.path, error.offset)
         if place not in self._reported and len(self._reported) < 10_000:
             self.damage_seen += 1
@@ -107,30 +107,30 @@ class Index:
             log.error("index damaged", path=str(error.path), offset=error.offset, reason=error.message)
 
     async def replace(self, old: Sequence[Part], new: Part) -> None:
-        """Put ``new`` in the place of neighbours that it was merged from, which are removed. The manifest says so
-        already."""
+        """Replace adjacent parts by ``new``, which was merged from them, and remove their files. The manifest has
+        changed already."""
         at = self.parts.index(old[0])
-        assert self.parts[at : at + len(old)] == tuple(old), "merged parts are neighbours"
+        assert self.parts[at : at + len(old)] == tuple(old), "merged parts are adjacent"
         self.parts = (*self.parts[:at], new, *self.parts[at + len(old) :])
-        self._leaving += old
+        self._replaced += old
         for part in old:
             await part.retire()
-            self._leaving.remove(part)
+            self._replaced.remove(part)
             with contextlib.suppress(FileNotFoundError):
                 await self._filesystem.remove(part.path)
 
     def insert_above(self, above: Part, part: Part) -> None:
-        """Add a part just newer than ``above``. The manifest says so already."""
+        """Add a part as the next newer one after ``above``. The manifest has changed already."""
         at = self.parts.index(above) + 1
         self.parts = (*self.parts[:at], part, *self.parts[at:])
 
     def append(self, part: Part) -> None:
-        """Add the newest part. The manifest says so already."""
+        """Add the newest part. The manifest has changed already."""
         self.parts = (*self.parts, part)
 
     async def close(self) -> None:
-        """Close every part, those included that a replacement which was cut short has left open."""
-        for part in (*self.parts, *self._leaving):
+        """Close every part, including those left open by an interrupted replacement."""
+        for part in (*self.parts, *self._replaced):
             await part.retire()
 
 

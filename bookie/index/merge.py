@@ -1,4 +1,4 @@
-"""When parts of the index are merged, and how: streaming, a block of each in memory at a time."""
+"""Merging parts of the index: which ones, and how (streaming, with one block of each part in memory)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -7,13 +7,14 @@ from octavo.bookie.index.part import Part, PartWriter
 from octavo.bookie.index.runs import Run, coalesce, merge_step
 
 TIER_GROWTH = 4
-"""This many parts of one tier become one of the next: every run is written about log4(total / smallest) times."""
+"""Number of parts of one tier that are merged into one of the next: every run is written about log4(total / smallest)
+times."""
 
 TIER_BYTES = 256 * 1024
-"""Parts below this are of the lowest tier."""
+"""Parts smaller than this belong to the lowest tier."""
 
 _YIELD_RUNS = 16
-"""Runs handled between two yields to the event loop: well under a millisecond of work."""
+"""Runs processed between two yields to the event loop: well under a millisecond of work."""
 
 
 def tier_of(size: int) -> int:
@@ -26,10 +27,10 @@ def tier_of(size: int) -> int:
 
 
 def choose_merge(sizes: Sequence[int]) -> tuple[int, int] | None:
-    """Which neighbours (half-open positions) to merge next, given the parts' sizes from oldest to newest.
+    """The adjacent parts (half-open positions) to merge next, given the parts' sizes from oldest to newest.
 
-    The newest parts come first, and only neighbours are merged, since the newer of two parts wins. None when nothing is
-    to be gained.
+    The newest parts come first. Only adjacent parts are merged, because a newer part replaces entries of an older one.
+    None when no merge is worthwhile.
     """
     tiers = [tier_of(size) for size in sizes]
     for highest in range(max(tiers, default=0) + 1):
@@ -90,7 +91,7 @@ async def _add_runs(writer: PartWriter, ledger_id: int, runs: Sequence[Run]) -> 
 
 
 def merged_runs(parts: Sequence[Part]) -> Stream:
-    """What ``parts`` (oldest first) say together, in order of ledger and id. Raises :class:`IndexDamagedError`."""
+    """The combined runs of ``parts`` (oldest first), in order of ledger and id. Raises :class:`IndexDamagedError`."""
     stream: Stream = parts[0].runs() if parts else _nothing()
     for part in parts[1:]:
         stream = _merge_two(stream, part.runs())
@@ -103,8 +104,8 @@ async def _nothing() -> Stream:
 
 
 async def merge_parts(parts: Sequence[Part], writer: PartWriter, is_gone: Callable[[int], bool]) -> Part:
-    """Write what ``parts`` (oldest first) say together, and finish. Runs of ledgers that ``is_gone`` names are left
-    out. Raises :class:`IndexDamagedError`, OSError."""
+    """Write the combined content of ``parts`` (oldest first) and finish the new part. Omits runs of ledgers for which
+    ``is_gone`` returns true. Raises :class:`IndexDamagedError`, OSError."""
     stream = merged_runs(parts)
     current, batch, handled = -1, list[Run](), 0
     async for ledger_id, run in stream:

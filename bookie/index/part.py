@@ -1,4 +1,4 @@
-"""Index parts on disk: how one is written once, and looked into for ever after."""
+"""Index parts on disk: written once, then only read."""
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -34,10 +34,10 @@ from octavo.bookie.index.format import (
 from octavo.bookie.index.runs import Run, clip
 
 _WRITE_BYTES = 1 << 20
-"""Blocks are gathered to this size before they are written."""
+"""Blocks are collected up to this size before they are written."""
 
 _RUN_COST_BYTES = 400
-"""What a decoded run holds in memory beside its arrays, generously."""
+"""Upper estimate of the memory of a decoded run without its arrays."""
 
 
 def part_name(part_id: int) -> str:
@@ -54,7 +54,7 @@ class DecodedBlock(NamedTuple):
 
 
 class BlockCache:
-    """The recently used decoded blocks of all parts, up to a number of bytes."""
+    """The recently used decoded blocks of all parts, up to ``bytes_max``."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -82,7 +82,7 @@ class BlockCache:
 
 
 class Part:
-    """One immutable part. Its file is closed once it is retired and nobody reads in it any more."""
+    """One immutable part. Its file is closed when the part is retired and its last reader has released it."""
 
     def __init__(self, part_id: int, size: int, file: File, blocks: list[BlockEntry]) -> None:
         self.part_id = part_id
@@ -99,7 +99,7 @@ class Part:
 
     @classmethod
     async def open(cls, filesystem: FileSystem, path: Path, part_id: int) -> "Part":
-        """Read the footer, nothing else. Raises :class:`IndexDamagedError` when it does not verify or is not there."""
+        """Open a part and read only its footer. Raises :class:`IndexDamagedError` when it is damaged or missing."""
         try:
             file = await filesystem.open(path)
         except FileNotFoundError as error:
@@ -129,7 +129,7 @@ class Part:
             await self._file.close()
 
     async def retire(self) -> None:
-        """The part is used no more; close its file after the last reader."""
+        """Close the part's file once its last reader has released it."""
         self._retired = True
         if not self._readers:
             await self._file.close()
@@ -154,7 +154,7 @@ class Part:
     async def lookup(
         self, ledger_id: int, first: int, last: int, cache: BlockCache
     ) -> tuple[list[Run], list[IndexDamagedError]]:
-        """The runs with ids in ``first..last``, cut to them, and the damage that may hide others."""
+        """The runs with ids in ``first..last``, cut to that interval, and the damage that may hide others."""
         found: list[Run] = []
         damage: list[IndexDamagedError] = []
         for block in self._candidates((ledger_id, first), (ledger_id, last)):
@@ -178,13 +178,13 @@ class Part:
         return found, damage
 
     async def runs(self) -> AsyncIterator[tuple[int, Run]]:
-        """Everything in it, in order, without filling the cache. Raises :class:`IndexDamagedError`."""
+        """All runs, in order, without filling the cache. Raises :class:`IndexDamagedError`."""
         for block in self._run_blocks:
             for item in decode_runs(await self._body(block)):
                 yield item
 
     async def verify(self) -> AsyncIterator[tuple[int, IndexDamagedError | None]]:
-        """The bytes of header and every block, and the damage of each that does not verify."""
+        """Check the header and every block: the size of each, and its damage or None."""
         try:
             sound = await self._file.read(0, HEADER_BYTES) == encode_header(self.part_id)
         except OSError:
@@ -240,7 +240,7 @@ def _decode(body: bytes) -> DecodedBlock:
 
 
 def _bounded(error: IndexDamagedError, block: BlockEntry, ledger_id: int, first: int, last: int) -> IndexDamagedError:
-    """Narrow what the damage hides to the ids of the ledger that can stand in the block."""
+    """Narrow the hidden ids to those of the ledger that the block can contain."""
     error.first = max(first, block.first_key[1]) if block.first_key[0] == ledger_id else first
     error.last = min(last, block.last_key[1]) if block.last_key[0] == ledger_id else last
     return error
@@ -270,7 +270,7 @@ class PartWriter:
         return cls(filesystem, await filesystem.open(directory / part_name(part_id), create=True), part_id)
 
     async def add_run(self, ledger_id: int, run: Run) -> None:
-        """The next run, above all before it."""
+        """Add a run; its key is above those of all runs added before."""
         assert self._kind == KIND_RUNS, "states follow the runs"
         assert self._first_key is None or self._last_key < (ledger_id, run.first), "out of order"
         await self._add(encode_run(ledger_id, run), (ledger_id, run.first), (ledger_id, run.last))
@@ -308,7 +308,7 @@ class PartWriter:
         await self._file.write(offset, pending)
 
     async def finish(self) -> Part:
-        """Footer, sync, name made durable: the part can be named by a manifest now."""
+        """Write the footer, sync the file and its directory: a manifest may name the part when this returns."""
         await self._close_block()
         footer = encode_footer(self._part_id, self._offset, self._blocks)
         self._pending.append(footer)
@@ -319,6 +319,6 @@ class PartWriter:
         return Part(self._part_id, self._offset, self._file, self._blocks)
 
     async def abandon(self) -> None:
-        """Give up: remove the unfinished file."""
+        """Remove the unfinished file."""
         await self._file.close()
         await self._filesystem.remove(self._file.path)

@@ -1,13 +1,13 @@
-"""Runs of entries, and the arithmetic that makes a map (entry id -> place) out of them. Pure.
+"""Runs of entries, and the operations that build a map (entry id -> place) from them. Pure.
 
-A *run* is a set of ascending entry ids of one ledger whose sealed bytes lie back to back in one place: a buffer in
-memory (the write cache) or an entry log. Ids are a ``range`` where they have a stride, else a packed array; sizes are
-one number where all are alike, else a packed array: no run holds a Python object per entry.
+A *run* is a set of ascending entry ids of one ledger whose sealed bytes are adjacent in one place: a buffer in memory
+(the write cache) or an entry log. Ids are a ``range`` if they have a constant stride, otherwise a packed array; sizes
+are one number if all are equal, otherwise a packed array: no run holds a Python object per entry.
 
-A *run map* is a list of runs of one ledger, ordered, whose id intervals do not overlap: the runs of two puts that
-interleave are cut into pieces. It behaves like a dict from id to place: a later put wins for the ids it names and hides
-no other. Layers (write cache, parts of the index) are run maps too; :func:`merge_runs` lays a newer over an older one,
-in one pass and with bounded memory, for lookups and for merging files alike.
+A *run map* is an ordered list of runs of one ledger whose id intervals do not overlap: runs of two puts that interleave
+are cut into pieces. It behaves like a dict from id to place: a later put replaces the places of the ids it names, and
+of no others. Layers (write cache, parts of the index) are run maps too; :func:`merge_runs` merges a newer layer over an
+older one, in one pass and with bounded memory, for lookups and for merging files alike.
 """
 
 from array import array
@@ -25,21 +25,21 @@ RUN_SPAN_MAX = 16 * RUN_ENTRIES_MAX
 
 
 class Run(NamedTuple):
-    """Entries of one ledger, back to back. Immutable, like all it refers to."""
+    """Adjacent entries of one ledger. Immutable, like everything it refers to."""
 
     first: int
     last: int
     ids: "range | array[int]"
     sizes: "int | array[int]"
-    """Bytes of each sealed entry; one number when all are alike."""
+    """Bytes of each sealed entry; one number when all are equal."""
     place: bytes | int
     """The buffer that holds the entries, or the id of the entry log that does."""
     offset: int
-    """Of the first entry in its place, in bytes."""
+    """Offset of the first entry in its place, in bytes."""
 
 
 class Span(NamedTuple):
-    """Where some adjacent entries of a run lie in its place."""
+    """Position of some adjacent entries of a run in its place."""
 
     offset: int
     size: int
@@ -65,7 +65,7 @@ def run_bytes(run: Run) -> int:
 
 
 def span(run: Run, start: int, stop: int) -> Span:
-    """Where the entries at positions ``start`` to ``stop`` (half-open) lie."""
+    """Where the entries at positions ``start`` to ``stop`` (half-open) are stored."""
     if isinstance(run.sizes, int):
         return Span(run.offset + start * run.sizes, (stop - start) * run.sizes)
     return Span(run.offset + sum(run.sizes[:start]), sum(run.sizes[start:stop]))
@@ -77,13 +77,13 @@ def sizes_between(run: Run, start: int, stop: int) -> Sequence[int]:
 
 
 def slice_entries(data: bytes, offset: int, sizes: Iterable[int]) -> list[bytes]:
-    """Cut back-to-back entries, the first at ``offset``, out of a buffer."""
+    """Cut adjacent entries, the first at ``offset``, out of a buffer."""
     ends = list(accumulate(sizes, initial=offset))
     return [data[start:stop] for start, stop in pairwise(ends)]
 
 
 def cut(run: Run, start: int, stop: int) -> Run:
-    """The piece of a run at positions ``start`` to ``stop`` (half-open, not empty)."""
+    """The part of a run at positions ``start`` to ``stop`` (half-open, not empty)."""
     assert 0 <= start < stop <= len(run.ids), (start, stop, len(run.ids))
     if start == 0 and stop == len(run.ids):
         return run
@@ -93,7 +93,7 @@ def cut(run: Run, start: int, stop: int) -> Run:
 
 
 def clip(run: Run, first: int, last: int) -> Run | None:
-    """The piece of a run with ids in ``first..last``; None when it has none there."""
+    """The part of a run with ids in ``first..last``; None when it has none there."""
     if first <= run.first and run.last <= last:
         return run
     start, stop = bisect_left(run.ids, first), bisect_right(run.ids, last)
@@ -101,7 +101,7 @@ def clip(run: Run, first: int, last: int) -> Run | None:
 
 
 class MergeStep(NamedTuple):
-    """What one step of a merge gives: runs that are settled, and what is left of either side."""
+    """The result of one merge step: finished runs, and what is left of either side."""
 
     settled: list[Run]
     older: Run | None
@@ -109,7 +109,7 @@ class MergeStep(NamedTuple):
 
 
 def merge_step(older: Run, newer: Run) -> MergeStep:
-    """Settle the lowest part of two runs, laying ``newer`` over ``older``. Makes progress on at least one of them."""
+    """Merge the lowest part of two runs; ``newer`` replaces ``older``. Makes progress on at least one of them."""
     if older.last < newer.first:
         return MergeStep([older], None, newer)
     if newer.last < older.first:
@@ -151,7 +151,7 @@ def _interleave(older: Run, newer: Run) -> list[Run]:
 
 
 def merge_runs(older: Iterable[Run], newer: Iterable[Run]) -> Iterator[Run]:
-    """Lay one run map over another. Both ordered and free of overlaps; so is the result."""
+    """Merge one run map over another. Both are ordered and free of overlaps; so is the result."""
     older_runs, newer_runs = iter(older), iter(newer)
     below, above = next(older_runs, None), next(newer_runs, None)
     while below is not None and above is not None:
@@ -181,7 +181,7 @@ def exclude(runs: Iterable[Run], first: int, last: int) -> Iterator[Run]:
 
 
 def coalesce(runs: Iterable[Run]) -> Iterator[Run]:
-    """Join runs that are neighbours both in ids and in place, within the bounds of a run."""
+    """Join runs that are adjacent both in ids and in place, within the limits of a run."""
     group: list[Run] = []
     count = stop = 0
     for run in runs:
@@ -233,7 +233,7 @@ class RunMap:
         self.runs: list[Run] = list(runs)
 
     def put(self, run: Run) -> None:
-        """Set the places of the ids in ``run``; those it does not name stay."""
+        """Set the places of the ids in ``run``; other ids keep theirs."""
         runs = self.runs
         if not runs or run.first > runs[-1].last:
             runs.append(run)
@@ -254,7 +254,7 @@ class RunMap:
         return [piece for run in found if (piece := clip(run, first, last)) is not None]
 
     def check_invariants(self) -> None:
-        """Runs are in order, do not overlap, and each agrees with itself."""
+        """Check that runs are in order, do not overlap, and are consistent in themselves."""
         previous = -1
         for run in self.runs:
             assert previous < run.first <= run.last, (previous, run)

@@ -1,1 +1,1 @@
-"""The journal: every change is durable here before the bookie answers."""
+"""The journal: every change is durable here before the bookie acknowledges it."""

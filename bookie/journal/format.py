@@ -1,20 +1,21 @@
-"""Bytes of the journal: segment headers and records. Written and read here and nowhere else;
-docs/disk-format.md has the tables.
+"""Bytes of the journal: segment headers and records. This module is their only writer and reader; docs/disk-format.md
+has the tables.
 
-A journal is a sequence of numbered segment files of one fixed size. Each begins with its header, written twice
-in two pages and durable before the file gets its name, so that a segment whose both headers are bad is damage,
-never a crash.
+A journal is a sequence of numbered segment files of one fixed size. Each starts with its header, written twice in two
+pages and durable before the file gets its name. A segment with two bad headers is therefore damaged; no crash causes
+it.
 
-A record starts at a multiple of 8 bytes, with its segment's *seed*: 32 random bits drawn anew whenever a file
-becomes a segment. So bytes that an earlier life of a recycled file left behind, and journal bytes that somebody
-stores as a payload, never look like a record of this segment; and after damage the next record is found by
-searching for four bytes. The checksum covers seed, segment, offset, every field of the head, and the body. It is
-CRC-32, not CRC32C: sealed entries end in their own CRC32C, and over intact entries a CRC of the same polynomial is the
-same, whichever entries of those lengths they are. A torn write over a recycled segment can make such a mixture.
+A record starts at a multiple of 8 bytes, with its segment's *seed*: 32 random bits drawn whenever a file becomes a
+segment. Bytes left behind in a recycled file, and journal bytes that a client stores as a payload, therefore never look
+like a record of this segment; and after damage, the next record is found by searching for four bytes. The checksum
+covers seed, segment, offset, every field of the head, and the body. It is CRC-32, not CRC32C: sealed entries end in
+their own CRC32C, and over intact entries of given lengths a CRC of the same polynomial has the same value for all
+contents. A torn write over a recycled segment can produce such a mixture.
 
-An *incarnation* is the run of segments written by one opening of the journal. It is named by the number of its
-first segment. Every header carries it, together with the *cut*: where replay found the log to end when the
-incarnation began. Whatever older incarnations left at or after the cut is void and is never parsed again."""
+An *incarnation* is the sequence of segments written by one opening of the journal. Its name is the number of its first
+segment. Every header contains it, together with the *cut*: the position at which replay found the end of the log when
+the incarnation started. Everything that older incarnations left at or after the cut is void and is never parsed
+again."""
 
 import enum
 import re
@@ -29,26 +30,26 @@ from octavo.protocol.limits import FRAME_BYTES_MAX
 
 try:
     from zlib_ng.zlib_ng import crc32
-except ImportError:  # no build of it for this machine: zlib gives the same sums, more slowly
+except ImportError:  # not built for this machine: zlib computes the same checksums, more slowly
     from zlib import crc32
 
 JOURNAL_FORMAT = 1
 """Format number in every segment header. A reader refuses higher ones instead of guessing."""
 
 PAGE_BYTES = 4096
-"""What a disk writes whole at best; also the unit in which unreadable places are told apart."""
+"""The largest unit that a disk writes atomically; also the unit in which unreadable places are reported."""
 
 DATA_START = 2 * PAGE_BYTES
 """Offset of a segment's first record, after two pages with one copy of the header each."""
 
 RECORD_ALIGNMENT = 8
-"""Records start at multiples of this, which bounds what the search after damage has to look at."""
+"""Records start at multiples of this, which limits the offsets that the search after damage must examine."""
 
 RECORD_BODY_BYTES_MAX = FRAME_BYTES_MAX + 64 * 1024
-"""Largest body of a record: one whole frame of entries and the fields a bookie puts before them."""
+"""Largest body of a record: one whole frame of entries and the fields that the bookie puts before them."""
 
 KIND_SEGMENT_END = 0
-"""Kind of the record that ends a segment: what follows in the log stands in the next one. Has no body."""
+"""Kind of the record that ends a segment: the log continues in the next one. Has no body."""
 
 _MAGIC = b"OCTVJRNL"
 _HEADER = struct.Struct(">8sHHIQQQQQ")
@@ -66,11 +67,11 @@ _SEGMENT_NAME = re.compile(r"journal-(\d{16})\.segment")
 
 
 class UnsupportedJournalError(OctavoError):
-    """The journal was written by a newer version of this software. Nothing is lost: start that version again."""
+    """A newer version of this software wrote the journal. Nothing is lost: start that version again."""
 
 
 class RecordKind(enum.IntEnum):
-    """What a record's body holds. Numbers are for ever."""
+    """The content of a record's body. The numbers never change."""
 
     ADD = 1
     LEDGER_KEY = 2
@@ -81,7 +82,7 @@ class RecordKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class JournalPosition:
-    """A point in the log just after a record (or where the first one of a segment goes). Ordered as the log is."""
+    """A position in the log: just after a record, or the start of a segment's first record. Ordered as the log is."""
 
     segment: int
     offset: int
@@ -89,9 +90,9 @@ class JournalPosition:
 
 @dataclass(frozen=True, slots=True)
 class JournalCorruption:
-    """A place of the journal that had been synced and can no longer be read (rule B3).
+    """A part of the journal that had been synced and can no longer be read (rule B3).
 
-    ``size`` is how many bytes from ``offset`` on are affected; None when that cannot be told.
+    ``size`` is the number of affected bytes from ``offset`` on; None when it cannot be determined.
     """
 
     path: PurePath
@@ -99,12 +100,12 @@ class JournalCorruption:
     size: int | None
     what: str
     unreadable: bool = False
-    """The disk failed to read it: nothing is known to be lost, as another attempt may get it."""
+    """The disk failed to read it: another attempt may succeed, so nothing is known to be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment says about itself. ``cut`` is None when the journal was empty as the incarnation began."""
+    """The header of a segment. ``cut`` is None when the journal was empty as the incarnation started."""
 
     segment: int
     seed: int
@@ -115,8 +116,8 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A valid record. ``end`` is the position just after it; ``synced`` is how far the journal was known to be
-    synced when it was written."""
+    """A valid record. ``end`` is the position just after it; ``synced`` is the position up to which the journal was
+    known to be synced when the record was written."""
 
     segment: int
     offset: int
@@ -131,16 +132,16 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class MoreNeeded:
-    """The record goes on after the window; ``size`` bytes from its offset on are needed to judge it."""
+    """The record extends past the window; ``size`` bytes from its offset on are needed to check it."""
 
     size: int
 
 
 class NoRecord(enum.Enum):
-    """Why there is no valid record at a place."""
+    """Why there is no valid record at an offset."""
 
     BLANK = "no record of this segment starts here"
-    DAMAGED = "a record starts here and its length or checksum is wrong"
+    DAMAGED = "a record starts here but its length or checksum is wrong"
 
 
 def segment_name(number: int) -> str:
@@ -149,22 +150,22 @@ def segment_name(number: int) -> str:
 
 
 def segment_number(name: str) -> int | None:
-    """Number of the segment that a file name stands for; None for other files."""
+    """The segment number in a file name; None for other files."""
     match = _SEGMENT_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def record_bytes(body_bytes: int) -> int:
-    """Bytes that a record with such a body takes, padding included."""
+    """Size of a record with such a body, padding included."""
     return (RECORD_HEAD_BYTES + body_bytes + RECORD_ALIGNMENT - 1) & -RECORD_ALIGNMENT
 
 
 SEGMENT_END_BYTES = record_bytes(0)
-"""Bytes of the record that ends a segment; always kept free until it is written."""
+"""Size of the record that ends a segment; its space is reserved until it is written."""
 
 
 def body_bytes_max(segment_bytes: int) -> int:
-    """Largest body that a segment of this size takes, at most :data:`RECORD_BODY_BYTES_MAX`."""
+    """Largest body that fits in a segment of this size, at most :data:`RECORD_BODY_BYTES_MAX`."""
     room = segment_bytes - DATA_START - SEGMENT_END_BYTES - RECORD_HEAD_BYTES
     return min(RECORD_BODY_BYTES_MAX, room & -RECORD_ALIGNMENT)
 
@@ -172,7 +173,7 @@ def body_bytes_max(segment_bytes: int) -> int:
 def encode_header(header: SegmentHeader) -> bytes:
     """The first :data:`DATA_START` bytes of a segment: two pages, one copy each."""
     if not 0 < header.seed < 2**32:
-        raise ValueError(f"seed {header.seed} is not in 1..2**32-1 (0 would make blank pages look like records)")
+        raise ValueError(f"seed {header.seed} is not in 1..2**32-1 (with 0, blank pages would look like records)")
     cut = header.cut or JournalPosition(0, 0)
     fields = _HEADER.pack(
         _MAGIC,
@@ -192,8 +193,8 @@ def encode_header(header: SegmentHeader) -> bytes:
 def decode_header(pages: bytes, number: int) -> SegmentHeader | None:
     """The header of segment ``number`` from the first :data:`DATA_START` bytes of its file.
 
-    Either copy serves: they are equal, so that nothing is lost with one of them. None when neither is good or
-    the file belongs to another number. Raises UnsupportedJournalError for a later format."""
+    Either copy is sufficient, because they are equal. None when neither is valid or the file has another number. Raises
+    UnsupportedJournalError for a later format."""
     for start in (0, PAGE_BYTES):
         copy = pages[start : start + HEADER_BYTES]
         if len(copy) < HEADER_BYTES:
@@ -217,8 +218,7 @@ def decode_header(pages: bytes, number: int) -> SegmentHeader | None:
 def encode_record(
     header: SegmentHeader, offset: int, kind: int, buffers: Sequence[bytes], *, body_bytes: int, synced: JournalPosition
 ) -> tuple[bytes, bytes]:
-    """Head and padding of a record at ``offset``: what goes on disk before and after ``buffers``, which are not
-    copied."""
+    """Head and padding of a record at ``offset``: the bytes before and after ``buffers``, which are not copied."""
     checksum = crc32(
         _CHECKED.pack(header.seed, header.segment, offset, body_bytes, kind, synced.segment, synced.offset)
     )
@@ -231,10 +231,10 @@ def encode_record(
 def examine(
     window: bytes, window_offset: int, offset: int, header: SegmentHeader, readable_bytes: int
 ) -> Record | NoRecord | MoreNeeded:
-    """What stands at ``offset`` of a segment, given a window of its bytes that begins at ``window_offset``.
+    """Check for a record at ``offset`` of a segment, given a window of its bytes that starts at ``window_offset``.
 
-    ``readable_bytes`` is where the segment ends for this reader: no record goes beyond it. A wrong byte in the
-    padding is passed over: nobody ever reads it."""
+    ``readable_bytes`` is the end of the segment for this reader: no record extends past it. A wrong byte in the padding
+    is ignored, because nothing reads it."""
     if readable_bytes - offset < RECORD_HEAD_BYTES:
         return NoRecord.BLANK
     at = offset - window_offset
@@ -257,7 +257,7 @@ def examine(
 
 
 def find_candidate(window: bytes, window_offset: int, offset: int, header: SegmentHeader) -> int | None:
-    """The first offset from ``offset`` on, inside the window, at which a record of this segment might start."""
+    """The first offset from ``offset`` on, inside the window, at which a record of this segment may start."""
     seed = _CHECKSUM.pack(header.seed)
     at = window.find(seed, max(0, offset - window_offset))
     while at >= 0:

@@ -1,17 +1,18 @@
-"""Which journal records go to disk together, and where each one goes: group commit.
+"""Group commit: which journal records are written together, and the position of each.
 
-While one group is being written and synced, new records gather; when the disk is done, all that gathered goes
-next, up to a maximum of bytes and records. No timer: an idle journal writes a lone record at once, a busy one
-makes larger groups by itself.
+While one group is being written and synced, new records queue; when the disk has finished, they form the next group, up
+to a maximum of bytes and records. There is no timer: an idle journal writes a lone record at once, a busy one forms
+larger groups by itself.
 
-A record's place is settled when it is appended, so that its position can be captured in that same step. A
-record that does not fit in the rest of its segment goes to the next one, and a record that ends the segment is
-queued before it; room for that one is always kept. A group never spans two segments: the first part is synced
-before anything of the next segment is written, which is why a torn tail only ever touches one segment.
+A record's position is assigned when it is appended, so that it can be captured in the same step. A record that does not
+fit in the rest of its segment goes to the next one, and a record that ends the segment is queued before it; space for
+that one is always reserved. A group never spans two segments: the first part is synced before anything is written to
+the next segment, so that a torn tail affects only one segment.
 
-A record may be appended *along*: it goes with the next group of others and calls for none of its own.
+A *deferred* record is written with the next group and does not start one.
 
-The machine knows nothing of disks or futures: ``token`` is whatever the caller wants back when the record is durable.
+This module performs no I/O and has no futures: ``token`` is an object that the caller gets back when the record is
+durable.
 """
 
 from collections import deque
@@ -30,16 +31,16 @@ from octavo.bookie.journal.format import (
 )
 
 GROUP_BYTES_MAX = 8 * 1024 * 1024
-"""Default bound of one group: a few tens of milliseconds of an ordinary disk, so that under overload a record
-waits for one such group and not for seconds. A larger single record still goes, alone."""
+"""Default maximum of a group: a few tens of milliseconds of an ordinary disk, so that under overload a record waits for
+one such group and not for seconds. A larger single record forms a group by itself."""
 
 GROUP_RECORDS_MAX = 4096
-"""Default bound of records in one group: their heads and checksums are made on the event loop, about 2 us each."""
+"""Default maximum of records in a group: the event loop computes their heads and checksums, about 2 us each."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingRecord:
-    """A record whose place is settled and that is not yet known to be durable."""
+    """A record with an assigned position that is not yet known to be durable."""
 
     segment: int
     offset: int
@@ -51,8 +52,8 @@ class PendingRecord:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Records to be written at ``offset`` of ``segment`` with one write and one sync. ``end`` is just after the
-    last."""
+    """Records to be written at ``offset`` of ``segment`` with one write and one sync. ``end`` is just after the last
+    one."""
 
     segment: int
     offset: int
@@ -62,9 +63,9 @@ class Group:
 
 
 class GroupCommit:
-    """Order, places and groups of one journal's records.
+    """Order, positions and groups of one journal's records.
 
-    ``group_bytes_max`` and ``group_records_max`` bound a group; ``segment_bytes`` is the size of every segment.
+    ``group_bytes_max`` and ``group_records_max`` limit a group; ``segment_bytes`` is the size of every segment.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class GroupCommit:
         self._offset = start.offset
         self._pending: deque[PendingRecord] = deque()
         self._pending_bytes = 0
-        self._due = 0  # pending records up to the last one that calls for a group
+        self._due = 0  # pending records up to the last one that is not deferred
         self._writing: Group | None = None
         self._synced = start
         self._finished = False
@@ -99,7 +100,7 @@ class GroupCommit:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes appended and not durable, the group being written included."""
+        """Bytes appended and not yet durable, including the group being written."""
         return self._pending_bytes
 
     @property
@@ -108,14 +109,13 @@ class GroupCommit:
 
     @property
     def waiting(self) -> bool:
-        """True when a record waits that calls for a group."""
+        """Whether a record waits that is not deferred."""
         return self._due > 0
 
     def append(
-        self, kind: int, buffers: Sequence[bytes], body_bytes: int, token: object, *, along: bool = False
+        self, kind: int, buffers: Sequence[bytes], body_bytes: int, token: object, *, deferred: bool = False
     ) -> int:
-        """Queue a record; its place is settled here. Returns the bytes it takes on disk. ``along``: with the next
-        group, whenever that is.
+        """Queue a record and assign its position. Returns its size on disk. ``deferred``: it does not start a group.
 
         The caller has checked that the body fits in an empty segment.
         """
@@ -129,13 +129,13 @@ class GroupCommit:
         self._pending.append(PendingRecord(self._segment, self._offset, kind, buffers, body_bytes, token))
         self._offset += size
         self._pending_bytes += size
-        if not along:
+        if not deferred:
             self._due = len(self._pending)
         return size
 
     def finish(self) -> None:
-        """Queue the record that ends the log. Nothing is appended afterwards; the position stays before that
-        record, so that a replay from there sees it."""
+        """Queue the record that ends the log. Nothing may be appended afterwards; the position stays before that
+        record, so that a replay from there finds it."""
         self._queue_segment_end()
         self._due = len(self._pending)
         self._finished = True
@@ -145,7 +145,7 @@ class GroupCommit:
         self._pending_bytes += SEGMENT_END_BYTES
 
     def take(self) -> Group:
-        """The next group. Call it only while :attr:`waiting` and when no group is being written."""
+        """The next group. Call it only while :attr:`waiting` is true and no group is being written."""
         assert self._pending, "no records wait"
         assert self._writing is None, "a group is being written"
         pending = self._pending
@@ -165,7 +165,7 @@ class GroupCommit:
         return self._writing
 
     def settle(self) -> Group:
-        """The group being written is durable. Returns it, so that its tokens can be told."""
+        """The group being written is durable. Returns it, so that the caller can use its tokens."""
         group = self._writing
         assert group is not None, "no group is being written"
         assert group.end > self._synced, "a group must move the synced position on"
@@ -175,7 +175,7 @@ class GroupCommit:
         return group
 
     def fail(self) -> list[object]:
-        """The journal has failed: nothing pending will ever be known to be durable. Returns all tokens, in order."""
+        """The journal has failed: no pending record will become durable. Returns all tokens, in order."""
         records = [*(self._writing.records if self._writing else ()), *self._pending]
         self._writing = None
         self._pending.clear()
@@ -183,8 +183,8 @@ class GroupCommit:
         return [record.token for record in records]
 
     def check_invariants(self) -> None:
-        """Places follow one another without gap or overlap, inside their segments, from the synced position to
-        the last."""
+        """Check that positions are consecutive, without gap or overlap and inside their segments, from the synced
+        position to the last."""
         at = self._synced
         total = 0
         for record in [*(self._writing.records if self._writing else ()), *self._pending]:
@@ -206,7 +206,7 @@ class GroupCommit:
 
 
 def encode_group(group: Group, header: SegmentHeader, synced: JournalPosition) -> list[bytes]:
-    """The bytes of a group, as buffers to be written one after another; bodies are not copied."""
+    """The bytes of a group, as consecutive buffers; bodies are not copied."""
     pieces: list[bytes] = []
     padding = b""
     for record in group.records:

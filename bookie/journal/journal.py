@@ -1,12 +1,11 @@
-"""The journal of a bookie: where every add, fence and key is durable first (rules B1 to B3).
+"""The journal of a bookie: every add, fence and key is durable here first (rules B1, B2 and B3).
 
-The flow of a record: :meth:`Journal.append` settles its place and queues it, synchronously -> the writer task
-takes all that waits as one group -> one write and one sync in the segment file's own thread -> the futures of
-the group are done, in order. What goes together is decided by :mod:`octavo.bookie.journal.group_commit`, how bytes look
-by ``journal_format``, how they are read back after a crash by ``journal_replay``; the files are kept by
-``journal_segments``.
+The path of a record: :meth:`Journal.append` assigns its position and queues it, synchronously -> the writer task takes
+everything queued as one group -> one write and one sync -> the group's futures complete, in order. Module
+``group_commit`` decides which records form a group, ``format`` has the bytes, ``replay`` reads them back after a crash,
+and ``segments`` manages the files.
 
-Life: ``open`` -> ``replay`` (to its end) -> ``start`` -> ``append``... -> ``close``.
+Lifecycle: ``open`` -> ``replay`` (to its end) -> ``start`` -> ``append``... -> ``close``.
 """
 
 import asyncio
@@ -47,27 +46,26 @@ _log = structlog.get_logger(__name__)
 
 
 class JournalFailedError(BookieStorageError):
-    """A write or sync of the journal failed, or it is closed. Nothing that was pending will be acknowledged,
-    and nothing is tried again: a kernel drops the pages of a failed sync. The bookie must stop (rule
-    B1)."""
+    """A write or sync of the journal failed, or it is closed. No pending record is acknowledged, and nothing is tried
+    again: the kernel drops the pages of a failed sync. The bookie must stop (rule B1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalStatistics:
-    """Counts since :meth:`Journal.start`, and the state of this moment."""
+    """Counts since :meth:`Journal.start`, and the current state."""
 
     records_appended: int
     bytes_appended: int
     groups_synced: int
     bytes_synced: int
     sync_seconds_total: float
-    """Time from a group's write to the end of its sync, summed."""
+    """Sum of the times from a group's write to the end of its sync."""
     pending_records: int
     pending_bytes: int
     segments: int
     spare_segments: int
     segments_unprepared: int
-    """Segments that had to be waited for, as none was ready."""
+    """Segments that the writer waited for, because none was ready."""
     corruptions: int
     failed: bool
 
@@ -117,11 +115,11 @@ class Journal:
         on_failure: Callable[[BaseException], None] | None = None,
         rng: random.Random | None = None,
     ) -> "Journal":
-        """Open the journal in ``directory``, which is made when missing.
+        """Open the journal in ``directory``, which is created when missing.
 
-        ``start``: the position from which records are still wanted; None wants all. ``on_failure`` is called
-        once, with the cause, when the journal fails. ``rng`` draws the segments' seeds; by default the
-        operating system does. Raises OSError when the directory cannot be listed."""
+        ``start``: the position from which on records are still needed; None means all. ``on_failure`` is called once,
+        with the cause, when the journal fails. ``rng`` draws the segments' seeds; by default the operating system does.
+        Raises OSError when the directory cannot be listed."""
         journal = cls(
             filesystem,
             directory,
@@ -136,12 +134,12 @@ class Journal:
     # --- reading back -------------------------------------------------------------------------------------------
 
     async def replay(self) -> AsyncIterator[tuple[RecordKind, bytes, JournalPosition]]:
-        """Every record after the start position, in order: kind, body, position just after it. Once, before
+        """Every record after the start position, in order: kind, body, position just after it. Call it once, before
         ``start``.
 
-        Damage is never raised: it is in :attr:`corruption` by the time the next record arrives, and the
-        following valid records still come (rule B3). What comes from a torn tail's beginning may never have
-        been synced (rule B1). Raises UnsupportedJournalError when a newer version wrote the journal."""
+        Damage is not raised: it is in :attr:`corruption` before the next record is returned, and the valid records
+        after it follow (rule B3). Records before a torn tail may never have been synced (rule B1). Raises
+        UnsupportedJournalError when a newer version wrote the journal."""
         assert not self._replaying, "a journal is replayed once"
         self._replaying = True
         reader = _SegmentReader(self._segments)
@@ -166,14 +164,14 @@ class Journal:
 
     @property
     def torn_tail(self) -> JournalPosition | None:
-        """Where replay left out a torn tail; None when the log ended cleanly or has not been replayed."""
+        """Where replay found a torn tail; None when the log ended cleanly or has not been replayed."""
         return self._scan_end.position if self._scan_end is not None and self._scan_end.torn else None
 
     # --- writing ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin a fresh segment, with a number above any there is. From here on the torn tail is void: the segment's
-        header, durable when this returns, says where the log before it ended. Raises OSError."""
+        """Start a new segment, with a number above all existing ones. From here on the torn tail is void: the segment's
+        header, durable when this returns, records where the log before it ended. Raises OSError."""
         assert self._scan_end is not None, "replay the journal to its end before starting it"
         assert self._commit is None, "a journal is started once"
         last = max([0, *self._segments.numbers, *([self._start.segment] if self._start else [])])
@@ -187,12 +185,12 @@ class Journal:
         self._writer = asyncio.get_running_loop().create_task(self._run(), name="octavo-journal-writer")
 
     def append(self, kind: RecordKind, buffers: Sequence[bytes]) -> asyncio.Future[None]:
-        """Queue a record whose body is the buffers one after another; they must not change any more.
+        """Queue a record whose body is the concatenation of the buffers; they must not change afterwards.
 
-        The future is done once the record and everything before it is synced. Records are on disk, and futures done,
-        in the order of the calls. Cancelling the future withdraws nothing. It fails with JournalFailedError when the
-        journal has failed or been closed. The caller bounds what is pending (see :attr:`pending_bytes`).
-        Raises EntryTooLargeError for a body over ``settings.body_bytes_max``.
+        The future completes when the record and everything before it is synced. Records reach the disk, and futures
+        complete, in the order of the calls. Cancelling the future does not withdraw the record. It fails with
+        JournalFailedError when the journal has failed or been closed. The caller limits the pending bytes (see
+        :attr:`pending_bytes`). Raises EntryTooLargeError for a body over ``settings.body_bytes_max``.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.append_then(kind, buffers, partial(settle_future, future))
@@ -201,8 +199,8 @@ class Journal:
     def append_then(
         self, kind: RecordKind, buffers: Sequence[bytes], done: Callable[[BaseException | None], None]
     ) -> None:
-        """As :meth:`append`, without a future: ``done`` is called, with the failure or None, in the very step in
-        which the outcome is known. It must be quick and must not raise."""
+        """As :meth:`append`, without a future: ``done`` is called, with the failure or None, in the event-loop step in
+        which the outcome is known. It must be fast and must not raise."""
         commit = self._running()
         if self._failure is not None or self._closing:
             done(self._failed_error())
@@ -214,18 +212,18 @@ class Journal:
         self._records_appended += 1
         self._wake_writer()
 
-    def append_along(self, kind: RecordKind, body: bytes) -> None:
-        """Queue a record that goes to disk with the next group and causes none: for what may be lost, and must not make
-        the adds after it wait for a sync of its own. Nobody hears of its fate; a journal that has failed drops it."""
+    def append_deferred(self, kind: RecordKind, body: bytes) -> None:
+        """Queue a record that is written with the next group and does not start one: for records that may be lost, and
+        must not delay later adds by a sync of their own. Its outcome is not reported; a failed journal drops it."""
         commit = self._running()
         if self._failure is None and not self._closing:
             assert len(body) <= self._body_bytes_max
-            self._bytes_appended += commit.append(kind, (body,), len(body), None, along=True)
+            self._bytes_appended += commit.append(kind, (body,), len(body), None, deferred=True)
             self._records_appended += 1
 
     @property
     def position(self) -> JournalPosition:
-        """Just after the last record appended, durable or not; before ``start``, where replay found the log to end.
+        """Just after the last record appended, durable or not; before ``start``, the end of the log found by replay.
 
         A checkpoint that captured it may rely on it across a crash only once ``synced_position`` has reached it.
         """
@@ -241,16 +239,16 @@ class Journal:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes appended that are not durable yet: the journal's share of the bookie's bounded memory."""
+        """Bytes appended and not yet durable: the journal's share of the bookie's bounded memory."""
         return self._commit.pending_bytes if self._commit is not None else 0
 
     @property
     def bytes_appended(self) -> int:
-        """Bytes of all records appended since ``start``; never falls."""
+        """Bytes of all records appended since ``start``; never decreases."""
         return self._bytes_appended
 
     async def trim(self, up_to: JournalPosition) -> None:
-        """Recycle or remove the segments that end before ``up_to``'s segment. Raises OSError; may be called again."""
+        """Recycle or remove the segments before the segment of ``up_to``. Raises OSError; may be called again."""
         await self._segments.trim(up_to.segment)
 
     @property
@@ -259,16 +257,17 @@ class Journal:
 
     @property
     def segments(self) -> Sequence[int]:
-        """Numbers of the segments there are, ascending."""
+        """Numbers of the existing segments, ascending."""
         return self._segments.numbers
 
     @property
-    def starved(self) -> bool:
-        """The disk has no room for the next segment: take no more adds, and checkpoint, before this one is full."""
-        return self._segments.starved
+    def out_of_space(self) -> bool:
+        """The disk is full and the next segment cannot be created: the bookie must refuse adds and take a checkpoint
+        before the current segment is full."""
+        return self._segments.out_of_space
 
     async def release_spares(self) -> None:
-        """Give back the space of segments kept for reuse. Never raises OSError."""
+        """Remove the segments kept for reuse, to free their space. Never raises OSError."""
         await self._segments.release_spares()
 
     def statistics(self) -> JournalStatistics:
@@ -288,15 +287,15 @@ class Journal:
         )
 
     async def close(self) -> None:
-        """Write and sync what is pending, mark the clean end, and let go of the files. Later appends fail.
+        """Write and sync the pending records, mark the clean end, and close the files. Later appends fail.
 
-        Never raises for a failed disk: the futures of what was pending tell.
+        Never raises for a failed disk: the futures of the pending records have the error.
         """
         if not self._closing:
             self._closing = True
-            self._segments.give_up()
+            self._segments.stop_waiting_for_space()
             if self._commit is not None and self._failure is None:
-                # A log with an explicit end needs no search behind it at the next start.
+                # With an explicit end, the next start does not search for records after it.
                 self._commit.finish()
                 self._wake_writer()
         try:
@@ -324,7 +323,7 @@ class Journal:
                 raise
 
     async def _write_groups(self) -> None:
-        """Group after group. The loop turn between a wake-up and the group lets all adds of that turn in."""
+        """Write group after group. The loop turn between a wake-up and the group admits all adds of that turn."""
         commit = self._running()
         loop = asyncio.get_running_loop()
         segment = self._segments.active
@@ -350,24 +349,24 @@ class Journal:
         self._bytes_synced += group.size
         for record in group.records:
             if record.token is not None:
-                self._tell(record.token, None)
+                self._report(record.token, None)
 
     def _fail(self, error: BaseException) -> None:
-        """The one way in which the journal fails; it never recovers from it."""
+        """Mark the journal as failed; this is the only way, and it is final."""
         self._failure = error
         failed = self._failed_error()
         for done in self._running().fail():
             if done is not None:
-                self._tell(done, failed)
+                self._report(done, failed)
         if self._on_failure is not None:
             self._on_failure(error)
 
-    def _tell(self, done: Any, outcome: BaseException | None) -> None:
-        """Hand over an outcome. Whoever fails to take it must not take the others' away."""
+    def _report(self, done: Any, outcome: BaseException | None) -> None:
+        """Report an outcome. A callback that raises must not prevent the other callbacks."""
         try:
             done(outcome)
         except Exception:
-            _log.exception("an add's outcome could not be handed over", directory=str(self._directory))
+            _log.exception("cannot report the outcome of a journal record", directory=str(self._directory))
 
     def _failed_error(self) -> JournalFailedError:
         if self._failure is None:
@@ -378,14 +377,14 @@ class Journal:
 
 
 def settle_future(future: asyncio.Future[None], failure: BaseException | None) -> None:
-    """Hand an outcome to a future that its waiter may have cancelled."""
-    if future.done():  # cancelled by its waiter
+    """Set the outcome of a future that its caller may have cancelled."""
+    if future.done():  # its caller cancelled it
         return
     if failure is None:
         future.set_result(None)
     else:
         future.set_exception(failure)
-        future.exception()  # on_failure tells it; a future nobody waits for must not be reported as forgotten
+        future.exception()  # retrieved: on_failure reports it, so asyncio must not log an abandoned future
 
 
 def _delivered(effect: DeliverRecord) -> tuple[RecordKind, bytes, JournalPosition]:
@@ -394,12 +393,12 @@ def _delivered(effect: DeliverRecord) -> tuple[RecordKind, bytes, JournalPositio
         return RecordKind(record.kind), record.body, record.end
     except ValueError as error:
         raise UnsupportedJournalError(
-            f"a journal record of kind {record.kind} at {record.end}: start the version that wrote it"
+            f"journal record of unknown kind {record.kind} at {record.end}: start the version that wrote it"
         ) from error
 
 
 class _SegmentReader:
-    """Reads pieces of segment files for a scan, one file open at a time."""
+    """Reads parts of segment files for a scan, with one file open at a time."""
 
     def __init__(self, segments: SegmentFiles) -> None:
         self._segments = segments
@@ -407,7 +406,7 @@ class _SegmentReader:
         self._file: File | None = None
 
     async def read(self, wanted: ReadBytes) -> bytes | None:
-        """The bytes asked for; None on an I/O error."""
+        """The requested bytes; None on an I/O error."""
         try:
             if self._file is None or wanted.segment != self._number:
                 await self.close()

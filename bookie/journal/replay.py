@@ -1,22 +1,22 @@
-"""How a journal is read back after a crash, or after anything worse (rule B3).
+"""Reading a journal back after a crash or after damage (rule B3).
 
-:class:`JournalScan` is a machine without I/O: a generator that yields effects (read this, deliver that, report
-this damage) and is sent the bytes it asked for. It goes through the log from a start position, place by place.
-What it does at a place is decided by :data:`DECISIONS` from two facts:
+:class:`JournalScan` is a state machine without I/O: a generator that yields effects (read, deliver, report damage) and
+is sent the bytes it requested. It reads the log from a start position, place by place. :data:`DECISIONS` gives the
+action at a place from two facts:
 
-* the *sight*: what stands there;
-* the *follower*: the strongest evidence after it. Each record says how far the journal was known to be synced
-  when it was written. A later valid record that says "beyond this place" proves that the place had once been
-  synced, so that acknowledgements may depend on it: if it is bad now, that is corruption. Without proof it was
-  never acknowledged: pages of one unsynced group reach the disk in any order, so that even good records may
-  follow a bad one in an ordinary torn tail.
+* the *sight*: what is found there;
+* the *follower*: the strongest evidence after it. Each record contains the position up to which the journal was known
+  to be synced when it was written. A later valid record with a position beyond this place proves that the place had
+  been synced, so that acknowledgements may depend on it: if it is bad now, it is corrupt. Without proof it was never
+  acknowledged: pages of one unsynced group reach the disk in any order, so that valid records may follow a bad one even
+  in an ordinary torn tail.
 
-Evidence counts within one incarnation only. The next one may have been started from what stood in the page cache and
-never reached the disk; its records prove nothing about its predecessors.
+Evidence counts within one incarnation only. The next incarnation may have started from content of the page cache that
+never reached the disk; its records prove nothing about earlier ones.
 
-The follower is looked up only where it matters: a clean log is read once, a torn or damaged one at most twice.
-Memory is bounded by one chunk or one record, whichever is larger. Corruption is a reported value; the scan
-never raises for it, and goes on with the next record that is valid.
+The follower is determined only where it matters: a clean log is read once, a torn or damaged one at most twice. Memory
+is bounded by one chunk or one record, whichever is larger. Corruption is a reported value; the scan never raises for
+it, and continues with the next valid record.
 """
 
 import enum
@@ -43,38 +43,38 @@ from octavo.bookie.journal.format import (
 )
 
 CHUNK_BYTES = 1024 * 1024
-"""Bytes read at a time: large enough for a disk's speed, checked in well under a millisecond."""
+"""Bytes read at a time: large enough for the disk's full speed, checked in well under a millisecond."""
 
 
 class Sight(enum.Enum):
-    """What stands at a place of the log. The last three are about a segment as a whole."""
+    """What the scan finds at a place of the log. The last three concern a whole segment."""
 
     RECORD = "a valid record"
     SEGMENT_END = "a valid record that ends the segment"
-    BLANK = "nothing written by this life of the segment"
+    BLANK = "no record of this segment"
     DAMAGED = "a record with a wrong length or checksum"
-    UNREADABLE = "the disk gives an error"
+    UNREADABLE = "the disk returns an error"
     CUT_OFF = "the file is shorter than its header says"
     HEADER_BAD = "both copies of the segment's header are bad"
-    MISSING = "the segment is missing though a later one exists"
+    MISSING = "the segment is missing but a later one exists"
 
 
 class Follower(enum.Enum):
     """The strongest evidence after a place, within its incarnation."""
 
     NOTHING = "no valid record"
-    UNPROVING = "valid records, none of which says that this place had been synced"
-    PROVING = "a valid record which says that this place had been synced"
+    UNPROVING = "valid records, none of which proves that this place had been synced"
+    PROVING = "a valid record that proves that this place had been synced"
 
 
 class Decision(enum.Enum):
-    """What the scan does at a place."""
+    """The action of the scan at a place."""
 
-    DELIVER = "hand the record over and go on after it"
-    NEXT_SEGMENT = "go on with the next segment"
+    DELIVER = "deliver the record and continue after it"
+    NEXT_SEGMENT = "continue with the next segment"
     END = "the incarnation's log ends here, cleanly"
-    TORN = "the incarnation's log ends here; what follows was never acknowledged"
-    CORRUPT = "report it and go on with the next valid record"
+    TORN = "the incarnation's log ends here; nothing after it was acknowledged"
+    CORRUPT = "report it and continue with the next valid record"
 
 
 _N, _U, _P = Follower.NOTHING, Follower.UNPROVING, Follower.PROVING
@@ -86,21 +86,21 @@ DECISIONS: Final[Mapping[tuple[Sight, Follower], Decision]] = {
     (Sight.SEGMENT_END, _N): Decision.NEXT_SEGMENT,
     (Sight.SEGMENT_END, _U): Decision.NEXT_SEGMENT,
     (Sight.SEGMENT_END, _P): Decision.NEXT_SEGMENT,
-    # Nothing was ever written here: where every log ends.
+    # Nothing was ever written here: the ordinary end of a log.
     (Sight.BLANK, _N): Decision.END,
     # The first page of an unsynced group did not reach the disk and a later one did.
     (Sight.BLANK, _U): Decision.TORN,
-    # A synced record is gone: a write that the disk lost or put elsewhere.
+    # A synced record is gone: the disk lost a write or misplaced it.
     (Sight.BLANK, _P): Decision.CORRUPT,
     (Sight.DAMAGED, _N): Decision.TORN,
     (Sight.DAMAGED, _U): Decision.TORN,
     (Sight.DAMAGED, _P): Decision.CORRUPT,
-    # Nobody can tell what stood in an unreadable place, so that nobody may say that it was not acknowledged.
+    # The content of an unreadable place is unknown, so it must be assumed to have been acknowledged.
     (Sight.UNREADABLE, _N): Decision.CORRUPT,
     (Sight.UNREADABLE, _U): Decision.CORRUPT,
     (Sight.UNREADABLE, _P): Decision.CORRUPT,
     # Size and header were durable before the file got its name, and the name before any record in it was acknowledged:
-    # no crash makes these.
+    # no crash causes these.
     (Sight.CUT_OFF, _N): Decision.CORRUPT,
     (Sight.CUT_OFF, _U): Decision.CORRUPT,
     (Sight.CUT_OFF, _P): Decision.CORRUPT,
@@ -111,12 +111,12 @@ DECISIONS: Final[Mapping[tuple[Sight, Follower], Decision]] = {
     (Sight.MISSING, _U): Decision.CORRUPT,
     (Sight.MISSING, _P): Decision.CORRUPT,
 }
-"""A row for every way in which a place can look."""
+"""The decision for every combination of sight and follower."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBytes:
-    """Send the bytes of a segment's file: fewer than ``size`` only at its end, None on an I/O error."""
+    """Request for bytes of a segment's file: send fewer than ``size`` only at its end, None on an I/O error."""
 
     segment: int
     offset: int
@@ -125,14 +125,14 @@ class ReadBytes:
 
 @dataclass(frozen=True, slots=True)
 class DeliverRecord:
-    """Hand this record to whoever replays. Records come in log order, each once."""
+    """A record to deliver to the caller of the replay. Records come in log order, each once."""
 
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class ReportCorruption:
-    """Remember this damage: acknowledged data may be gone (rule B3)."""
+    """Damage to record: acknowledged data may be lost (rule B3)."""
 
     corruption: JournalCorruption
 
@@ -142,7 +142,7 @@ Effect = ReadBytes | DeliverRecord | ReportCorruption
 
 @dataclass(frozen=True, slots=True)
 class ScanEnd:
-    """Where the log ends (None: there is none), and whether a torn tail was left out there."""
+    """Where the log ends (None: there is no log), and whether a torn tail follows."""
 
     position: JournalPosition | None
     torn: bool
@@ -150,7 +150,7 @@ class ScanEnd:
 
 @dataclass(slots=True)
 class _Window:
-    """The bytes of one segment that are in memory."""
+    """The part of one segment that is in memory."""
 
     segment: int = -1
     offset: int = 0
@@ -159,7 +159,7 @@ class _Window:
 
 @dataclass(slots=True)
 class _Evidence:
-    """What the valid records of an incarnation say, from its first bad place on."""
+    """Evidence from the valid records of an incarnation after its first bad place."""
 
     proven_synced: JournalPosition | None = None
     last_record: JournalPosition | None = None
@@ -173,10 +173,10 @@ class _Evidence:
 
 
 class JournalScan:
-    """One reading of a journal. ``files`` maps segment numbers to file sizes in bytes, None for a file that
-    cannot be opened.
+    """One scan of a journal. ``files`` maps segment numbers to file sizes in bytes, None for a file that cannot be
+    opened.
 
-    ``start``: records that end at or before it are not wanted (None: begin with the oldest segment there is).
+    ``start``: records that end at or before it are not delivered (None: start with the oldest existing segment).
     """
 
     def __init__(self, directory: PurePath, files: Mapping[int, int | None], start: JournalPosition | None) -> None:
@@ -195,7 +195,7 @@ class JournalScan:
         self._torn = False
 
     def run(self) -> Generator[Effect, bytes | None, ScanEnd]:
-        """The scan. Raises UnsupportedJournalError for the journal of a newer version."""
+        """Perform the scan. Raises UnsupportedJournalError for the journal of a newer version."""
         for number in self._numbers:
             yield from self._read_header(number)
         for number in self._numbers:
@@ -224,7 +224,7 @@ class JournalScan:
             yield self._corrupt(Sight.CUT_OFF, number, size, header.segment_bytes - size)
 
     def _stop(self, header: SegmentHeader) -> int:
-        """Where the segment's bytes end, or where a later incarnation cut the log."""
+        """Where the segment's data end: at the end of the file, or where a later incarnation cut the log."""
         size = self._files[header.segment]
         assert size is not None
         stop = min(size, header.segment_bytes)
@@ -245,7 +245,7 @@ class JournalScan:
         self._torn = False
         while offset < stop:
             place = JournalPosition(header.segment, offset)
-            found = yield from self._look(header, offset, stop)
+            found = yield from self._inspect(header, offset, stop)
             if isinstance(found, Record):
                 sight = Sight.SEGMENT_END if found.kind == KIND_SEGMENT_END else Sight.RECORD
                 follower = Follower.NOTHING
@@ -263,7 +263,7 @@ class JournalScan:
             elif decision is Decision.CORRUPT:
                 following = yield from self._next_record(header, offset + RECORD_ALIGNMENT, stop)
                 offset_next = following.offset if following else stop
-                if sight is not Sight.UNREADABLE:  # the page was reported when the read failed
+                if sight is not Sight.UNREADABLE:  # the failed read has reported the page already
                     yield self._corrupt(sight, header.segment, offset, offset_next - offset if following else None)
                 self._end = JournalPosition(header.segment, offset_next)
                 offset = offset_next
@@ -274,7 +274,9 @@ class JournalScan:
 
     # --- places -------------------------------------------------------------------------------------------------
 
-    def _look(self, header: SegmentHeader, offset: int, stop: int) -> Generator[Effect, bytes | None, Record | Sight]:
+    def _inspect(
+        self, header: SegmentHeader, offset: int, stop: int
+    ) -> Generator[Effect, bytes | None, Record | Sight]:
         wanted = 0
         while True:
             yield from self._load(header.segment, offset, wanted, stop)
@@ -298,18 +300,18 @@ class JournalScan:
             window = self._window
             candidate = find_candidate(window.data, window.offset, offset, header)
             if candidate is None:
-                # A seed may straddle the windows only where no record starts: those are aligned, as window ends are.
+                # No record's seed straddles two windows: records and windows are aligned.
                 offset = window.offset + len(window.data)
                 continue
-            found = yield from self._look(header, candidate, stop)
+            found = yield from self._inspect(header, candidate, stop)
             if isinstance(found, Record):
                 return found
             offset = candidate + RECORD_ALIGNMENT
         return None
 
     def _gather_evidence(self, header: SegmentHeader, offset: int) -> Generator[Effect, bytes | None, _Evidence]:
-        """What the incarnation's records say from its first bad place on; for later places the same evidence serves,
-        as a record never claims more than what lies before itself."""
+        """Evidence from the incarnation's records after its first bad place. It holds for later places too, because a
+        record never claims more than what precedes it."""
         evidence = self._evidence.get(header.incarnation)
         if evidence is not None:
             return evidence
@@ -330,8 +332,8 @@ class JournalScan:
     # --- bytes --------------------------------------------------------------------------------------------------
 
     def _load(self, number: int, offset: int, size: int, stop: int) -> Generator[Effect, bytes | None]:
-        """Have at least ``size`` bytes from ``offset`` on (as far as ``stop``) in the window, or some when it
-        is 0."""
+        """Load at least ``size`` bytes from ``offset`` on (up to ``stop``) into the window, or some bytes when it is
+        0."""
         window = self._window
         window_stop = window.offset + len(window.data)
         needed_stop = min(offset + max(size, RECORD_ALIGNMENT), stop)
@@ -339,11 +341,11 @@ class JournalScan:
             return
         wanted = min(max(size, CHUNK_BYTES), stop - offset)
         data = yield from self._read_pages(number, offset, wanted)
-        # A file that shrank under us reads as blank.
+        # A file that has shrunk since reads as blank.
         self._window = _Window(number, offset, data.ljust(wanted, b"\0"))
 
     def _read_pages(self, number: int, offset: int, size: int) -> Generator[Effect, bytes | None, bytes]:
-        """Bytes of a segment, with pages that cannot be read as zeros, noted in ``_unreadable``; reported once
+        """Bytes of a segment, with zeros for unreadable pages, which are added to ``_unreadable`` and reported once
         each."""
         data = yield ReadBytes(number, offset, size)
         if data is not None:

@@ -1,15 +1,15 @@
-"""The files under a journal: which segments there are, and having the next one ready before it is needed.
+"""The segment files of a journal: which ones exist, and preparing the next one before it is needed.
 
-Writing and syncing is quickest into blocks that have been written before. So trimmed segments are kept as
-spares, and when there is none, a fresh file is filled with zeros in the background. One segment ahead of the
-one in use is always *prepared*: header and name durable, file open. When a segment fills before that is done,
-filling is cut short and the file is used as it is (its space is reserved, so it works, a little slower).
+Writes and syncs are fastest in blocks that have been written before. Trimmed segments are therefore kept as spares, and
+when there is none, a new file is filled with zeros in the background. One segment ahead of the active one is always
+*prepared*: header and name durable, file open. If the active segment is full before that is done, the filling stops and
+the file is used as it is (its space is reserved, so it works, a little slower).
 
-A file becomes a segment in this order, so that a segment's name never stands for a file without a durable header:
-header written and synced -> renamed -> directory synced.
+A file becomes a segment in this order, so that a segment's name never refers to a file without a durable header: header
+written and synced -> renamed -> directory synced.
 
-Names: ``journal-<number>.segment``; ``spare-<number>.segment``; ``fresh.segment`` while being made. Leftovers
-of the last kind are removed at open."""
+Names: ``journal-<number>.segment``; ``spare-<number>.segment``; ``fresh.segment`` while the file is being created.
+Opening the journal removes leftovers of the last kind."""
 
 import asyncio
 import contextlib
@@ -33,17 +33,14 @@ from octavo.bookie.journal.format import (
 )
 
 FILL_CHUNK_BYTES = 256 * 1024
-"""Zeros written and synced at a time in the background: a few milliseconds of the disk, which is how much a
-lone add may have to wait for them."""
-
-FULL_RETRY_SECONDS = 1.0
-"""Between two attempts to make a segment on a full disk."""
+"""Zeros written and synced at a time in the background: a few milliseconds of disk time, the longest that a lone add
+waits for them."""
 
 SEGMENT_BYTES_MIN = 2 * DATA_START
-"""Smallest segment: headers and about as much room for records."""
+"""Smallest segment: headers and the same space for records."""
 
 _ZEROS = bytes(FILL_CHUNK_BYTES)
-_FRESH_NAME = "fresh.segment"
+_NEW_NAME = "fresh.segment"
 _SPARE_NAME = re.compile(r"spare-(\d{16})\.segment")
 
 _log = structlog.get_logger(__name__)
@@ -54,22 +51,25 @@ class JournalSettings:
     """Sizes and limits of a journal. Bytes, records, seconds."""
 
     segment_bytes: int = 64 * 1024 * 1024
-    """Size of a segment file. A journal whose older segments have another size is read all the same."""
+    """Size of a segment file. Existing segments of another size remain readable."""
 
     group_bytes_max: int = 8 * 1024 * 1024
     group_records_max: int = 4096
 
     spare_segments_max: int = 8
-    """Trimmed segments kept for reuse. More saves writing zeros under heavy load and costs disk space."""
+    """Trimmed segments kept for reuse. More of them avoid writing zeros under heavy load and cost disk space."""
 
     first_fill_bytes: int = 16 * 1024 * 1024
-    """Zeros written to a journal's very first segment before it is used: start-up stays quick."""
+    """Zeros written to a journal's first segment before it is used: limits the time of the first start."""
 
     fill_pause_seconds: float = 0.002
     """Pause between two chunks of background filling."""
 
     quiet_seconds: float = 0.1
-    """Filling goes on only while the journal has written nothing for this long: adds never wait for it."""
+    """Filling continues only after the journal has been idle for this long, so that adds do not wait for it."""
+
+    full_retry_seconds: float = 1.0
+    """Time between two attempts to create a segment on a full disk."""
 
     def __post_init__(self) -> None:
         if self.segment_bytes < SEGMENT_BYTES_MIN or self.segment_bytes % DATA_START:
@@ -88,7 +88,7 @@ class JournalSettings:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A segment that is open for writing."""
+    """A segment opened for writing."""
 
     header: SegmentHeader
     file: File
@@ -99,7 +99,7 @@ def _spare_name(number: int) -> str:
 
 
 def spare_segments(names: Iterable[str]) -> list[str]:
-    """The spares among the names of files in a journal's directory, in their order."""
+    """The spare segments among the file names of a journal's directory, in order."""
     return sorted(name for name in names if _SPARE_NAME.fullmatch(name))
 
 
@@ -114,7 +114,7 @@ class SegmentFiles:
         self._numbers: list[int] = []
         self._spares: list[str] = []
         self._spare_number = 0
-        self._spares_coming = 0
+        self._spares_expected = 0
         self._prepared: Segment | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._work = asyncio.Event()
@@ -125,13 +125,13 @@ class SegmentFiles:
         self._trim_lock = asyncio.Lock()
         self._last_write_at = 0.0
         self.segments_unprepared = 0
-        self._given_up = False
-        self.starved = False
-        """The disk has no room for the segment after the one in use."""
+        self._closing = False
+        self.out_of_space = False
+        """The disk is full and the next segment cannot be created."""
 
     @property
     def numbers(self) -> list[int]:
-        """Numbers of the segments there are, ascending; the prepared one is not counted."""
+        """Numbers of the existing segments, ascending, without the prepared one."""
         return self._numbers
 
     @property
@@ -144,7 +144,7 @@ class SegmentFiles:
         return self._active
 
     async def open(self) -> None:
-        """Learn what is in the directory, which is made when missing. Raises OSError."""
+        """List the directory, which is created when missing. Raises OSError."""
         await self._filesystem.make_directory(self._directory)
         for name in await self._filesystem.list_directory(self._directory):
             number = segment_number(name)
@@ -154,7 +154,7 @@ class SegmentFiles:
             elif spare:
                 self._spares.append(name)
                 self._spare_number = max(self._spare_number, int(spare[1]))
-            elif name == _FRESH_NAME:
+            elif name == _NEW_NAME:
                 await self._filesystem.remove(self._directory / name)
         self._numbers.sort()
 
@@ -175,8 +175,8 @@ class SegmentFiles:
         return await self._filesystem.open(self._directory / segment_name(number))
 
     async def begin(self, number: int, cut: JournalPosition | None) -> None:
-        """Make the first segment of a new incarnation, durable with its cut, and start preparing the next.
-        Raises OSError."""
+        """Create the first segment of a new incarnation, durable with its cut, and start preparing the next. Raises
+        OSError."""
         if not self._spares:
             await self._make_spare(fill_bytes=self._settings.first_fill_bytes, paced=False)
         self._active = await self._make_segment(number, number, cut)
@@ -185,7 +185,7 @@ class SegmentFiles:
         self._work.set()
 
     async def roll(self) -> Segment:
-        """Go on to the next segment. At once when it is prepared, else as soon as it can be. Raises OSError."""
+        """Switch to the next segment: at once if it is prepared, otherwise as soon as possible. Raises OSError."""
         self.note_write()
         if self._prepared is None:
             self.segments_unprepared += 1
@@ -206,32 +206,32 @@ class SegmentFiles:
         return segment
 
     def note_write(self) -> None:
-        """The journal has just written: filling waits until it has been quiet for a while."""
+        """The journal has just written: filling pauses until it has been idle for a while."""
         self._last_write_at = asyncio.get_running_loop().time()
 
     async def trim(self, stop: int) -> None:
-        """Recycle or remove the segments with numbers below ``stop``, oldest first; the one in use always
-        stays. Raises OSError."""
+        """Recycle or remove the segments with numbers below ``stop``, oldest first, but never the active one. Raises
+        OSError."""
         async with self._trim_lock:
             recycled: list[str] = []
             try:
-                if await self._take_off(stop, recycled):
+                if await self._remove_oldest(stop, recycled):
                     await self._filesystem.sync_directory(self._directory)
-                    # Only now: a spare that became a segment while its old name could still come back would stand
-                    # under both.
+                    # Only now: if a spare became a segment while a crash could restore its old name, the file would
+                    # appear under both names.
                     self._spares.extend(recycled)
-                    if self.starved:
+                    if self.out_of_space:
                         self._work.set()
             finally:
-                self._spares_coming -= len(recycled)
+                self._spares_expected -= len(recycled)
 
-    async def _take_off(self, stop: int, recycled: list[str]) -> bool:
+    async def _remove_oldest(self, stop: int, recycled: list[str]) -> bool:
         changed = False
         while len(self._numbers) > 1 and self._numbers[0] < stop:
             path = self._directory / segment_name(self._numbers[0])
-            if len(self._spares) + self._spares_coming < self._settings.spare_segments_max:
+            if len(self._spares) + self._spares_expected < self._settings.spare_segments_max:
                 self._spare_number += 1
-                self._spares_coming += 1
+                self._spares_expected += 1
                 recycled.append(_spare_name(self._spare_number))
                 await self._filesystem.rename(path, self._directory / recycled[-1])
             else:
@@ -241,7 +241,7 @@ class SegmentFiles:
         return changed
 
     async def close(self) -> None:
-        """Stop preparing and let go of all files. The prepared segment becomes a spare. Never raises OSError."""
+        """Stop preparing and close all files. The prepared segment becomes a spare. Never raises OSError."""
         if self._preparer is not None:
             self._preparer.cancel()
             await asyncio.gather(self._preparer, return_exceptions=True)
@@ -273,10 +273,10 @@ class SegmentFiles:
                 await self._prepare()
             except OSError as error:
                 if is_disk_full(error):
-                    self._await_room(error)
+                    self._await_space(error)
                 elif self._waiter is not None and not self._waiter.done():
                     self._waiter.set_exception(error)
-                else:  # tried again at the next roll, where it matters
+                else:  # the next roll tries again
                     _log.warning("cannot prepare a journal segment", directory=str(self._directory), error=str(error))
             except Exception as error:
                 if self._waiter is not None and not self._waiter.done():
@@ -284,26 +284,30 @@ class SegmentFiles:
                 else:
                     _log.exception("cannot prepare a journal segment", directory=str(self._directory))
             else:
-                self.starved = False
+                self.out_of_space = False
 
-    def _await_room(self, error: OSError) -> None:
-        """No room for the next segment: a roll waits for it, and what is pending with it; nothing has failed yet."""
-        if not self.starved:
-            _log.error("no room for the next journal segment", directory=str(self._directory), reason=error.strerror)
-        self.starved = True
-        if self._given_up:
-            self.give_up()
+    def _await_space(self, error: OSError) -> None:
+        """The disk is full: a roll, and the records pending behind it, wait for free space; nothing has failed yet."""
+        if not self.out_of_space:
+            _log.error(
+                "disk full, cannot create the next journal segment",
+                directory=str(self._directory),
+                reason=error.strerror,
+            )
+        self.out_of_space = True
+        if self._closing:
+            self.stop_waiting_for_space()
         else:
-            asyncio.get_running_loop().call_later(FULL_RETRY_SECONDS, self._work.set)
+            asyncio.get_running_loop().call_later(self._settings.full_retry_seconds, self._work.set)
 
-    def give_up(self) -> None:
-        """Wait for room no more: the journal closes. Whoever waits for a segment gets an OSError."""
-        self._given_up = True
-        if self.starved and self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(OSError(errno.ENOSPC, "no room for the next journal segment"))
+    def stop_waiting_for_space(self) -> None:
+        """Stop waiting for free space, because the journal is closing. A waiting roll raises OSError."""
+        self._closing = True
+        if self.out_of_space and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(OSError(errno.ENOSPC, "disk full, cannot create the next journal segment"))
 
     async def release_spares(self) -> None:
-        """Remove the spares; they are made again as they are needed. Never raises OSError."""
+        """Remove the spares; new ones are created when needed. Never raises OSError."""
         spares, self._spares = self._spares, []
         for name in spares:
             with contextlib.suppress(OSError):
@@ -323,7 +327,7 @@ class SegmentFiles:
             await self._make_spare(fill_bytes=self._settings.segment_bytes, paced=True)
 
     async def _make_spare(self, *, fill_bytes: int, paced: bool) -> None:
-        path = self._directory / _FRESH_NAME
+        path = self._directory / _NEW_NAME
         with contextlib.suppress(FileNotFoundError):
             await self._filesystem.remove(path)
         file = await self._filesystem.open(path, create=True, direct=True)
@@ -342,21 +346,21 @@ class SegmentFiles:
             await file.sync()
         finally:
             await file.close()
-        if self._spares or (self._spares_coming and self._prepared is not None):
-            # Trimming has given one meanwhile, all of whose blocks have been written.
+        if self._spares or (self._spares_expected and self._prepared is not None):
+            # Trimming has recycled a segment meanwhile, all of whose blocks have been written.
             await self._filesystem.remove(path)
             return
         self._spare_number += 1
         name = _spare_name(self._spare_number)
-        self._spares_coming += 1
+        self._spares_expected += 1
         try:
             await self._filesystem.rename(path, self._directory / name)
         finally:
-            self._spares_coming -= 1
+            self._spares_expected -= 1
         self._spares.append(name)
 
     async def _pause(self) -> None:
-        """Between two chunks: a moment, and then until the journal is quiet or in need of what is being filled."""
+        """Pause between two chunks, then wait until the journal is idle or needs the file being filled."""
         loop = asyncio.get_running_loop()
         wait_seconds = self._settings.fill_pause_seconds
         while wait_seconds > 0 and not self._hurry.is_set():
@@ -365,12 +369,12 @@ class SegmentFiles:
             wait_seconds = self._last_write_at + self._settings.quiet_seconds - loop.time()
 
     async def _make_segment(self, number: int, incarnation: int, cut: JournalPosition | None) -> Segment:
-        """Turn a spare into segment ``number``. A spare of another size is brought to the right one."""
+        """Turn a spare into segment ``number``. A spare of another size is resized."""
         seed = self._rng.randrange(1, 2**32)
         header = SegmentHeader(number, seed, self._settings.segment_bytes, incarnation, cut)
         spare = self._directory / self._spares.pop()
         path = self._directory / segment_name(number)
-        # Renamed only when the header is durable, and opened by its final name: the handle says what it is.
+        # Renamed only when the header is durable, then opened by its final name, which errors will show.
         file = await self._filesystem.open(spare, direct=True)
         try:
             if await file.size() != self._settings.segment_bytes:

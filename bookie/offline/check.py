@@ -1,4 +1,4 @@
-"""Verifies everything a stopped bookie has on disk, and that the parts fit together. Changes nothing."""
+"""Verifies every file of a stopped bookie, and that the files agree with each other. Changes nothing."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ READ_BYTES = 1 << 20
 
 
 class Finding(NamedTuple):
-    """Something that is wrong. ``offset`` in bytes, None when the whole file is meant."""
+    """A problem found. ``offset`` in bytes, None when it concerns the whole file."""
 
     path: Path
     offset: int | None
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 
 class OfflineCheck:
-    """One pass over a bookie's directories. ``counts`` says what has been verified."""
+    """One pass over a bookie's directories. ``counts`` has the number of items verified, by kind."""
 
     def __init__(self, filesystem: FileSystem, layout: Layout) -> None:
         self._filesystem = filesystem
@@ -45,12 +45,12 @@ class OfflineCheck:
         self._logs = EntryLogs(filesystem, layout.entries)
         self.counts: Counter[str] = Counter()
         self._unreadable: set[int] = set()
-        """Entry logs of which it has been told that they cannot be read."""
+        """Entry logs already reported as unreadable."""
         self._hidden: Counter[int] = Counter()
-        """Entries that the index has in each log and that are not there."""
+        """Entries that the index places in each log and that are not there."""
 
     async def findings(self) -> AsyncIterator[Finding]:
-        """What is wrong, as it is found. Raises OSError for a directory that cannot be read."""
+        """Problems, as they are found. Raises OSError for a directory that cannot be read."""
         for role, directory in self._layout.directories.items():
             async for finding in self._check_cookie(role, directory):
                 yield finding
@@ -97,15 +97,15 @@ class OfflineCheck:
         try:
             cookie = decode_cookie(await read_file(self._filesystem, path))
         except FileNotFoundError:
-            yield Finding(path, None, "missing: the directory is not one of a bookie, or it was emptied")
+            yield Finding(path, None, "missing: this is not a bookie's directory, or it was emptied")
             return
         except OSError as error:
             yield Finding(path, None, f"cannot be read: {error.strerror}")
             return
         if cookie is None:
-            yield Finding(path, 0, "the cookie does not verify; see `octavo bookie reset-identity`")
+            yield Finding(path, 0, "the cookie is damaged; see `octavo bookie reset-identity`")
         elif role not in cookie.role.split("+"):
-            yield Finding(path, None, f"this is the directory for {cookie.role}, not for {role}")
+            yield Finding(path, None, f"this directory has the role {cookie.role}, not {role}")
         else:
             self.counts["cookies"] += 1
 
@@ -126,12 +126,12 @@ class OfflineCheck:
         try:
             actual = await file.size()
             if actual < size:
-                yield Finding(path, actual, f"the entry log ends here, {size - actual} bytes early")
+                yield Finding(path, actual, f"the entry log ends here, {size - actual} bytes too early")
             if await file.read(0, HEADER_BYTES) != encode_header(log_id):
                 yield Finding(path, 0, "the header does not verify")
             async for found in walk_log(file.read, stop=min(size, actual)):
                 if isinstance(found, DamagedStretch):
-                    yield Finding(path, found.offset, f"{found.size} bytes are no intact entry")
+                    yield Finding(path, found.offset, f"{found.size} bytes contain no intact entry")
                 else:
                     self.counts["entries"] += 1
             self.counts["entry logs"] += 1
@@ -141,7 +141,7 @@ class OfflineCheck:
     async def _check_totals(self, log_id: int, path: Path) -> AsyncIterator[Finding]:
         if await self._filesystem.exists(path):
             if decode_totals(log_id, await read_file(self._filesystem, path)) is None:
-                yield Finding(path, 0, "the totals do not verify; they are made again when they are needed")
+                yield Finding(path, 0, "the totals are damaged; the bookie computes them again when it needs them")
             else:
                 self.counts["totals"] += 1
 
@@ -164,7 +164,7 @@ class OfflineCheck:
                 except OSError as error:
                     damaged = True
                     yield Finding(path, None, f"cannot be read: {error.strerror}")
-            if not damaged:  # what is readable of a damaged index may be older than what is not
+            if not damaged:  # the readable parts of a damaged index may be older than the unreadable ones
                 async for finding in self._check_runs(parts, dict(manifest.logs)):
                     yield finding
         finally:
@@ -180,15 +180,15 @@ class OfflineCheck:
                 async for finding in self._check_run(ledger_id, run, lengths):
                     yield finding
         for log_id, entries in sorted(self._hidden.items()):
-            yield Finding(self._logs.path(log_id), None, f"{entries} entries that the index has there are missing")
+            yield Finding(self._logs.path(log_id), None, f"{entries} entries that the index places here are missing")
 
     async def _check_run(self, ledger_id: int, run: Run, lengths: dict[int, int]) -> AsyncIterator[Finding]:
-        """The entries of a run are where the index says, and are those it means."""
+        """Check that the entries of a run are where the index says."""
         assert isinstance(run.place, int)
         path = self._logs.path(run.place)
         offset, size = span(run, 0, len(run.ids))
         if offset + size > lengths.get(run.place, 0):
-            yield Finding(path, offset, f"the index points behind the end, for ledger {ledger_id} from {run.first} on")
+            yield Finding(path, offset, f"the index points past the end, for ledger {ledger_id} from {run.first} on")
             return
         if run.place in self._unreadable:
             self._hidden[run.place] += len(run.ids)
@@ -206,13 +206,13 @@ class OfflineCheck:
                 yield Finding(path, offset, f"cannot be read: {error.strerror}")
                 return
             for entry_id, sealed in zip(run.ids[start:stop], slice_entries(data, 0, sizes[start:stop]), strict=True):
-                if is_intact(sealed):  # rot has been told already
+                if is_intact(sealed):  # damage has been reported already
                     header = header_of(sealed)
                     if (header.ledger_id, header.entry_id) != (ledger_id, entry_id):
                         yield Finding(
                             path,
                             offset,
-                            f"ledger {header.ledger_id} entry {header.entry_id} stands where the index has ledger "
+                            f"ledger {header.ledger_id} entry {header.entry_id} is where the index has ledger "
                             f"{ledger_id} entry {entry_id}",
                         )
                     self.counts["indexed entries"] += 1

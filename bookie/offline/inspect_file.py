@@ -1,4 +1,4 @@
-"""Any one file of a bookie as lines of text, for people. Changes nothing; damage is shown where it stands."""
+"""Shows any file of a bookie as lines of text. Changes nothing; damage is shown in its place."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,7 +32,7 @@ _RANGES_SHOWN = 8
 
 
 async def inspect_file(filesystem: FileSystem, path: Path) -> AsyncIterator[str]:
-    """The file line by line. Raises :class:`InvalidArgumentError` for one that is none of a bookie's, OSError."""
+    """The file, line by line. Raises :class:`InvalidArgumentError` for a file that is not a bookie's, OSError."""
     if segment_number(path.name) is not None:
         async for line in _journal_segment(filesystem, path):
             yield line
@@ -57,13 +57,13 @@ def _small_file(path: Path, magic: bytes, content: bytes) -> list[str]:
     if magic == TOTALS_MAGIC:
         totals = decode_totals(int(path.stem, 16), content)
         if totals is None:
-            return ["totals that do not verify"]
+            return ["damaged totals"]
         return ["totals of an entry log", *(f"ledger {ledger_id}: {size} bytes" for ledger_id, size in totals.items())]
     if magic.startswith(b'{"format'):
         cookie = decode_cookie(content)
-        return ["a cookie that does not verify" if cookie is None else str(cookie)]
+        return ["damaged cookie" if cookie is None else str(cookie)]
     raise InvalidArgumentError(
-        f"{path} is no file of a bookie that can be shown: give a journal segment, an entry log, its totals, an "
+        f"{path} is not a bookie's file that can be shown: name a journal segment, an entry log, its totals, an "
         "index part, a manifest or a cookie"
     )
 
@@ -72,13 +72,13 @@ def _manifest(content: bytes) -> list[str]:
     try:
         manifest = decode_manifest(content)
     except ValueError as error:
-        return [f"a manifest that does not verify: {error}"]
+        return [f"damaged manifest: {error}"]
     mark = "none" if manifest.mark is None else f"segment {manifest.mark[0]}, offset {manifest.mark[1]}"
     lines = [
         "manifest", f"mark: {mark}", f"next part: {manifest.next_part_id}", f"next log: {manifest.next_log_id}",
         f"parts, oldest first: {' '.join(f'{part_id}' for part_id in manifest.part_ids) or 'none'}",
     ]  # fmt: skip
-    lines += [f"log {log_id}: {size} bytes count" for log_id, size in manifest.logs]
+    lines += [f"log {log_id}: {size} bytes in use" for log_id, size in manifest.logs]
     if manifest.doubt_stop == EVERY_LEDGER:
         lines.append("in doubt: every ledger that exists at the next start")
     elif manifest.doubt_stop is not None:
@@ -99,7 +99,7 @@ async def _entry_log(filesystem: FileSystem, path: Path) -> AsyncIterator[str]:
 
 def _log_line(found: IntactEntry | DamagedStretch) -> str:
     if isinstance(found, DamagedStretch):
-        return f"{found.offset}: {found.size} bytes that are no intact entry"
+        return f"{found.offset}: {found.size} bytes without an intact entry"
     header = header_of(found.sealed)
     lac = "none" if header.last_add_confirmed is None else header.last_add_confirmed
     return (
@@ -113,7 +113,7 @@ async def _index_part(filesystem: FileSystem, path: Path) -> AsyncIterator[str]:
     try:
         part = await Part.open(filesystem, path, part_id)
     except IndexDamagedError as error:
-        yield f"an index part that does not verify, offset {error.offset}: {error.what}"
+        yield f"damaged index part, offset {error.offset}: {error.what}"
         return
     try:
         yield f"index part {part_id}, {part.size} bytes"
@@ -158,12 +158,12 @@ async def _journal_segment(filesystem: FileSystem, path: Path) -> AsyncIterator[
     try:
         header = decode_header(await file.read(0, DATA_START), number)
         if header is None:
-            yield f"journal segment {number} with a header that does not verify"
+            yield f"journal segment {number} with a damaged header"
             return
         cut = "none" if header.cut is None else f"segment {header.cut.segment}, offset {header.cut.offset}"
         yield (
             f"journal segment {number} of incarnation {header.incarnation}, {header.segment_bytes} bytes, seed "
-            f"{header.seed:08x}; the log before its incarnation was cut at: {cut}"
+            f"{header.seed:08x}; the log before its incarnation ends at: {cut}"
         )
         scan = JournalScan(path.parent, {number: await file.size()}, None).run()
         answer: bytes | None = None

@@ -1,4 +1,4 @@
-"""A stopped bookie's directories, for the tools that look into them or mend them."""
+"""The directories of a stopped bookie, for the tools that inspect and repair them."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -16,12 +16,12 @@ from octavo.bookie.storage.manifest_keeper import journal_goes_back_to, refuse_o
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything of one bookie is."""
+    """Paths of one bookie's directories."""
 
     data: Path
     journal: Path
     entry_homes: tuple[Path, ...]
-    """Directories with a folder ``entries``; ``data`` is the first."""
+    """Directories that contain a folder ``entries``; ``data`` is the first."""
 
     @classmethod
     def of(cls, data: Path, journal: Path | None = None, entry_dirs: tuple[Path, ...] = ()) -> "Layout":
@@ -29,7 +29,7 @@ class Layout:
 
     @property
     def directories(self) -> dict[str, Path]:
-        """Every directory by its role, as the bookie itself names them."""
+        """Every directory by its role, named as the bookie names them."""
         further = {f"entries-{number}": path for number, path in enumerate(self.entry_homes[1:], 1)}
         return {"data": self.data, "journal": self.journal, **further}
 
@@ -44,12 +44,12 @@ class Layout:
 
 @asynccontextmanager
 async def locked(filesystem: FileSystem, layout: Layout) -> AsyncIterator[None]:
-    """Keep a bookie from starting on the directories. Raises :class:`BookieStartError` when one runs there or when
-    one is missing."""
+    """Lock the directories, so that no bookie starts on them. Raises :class:`BookieStartError` when a bookie runs there
+    or a directory is missing."""
     paths = list(dict.fromkeys(layout.directories.values()))
-    for path in paths:  # before anything is made in what may be the wrong place
+    for path in paths:  # before a lock file is created in what may be the wrong directory
         if not await filesystem.exists(path):
-            raise BookieStartError(f"{path} does not exist: give the bookie's own directories")
+            raise BookieStartError(f"{path} does not exist: name the bookie's own directories")
     with contextlib.ExitStack() as locks:
         for path in paths:
             try:
@@ -62,7 +62,8 @@ async def locked(filesystem: FileSystem, layout: Layout) -> AsyncIterator[None]:
 
 
 async def refuse_if_old(filesystem: FileSystem, layout: Layout, manifest: Manifest) -> None:
-    """Raises :class:`IndexDamagedError` for a manifest put back from a copy where the bookie itself would, OSError."""
+    """Refuse a manifest that was restored from a copy, as the bookie does. Raises :class:`IndexDamagedError` then, and
+    OSError."""
     names = await filesystem.list_directory(layout.journal)
     segments = [number for name in names if (number := segment_number(name)) is not None]
     if not journal_goes_back_to(manifest, segments):
@@ -72,7 +73,7 @@ async def refuse_if_old(filesystem: FileSystem, layout: Layout, manifest: Manife
 async def scan_journal(
     filesystem: FileSystem, directory: Path, start: JournalPosition | None
 ) -> AsyncIterator[Record | JournalCorruption]:
-    """The records of a journal from a position on, in order, and the damage. Changes nothing. Raises OSError."""
+    """The records of a journal from a position on, in order, and its damage. Changes nothing. Raises OSError."""
     numbers = sorted(
         number for name in await filesystem.list_directory(directory) if (number := segment_number(name)) is not None
     )

@@ -1,8 +1,8 @@
-"""Builds the index of a stopped bookie again from its entry logs, which describe themselves.
+"""Rebuilds the index of a stopped bookie from its entry logs, which are self-describing.
 
-What the index alone knows is who is fenced, which keys are pinned and what is deleted. That is taken from every ledger
-state that can still be read. Wherever something may have been lost (a ledger state, the manifest, an entry, a log) the
-bookie comes back *in doubt* (rule B4), for every ledger that exists then.
+Only the index records which ledgers are fenced or deleted, and the ledger keys. The rebuild takes these from every
+ledger state that can still be read. If anything may have been lost (a ledger state, the manifest, an entry, a log), the
+bookie starts *in doubt* (rule B4) for every ledger that exists then.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
 from octavo.protocol.entries import header_of
 
 RUN_ENTRIES = 1024
-"""Entries gathered before they are put into a run map."""
+"""Entries collected before they are put into a run map."""
 
 
 class Rebuilt(NamedTuple):
-    """What a rebuild did, and why the bookie is in doubt afterwards; no reason: it is not."""
+    """The result of a rebuild, and the reasons why the bookie is in doubt afterwards; without a reason, it is not."""
 
     entries: int
     ledgers: int
@@ -37,7 +37,7 @@ class Rebuilt(NamedTuple):
 
 
 class IndexRebuild:
-    """One rebuild. Raises OSError; until its last step nothing on disk has changed for a bookie."""
+    """One rebuild. Raises OSError. Until its last step, replacing the manifest, a bookie sees no change on disk."""
 
     def __init__(self, filesystem: FileSystem, layout: Layout) -> None:
         self._filesystem = filesystem
@@ -49,7 +49,7 @@ class IndexRebuild:
         self._entries = 0
 
     async def run(self) -> Rebuilt:
-        """Do it."""
+        """Perform the rebuild."""
         try:
             for folder in (*self._layout.entries, self._layout.index):
                 await self._filesystem.make_directory(folder)
@@ -82,7 +82,7 @@ class IndexRebuild:
         return manifest
 
     async def _read_states(self, manifest: Manifest | None) -> int:
-        """Every ledger state that verifies, newer over older; the highest number of a part seen."""
+        """Read every intact ledger state, newer over older. Returns the highest part number found."""
         present = []
         for name in await self._filesystem.list_directory(self._layout.index):
             stem, _, suffix = name.partition(".")
@@ -109,7 +109,7 @@ class IndexRebuild:
         return max(present, default=0)
 
     async def _read_log(self, log_id: int, manifest: Manifest | None) -> int | None:
-        """Index the log; how many bytes of it count from now on, None when it is not there or not of the bookie."""
+        """Index the log. Returns the bytes of it that are in use, None when it is missing or not the bookie's."""
         path = self._logs.path(log_id)
         known = dict(manifest.logs) if manifest is not None else None
         if known is not None and log_id not in known:
@@ -123,27 +123,27 @@ class IndexRebuild:
             actual = await file.size()
             stop = min(known[log_id], actual) if known is not None else actual
             if known is not None and actual < known[log_id]:
-                self._lost.append(f"{path}: it ends {known[log_id] - actual} bytes early")
-            gathered = _Gathered(log_id, self._runs)
+                self._lost.append(f"{path}: it ends {known[log_id] - actual} bytes too early")
+            builder = _RunBuilder(log_id, self._runs)
             end = HEADER_BYTES
             async for found in walk_log(file.read, stop=stop):
                 if isinstance(found, DamagedStretch):
-                    self._lost.append(f"{path}, offset {found.offset}: {found.size} bytes are no intact entry")
+                    self._lost.append(f"{path}, offset {found.offset}: {found.size} bytes contain no intact entry")
                 else:
-                    self._note_entry(found, gathered)
+                    self._add_entry(found, builder)
                     end = found.offset + len(found.sealed)
-            gathered.flush()
+            builder.flush()
             return stop if known is not None else end
         finally:
             await file.close()
 
-    def _note_entry(self, found: IntactEntry, gathered: "_Gathered") -> None:
+    def _add_entry(self, found: IntactEntry, builder: "_RunBuilder") -> None:
         header = header_of(found.sealed)
         state = self._states.get(header.ledger_id)
         if state is None:
             state = self._states[header.ledger_id] = LedgerState(header.ledger_id)
         if not state.deleted:
-            gathered.add(header.ledger_id, header.entry_id, len(found.sealed), found.offset)
+            builder.add(header.ledger_id, header.entry_id, len(found.sealed), found.offset)
             state.highest_plus_one = max(state.highest_plus_one, header.entry_id + 1)
             state.lac_plus_one = max(state.lac_plus_one, header.last_add_confirmed_plus_one)
             self._entries += 1
@@ -173,8 +173,8 @@ class IndexRebuild:
         await replace_file(self._filesystem, self._layout.data / MANIFEST_NAME, encode_manifest(manifest))
 
 
-class _Gathered:
-    """Entries that stand back to back in one log, on their way into run maps."""
+class _RunBuilder:
+    """Collects entries that are adjacent in one log, for the run maps."""
 
     def __init__(self, log_id: int, runs: dict[int, RunMap]) -> None:
         self._log_id = log_id
@@ -194,7 +194,7 @@ class _Gathered:
         self._end = offset + size
 
     def flush(self) -> None:
-        """Put what has been gathered into its ledger's run map, over what older logs had."""
+        """Put the collected entries into their ledger's run map; they replace those of older logs."""
         if self._ids:
             run = make_run(self._ids, self._sizes, self._log_id, self._offset)
             self._runs.setdefault(self._ledger_id, RunMap()).put(run)

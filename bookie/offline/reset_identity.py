@@ -1,8 +1,8 @@
-"""Lets a bookie whose disks were wiped, restored or exchanged come back under its old id, as one in doubt.
+"""Lets a bookie whose disks were wiped, restored or exchanged start under its old id, in doubt.
 
-The start refuses such disks, rightly: what is not on them may have been acknowledged. Doubt makes them harmless: the
-bookie answers nothing with "absent", takes no ordinary adds to ledgers that exist, and fences (rule B4). Until its
-ledgers have been copied back from their other bookies, it is worth what it still has.
+A start refuses such disks, because acknowledged entries may be missing from them. Doubt makes them safe to use: the
+bookie never reports an entry as absent, refuses ordinary adds to existing ledgers, and accepts fences (rule B4). It
+serves the entries it still has; the others must be copied back from the ledgers' other bookies.
 """
 
 import random
@@ -17,8 +17,8 @@ from octavo.bookie.identity.cookie import (
     decode_cookie,
     write_directory_cookie,
 )
+from octavo.bookie.identity.duplicate_start import find_running_original
 from octavo.bookie.identity.errors import BookieStartError, DataWrongError
-from octavo.bookie.identity.other_self import serving_elsewhere
 from octavo.bookie.offline.layout import Layout
 from octavo.bookie.storage.manifest import EMPTY, EVERY_LEDGER, decode_manifest, encode_manifest
 from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
@@ -28,32 +28,32 @@ from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import BookieId
 
 BOOKIE_NAMES = IGNORED_NAMES | {"entries", "index", "journal", "reserve", MANIFEST_NAME, MANIFEST_NAME + ".tmp"}
-"""What a bookie may have in its directories, besides journal segments."""
+"""Names of a bookie's files and folders, besides journal segments."""
 
 
 class Reset(NamedTuple):
-    """Who the directories are now."""
+    """The new identity of the directories."""
 
     bookie_id: BookieId
     generation: int
 
 
-class Whose(NamedTuple):
-    """Whose directories these may become."""
+class Owner(NamedTuple):
+    """The bookie to which the directories may be assigned."""
 
     bookie_id: BookieId
     cluster_id: str
     generation: int
-    """The highest that is known of, here or in the metadata."""
+    """The highest one found, in the directories or in the metadata."""
     known: Versioned[Cookie] | None
 
 
-async def whose(filesystem: FileSystem, layout: Layout, store: MetadataStore, bookie_id: str | None) -> Whose:
-    """Look whether the directories may be given to that bookie, or without ``bookie_id`` to the one that their cookies
-    name. Changes and makes nothing.
+async def find_owner(filesystem: FileSystem, layout: Layout, store: MetadataStore, bookie_id: str | None) -> Owner:
+    """Check that the directories may be assigned to that bookie, or without ``bookie_id`` to the one that their cookies
+    name. Changes and creates nothing.
 
-    Raises :class:`InvalidArgumentError` when the id is not given, is unknown, or is another than the cookies',
-    :class:`DataWrongError` for directories of something else, :class:`BookieStartError` while the bookie serves,
+    Raises :class:`InvalidArgumentError` when the id is missing, unknown, or differs from the cookies' id,
+    :class:`DataWrongError` for directories that are not a bookie's, :class:`BookieStartError` while the bookie runs,
     OSError.
     """
     cluster_id = await store.cluster_id()
@@ -66,16 +66,16 @@ async def whose(filesystem: FileSystem, layout: Layout, store: MetadataStore, bo
             generation = max(generation, cookie.generation)
             if cookie.cluster_id != cluster_id:
                 raise InvalidArgumentError(
-                    f"{path} belongs to cluster {cookie.cluster_id}, the metadata are of {cluster_id}: "
+                    f"{path} belongs to cluster {cookie.cluster_id}, the metadata to {cluster_id}: "
                     "check the metadata URI"
                 )
     wanted = _choose(claimed, bookie_id)
     known = await store.read_cookie(wanted)
     if known is None and wanted not in claimed:
-        raise InvalidArgumentError(f"the cluster knows no bookie {wanted}; `octavo bookies` lists them")
-    if address := await serving_elsewhere(store, wanted, cluster_id, ""):
-        raise BookieStartError(f"bookie {wanted} serves, at {address}: stop it first if it is to move here")
-    return Whose(wanted, cluster_id, max(generation, known.value.generation if known is not None else 0), known)
+        raise InvalidArgumentError(f"the cluster has no bookie {wanted}; `octavo bookies` lists its bookies")
+    if address := await find_running_original(store, wanted, cluster_id, ""):
+        raise BookieStartError(f"bookie {wanted} is running at {address}: stop it first if it is to move here")
+    return Owner(wanted, cluster_id, max(generation, known.value.generation if known is not None else 0), known)
 
 
 async def _cookie_in(filesystem: FileSystem, layout: Layout, path: Path) -> DirectoryCookie | None:
@@ -92,7 +92,7 @@ async def _cookie_in(filesystem: FileSystem, layout: Layout, path: Path) -> Dire
     for name in sorted(names):
         if name not in BOOKIE_NAMES | nested and not name.endswith(".segment"):
             raise DataWrongError(
-                f"{path} has no cookie, and {name} in it is nothing of a bookie's: give the bookie's own directory, or "
+                f"{path} has no cookie, and {name} in it is not a bookie's file: name the bookie's own directory, or "
                 "an empty one"
             )
     return None
@@ -101,12 +101,13 @@ async def _cookie_in(filesystem: FileSystem, layout: Layout, path: Path) -> Dire
 async def reset_identity(
     filesystem: FileSystem, layout: Layout, store: MetadataStore, *, bookie_id: str | None, rng: random.Random
 ) -> Reset:
-    """Put the bookie in doubt, durably, and only then give its directories cookies that the next start accepts.
+    """Put the bookie in doubt, durably, and only then write cookies that its next start accepts.
 
-    ``bookie_id`` is needed when no cookie is left that tells it. Raises as :func:`whose` does, and
-    :class:`DataWrongError` for a manifest that must be rebuilt first.
+    Without this order, an interruption in between would let the bookie start without doubt. ``bookie_id`` is required
+    when no cookie names it. Raises the errors of :func:`find_owner`, and :class:`DataWrongError` for a manifest that
+    must be rebuilt first.
     """
-    wanted, cluster_id, generation, known = await whose(filesystem, layout, store, bookie_id)
+    wanted, cluster_id, generation, known = await find_owner(filesystem, layout, store, bookie_id)
     await _put_in_doubt(filesystem, layout)
     generation += 1
     token = f"{rng.getrandbits(64):016x}"
@@ -134,7 +135,9 @@ def _choose(claimed: set[BookieId], given: str | None) -> BookieId:
         return BookieId(given)
     if len(claimed) != 1:
         names = f"the cookies name {', '.join(sorted(claimed))}" if claimed else "no cookie is left"
-        raise InvalidArgumentError(f"{names}: say with --bookie-id which bookie this is; `octavo bookies` lists them")
+        raise InvalidArgumentError(
+            f"{names}: name the bookie with --bookie-id; `octavo bookies` lists the cluster's bookies"
+        )
     return claimed.pop()
 
 

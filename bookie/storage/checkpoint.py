@@ -25,7 +25,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from octavo.bookie.disk.full import DiskFullWaits
+from octavo.bookie.disk.full_disk import FullDiskRetry
 from octavo.bookie.index.index import Index
 from octavo.bookie.index.part import Part, PartWriter
 from octavo.bookie.index.runs import Run, RunMap, coalesce, run_bytes, span
@@ -62,7 +62,7 @@ class Checkpointer:
         *,
         keeper: ManifestKeeper,
         stream: LogStream,
-        waits: DiskFullWaits,
+        waits: FullDiskRetry,
         cache: WriteCache,
         index: Index,
         journal: Journal,
@@ -140,7 +140,7 @@ class Checkpointer:
             start, length = span(run, 0, len(run.ids))
             buffers.append(run.place if length == len(run.place) else run.place[start : start + length])
             totals[ledger_id] = totals.get(ledger_id, 0) + length
-        log_id, offset = await self._waits.until_it_fits(
+        log_id, offset = await self._waits.retry_while_full(
             self._stream.directory, lambda: self._stream.append(buffers, totals)
         )
         placed: dict[int, list[Run]] = {}
@@ -179,11 +179,11 @@ class Checkpointer:
             for writer in writers:
                 await writer.sync()
             await frozen.barrier
-            part = await self._waits.until_it_fits(self._index.directory, lambda: self._write_part(frozen.states))
+            part = await self._waits.retry_while_full(self._index.directory, lambda: self._write_part(frozen.states))
             await self._keeper.commit_checkpoint((frozen.mark.segment, frozen.mark.offset), part, sizes)
             self.committing, self.committing_states = {}, {}
             await self._journal.trim(frozen.mark)
-            self._waits.made_room()
+            self._waits.space_freed()
             await self._stream.finish([writer for writer in writers if writer.size == sizes[writer.log_id]])
             self.checkpoints += 1
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import structlog
 from octavo.bookie.disk.filesystem import is_disk_full
-from octavo.bookie.disk.full import DiskFullWaits
+from octavo.bookie.disk.full_disk import FullDiskRetry
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.entrylog.format import HEADER_BYTES
 from octavo.bookie.entrylog.logs import EntryLogs
@@ -84,7 +84,7 @@ class Compactor:
         keeper: ManifestKeeper,
         reader: EntryReader,
         *,
-        waits: DiskFullWaits,
+        waits: FullDiskRetry,
         stream: LogStream,
         upkeep: asyncio.Lock,
         is_gone: Callable[[int], bool],
@@ -255,7 +255,7 @@ class Compactor:
             await self._logs.remove(share.log_id)
             self.logs_removed += 1
             self.bytes_removed += share.bytes + HEADER_BYTES
-        self._waits.made_room()
+        self._waits.space_freed()
 
 
 def _pieces(run: Run) -> Iterator[Run]:

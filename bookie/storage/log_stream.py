@@ -69,7 +69,7 @@ class LogStream:
         try:
             await writer.append(buffers, size)
         except OSError:
-            self._logs.note_trouble(writer.log_id)
+            self._logs.note_full(writer.log_id)
             self.roll()
             if not writer.totals:
                 # Nothing is in it, and each attempt on a full disk would leave another.

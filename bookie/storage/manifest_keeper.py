@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from octavo.bookie.disk.filesystem import FileSystem, read_file, replace_file
-from octavo.bookie.disk.full import DiskFullWaits
+from octavo.bookie.disk.full_disk import FullDiskRetry
 from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.index.index import Index
 from octavo.bookie.index.part import Part
@@ -22,7 +22,7 @@ class ManifestKeeper:
     """Holds the manifest in force, and hands out ids for new parts and logs."""
 
     def __init__(
-        self, filesystem: FileSystem, directory: Path, manifest: Manifest, index: Index, waits: DiskFullWaits
+        self, filesystem: FileSystem, directory: Path, manifest: Manifest, index: Index, waits: FullDiskRetry
     ) -> None:
         self._filesystem = filesystem
         self._path = directory / MANIFEST_NAME
@@ -90,7 +90,7 @@ class ManifestKeeper:
         logs = tuple(sorted(log_sizes.items()))
         manifest = Manifest(mark, self._next_part_id, self._next_log_id, part_ids, logs, self.doubt_stop)
         content = encode_manifest(manifest)
-        await self._waits.until_it_fits(self._path, lambda: replace_file(self._filesystem, self._path, content))
+        await self._waits.retry_while_full(self._path, lambda: replace_file(self._filesystem, self._path, content))
         self._manifest = manifest
         self.log_sizes = dict(log_sizes)
 

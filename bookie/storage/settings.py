@@ -22,6 +22,8 @@ class StorageSettings:
     """Changed ledgers after which a checkpoint is taken: bounds the states held as objects."""
     index_cache_bytes: int = 32 * 1024 * 1024
     ledgers_hot_max: int = 65_536
+    full_disk_retry_seconds: float = 1.0
+    """Time between two attempts of a write that found the disk full."""
     journal_segment_bytes: int = 64 * 1024 * 1024
     journal: JournalSettings | None = field(default=None)
     """All settings of the journal; None: the defaults with ``journal_segment_bytes``."""

@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 
 import structlog
 from octavo.bookie.disk.filesystem import DiskSpace, FileSystem, is_disk_full
-from octavo.bookie.disk.full import DiskFullWaits
+from octavo.bookie.disk.full_disk import FullDiskRetry
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.entrylog.logs import EntryLogs
 from octavo.bookie.index.index import Index
@@ -83,7 +83,7 @@ class Storage:
         self._cache = WriteCache(settings.cache_bytes_max)
         self._entry_homes = (directory, *entry_directories)
         self._logs = EntryLogs(filesystem, [folder / "entries" for folder in self._entry_homes])
-        self._waits = DiskFullWaits(self._met_full_disk)
+        self._waits = FullDiskRetry(self._met_full_disk, settings.full_disk_retry_seconds)
         self._journal: Journal
         self._keeper: ManifestKeeper
         self._checkpointer: Checkpointer
@@ -443,7 +443,7 @@ class Storage:
             compaction_bytes_freed=self._compactor.bytes_removed,
             scrub_rounds=self._scrubber.rounds,
             bytes_scrubbed=self._scrubber.bytes_scrubbed,
-            disk_full_met=self._waits.met,
+            disk_full_met=self._waits.times_full,
         )
 
     async def disk_space(self) -> DiskSpace:
@@ -456,7 +456,7 @@ class Storage:
         self.disk_full.clear()
         places = self._full_places | self._waits.waiting_at
         self._full_places.clear()
-        found = {self._journal.directory} if self._journal.starved else set()
+        found = {self._journal.directory} if self._journal.out_of_space else set()
         for place in places:  # entry logs wait only when no directory of theirs has room
             found.update(self._entry_homes if place in self._logs.directories else [self._directory])
         return frozenset(found)
@@ -465,12 +465,12 @@ class Storage:
         """Begin no entry log on these disks while there is another."""
         self._logs.full = {folder / "entries" for folder in self._entry_homes if folder in short}
         if not short:
-            self._waits.made_room()
+            self._waits.space_freed()
 
     async def release_spares(self) -> None:
         """Give back what the journal keeps ready for later. Never raises OSError."""
         await self._journal.release_spares()
-        self._waits.made_room()
+        self._waits.space_freed()
 
     # --- background -------------------------------------------------------------------------------------------
 
@@ -565,7 +565,7 @@ class Storage:
         if self._closing:
             return
         self._closing = True
-        self._waits.give_up()
+        self._waits.stop_retrying()
         for waiter in self._ledgers.all_waiters():
             waiter.cancel()
         for event in (self._flush_wanted, self._checkpoint_wanted, self._merge_wanted, self._room_made):

@@ -250,7 +250,7 @@ class EntryWriter:
             self._pin(ledger, ledger_key)
         if not apply_explicit_lac(ledger, sealed, lac):
             return
-        self._journal.append_along(RecordKind.EXPLICIT_LAC, encode_ledger_record(ledger_id, sealed))
+        self._journal.append_deferred(RecordKind.EXPLICIT_LAC, encode_ledger_record(ledger_id, sealed))
         self._changed(ledger)
         wake_waiters(ledger)
 

@@ -143,7 +143,7 @@ async def reset_identity(
     async with await open_metadata_store(session.metadata_uri) as store:
         # Nothing is made in a folder that is the wrong one.
         async with _files(directory, journal_dir, entry_dir) as (filesystem, layout):
-            await identity_reset.whose(filesystem, layout, store, bookie_id)
+            await identity_reset.find_owner(filesystem, layout, store, bookie_id)
             for path in layout.directories.values():
                 await filesystem.make_directory(path)
         async with _stopped(directory, journal_dir, entry_dir) as (filesystem, layout):

@@ -306,8 +306,8 @@ async def test_check_says_once_that_a_log_is_gone_or_short_and_how_many_entries_
     filesystem.set_content(other, filesystem.content(other)[:100])
     found, _ = await findings(filesystem)
     assert [line.partition(":")[0] for line in found if str(one) in line] == [str(one)] * 2
-    assert any(str(one) in line and "entries that the index has there are missing" in line for line in found)
-    assert any(str(other) in line and "entries that the index has there are missing" in line for line in found)
+    assert any(str(one) in line and "entries that the index places here are missing" in line for line in found)
+    assert any(str(other) in line and "entries that the index places here are missing" in line for line in found)
     assert len([line for line in found if str(other) in line]) <= 3
 
 
@@ -444,5 +444,5 @@ async def test_inspect_shows_damage_where_it_stands() -> None:
     path = next(path for path in filesystem.files() if path.suffix == ".log")
     filesystem.damage(path, 32 + 60)
     lines = [line async for line in inspect_file(filesystem, path)]
-    assert lines[1] == f"32: {len(SCRIPTS[0].entry(0))} bytes that are no intact entry"
+    assert lines[1] == f"32: {len(SCRIPTS[0].entry(0))} bytes without an intact entry"
     assert "entry 1," in lines[2]

@@ -18,16 +18,14 @@ SIZE = 4 * BUFFER_BYTES // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES
 
 
 @pytest.fixture(params=["kernel", "thread"])
-def by_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the kernel is asked to write by itself."""
-    if request.param == "thread":
-        monkeypatch.setattr(AsyncWrites, "open", classmethod(lambda _cls: None))
+def by_kernel(request: pytest.FixtureRequest) -> bool:
+    """Whether the kernel performs the writes asynchronously."""
     return bool(request.param == "kernel")
 
 
 @asynccontextmanager
-async def direct_file(path: Path, *, size: int = SIZE) -> AsyncIterator[File]:
-    filesystem = RealFileSystem()
+async def direct_file(path: Path, *, size: int = SIZE, by_kernel: bool = True) -> AsyncIterator[File]:
+    filesystem = RealFileSystem(asynchronous_writes=by_kernel)
     file = await filesystem.open(path, create=True, dedicated_thread=True, direct=True)
     await file.allocate(size)
     try:
@@ -53,11 +51,10 @@ def pieces(chance: random.Random, size: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.usefixtures("by_kernel")
-async def test_forward_writes_of_any_size_leave_what_was_written(tmp_path: Path, seed: int) -> None:
+async def test_forward_writes_of_any_size_leave_what_was_written(tmp_path: Path, by_kernel: bool, seed: int) -> None:
     chance = random.Random(seed)
     path = tmp_path / "file"
-    async with direct_file(path) as file:
+    async with direct_file(path, by_kernel=by_kernel) as file:
         model = bytearray(await file.size())
         at = 0
         for _ in range(60):
@@ -76,27 +73,24 @@ async def test_forward_writes_of_any_size_leave_what_was_written(tmp_path: Path,
     assert not any(written[at : at + 2 * DIRECT_BLOCK_BYTES])
 
 
-@pytest.mark.usefixtures("by_kernel")
-async def test_what_does_not_fit_in_the_buffer_is_written_whole(tmp_path: Path) -> None:
+async def test_what_does_not_fit_in_the_buffer_is_written_whole(tmp_path: Path, by_kernel: bool) -> None:
     data = random.Random(1).randbytes(2 * BUFFER_BYTES + 777)
-    async with direct_file(tmp_path / "file") as file:
+    async with direct_file(tmp_path / "file", by_kernel=by_kernel) as file:
         await file.write_and_sync(0, [b"head"])
         await file.write_and_sync(4, [data])
         await file.write_and_sync(4 + len(data), [b"tail"])
         assert await file.read(0, 8 + len(data)) == b"head" + data + b"tail"
 
 
-@pytest.mark.usefixtures("by_kernel")
-async def test_many_small_buffers_are_written_in_order(tmp_path: Path) -> None:
+async def test_many_small_buffers_are_written_in_order(tmp_path: Path, by_kernel: bool) -> None:
     buffers = [bytes([number % 251]) * (number % 7) for number in range(3000)]
-    async with direct_file(tmp_path / "file") as file:
+    async with direct_file(tmp_path / "file", by_kernel=by_kernel) as file:
         await file.write_and_sync(0, buffers)
         assert await file.read(0, sum(map(len, buffers))) == b"".join(buffers)
 
 
-@pytest.mark.usefixtures("by_kernel")
-async def test_a_write_in_the_middle_keeps_what_stands_before_it_in_its_block(tmp_path: Path) -> None:
-    async with direct_file(tmp_path / "file") as file:
+async def test_a_write_in_the_middle_keeps_what_stands_before_it_in_its_block(tmp_path: Path, by_kernel: bool) -> None:
+    async with direct_file(tmp_path / "file", by_kernel=by_kernel) as file:
         await file.write_and_sync(0, [b"a" * 100])
         await file.write_and_sync(8192, [b"b" * 100])
         await file.write_and_sync(100, [b"c" * 100])
@@ -104,17 +98,15 @@ async def test_a_write_in_the_middle_keeps_what_stands_before_it_in_its_block(tm
         assert await file.read(8192, 100) == b"b" * 100
 
 
-@pytest.mark.usefixtures("by_kernel")
-async def test_overlapping_calls_all_take_effect(tmp_path: Path) -> None:
-    async with direct_file(tmp_path / "file") as file:
+async def test_overlapping_calls_all_take_effect(tmp_path: Path, by_kernel: bool) -> None:
+    async with direct_file(tmp_path / "file", by_kernel=by_kernel) as file:
         writes = [file.write_and_sync(number * 1000, [bytes([number]) * 1000]) for number in range(20)]
         await asyncio.gather(*writes)
         assert await file.read(0, 20_000) == b"".join(bytes([number]) * 1000 for number in range(20))
 
 
-@pytest.mark.usefixtures("by_kernel")
-async def test_a_cancelled_waiter_withdraws_nothing(tmp_path: Path) -> None:
-    async with direct_file(tmp_path / "file") as file:
+async def test_a_cancelled_waiter_withdraws_nothing(tmp_path: Path, by_kernel: bool) -> None:
+    async with direct_file(tmp_path / "file", by_kernel=by_kernel) as file:
         abandoned = asyncio.ensure_future(file.write_and_sync(0, [b"a" * 1000]))
         await asyncio.sleep(0)
         abandoned.cancel()

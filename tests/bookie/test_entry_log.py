@@ -23,14 +23,16 @@ async def write_log(filesystem: MemoryFileSystem, entries: list[bytes]) -> Entry
 
 async def test_read_that_opens_its_log_while_all_are_closed_leaves_no_file_open() -> None:
     filesystem = MemoryFileSystem()
-    await write_log(filesystem, LedgerScript(1).entries(range(3)))
+    writer = await write_log(filesystem, LedgerScript(1).entries(range(3)))
     logs = EntryLogs(filesystem, [DIRECTORY])
     reading = asyncio.ensure_future(logs.read(5, 0, 10))
     await asyncio.sleep(0)
     await logs.close()
     with pytest.raises(OSError, match="closed"):
         await reading
-    assert not logs._open
+    assert filesystem.open_files == {DIRECTORY / "0000000000000005.log": 2}, "the writer's handles"
+    await writer.close()
+    assert not filesystem.open_files
 
 
 async def test_log_whose_totals_cannot_be_written_is_closed_all_the_same() -> None:
@@ -39,8 +41,7 @@ async def test_log_whose_totals_cannot_be_written_is_closed_all_the_same() -> No
     filesystem.fault = lambda operation, path: OSError(5, "worn out") if path.suffix == ".tmp" else None
     with pytest.raises(OSError, match="worn out"):
         await writer.finish()
-    assert writer._file._closed  # type: ignore[attr-defined]
-    assert writer._sync_file._closed  # type: ignore[attr-defined]
+    assert not filesystem.open_files
 
 
 async def test_log_is_walked_entry_by_entry_and_read_at_any_place() -> None:

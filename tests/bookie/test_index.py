@@ -112,7 +112,7 @@ async def test_damaged_block_hides_only_the_ids_it_could_name() -> None:
     parts = [await write_part(filesystem, 1, {7: older, 8: older}), await write_part(filesystem, 2, {7: newer})]
     index = Index(filesystem, DIRECTORY, parts, cache_bytes=1)
     whole = places(7, (await index.lookup(7, 0, 10**6)).runs)
-    blocks = parts[0]._run_blocks
+    blocks = parts[0].run_blocks
     assert len(blocks) > 5
     filesystem.damage(parts[0].path, blocks[1].offset + 5)
     lookup = await index.lookup(7, 0, 10**6)
@@ -132,7 +132,7 @@ async def test_damage_in_a_newer_part_hides_older_places_and_newer_finds_stay() 
     maps[2] = RunMap([make_run(range(40, 60), [50] * 20, 3, 32)])
     parts = [await write_part(filesystem, at + 1, {1: run_map}) for at, run_map in enumerate(maps)]
     index = Index(filesystem, DIRECTORY, parts, cache_bytes=1000)
-    filesystem.damage(parts[1].path, parts[1]._run_blocks[0].offset + 1)
+    filesystem.damage(parts[1].path, parts[1].run_blocks[0].offset + 1)
     lookup = await index.lookup(1, 0, 200)
     assert lookup.unknown == [(0, 39), (60, 99)]
     assert [(run.first, run.last, run.place) for run in lookup.runs] == [(40, 59, 3)]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from octavo.bookie.disk.filesystem import RealFileSystem
-from octavo.bookie.journal import segments as journal_segments
 from octavo.bookie.journal.format import DATA_START, decode_header, encode_record, segment_name
 from octavo.bookie.journal.journal import (
     Journal,
@@ -24,7 +23,11 @@ from support.faulty_filesystem import MemoryFile, MemoryFileSystem, run_until_cr
 
 DIRECTORY = Path("/bookie/journal")
 TINY = JournalSettings(
-    segment_bytes=2 * DATA_START, first_fill_bytes=2 * DATA_START, spare_segments_max=2, fill_pause_seconds=0
+    segment_bytes=2 * DATA_START,
+    first_fill_bytes=2 * DATA_START,
+    spare_segments_max=2,
+    fill_pause_seconds=0,
+    full_retry_seconds=0.001,
 )
 
 
@@ -380,16 +383,13 @@ def no_room(name: str, _path: Path) -> OSError | None:
 
 async def starvation(journal: Journal) -> None:
     for _ in range(10_000):
-        if journal.starved:
+        if journal.out_of_space:
             return
         await asyncio.sleep(0)
     raise AssertionError("the disk never fills")
 
 
-async def test_on_a_full_disk_a_journal_waits_for_its_next_segment_and_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(journal_segments, "FULL_RETRY_SECONDS", 0.001)
+async def test_on_a_full_disk_a_journal_waits_for_its_next_segment_and_loses_nothing() -> None:
     filesystem = MemoryFileSystem()
     failures: list[BaseException] = []
     journal, _ = await started(filesystem, on_failure=failures.append)
@@ -402,7 +402,7 @@ async def test_on_a_full_disk_a_journal_waits_for_its_next_segment_and_loses_not
     assert not filling.done()
     filesystem.fault = None
     written += await filling
-    assert not journal.starved
+    assert not journal.out_of_space
     assert failures == []
     await journal.close()
     again, bodies = await started(filesystem)

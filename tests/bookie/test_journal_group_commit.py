@@ -21,8 +21,8 @@ def commit_with(**limits: int) -> GroupCommit:
     return GroupCommit(JournalPosition(1, DATA_START), segment_bytes=SEGMENT_BYTES, **limits)
 
 
-def append(commit: GroupCommit, size: int, token: object = None, *, along: bool = False) -> None:
-    commit.append(RecordKind.ADD, [bytes(size)], size, token, along=along)
+def append(commit: GroupCommit, size: int, token: object = None, *, deferred: bool = False) -> None:
+    commit.append(RecordKind.ADD, [bytes(size)], size, token, deferred=deferred)
     commit.check_invariants()
 
 
@@ -98,16 +98,16 @@ def test_a_finished_log_takes_no_more_and_keeps_its_position() -> None:
         append(commit, 8)
 
 
-def test_a_record_that_goes_along_waits_for_others() -> None:
+def test_a_deferred_record_waits_for_others() -> None:
     commit = commit_with(group_records_max=3)
-    append(commit, 1, "along", along=True)
+    append(commit, 1, "deferred", deferred=True)
     assert not commit.waiting
     append(commit, 1, "a")
     append(commit, 1, "b")
     for token in ("more", "still more"):
-        append(commit, 1, token, along=True)
+        append(commit, 1, token, deferred=True)
     assert commit.waiting
-    assert [record.token for record in commit.take().records] == ["along", "a", "b"]
+    assert [record.token for record in commit.take().records] == ["deferred", "a", "b"]
     commit.settle()
     assert not commit.waiting
     commit.finish()
@@ -128,8 +128,8 @@ def test_any_course_of_events_keeps_order_bounds_and_places(
     synced: list[object] = []
     writing = False
     for event in [*events, 0, *["settle", "take"] * (2 * len(events) + 3), "settle"]:
-        if isinstance(event, int):  # negative: one that goes along
-            append(commit, abs(event), len(appended), along=event < 0)
+        if isinstance(event, int):  # negative: a deferred one
+            append(commit, abs(event), len(appended), deferred=event < 0)
             appended.append(len(appended))
         elif event == "take" and not writing and commit.waiting:
             group = commit.take()

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import PurePath
 
@@ -103,6 +103,11 @@ class Writer:
         body = (self._stale * (SEGMENT_BYTES // len(self._stale) + 1))[: SEGMENT_BYTES - DATA_START]
         self._headers[number] = header
         self.images[number] = bytearray(encode_header(header) + body)
+
+    def reseed(self, number: int, seed: int) -> None:
+        """Give an empty segment another seed."""
+        self._headers[number] = replace(self._headers[number], seed=seed)
+        self.images[number][:DATA_START] = encode_header(self._headers[number])
 
     def group(self, *bodies: bytes) -> None:
         """Write these records as one group (two, when the segment ends in between)."""
@@ -316,8 +321,7 @@ def test_bytes_of_an_earlier_life_of_a_recycled_segment_never_parse() -> None:
         old.group(b"old %d" % number * 50)
     writer = Writer(stale=bytes(old.images[1][DATA_START:]))
     writer.begin()
-    writer.images[1][0:DATA_START] = encode_header(SegmentHeader(1, 0x77777777, SEGMENT_BYTES, 1, None))
-    writer._headers[1] = SegmentHeader(1, 0x77777777, SEGMENT_BYTES, 1, None)
+    writer.reseed(1, 0x77777777)
     writer.group(b"new")
     assert writer.replay().bodies == [b"new"]
     assert writer.replay().end == ScanEnd(writer.commit.position, torn=False)

@@ -83,16 +83,9 @@ SMALL, MANY, LARGE = [b"x" * 100], [b"y"] * 3000, [b"z" * (BUFFER_BYTES + 5)]
 @pytest.mark.parametrize("direct", ["kernel", "thread", "page cache"])
 @pytest.mark.parametrize("buffers", [SMALL, MANY, LARGE], ids=["small", "many", "large"])
 async def test_a_write_that_is_durable_was_written_with_a_sync(
-    tmp_path: Path,
-    filesystem: RealFileSystem,
-    kernel: Kernel,
-    *,
-    direct: str,
-    buffers: list[bytes],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, kernel: Kernel, direct: str, buffers: list[bytes]
 ) -> None:
-    if direct == "thread":
-        monkeypatch.setattr(AsyncWrites, "open", classmethod(lambda _cls: None))
+    filesystem = RealFileSystem(asynchronous_writes=direct == "kernel")
     path = tmp_path / "file"
     file = await filesystem.open(path, create=True, dedicated_thread=True, direct=direct != "page cache")
     await file.allocate(1 << 24)
@@ -103,6 +96,7 @@ async def test_a_write_that_is_durable_was_written_with_a_sync(
         assert len(kernel.synced) >= attempt
     assert set(kernel.synced) == {path}
     await file.close()
+    await filesystem.close()
 
 
 async def test_a_write_that_the_kernel_cannot_begin_is_made_by_the_thread_with_a_sync(

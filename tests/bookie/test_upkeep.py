@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie.disk import full as disk_full
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState
@@ -28,6 +27,7 @@ SETTINGS = StorageSettings(
     entry_log_bytes=30_000,
     checkpoint_journal_bytes=60_000,
     checkpoint_seconds=3600,
+    full_disk_retry_seconds=0.005,
     journal=JournalSettings(segment_bytes=64 * 1024, first_fill_bytes=0, spare_segments_max=1, fill_pause_seconds=0),
 )
 NO_LIMITS = DiskLimits(0, 0, 0)
@@ -38,11 +38,6 @@ KEPT = LedgerScript(1_000)
 def logged() -> Iterator[list[MutableMapping[str, object]]]:
     with structlog.testing.capture_logs() as events:
         yield events
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_full, "RETRY_SECONDS", 0.005)
 
 
 def never(error: BaseException) -> None:

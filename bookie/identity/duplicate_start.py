@@ -1,8 +1,8 @@
-"""Whether a bookie of the same name serves already: the original, where this process stands on a copy of its files.
+"""Detects a start on a copy of a running bookie's directories.
 
-Generations (``cookie``) tell a copy from the original once one of them has been started after the copying. Of two that
-look alike to the metadata, the one that serves is the original: it is asked. An address that does not answer says
-nothing, as of a host that is down; then the generations decide.
+The generations of the cookies (``cookie``) distinguish a copy from the original once one of them has been started after
+the copy was made. Before that, the bookie that runs is the original: this module connects to its registered address. An
+address that does not answer proves nothing, because its host may be down; then the generations decide.
 """
 
 import asyncio
@@ -15,18 +15,25 @@ from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello, decode_hello, encode_hello
 
 ANSWER_SECONDS = 2.0
-"""How long an address may take to connect and answer. A start waits so long where a host drops packets."""
+"""Default time for an address to accept a connection and answer. A start takes this long when a host drops packets."""
 
 
-async def serving_elsewhere(store: MetadataStore, bookie_id: BookieId, cluster_id: str, software: str) -> str | None:
-    """The registered address at which a bookie of this id answers; None when none is known to. For a process that does
-    not listen itself yet. Raises what the metadata store raises."""
+async def find_running_original(
+    store: MetadataStore,
+    bookie_id: BookieId,
+    cluster_id: str,
+    software: str,
+    *,
+    answer_seconds: float = ANSWER_SECONDS,
+) -> str | None:
+    """The registered address at which a bookie with this id answers; None when no such bookie answers within
+    ``answer_seconds``. Call it before the calling process listens. Raises the errors of the metadata store."""
     registration = (await store.list_bookies()).get(bookie_id)
     if registration is None:
         return None
     wanted = Hello(MAGIC, PROTOCOL_VERSION, PROTOCOL_VERSION, software, cluster_id, bookie_id, "", ())
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(answer_seconds):
             answer = await _greet(registration.address, wanted)
     except (OSError, OctavoError):  # TimeoutError is an OSError
         return None
@@ -35,7 +42,7 @@ async def serving_elsewhere(store: MetadataStore, bookie_id: BookieId, cluster_i
 
 
 async def _greet(address: str, hello: Hello) -> Hello | OctavoError:
-    """What stands behind the first frame that comes back. Raises OSError, ProtocolError."""
+    """The first frame of the answer, decoded. Raises OSError, ProtocolError."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[bytes] = loop.create_future()
     transport, _ = await loop.create_connection(lambda: _FirstFrame(answered), *split_address(address))
@@ -48,7 +55,7 @@ async def _greet(address: str, hello: Hello) -> Hello | OctavoError:
 
 
 class _FirstFrame(asyncio.Protocol):
-    """Gives the first frame that arrives to a future, or why none did."""
+    """Sets a future to the first frame received, or to the error that prevented it."""
 
     def __init__(self, answered: asyncio.Future[bytes]) -> None:
         self._answered = answered
@@ -68,4 +75,4 @@ class _FirstFrame(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if not self._answered.done():
             self._answered.set_exception(error or ConnectionResetError("closed without an answer"))
-            self._answered.exception()  # whoever waited may have given up
+            self._answered.exception()  # retrieved, because the waiting call may have timed out

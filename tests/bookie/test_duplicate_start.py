@@ -11,8 +11,8 @@ import pytest
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import RealFileSystem
-from octavo.bookie.identity import other_self
 from octavo.bookie.identity.cookie import COOKIE_NAME, IdentityRefusedError, decode_cookie
+from octavo.bookie.identity.duplicate_start import find_running_original
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore, open_metadata_store
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Added, ReadAnswer
@@ -69,7 +69,7 @@ async def test_copy_beside_a_bookie_that_serves_is_refused_and_neither_is_change
     async with running(tmp_path / "original", store) as original:
         copy = await copied(tmp_path / "original")
         for seed in (2, 3):
-            with pytest.raises(IdentityRefusedError, match=rf"serves already, at {original.address}.* a copy"):
+            with pytest.raises(IdentityRefusedError, match=rf"is already running at {original.address}.* a copy"):
                 async with running(copy, store, seed):
                     pass
         assert generation(copy) == generation(tmp_path / "original") == 1
@@ -94,32 +94,36 @@ async def test_folder_that_was_moved_starts_elsewhere_and_what_was_left_behind_d
                 pass
 
 
-@pytest.mark.parametrize("listener", ["nobody", "another bookie", "somebody silent", "somebody loud"])
-async def test_registration_left_by_a_kill_stops_no_start(
-    tmp_path: Path, store: MetadataStore, listener: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(other_self, "ANSWER_SECONDS", 0.05)
+@pytest.mark.parametrize("listener", ["none", "another bookie", "another protocol"])
+async def test_registration_left_by_a_kill_stops_no_start(tmp_path: Path, store: MetadataStore, listener: str) -> None:
     async with running(tmp_path / "bookie", store) as bookie:
         bookie_id, freed = bookie.bookie_id, bookie.address
 
-    async def loud(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(loud if listener == "somebody loud" else silent, "127.0.0.1", 0)
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     async with server, running(tmp_path / "other", store, 7) as other:
         port = server.sockets[0].getsockname()[1]
-        address = {
-            "nobody": freed,
-            "another bookie": other.address,
-            "somebody silent": f"127.0.0.1:{port}",
-            "somebody loud": f"127.0.0.1:{port}",
-        }[listener]
+        address = {"none": freed, "another bookie": other.address, "another protocol": f"127.0.0.1:{port}"}[listener]
         await register(store, bookie_id, address)
         async with running(tmp_path / "bookie", store, 2) as again:
             assert again.bookie_id == bookie_id
             assert (await store.list_bookies())[bookie_id].address == again.address
+
+
+async def test_address_that_accepts_and_never_answers_counts_as_not_running(store: MetadataStore) -> None:
+    accepted = asyncio.Event()
+
+    async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
+    async with server:
+        await register(store, BookieId("a"), f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        cluster_id = await store.cluster_id()
+        assert await find_running_original(store, BookieId("a"), cluster_id, "0-test", answer_seconds=0.02) is None
+    assert accepted.is_set()

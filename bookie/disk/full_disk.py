@@ -1,0 +1,77 @@
+"""Retries of writes that found the disk full: the write waits and is tried again, and nothing accepted is lost.
+
+Waiting is safe because the journal holds every entry that has not reached its entry log yet. Meanwhile the bookie holds
+adds back, as it does for a slow disk. Only writes that can be undone wait here: a piece of an entry log, an index part,
+the manifest. A *sync* that fails is never tried again, whatever its error says (rule B1)."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import structlog
+from octavo.bookie.disk.filesystem import is_disk_full
+
+log = structlog.get_logger("octavo.bookie")
+
+RETRY_SECONDS = 1.0
+"""Default time between two attempts when no freed space is announced: short enough to resume soon after another process
+has freed some, long enough to cost nothing."""
+
+
+class FullDiskRetry:
+    """Retries writes while the disk is full.
+
+    ``on_full`` is called with the path whenever a write begins to wait. ``retry_seconds`` is the time between two
+    attempts while :meth:`space_freed` is not called."""
+
+    def __init__(self, on_full: Callable[[Path], None], retry_seconds: float = RETRY_SECONDS) -> None:
+        self._on_full = on_full
+        self._retry_seconds = retry_seconds
+        self._freed = asyncio.Event()
+        self._stopped = False
+        self._waiting: Counter[Path] = Counter()
+        self.times_full = 0
+        """How many attempts found the disk full."""
+
+    async def retry_while_full[T](self, path: Path, attempt: Callable[[], Awaitable[T]]) -> T:
+        """The result of ``attempt``, repeated for as long as it fails because the disk is full.
+
+        ``attempt`` must be safe to repeat after such a failure. Raises OSError: every other error at once, and a full
+        disk after :meth:`stop_retrying`."""
+        while True:
+            try:
+                return await attempt()
+            except OSError as error:
+                if not is_disk_full(error) or self._stopped:
+                    raise
+                await self._wait(path, error)
+
+    async def _wait(self, path: Path, error: OSError) -> None:
+        self.times_full += 1
+        if not self._waiting:
+            log.error("disk full, waiting for free space", path=str(path), reason=error.strerror or str(error))
+        self._on_full(path)
+        self._freed.clear()
+        self._waiting[path] += 1
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._freed.wait(), self._retry_seconds)
+        finally:
+            self._waiting[path] -= 1
+            self._waiting += Counter()  # removes paths whose count is zero
+
+    @property
+    def waiting_at(self) -> frozenset[Path]:
+        """Paths at which writes wait now."""
+        return frozenset(self._waiting)
+
+    def space_freed(self) -> None:
+        """Disk space has been freed: waiting writes try again at once."""
+        self._freed.set()
+
+    def stop_retrying(self) -> None:
+        """From now on a full disk is an error: the storage is closing, and its journal holds everything."""
+        self._stopped = True
+        self._freed.set()
