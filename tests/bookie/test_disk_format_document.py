@@ -63,7 +63,7 @@ def test_the_table_of_decisions_is_the_one_in_the_document() -> None:
         Decision.TORN: "torn tail",
         Decision.CORRUPT: "corruption",
     }
-    section = DOCUMENT.split("### Reading back")[1].split("### Example")[0]
+    section = DOCUMENT.split("### Replay")[1].split("### Example")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     told = [row[1:] for row in rows[2:]]
     assert told == [[words[DECISIONS[sight, follower]] for follower in Follower] for sight in Sight]
