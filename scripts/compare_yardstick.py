@@ -1,17 +1,15 @@
-"""Octavo beside a yardstick, in alternating runs, so that a noisy machine is unfair to both alike.
+"""Octavo beside the yardstick (scripts/yardstick.py), in alternating runs on the same machine.
 
-    compare_yardstick.py YARDSTICK_FOLDER [--rounds 5] [--data-dir DIR]
+    compare_yardstick.py [--rounds 5] [--data-dir DIR]
 
-The yardstick is a folder with a ``bookie.py PORT DIRECTORY`` and a
-``client.py PORT,PORT,PORT ENTRIES ENTRY_BYTES IN_FLIGHT`` that prints ``... N adds/s ... p50 N ms ...``. Each round
-starts three of its bookies on empty folders, measures, stops them, then does the same with Octavo through
-``octavo up`` and ``octavo bench write``: never both at once. Printed are the medians over all rounds and their ratio.
+Each round starts three bookies of the yardstick on empty folders, measures, stops them, and then does the same with
+Octavo through ``octavo up`` and ``octavo bench write``. The two never run at the same time, and they alternate, so that
+a noisy machine is equally unfair to both. The medians over all rounds and their ratio are printed as a table.
 """
 
 import argparse
 import json
 import os
-import re
 import shutil
 import socket
 import statistics
@@ -28,6 +26,7 @@ from pathlib import Path
 from local_cluster import TIME_SECONDS_MAX, Cluster
 
 RUN_SECONDS_MAX = 600.0
+YARDSTICK = Path(__file__).parent / "yardstick.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Case:
     entry_bytes: int
     in_flight: int
     latency: bool
-    """Whether the median latency is compared, in milliseconds (less is better), or else the adds per second."""
+    """True: the median latency is compared, in milliseconds (less is better). False: the adds per second."""
 
 
 CASES = (
@@ -60,7 +59,7 @@ def empty_folder(parent: Path | None) -> Iterator[Path]:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on at this moment."""
+    """Ports that are free now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
     try:
         return [int(one.getsockname()[1]) for one in sockets]
@@ -70,7 +69,7 @@ def free_ports(number: int) -> list[int]:
 
 
 def wait_listening(port: int) -> None:
-    """Return once somebody listens on ``port``."""
+    """Return once a process listens on ``port``."""
     deadline = time.monotonic() + TIME_SECONDS_MAX
     while True:
         try:
@@ -83,51 +82,39 @@ def wait_listening(port: int) -> None:
             return
 
 
-def measure_yardstick(yardstick: Path, folder: Path) -> dict[str, float]:
-    """One run of every case on the yardstick, each on bookies of its own: they keep all they ever took in memory."""
-    return {case.name: measure_yardstick_case(yardstick, folder, case) for case in CASES}
+def measure_yardstick(folder: Path) -> dict[str, float]:
+    """One run of every case on the yardstick, each on bookies of its own: they keep what they index in memory."""
+    return {case.name: measure_yardstick_case(folder, case) for case in CASES}
 
 
-def measure_yardstick_case(yardstick: Path, folder: Path, case: Case) -> float:
+def measure_yardstick_case(folder: Path, case: Case) -> float:
     """Start three bookies, run the client, stop them."""
     ports = free_ports(3)
-    bookies = [
-        # Standard error: its bookies complain when the client leaves before the slowest has answered.
-        subprocess.Popen([sys.executable, yardstick / "bookie.py", str(port), str(folder)], stderr=subprocess.DEVNULL)
-        for port in ports
-    ]
+    bookies = [subprocess.Popen([sys.executable, YARDSTICK, "bookie", str(port), folder]) for port in ports]
     try:
         for port in ports:
             wait_listening(port)
         client = subprocess.run(
             [
-                *(sys.executable, yardstick / "client.py", ",".join(map(str, ports))),
-                *map(str, (case.entries, case.entry_bytes, case.in_flight)),
+                *(sys.executable, YARDSTICK, "client", ",".join(map(str, ports))),
+                *("--entries", str(case.entries), "--entry-bytes", str(case.entry_bytes)),
+                *("--in-flight", str(case.in_flight)),
             ],
             stdout=subprocess.PIPE,
-            text=True,
             timeout=RUN_SECONDS_MAX,
             check=True,
         )
-        return number_before(client.stdout, "adds/s", after_word="p50" if case.latency else None)
     finally:
         for bookie in bookies:
             bookie.kill()
             bookie.wait()
+    got = json.loads(client.stdout)
+    return float(got["latency_ms_p50" if case.latency else "entries_per_second"])
 
 
 SETTLE_SECONDS = 5
-"""Bookies that have just been created fill their journal's first files in the background while nobody writes. What is
-compared is a cluster that runs, so it is given the time; the yardstick has nothing to prepare."""
-
-
-def number_before(text: str, unit: str, *, after_word: str | None) -> float:
-    """The number before ``unit``, or the one after ``after_word``."""
-    pattern = rf"{after_word}\s+([\d,.]+)" if after_word else rf"([\d,.]+)\s*{re.escape(unit)}"
-    match = re.search(pattern, text)
-    if match is None:
-        raise SystemExit(f"cannot read the yardstick's output: {text!r}")
-    return float(match.group(1).replace(",", ""))
+"""New bookies of Octavo allocate the first files of their journal in the background. The comparison is between running
+clusters, so they get time for it; the yardstick has nothing to prepare."""
 
 
 def measure_octavo(folder: Path) -> dict[str, float]:
@@ -159,7 +146,6 @@ def measure_octavo_case(folder: Path, case: Case) -> float:
 def main() -> int:
     """Measure and print; exit status 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("yardstick", type=Path, help="folder with bookie.py and client.py")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--data-dir", type=Path, help="where both keep their data (default: the temporary folder)")
     arguments = parser.parse_args()
@@ -168,7 +154,7 @@ def main() -> int:
     for round_number in range(1, arguments.rounds + 1):
         for side in ("yardstick", "octavo"):
             with empty_folder(arguments.data_dir) as folder:
-                got = measure_yardstick(arguments.yardstick, folder) if side == "yardstick" else measure_octavo(folder)
+                got = measure_yardstick(folder) if side == "yardstick" else measure_octavo(folder)
             for name, value in got.items():
                 measured[side][name].append(value)
             print(f"round {round_number}, {side}: {', '.join(f'{value:,.2f}' for value in got.values())}", flush=True)
