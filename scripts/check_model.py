@@ -1,6 +1,6 @@
-"""Check the replication protocol by visiting its states: settings first, then rules broken on purpose (docs/model.md).
+"""Check the replication protocol by visiting its states: first the settings, then the canaries (docs/model.md).
 
-Run by `make model`. Exit status 0 only if no setting breaks a promise and every broken rule is found.
+Run by `make model`. The exit status is 0 only if no setting breaks a promise and every canary is found.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from model.settings import JOBS
 from model.world import World
 
 type Report = tuple[bool, str]
-"""Whether all is well, and what to print."""
+"""Whether the check passed, and the lines to print."""
 
 
 def run_job(name: str, seed: int) -> Report:
@@ -45,14 +45,14 @@ def run_canary(name: str, show_trace: bool) -> Report:
     started = time.perf_counter()
     healthy = explore(World(canary.healthy))
     if healthy.violation is not None or not healthy.exhausted:
-        lines.append(f"{_figures(healthy, started)}  {'not clean without it':<22}  {name}")
+        lines.append(f"{_figures(healthy, started)}  {'violation without it':<22}  {name}")
         lines += [str(healthy.violation or "")]
     good = violation is not None and violation.what.startswith(canary.promise) and healthy.exhausted
     return good, "\n".join(lines)
 
 
 def _begin_process() -> None:
-    """What a setting makes is kept to its end, so there is nothing to collect."""
+    """Turn garbage collection off: a setting keeps everything it makes to its end."""
     gc.freeze()
     gc.disable()
 
@@ -64,12 +64,12 @@ def _figures(found: Exploration, started: float) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Explicit-state check of the replication protocol.")
-    parser.add_argument("--quick", action="store_true", help="only what is part of `make test`")
+    parser.add_argument("--quick", action="store_true", help="only the settings that `make test` runs")
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="only settings and canaries whose names contain TEXT"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random walks (default: 0)")
-    parser.add_argument("--traces", action="store_true", help="print the shortest trace to every broken rule")
+    parser.add_argument("--traces", action="store_true", help="print the shortest trace to each canary's violation")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: 2)")
     chosen = parser.parse_args()
     jobs = [job.name for job in JOBS if chosen.only in job.name and (job.quick or not chosen.quick)]
@@ -77,18 +77,20 @@ def main() -> int:
     if not jobs and not canaries:
         print(f"model: no setting and no canary has {chosen.only!r} in its name", file=sys.stderr)
         return 2
-    good = True
+    good, started = True, time.perf_counter()
     with ProcessPoolExecutor(chosen.jobs, initializer=_begin_process, max_tasks_per_child=1) as pool:
         reports = [pool.submit(run_job, name, chosen.seed) for name in jobs]
         broken = [pool.submit(run_canary, name, chosen.traces) for name in canaries]
-        for title, pending in (("setting", reports), ("rule broken on purpose", broken)):
+        for title, pending in (("setting", reports), ("canary", broken)):
             if pending:
                 print(f"{'states':>9} {'transitions':>11} {'depth':>6} {'seconds':>8}  {'':<22}  {title}", flush=True)
             for report in pending:
                 well, text = report.result()
                 good = good and well
                 print(text, flush=True)
-    print("every promise holds, and every broken rule is found" if good else "model: see above", flush=True)
+    minutes = (time.perf_counter() - started) / 60
+    print(f"{len(jobs)} settings and {len(canaries)} canaries in {minutes:.1f} minutes", flush=True)
+    print("no promise is broken and every canary is found" if good else "model: failed, see above", flush=True)
     return 0 if good else 1
 
 

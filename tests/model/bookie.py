@@ -1,8 +1,8 @@
 """The model's bookie: what rules B1 to B4, F2 and W11 say of one ledger, and nothing of disks.
 
 Where a setting counts power cuts, what is accepted is durable only after a *sync*, and answers that promise durability
-wait for it (group commit: one sync makes all that was accepted before it durable). Elsewhere every step is durable at
-once, which is what a bookie that never loses its power looks like from outside.
+wait for it (group commit: one sync makes all that was accepted before it durable). In other settings every step is
+durable at once, as a bookie that never loses its power looks from outside.
 
 Each rule has a method of its own, so that a canary can break that one.
 """
@@ -55,7 +55,7 @@ class BookieState:
         return next((sealed for sealed in self.held if header_of(sealed).entry_id == entry_id), None)
 
     def without_waiting(self, client: int) -> "BookieState":
-        """The bookie once nobody waits for the answers of one client."""
+        """The bookie without the answers that wait for one client."""
         return replace(
             self,
             waiting=tuple(message for message in self.waiting if message.client != client),
@@ -102,7 +102,7 @@ class Bookie:
         return self.fences(request) and (state.fence_unsynced or bool(state.unsynced))
 
     def fences(self, request: Request) -> bool:
-        """Whether the request is a fence besides what else it is."""
+        """Whether the request also fences."""
         return isinstance(request, Fence) or (isinstance(request, Read | ReadLac) and request.fence)
 
     def accept(self, state: BookieState, request: Request) -> tuple[BookieState, Answer | None]:
@@ -168,7 +168,7 @@ class Bookie:
         return replace(state, explicit_lac=request.sealed)
 
     def read(self, state: BookieState, request: Read) -> Found:
-        """What is held, and what cannot be told: never a negative from doubt (rules R2 and B4)."""
+        """The entries held; an entry that may have been lost is unknown, never absent (rules R2 and B4)."""
         entries, unknown = [], []
         for entry_id in range(request.first, request.last + 1):
             sealed = state.entry(entry_id)
@@ -188,7 +188,7 @@ class Bookie:
         return Lac(intact[-1] if intact else None, state.explicit_lac, state.in_doubt)
 
     def readable(self, state: BookieState, last_add_confirmed: int) -> tuple[bytes, ...]:
-        """What the bookie shows to an ordinary reader who knows only what this bookie knows (rules R1 and I3)."""
+        """What the bookie shows to an ordinary reader whose LAC comes from this bookie (rules R1 and I3)."""
         return tuple(sealed for sealed in state.held if header_of(sealed).entry_id <= last_add_confirmed)
 
     def decide(self, state: BookieState, message: Message) -> tuple[BookieState, tuple[Message, ...]]:

@@ -46,7 +46,7 @@ class AnswersBeforeItFences(Bookie):
         if not self.fences(message.request) or message.client is None:
             return super().receive(state, message)
         _, answer = super().accept(replace(state, fenced=True), message.request)
-        assert answer is not None, "somebody waits for it"
+        assert answer is not None, "a client waits for it"
         return replace(state, slow=(*state.slow, message.answered(answer))), ()
 
     def decide(self, state: BookieState, message: Message) -> tuple[BookieState, tuple[Message, ...]]:

@@ -40,8 +40,8 @@ class SealsAgain(PipelineWriter):
     make_replication = SealingReplication
 
 
-class HastyPipeline(Pipeline):
-    """Acknowledges while a change of the ensemble is under way, whoever confirms (#1591)."""
+class PipelineAcknowledgingDuringChanges(Pipeline):
+    """Acknowledges while an ensemble change is under way (#1591)."""
 
     def _acknowledge(self) -> Sequence[Effect]:
         change, self._change = self._change, None
@@ -50,21 +50,21 @@ class HastyPipeline(Pipeline):
         return effects
 
     def check_invariants(self) -> None:
-        """It notices what is wrong with it; the promises must, too."""
+        """Checks nothing: the promises, not its own assertions, must find the defect."""
 
 
-class HastyReplication(Replication):
-    make_pipeline = HastyPipeline
+class ReplicationAcknowledgingDuringChanges(Replication):
+    make_pipeline = PipelineAcknowledgingDuringChanges
 
 
 class AcknowledgesWhileChanging(PipelineWriter):
     """Acknowledging during an ensemble change."""
 
-    make_replication = HastyReplication
+    make_replication = ReplicationAcknowledgingDuringChanges
 
 
-class ForgetfulPipeline(Pipeline):
-    """Goes on counting what bookies had confirmed that have been replaced since."""
+class PipelineCountingReplacedBookies(Pipeline):
+    """Keeps counting the confirmations of bookies that have been replaced."""
 
     def commit_change(self) -> Sequence[Effect]:
         confirmed = {run.number: run.confirmed for run in self._runs}
@@ -74,17 +74,17 @@ class ForgetfulPipeline(Pipeline):
         return (*effects, *self._acknowledge())
 
     def check_invariants(self) -> None:
-        """It notices what is wrong with it; the promises must, too."""
+        """Checks nothing: the promises, not its own assertions, must find the defect."""
 
 
-class ForgetfulReplication(Replication):
-    make_pipeline = ForgetfulPipeline
+class ReplicationCountingReplacedBookies(Replication):
+    make_pipeline = PipelineCountingReplacedBookies
 
 
 class CountsReplacedBookies(PipelineWriter):
     """Confirmations of a replaced bookie still counted."""
 
-    make_replication = ForgetfulReplication
+    make_replication = ReplicationCountingReplacedBookies
 
 
 class ReadsWithoutFence(MachineRecovery):
@@ -94,24 +94,24 @@ class ReadsWithoutFence(MachineRecovery):
         return False
 
 
-class LowMachine(LedgerRecovery):
-    """Starts at the highest LAC it is told, also below the last fragment."""
+class MachineStartingAtTheLac(LedgerRecovery):
+    """Starts at the highest LAC among the answers, even below the last fragment."""
 
     def __init__(self, quorums: Quorums, *, first_entry_id: int, length_before: int) -> None:
         super().__init__(quorums, first_entry_id=first_entry_id, length_before=length_before)
         self._lac, self._lac_lengths = -1, {-1: 0}
 
     def check_invariants(self) -> None:
-        """It notices what is wrong with it; the promises must, too."""
+        """Checks nothing: the promises, not its own assertions, must find the defect."""
 
 
 class StartsAtTheLac(MachineRecovery):
     """Recovery starting below the last fragment (#2615)."""
 
-    make_machine = LowMachine
+    make_machine = MachineStartingAtTheLac
 
 
-class TakesCutForAbsent(MachineRecovery):
+class TakesTruncatedForAbsent(MachineRecovery):
     """Takes ids that an answer does not reach for absent."""
 
     def last_covered(self, request: Read, answer: Found) -> int:
@@ -126,7 +126,7 @@ class SealsLacsItself(MachineRecovery):
         return sealed(entry_id, entry_id - 1)
 
 
-class ShortQuorums(Quorums):
+class QuorumsCoveringOneShort(Quorums):
     """Takes one answer less than coverage for coverage, where that is any."""
 
     __slots__ = ()
@@ -140,7 +140,7 @@ class CoversOneShort(MachineRecovery):
     """Coverage off by one for Qw > Qa."""
 
     def __init__(self, quorums: Quorums, *, bookies: int, horizon: int, index: int = 0) -> None:
-        short = ShortQuorums(quorums.ensemble_size, quorums.write_quorum, quorums.ack_quorum)
+        short = QuorumsCoveringOneShort(quorums.ensemble_size, quorums.write_quorum, quorums.ack_quorum)
         super().__init__(short, bookies=bookies, horizon=horizon, index=index)
 
 

@@ -28,7 +28,7 @@ from model.broken_clients import (
     SealsAgain,
     SealsLacsItself,
     StartsAtTheLac,
-    TakesCutForAbsent,
+    TakesTruncatedForAbsent,
 )
 from model.client import Client
 from model.machine_recovery import MachineRecovery
@@ -86,7 +86,7 @@ def bookies(
             PAYLOADS,
             budget={name.replace("_", " "): times for name, times in budget.items()},
             bookie=(kind if broken else Bookie)(syncs=syncs),
-            like_clients=((0,), (1,)) if recovers else ((0,),),
+            interchangeable_clients=((0,), (1,)) if recovers else ((0,),),
         )
 
     return make
@@ -112,7 +112,7 @@ def writers(
             clients,
             PAYLOADS,
             budget={"breaks": breaks},
-            like_clients=((0,), (1,)) if recovers else ((0,),),
+            interchangeable_clients=((0,), (1,)) if recovers else ((0,),),
         )
 
     return make
@@ -149,7 +149,7 @@ def recoveries(
             PAYLOADS,
             budget=budget,
             bookie=(bookie if broken else Bookie)(syncs=False),
-            like_clients=(tuple(range(count)),),
+            interchangeable_clients=(tuple(range(count)),),
         )
 
     return make
@@ -175,7 +175,7 @@ def live(kind: type[MachineRecovery], quorums: Quorums) -> Callable[[bool], Sett
             lambda: [Placement(metadata(quorums), (BookieState(),) * count)],
             clients,
             PAYLOADS,
-            like_clients=((0,), (1,)),
+            interchangeable_clients=((0,), (1,)),
         )
 
     return make
@@ -205,7 +205,7 @@ CANARIES = (
     Canary(
         'a truncated answer taken as "absent"',
         "I2, I7",
-        recoveries(TakesCutForAbsent, TWO, [(0, 1), (0, 1)], acknowledged=1, cuts=1),
+        recoveries(TakesTruncatedForAbsent, TWO, [(0, 1), (0, 1)], acknowledged=1, cuts=1),
     ),
     Canary(
         "acknowledging before the sync", "I1", bookies(AnswersBeforeTheSync, TWO_ACK_ONE, recovers=False, power_cuts=1)

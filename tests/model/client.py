@@ -1,4 +1,4 @@
-"""What the model asks of a client: a real pure machine with the little around it that its shell would do."""
+"""What the model needs of a client: a state machine of Octavo, with the steps of its asyncio shell."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
@@ -40,7 +40,7 @@ class Client(ABC):
         self.index = index
         self.name = name
         self.acknowledged_before = -1
-        """The last entry that a writer which is no longer there was told is acknowledged."""
+        """The last entry that was acknowledged by a writer from before the setting; -1 for none."""
 
     def identity(self) -> Hashable:
         """Equal for clients that are the same and do the same for ever after."""
@@ -84,16 +84,16 @@ class Client(ABC):
         """Nothing that still arrives matters to it."""
 
     @abstractmethod
-    def undone(self, metadata: LedgerMetadata) -> str | None:
+    def unfinished_work(self, metadata: LedgerMetadata) -> str | None:
         """What it still waits for, when nothing can happen any more (rule I8); None when it is done."""
 
     @property
     def acknowledged(self) -> int:
-        """The highest entry that its caller was told is acknowledged; -1 before the first."""
+        """The highest entry acknowledged to its caller; -1 before the first."""
         return -1
 
     acknowledges_nothing = False
-    """Whether it never acknowledges anything to anybody."""
+    """Whether it is a client that acknowledges no entries, such as a recovery."""
 
     @property
     def may_add(self) -> bool:
@@ -101,18 +101,18 @@ class Client(ABC):
         return not (self.acknowledges_nothing or self.finished)
 
     @property
-    def may_want_lac(self) -> bool:
+    def may_use_lacs(self) -> bool:
         """Whether what a bookie says of LACs may yet make a difference to it."""
         return not self.finished
 
     @property
     def did_not_happen_from(self) -> int | None:
-        """Its caller was told that no entry from this id on has happened (rule W6)."""
+        """It reported to its caller that no entry from this id on has happened (rule W6)."""
         return None
 
     @property
     def settled(self) -> LedgerMetadata | None:
-        """The closed metadata that it told its caller of."""
+        """The closed metadata that it reported to its caller."""
         return None
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """What travels in the model: requests to bookies and to the metadata, and their answers. Values.
 
 The network loses, delays and reorders: a message in flight may arrive at any time, in any order, or never. A request
-whose sender has given it up is *orphaned*: it may still arrive, and its answer is for nobody.
+whose sender has given it up is *orphaned*: it may still arrive, and its answer is dropped.
 """
 
 from collections.abc import Hashable
@@ -56,7 +56,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What is left of a fencing read that nobody waits for."""
+    """What remains of a fencing read whose client no longer waits for the answer."""
 
 
 type Request = Add | Read | ReadLac | WriteLac | Fence | Change
@@ -140,7 +140,7 @@ class Message:
     """A request on its way to a server, or its answer on the way back."""
 
     client: int | None
-    """Who waits for the answer; None when nobody does."""
+    """The client that waits for the answer; None when no client does."""
     server: int
     """A bookie, or :data:`STORE`."""
     tag: Hashable
@@ -154,7 +154,7 @@ class Message:
         return replace(self, answer=answer)
 
     def orphaned(self) -> Self | None:
-        """The request with nobody waiting for its answer; None if it has no other use."""
+        """The request without a client that waits for its answer; None if it has no other effect."""
         request = self.request
         if isinstance(request, Read | ReadLac):
             if not request.fence:

@@ -5,7 +5,7 @@ differ only by an interchange of equals (of bookies, of clients) are visited onc
 of each class. Breadth first, so that the first state that breaks a promise is also one that is soonest reached, and
 the trace to it the shortest there is.
 
-Traces are made afterwards, by walking again: only predecessors are remembered, not actions. A trace is told in the
+Traces are made afterwards, by walking the path again: only predecessors are remembered, not actions. A trace uses the
 names of its first state, though the states in between were visited under interchanged names.
 """
 
@@ -37,13 +37,13 @@ class Model[S: Hashable, A](Protocol):
         """Which promise the state breaks, in words; None when all hold."""
 
     def stuck(self, state: S) -> str | None:
-        """What is left undone in a state in which nothing can happen any more; None when all is done."""
+        """What is left unfinished_work in a state in which nothing can happen any more; None when all is done."""
 
     def describe_action(self, state: S, action: A) -> str:
         """One line for a trace: what happens next."""
 
     def describe_state(self, state: S) -> list[str]:
-        """A few lines for a trace: who holds and knows what."""
+        """A few lines for a trace: what each bookie holds and each client knows."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def explore[S: Hashable, A](
 ) -> Exploration:
     """Visit every state, breadth first, up to ``depth_max`` steps from an initial one and about ``states_max`` states.
 
-    Ends at the first violation. A state in which nothing can happen and something is left undone is one too.
+    Ends at the first violation. A state in which nothing can happen and something is left unfinished_work is one too.
     """
     result = Exploration()
     predecessor: dict[S, S | None] = {}

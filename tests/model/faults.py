@@ -92,7 +92,7 @@ class Faults:
                 continue
             failures.append(message.answered(Failed()))
             if message.answer is None:
-                kept += world.left_of(number)
+                kept += world.orphan_of(number)
         bookie = world.bookies[bookies[server]]
         failures += [
             message.answered(Failed()) for message in (*bookie.waiting, *bookie.slow) if message.client == client

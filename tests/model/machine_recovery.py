@@ -1,9 +1,9 @@
 """The recovery of the model: the real machines (octavo.client.recover.ledger_recovery and :mod:`model.replication`),
 with what octavo.client.recover.recovery does around them.
 
-One request at a time to each bookie: its fence, then reads as far as they are wanted. What fails is asked again or
-given up, whenever the model likes. Nobody reads further than one id above all that was ever written: what is there is
-absent, and one such answer is enough.
+Each bookie has one request at a time: the fence, then reads as far as they are wanted. A failed request is repeated or
+given up at any time. No read goes further than one id above everything ever written: that id is absent, and one such
+answer is enough.
 """
 
 from collections.abc import Hashable
@@ -111,10 +111,10 @@ class MachineRecovery(Client):
         elif self.machine.end is not None and not isinstance(event.request, Add):
             return []  # nothing more is asked
         elif self._reads_at_once and self.machine.fence_over and isinstance(event.request, ReadLac):
-            return []  # nobody waits for it any more
+            return []  # the fence is complete; this answer is late
         elif isinstance(event.request, Add):
             assert self._replication is not None, "an add was sent"
-            sent = self._took(self._replication.on_answer(event))
+            sent = self._handle_outcome(self._replication.on_answer(event))
         else:
             sent = self._answered(event)
         self.machine.check_invariants()
@@ -196,7 +196,7 @@ class MachineRecovery(Client):
         return answer.last_covered
 
     def _evidence(self, answer: Lac) -> tuple[int | None, dict[int, int]]:
-        """The highest LAC that the writer vouches for in the answer, and lengths that it tells."""
+        """The highest LAC that the writer sealed into the answer, and the lengths that it states."""
         highest, lengths = None, {}
         for told in (answer.explicit, answer.entry):
             if told is not None:
@@ -210,7 +210,7 @@ class MachineRecovery(Client):
     def _step(self, step: Step) -> list[Message]:
         if step.name not in (_AGAIN, _GIVES_UP):
             assert self._replication is not None, "the step is its"
-            return self._took(self._replication.on_step(step))
+            return self._handle_outcome(self._replication.on_step(step))
         assert isinstance(step.argument, int)
         position = step.argument
         fencing = (position, True) in self._failed
@@ -226,7 +226,7 @@ class MachineRecovery(Client):
     # --- going on -----------------------------------------------------------------------------------------------------
 
     def _advance(self) -> list[Message]:
-        """Whatever an answer made possible."""
+        """Take all steps that an answer made possible."""
         machine = self.machine
         sent: list[Message] = []
         blocked_by = machine.blocked_by
@@ -241,7 +241,7 @@ class MachineRecovery(Client):
             length = header_of(recovered[-1]).length
             sent += self._replication.push([self.verbatim(entry) for entry in recovered], length_after=length)
         if machine.fence_over:
-            # Who was fenced first, and what else was told of lengths, makes no difference any more.
+            # The order of the fences and further lengths make no difference any more.
             machine._fenced, machine._lac_lengths = self._quorums.full_mask, {}
         if machine.end is not None:
             self._failed = frozenset()
@@ -276,7 +276,7 @@ class MachineRecovery(Client):
             length=self.machine.start_length,
         )
 
-    def _took(self, outcome: Outcome) -> list[Message]:
+    def _handle_outcome(self, outcome: Outcome) -> list[Message]:
         sent = list(outcome.sent)
         replication = self._replication
         assert replication is not None, "something was written back"
@@ -294,7 +294,7 @@ class MachineRecovery(Client):
         return sent + self._advance()
 
     def replaced(self, fragment: Fragment) -> list[Message]:
-        """What else an ensemble change makes it do: nothing, it stays local until the end (rule F5)."""
+        """Further messages after an ensemble change: none, it stays local until the end (rule F5)."""
         return []
 
     def _note_written_back(self, last: int) -> None:
@@ -320,14 +320,14 @@ class MachineRecovery(Client):
         return self._blocked is not None or self._end is not None
 
     @property
-    def may_want_lac(self) -> bool:
+    def may_use_lacs(self) -> bool:
         return self._machine is None or not self._machine.fence_over
 
     @property
     def settled(self) -> LedgerMetadata | None:
         return self._end
 
-    def undone(self, metadata: LedgerMetadata) -> str | None:
+    def unfinished_work(self, metadata: LedgerMetadata) -> str | None:
         return None if self.finished else f"{self.name} {self.describe()}"
 
     def describe(self) -> str:

@@ -15,12 +15,12 @@ from octavo.metadata.changes import ChangeEnsemble, CloseLedger
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.quorums import Quorums
 
-_ADDS, _TELLS, _CLOSES = Step("adds an entry"), Step("tells its LAC"), Step("closes")
+_ADDS, _SENDS_LAC, _CLOSES = Step("adds an entry"), Step("sends its LAC"), Step("closes")
 
 
 class PipelineWriter(Client):
-    """Writes ``entries`` entries, tells an explicit LAC if it is to, and closes: once all are acknowledged or it has
-    failed; if it is impatient, whenever it likes."""
+    """Writes ``entries`` entries, sends an explicit LAC if ``sends_lac``, and closes once all are acknowledged or it
+    has failed. If ``impatient``, it may close at any time."""
 
     make_replication: type[Replication] = Replication
 
@@ -30,7 +30,7 @@ class PipelineWriter(Client):
         *,
         bookies: int,
         entries: int,
-        tells_lac: bool = False,
+        sends_lac: bool = False,
         impatient: bool = False,
         index: int = 0,
     ) -> None:
@@ -38,7 +38,7 @@ class PipelineWriter(Client):
         self._wanted = entries
         self._impatient = impatient
         self._metadata = metadata
-        self._lac_to_tell = tells_lac
+        self._lac_to_send = sends_lac
         self._failure: str | None = None
         self._closing = False
         self._end: LedgerMetadata | None = None
@@ -51,7 +51,7 @@ class PipelineWriter(Client):
         return other
 
     def key(self) -> Hashable:
-        outcome = self._lac_to_tell, self._failure, self._closing, self._end
+        outcome = self._lac_to_send, self._failure, self._closing, self._end
         return self._replication.key(), self._metadata, outcome
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ class PipelineWriter(Client):
             closing = isinstance(event.request.change, CloseLedger)
             sent = self._close_settled(event) if closing else self._change_settled(event)
         else:
-            sent = self._took(self._replication.on_answer(event))
+            sent = self._handle_outcome(self._replication.on_answer(event))
         self._replication.check_invariants()
         return sent
 
@@ -75,8 +75,8 @@ class PipelineWriter(Client):
         if not self._replication.stopped:
             if self._replication.pipeline.next_entry_id < self._wanted:
                 steps.append(_ADDS)
-            elif self._lac_to_tell and self._all_acknowledged:
-                steps.append(_TELLS)
+            elif self._lac_to_send and self._all_acknowledged:
+                steps.append(_SENDS_LAC)
         if not self._closing and (self._all_acknowledged or self._failure is not None or self._impatient):
             steps.append(_CLOSES)
         return steps
@@ -87,15 +87,15 @@ class PipelineWriter(Client):
     def _step(self, step: Step) -> list[Message]:
         if step == _ADDS:
             return self._add()
-        if step == _TELLS:
-            self._lac_to_tell = False
+        if step == _SENDS_LAC:
+            self._lac_to_send = False
             servers = map(bookie_index, self._metadata.last_fragment.bookies)
             return [Message(None, server, None, WriteLac(sealed_lac(self.acknowledged))) for server in servers]
         if step == _CLOSES:
             self._closing = True
             self._replication.stop()
             return self._close_if_settled()
-        return self._took(self._replication.on_step(step))
+        return self._handle_outcome(self._replication.on_step(step))
 
     def _add(self) -> list[Message]:
         """Seal once, with the LAC of this moment, and push (rule W2)."""
@@ -104,7 +104,7 @@ class PipelineWriter(Client):
         entry = sealed(entry_id, -1 if lac is None else lac)
         return list(self._replication.push([entry], length_after=length_up_to(entry_id)))
 
-    def _took(self, outcome: Outcome) -> list[Message]:
+    def _handle_outcome(self, outcome: Outcome) -> list[Message]:
         sent = list(outcome.sent)
         if outcome.failure is not None:
             self._fail(outcome.failure)
@@ -168,7 +168,7 @@ class PipelineWriter(Client):
         return not self._replication.stopped
 
     @property
-    def may_want_lac(self) -> bool:
+    def may_use_lacs(self) -> bool:
         return False
 
     @property
@@ -177,7 +177,7 @@ class PipelineWriter(Client):
             return self._replication.pipeline.highest_sent + 1
         return self.acknowledged + 1 if self._end is not None else None
 
-    def undone(self, metadata: LedgerMetadata) -> str | None:
+    def unfinished_work(self, metadata: LedgerMetadata) -> str | None:
         return None if self.finished else f"the writer waits: {self.describe()}"
 
     def describe(self) -> str:

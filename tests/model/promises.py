@@ -1,7 +1,7 @@
-"""Rules I1 to I7 as seen from outside: from the metadata, what bookies hold, and what callers were told.
+"""Checks rules I1 to I7 from outside: from the metadata, what bookies hold, and what clients reported to their callers.
 
-Computed from scratch in every state, by other means than the machines use: a promise that is kept by the same
-arithmetic that broke it would be no check.
+Every check is computed from scratch in every state, and by other means than the machines use, so that it does not
+repeat their mistakes.
 """
 
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ class Promises:
         return None
 
     def _confirmed(self, metadata: LedgerMetadata, bookies: Sequence[BookieState], acknowledged: int) -> str | None:
-        """Nobody but the writer makes LACs (rule W2)."""
+        """Only the writer makes LACs (rule W2)."""
         for at, bookie in enumerate(bookies):
             known = _last_add_confirmed(bookie)
             if known > acknowledged:

@@ -1,6 +1,6 @@
 """Recovery of a ledger as rules F1 to F6 have it, one entry at a time: a specification that can be run.
 
-It does what the rules say in the plainest way, holds what it was told as sets, and is in no hurry. What any other
+It does what the rules say in the plainest way, keeps answers as sets, and does one thing at a time. What any other
 recovery may lead to is what this one may lead to. Each rule has a method of its own, so that a canary can break it.
 """
 
@@ -61,7 +61,7 @@ class ReferenceRecovery(Client):
         """Bookies that will not answer the fence."""
         self._highest_lac = -1
         self._lengths: frozenset[tuple[int, int]] = frozenset()
-        """What verified answers told of the length at an id."""
+        """Lengths at ids, from verified answers."""
         self._at = 0
         self._asked_stop = 0
         self._entries: frozenset[bytes] = frozenset()
@@ -135,7 +135,7 @@ class ReferenceRecovery(Client):
         return []
 
     def first_to_read(self) -> int:
-        """Where reading begins (rule F3): at the entry at the LAC itself where nobody has told the length there."""
+        """Where reading begins (rule F3): at the entry at the LAC itself if the length there is unknown."""
         first = max(self._highest_lac + 1, self._last_fragment.first_entry_id)
         return first - (self._length_at(first - 1) is None)
 
@@ -267,7 +267,7 @@ class ReferenceRecovery(Client):
         ensemble[position] = spare
         self._ensemble = tuple(ensemble)
         length = self._length_at(self._at - 1)
-        assert length is not None, "the entry before was read, or told of"
+        assert length is not None, "the entry before was read, or an answer stated its length"
         fragment = Fragment(EntryId(self._at), tuple(map(bookie_id, ensemble)), length)
         self._fragments = (*(old for old in self._fragments if old.first_entry_id != self._at), fragment)
         more = [self._add(spare)] if spare in self._targets() else []
@@ -285,13 +285,13 @@ class ReferenceRecovery(Client):
         self._entries, self._absent, self._unknown = frozenset(), frozenset(), frozenset()
         end = EntryId(self._at - 1) if self._at else None
         length = self._length_at(self._at - 1)
-        assert length is not None, "the entry before the end was read, or told of"
+        assert length is not None, "the entry before the end was read, or an answer stated its length"
         return [
             Message(self.index, STORE, None, Change(FinishRecovery(self._last_fragment, self._fragments, end, length)))
         ]
 
     def _length_at(self, entry_id: int) -> int | None:
-        """The ledger's length at an id, from entries or the last fragment (rule F6); None if nobody told."""
+        """The ledger's length at an id, from entries or the last fragment (rule F6); None if unknown."""
         fragment = self._last_fragment
         return fragment.length_before if entry_id < fragment.first_entry_id else dict(self._lengths).get(entry_id)
 
@@ -324,7 +324,7 @@ class ReferenceRecovery(Client):
     def settled(self) -> LedgerMetadata | None:
         return self._end
 
-    def undone(self, metadata: LedgerMetadata) -> str | None:
+    def unfinished_work(self, metadata: LedgerMetadata) -> str | None:
         return None if self.finished else f"{self.name} is {self._phase}"
 
     def describe(self) -> str:

@@ -1,6 +1,6 @@
 """The writer of a ledger as rules W1 to W9 have it, with ensemble changes: a specification that can be run.
 
-It knows who has confirmed what by bookie, not by position, and computes completion from that every time. What any
+It records confirmations by bookie, not by position, and computes completion from them every time. What any
 other writer may lead to is what this one may lead to. Each rule has a method of its own, so that a canary can break it.
 """
 
@@ -31,7 +31,7 @@ from octavo.protocol.entries import header_of
 from octavo.protocol.ids import EntryId
 from octavo.protocol.quorums import Quorums
 
-_ADDS, _TELLS, _CLOSES = Step("adds an entry"), Step("tells its LAC"), Step("closes")
+_ADDS, _SENDS_LAC, _CLOSES = Step("adds an entry"), Step("sends its LAC"), Step("closes")
 _READY, _REPLACES = "sends again to the bookie at position", "replaces bookie at position"
 
 
@@ -44,11 +44,11 @@ class EnsembleChange:
 
 
 class ReferenceWriter(Client):
-    """Writes ``entries`` entries, tells an explicit LAC if it is to, and closes once all are acknowledged or it has
-    failed."""
+    """Writes ``entries`` entries, sends an explicit LAC if ``sends_lac``, and closes once all are acknowledged or it
+    has failed."""
 
     def __init__(
-        self, metadata: LedgerMetadata, *, bookies: int, entries: int, tells_lac: bool = False, index: int = 0
+        self, metadata: LedgerMetadata, *, bookies: int, entries: int, sends_lac: bool = False, index: int = 0
     ) -> None:
         super().__init__(index, "writer")
         self._quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
@@ -57,13 +57,13 @@ class ReferenceWriter(Client):
         self._metadata = metadata
         self._entries: tuple[bytes, ...] = ()
         """Sealed, by id."""
-        self._told = -1
+        self._acknowledged = -1
         self._confirmed: frozenset[tuple[int, int]] = frozenset()
         """(entry, bookie)."""
         self._lost: frozenset[int] = frozenset()
         """Members that an add to failed, and that have not been sent to since."""
         self._change: EnsembleChange | None = None
-        self._lac_to_tell = tells_lac
+        self._lac_to_send = sends_lac
         self._failure: str | None = None
         self._closing = False
         self._end: LedgerMetadata | None = None
@@ -97,8 +97,8 @@ class ReferenceWriter(Client):
                 steps += [Step(_REPLACES, (position, spare)) for position in lost for spare in spares]
             if len(self._entries) < self._wanted:
                 steps.append(_ADDS)
-            elif self._lac_to_tell and self._all_acknowledged:
-                steps.append(_TELLS)
+            elif self._lac_to_send and self._all_acknowledged:
+                steps.append(_SENDS_LAC)
         over = self._all_acknowledged or self._failure is not None
         if over and self._change is None and not self._closing and self._end is None:
             steps.append(_CLOSES)
@@ -114,9 +114,9 @@ class ReferenceWriter(Client):
     def _step(self, step: Step) -> list[Message]:
         if step == _ADDS:
             return self._add()
-        if step == _TELLS:
-            self._lac_to_tell = False
-            return [Message(None, server, None, WriteLac(sealed_lac(self._told))) for server in self._ensemble]
+        if step == _SENDS_LAC:
+            self._lac_to_send = False
+            return [Message(None, server, None, WriteLac(sealed_lac(self._acknowledged))) for server in self._ensemble]
         if step == _CLOSES:
             return self._close()
         if isinstance(step.argument, int):
@@ -131,7 +131,7 @@ class ReferenceWriter(Client):
     def _add(self) -> list[Message]:
         """Seal once, with the LAC of this moment, and send to the write set (rules W1 and W2)."""
         entry_id = len(self._entries)
-        self._entries += (sealed(entry_id, self._told),)
+        self._entries += (sealed(entry_id, self._acknowledged),)
         return [self._send(entry_id, server) for server in self._write_set(entry_id) if server not in self._lost]
 
     def _send(self, entry_id: int, server: int) -> Message:
@@ -145,7 +145,7 @@ class ReferenceWriter(Client):
         """What a member is to be sent (again), lowest first (rule W8)."""
         return [
             entry_id
-            for entry_id in range(self._told + 1, len(self._entries))
+            for entry_id in range(self._acknowledged + 1, len(self._entries))
             if server in self._write_set(entry_id) and (entry_id, server) not in self._confirmed
         ]
 
@@ -164,18 +164,18 @@ class ReferenceWriter(Client):
         elif message.server not in self._ensemble:
             pass  # replaced since: what it says counts for nothing
         elif isinstance(message.answer, Done):
-            if entry_id > self._told:
+            if entry_id > self._acknowledged:
                 self._confirmed |= {(entry_id, message.server)}
                 self._acknowledge()
-        elif entry_id > self._told:
+        elif entry_id > self._acknowledged:
             self._lost |= {message.server}
         return []
 
     def _acknowledge(self) -> None:
         """In order, what Qa bookies of its write set have confirmed (rules W1 and W4)."""
-        while self._told + 1 < len(self._entries) and self.may_acknowledge(self._told + 1):
-            self._told += 1
-        self._confirmed = frozenset(pair for pair in self._confirmed if pair[0] > self._told)
+        while self._acknowledged + 1 < len(self._entries) and self.may_acknowledge(self._acknowledged + 1):
+            self._acknowledged += 1
+        self._confirmed = frozenset(pair for pair in self._confirmed if pair[0] > self._acknowledged)
 
     def may_acknowledge(self, entry_id: int) -> bool:
         """Whether an entry is complete; nothing at or above a change under way is (rule W1)."""
@@ -188,16 +188,16 @@ class ReferenceWriter(Client):
 
     @property
     def _all_acknowledged(self) -> bool:
-        return self._told == self._wanted - 1
+        return self._acknowledged == self._wanted - 1
 
     # --- ensemble changes ---------------------------------------------------------------------------------------------
 
     def _replace(self, position: int, spare: int) -> list[Message]:
         """A new fragment after the LAC, with another bookie in one place (rule W3)."""
         ensemble = (*self._ensemble[:position], spare, *self._ensemble[position + 1 :])
-        self._change = EnsembleChange(self._told + 1, ensemble)
+        self._change = EnsembleChange(self._acknowledged + 1, ensemble)
         base, names = self._metadata.last_fragment, tuple(map(bookie_id, ensemble))
-        change = ChangeEnsemble(base, EntryId(self._change.first), names, length_up_to(self._told))
+        change = ChangeEnsemble(base, EntryId(self._change.first), names, length_up_to(self._acknowledged))
         return [Message(self.index, STORE, None, Change(change))]
 
     def _change_settled(self, message: Message) -> list[Message]:
@@ -230,8 +230,8 @@ class ReferenceWriter(Client):
     def _close(self) -> list[Message]:
         """With what is acknowledged (rule W9)."""
         self._closing = True
-        end = EntryId(self._told) if self._told >= 0 else None
-        change = CloseLedger(self._metadata.last_fragment, end, length_up_to(self._told))
+        end = EntryId(self._acknowledged) if self._acknowledged >= 0 else None
+        change = CloseLedger(self._metadata.last_fragment, end, length_up_to(self._acknowledged))
         return [Message(self.index, STORE, None, Change(change))]
 
     def _close_settled(self, message: Message) -> list[Message]:
@@ -254,18 +254,18 @@ class ReferenceWriter(Client):
 
     @property
     def acknowledged(self) -> int:
-        return self._told
+        return self._acknowledged
 
     @property
     def did_not_happen_from(self) -> int | None:
         closed_here = self._end is not None and self._failure is None and self._end.state is LedgerState.CLOSED
-        return self._told + 1 if closed_here else None
+        return self._acknowledged + 1 if closed_here else None
 
-    def undone(self, metadata: LedgerMetadata) -> str | None:
+    def unfinished_work(self, metadata: LedgerMetadata) -> str | None:
         return None if self.finished else f"the writer waits: {self.describe()}"
 
     def describe(self) -> str:
-        parts = ["has acknowledged " + (f"up to entry {self._told}" if self._told >= 0 else "nothing")]
+        parts = ["has acknowledged " + (f"up to entry {self._acknowledged}" if self._acknowledged >= 0 else "nothing")]
         if self._change is not None:
             parts.append(f"changes its ensemble from entry {self._change.first}")
         if self._failure is not None:

@@ -3,7 +3,7 @@
 Where every bookie of an ensemble holds every entry (E = Qw), nothing in the protocol tells one position from another.
 So two states that differ only by an interchange of positions are equally good, and one of them is enough. A renaming
 moves the bookies of the first ensemble among its positions; *positions* move with them, and every later ensemble is
-rewritten in the moved order, so that a client that tells bookies by position finds the same world.
+rewritten in the moved order, so that a client that identifies bookies by position finds the same world.
 """
 
 from dataclasses import dataclass, replace
@@ -89,12 +89,14 @@ class Renaming:
         return cast("T", renamed)
 
 
-def interchanges(bookies: int, ensemble_size: int, like_clients: tuple[tuple[int, ...], ...]) -> list[Renaming]:
+def interchanges(
+    bookies: int, ensemble_size: int, interchangeable_clients: tuple[tuple[int, ...], ...]
+) -> list[Renaming]:
     """Every renaming: the first ``ensemble_size`` bookies among themselves, the spares, each group of like clients."""
     spares = range(ensemble_size, bookies)
-    groups = [permutations(group) for group in like_clients]
+    groups = [permutations(group) for group in interchangeable_clients]
     client_orders = [
-        tuple(moved for _, moved in sorted(pair for old, new in zip(like_clients, choice, strict=True)
+        tuple(moved for _, moved in sorted(pair for old, new in zip(interchangeable_clients, choice, strict=True)
                                            for pair in zip(old, new, strict=True)))
         for choice in product(*groups)
     ]  # fmt: skip

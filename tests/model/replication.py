@@ -124,7 +124,7 @@ class Replication:
         """One of :meth:`steps`."""
         if step == _CONSIDERS:
             wanted = self._changes.poll(0.0)
-            assert wanted is not None, "somebody is due"
+            assert wanted is not None, "a bookie is due for replacement"
             self._wanted_spares = wanted.positions
             return Outcome()
         if step.name == _READY:
@@ -141,11 +141,11 @@ class Replication:
         return [server for server in self._bookies if bookie_id(server) not in self._changes.ensemble]
 
     def _would_change(self) -> bool:
-        """Whether somebody is due for replacement; asked of a copy, as asking begins the change."""
+        """Whether a bookie is due for replacement; asked of a copy, because asking begins the change."""
         return isinstance(self.copy()._changes.poll(0.0), FindSpares)
 
     def _findings(self) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Every way in which spares may be found for some of those who are to be replaced."""
+        """Every way in which spares may be found for some of the bookies to be replaced."""
         for mask in range(1, 1 << len(self._wanted_spares)):
             positions = [position for at, position in enumerate(self._wanted_spares) if mask >> at & 1]
             for spares in permutations(self._spares, len(positions)):

@@ -1,4 +1,4 @@
-"""What is explored: who takes part, how things stand at the beginning, what may go wrong."""
+"""A setting: the clients and bookies that take part, the states to start from, and the faults that may occur."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ from octavo.protocol.quorums import Quorums
 
 @dataclass(frozen=True)
 class Placement:
-    """How things stand at the beginning."""
+    """One state to start from."""
 
     metadata: LedgerMetadata
     bookies: tuple[BookieState, ...]
     messages: tuple[Message, ...] = ()
     acknowledged: int = -1
-    """The last entry that a writer which is no longer there was told is acknowledged; -1 for none."""
+    """The last entry that a dead writer has acknowledged to its caller; -1 for none."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One world."""
+    """One setting; a :class:`~model.world.World` explores it."""
 
     name: str
     quorums: Quorums
@@ -32,13 +32,13 @@ class Setting:
     clients: Callable[[Placement], Sequence[Client]]
     """Fresh clients, in order of their indexes."""
     payloads: tuple[bytes, ...]
-    """What is or has been written, by entry id."""
+    """The payloads that are or have been written, by entry id."""
     budget: dict[str, int] = field(default_factory=dict)
-    """How often each of :data:`model.states.FAULTS` may happen; what is not named does not."""
+    """How often each of :data:`model.states.FAULTS` may happen; 0 for faults that are not named."""
     bookie: Bookie = field(default_factory=lambda: Bookie(syncs=False))
-    like_clients: tuple[tuple[int, ...], ...] = ((0,),)
-    """Groups of clients that do the same; every client is in one."""
+    interchangeable_clients: tuple[tuple[int, ...], ...] = ((0,),)
+    """Groups of clients that behave alike; every client is in one group."""
     symmetric: bool = True
     """Whether bookies can be interchanged: E = Qw, and no client tells one from another."""
     reduced: bool = True
-    """Whether a client that nobody can affect goes first (:mod:`model.world`)."""
+    """Whether a client that no other one can affect acts first (:meth:`model.world.World.independent_client`)."""

@@ -1,10 +1,10 @@
-"""What is explored, and how far: the list behind `make model` and the tests."""
+"""The settings that `make model` and the tests explore, and how far."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from model import frozen
+from model import leftovers
 from model.bookie import Bookie, BookieState
 from model.client import Client
 from model.explorer import Exploration, explore, walk
@@ -19,7 +19,7 @@ from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.quorums import Quorums
 
 LARGE: Final = 1_000_000
-"""States after which a setting is left at the depth it has come to: some minutes and gigabytes."""
+"""States after which exploration of a setting ends at the depth reached: some minutes and about a gigabyte."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Job:
         return explore(world, states_max=self.states_max)
 
     def extent(self, exploration: Exploration) -> str:
-        """How much of the setting was seen, in words."""
+        """How much of the setting was visited, in words."""
         if exploration.violation is not None:
             return "ended at a violation"
         if exploration.exhausted:
@@ -54,20 +54,20 @@ class Job:
         return f"{exploration.walks} walks" if self.walks else f"all up to depth {exploration.depth}"
 
 
-def pipeline_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, tells_lac: bool) -> Client:
+def pipeline_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, sends_lac: bool) -> Client:
     """The real machines."""
-    return PipelineWriter(ledger, bookies=bookies, entries=entries, tells_lac=tells_lac)
+    return PipelineWriter(ledger, bookies=bookies, entries=entries, sends_lac=sends_lac)
 
 
-def reference_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, tells_lac: bool) -> Client:
-    """The specification, with ensemble changes as far as there are spares."""
-    return ReferenceWriter(ledger, bookies=bookies, entries=entries, tells_lac=tells_lac)
+def reference_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, sends_lac: bool) -> Client:
+    """The specification, with ensemble changes if there are spares."""
+    return ReferenceWriter(ledger, bookies=bookies, entries=entries, sends_lac=sends_lac)
 
 
 class MakeWriter(Protocol):
     """One of the above."""
 
-    def __call__(self, ledger: LedgerMetadata, *, bookies: int, entries: int, tells_lac: bool) -> Client: ...
+    def __call__(self, ledger: LedgerMetadata, *, bookies: int, entries: int, sends_lac: bool) -> Client: ...
 
 
 def machine_recovery(quorums: Quorums, *, bookies: int, entries: int, reads_ahead: int | None, index: int) -> Client:
@@ -98,17 +98,17 @@ def live(
     entries: int,
     recoveries: int,
     reads_ahead: int | None = None,
-    tells_lac: bool = False,
+    sends_lac: bool = False,
     syncs: bool = False,
     **budget: int,
 ) -> Callable[[], Setting]:
-    """A writer at work, and recoveries that begin at any moment."""
+    """A live writer, and recoveries that begin at any moment."""
     quorums = Quorums(*sizes)
     bookies = quorums.ensemble_size + spares
 
     def clients(placement: Placement) -> Sequence[Client]:
         return [
-            writer(placement.metadata, bookies=bookies, entries=entries, tells_lac=tells_lac),
+            writer(placement.metadata, bookies=bookies, entries=entries, sends_lac=sends_lac),
             *(
                 recovery(quorums, bookies=bookies, entries=entries, reads_ahead=reads_ahead, index=1 + at)
                 for at in range(recoveries)
@@ -124,7 +124,7 @@ def live(
         PAYLOADS,
         budget={name.replace("_", " "): times for name, times in budget.items()},
         bookie=Bookie(syncs=syncs),
-        like_clients=((0,), tuple(range(1, 1 + recoveries))),
+        interchangeable_clients=((0,), tuple(range(1, 1 + recoveries))),
         symmetric=not quorums.striped,
     )
 
@@ -136,25 +136,25 @@ def left_behind(
     entries: int,
     recoveries: int,
     reads_ahead: int | None = None,
-    histories: Sequence[frozen.History] = frozen.HISTORIES,
+    histories: Sequence[leftovers.History] = leftovers.HISTORIES,
     fences: bool = False,
     explicit_lacs: bool = False,
     late_adds: bool = False,
     **budget: int,
 ) -> Callable[[], Setting]:
-    """Recoveries of everything that a writer can leave behind."""
+    """Recoveries after a dead writer: of everything that it can leave behind (:mod:`model.leftovers`)."""
 
     def clients(_: Placement) -> Sequence[Client]:
         return [
-            recovery(frozen.QUORUMS, bookies=frozen.BOOKIES, entries=entries, reads_ahead=reads_ahead, index=at)
+            recovery(leftovers.QUORUMS, bookies=leftovers.BOOKIES, entries=entries, reads_ahead=reads_ahead, index=at)
             for at in range(recoveries)
         ]
 
     return lambda: Setting(
         f"E=3 Qw=3 Qa=2, {what}",
-        frozen.QUORUMS,
-        frozen.BOOKIES,
-        lambda: frozen.placements(
+        leftovers.QUORUMS,
+        leftovers.BOOKIES,
+        lambda: leftovers.placements(
             entries,
             histories=histories,
             fences=fences,
@@ -165,31 +165,31 @@ def left_behind(
         clients,
         PAYLOADS[:entries],
         budget=budget,
-        like_clients=(tuple(range(recoveries)),),
+        interchangeable_clients=(tuple(range(recoveries)),),
     )
 
 
 JOBS: tuple[Job, ...] = (
     Job(
         live(
-            "a writer: two entries, a LAC, a break, a lost answer of the metadata",
+            "writer of 2 entries and a LAC; 1 break, 1 lost metadata answer",
             (3, 3, 2),
             entries=2,
             recoveries=0,
-            tells_lac=True,
+            sends_lac=True,
             breaks=1,
             lost_settlements=1,
         ),
         quick=True,
     ),
     Job(
-        live("a writer with a spare: one entry, two breaks", (3, 3, 2), spares=1, entries=1, recoveries=0, breaks=2),
+        live("writer of 1 entry, 1 spare; 2 breaks", (3, 3, 2), spares=1, entries=1, recoveries=0, breaks=2),
         quick=True,
     ),
-    Job(live("a writer and a recovery: one entry", (3, 3, 2), entries=1, recoveries=1), quick=True),
+    Job(live("writer of 1 entry, 1 recovery", (3, 3, 2), entries=1, recoveries=1), quick=True),
     Job(
         live(
-            "a writer with a spare and a recovery: one entry, a break",
+            "writer of 1 entry, 1 spare, 1 recovery; 1 break",
             (2, 2, 2),
             spares=1,
             entries=1,
@@ -198,16 +198,14 @@ JOBS: tuple[Job, ...] = (
         ),
         quick=True,
     ),
-    Job(live("a writer and two recoveries: one entry", (2, 2, 1), entries=1, recoveries=2), quick=True),
+    Job(live("writer of 1 entry, 2 recoveries", (2, 2, 1), entries=1, recoveries=2), quick=True),
     Job(
-        left_behind(
-            "a recovery of all that a writer of one can leave, late adds", entries=1, recoveries=1, late_adds=True
-        ),
+        left_behind("1 recovery after a writer of 1 entry, late adds", entries=1, recoveries=1, late_adds=True),
         quick=True,
     ),
     Job(
         live(
-            "a writer with a spare and a recovery: one entry, a break",
+            "writer of 1 entry, 1 spare, 1 recovery; 1 break",
             (3, 3, 2),
             spares=1,
             entries=1,
@@ -217,7 +215,7 @@ JOBS: tuple[Job, ...] = (
     ),
     Job(
         live(
-            "specification: a writer with a spare and a recovery: one entry, a break",
+            "specification: writer of 1 entry, 1 spare, 1 recovery; 1 break",
             (3, 3, 2),
             writer=reference_writer,
             recovery=reference_recovery,
@@ -227,37 +225,33 @@ JOBS: tuple[Job, ...] = (
             breaks=1,
         )
     ),
+    Job(left_behind("1 recovery after a writer of 2 entries, late adds", entries=2, recoveries=1, late_adds=True)),
     Job(
         left_behind(
-            "a recovery of all that a writer of two can leave, late adds", entries=2, recoveries=1, late_adds=True
-        )
-    ),
-    Job(
-        left_behind(
-            "a recovery of all that a writer of two can leave, fences, LACs",
+            "1 recovery after a writer of 2 entries, fences, LACs",
             entries=2,
             recoveries=1,
             fences=True,
             explicit_lacs=True,
         )
     ),
-    Job(left_behind("two recoveries of all that a writer of one can leave", entries=1, recoveries=2), quick=True),
+    Job(left_behind("2 recoveries after a writer of 1 entry", entries=1, recoveries=2), quick=True),
     *(
         Job(
             left_behind(
-                f"two recoveries of all that a writer of two can leave, fences, LACs; {history}",
+                f"2 recoveries after a writer of 2 entries, fences, LACs; {history}",
                 entries=2,
                 recoveries=2,
-                histories=[frozen.HISTORIES[number]],
+                histories=[leftovers.HISTORIES[number]],
                 fences=True,
                 explicit_lacs=True,
             )
         )
-        for number, history in enumerate(("one fragment", "a second one at 1", "a second one at 2"))
+        for number, history in enumerate(("1 fragment", "fragments at 0 and 1", "fragments at 0 and 2"))
     ),
     Job(
         left_behind(
-            "specification: two recoveries of all that a writer of two can leave",
+            "specification: 2 recoveries after a writer of 2 entries",
             recovery=reference_recovery,
             entries=2,
             recoveries=2,
@@ -265,7 +259,7 @@ JOBS: tuple[Job, ...] = (
     ),
     Job(
         live(
-            "a writer with a spare and two recoveries: one entry, a break",
+            "writer of 1 entry, 1 spare, 2 recoveries; 1 break",
             (2, 2, 1),
             spares=1,
             entries=1,
@@ -276,7 +270,7 @@ JOBS: tuple[Job, ...] = (
     ),
     Job(
         live(
-            "a writer with a spare and a recovery: two entries, a break",
+            "writer of 2 entries, 1 spare, 1 recovery; 1 break",
             (2, 2, 2),
             spares=1,
             entries=2,
@@ -287,7 +281,7 @@ JOBS: tuple[Job, ...] = (
     ),
     Job(
         live(
-            "a writer and a recovery: one entry, a power cut, a break",
+            "writer of 1 entry, 1 recovery; 1 power cut, 1 break",
             (2, 2, 1),
             entries=1,
             recoveries=1,
@@ -297,15 +291,15 @@ JOBS: tuple[Job, ...] = (
         ),
         states_max=LARGE,
     ),
-    Job(live("a writer and a recovery: one entry, a wipe", (2, 2, 2), entries=1, recoveries=1, wipes=1)),
+    Job(live("writer of 1 entry, 1 recovery; 1 wipe", (2, 2, 2), entries=1, recoveries=1, wipes=1)),
     Job(
-        live("a writer and a recovery: two entries, a cut", (2, 2, 1), entries=2, recoveries=1, cuts=1),
+        live("writer of 2 entries, 1 recovery; 1 truncated answer", (2, 2, 1), entries=2, recoveries=1, cuts=1),
         states_max=LARGE,
     ),
-    Job(live("a writer and a recovery: one entry", (4, 3, 2), entries=1, recoveries=1), states_max=LARGE),
+    Job(live("writer of 1 entry, 1 recovery", (4, 3, 2), entries=1, recoveries=1), states_max=LARGE),
     Job(
         live(
-            "a writer with a spare and two recoveries: two entries, a break",
+            "writer of 2 entries, 1 spare, 2 recoveries; 1 break",
             (4, 3, 2),
             spares=1,
             entries=2,
@@ -316,12 +310,12 @@ JOBS: tuple[Job, ...] = (
     ),
     Job(
         live(
-            "a writer with two spares and two recoveries: three entries, three breaks, a lost answer of the metadata",
+            "writer of 3 entries, 2 spares, 2 recoveries; 3 breaks, 1 lost metadata answer",
             (4, 3, 2),
             spares=2,
             entries=3,
             recoveries=2,
-            tells_lac=True,
+            sends_lac=True,
             breaks=3,
             lost_settlements=1,
         ),
@@ -330,7 +324,7 @@ JOBS: tuple[Job, ...] = (
     ),
     Job(
         live(
-            "a writer with two spares and a recovery: four entries, three breaks, two cuts",
+            "writer of 4 entries, 2 spares, 1 recovery; 3 breaks, 2 truncated answers",
             (3, 3, 2),
             spares=2,
             entries=4,

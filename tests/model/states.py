@@ -15,7 +15,7 @@ FAULTS: Final = ("breaks", "cuts", "wipes", "damages", "power cuts", "kills", "l
 
 * *break*: a client's connection to a bookie breaks, or the time of its requests there is over: all of them fail, and
   may arrive nevertheless;
-* *cut*: a read is answered in part;
+* *cut*: a read is answered only in part (truncated);
 * *wipe*: a bookie loses its disk; *damage*: a copy rots;
 * *power cut*, *kill*: a bookie ends and starts again, without or with what it had written and not synced;
 * *lost settlement*: a client does not learn what became of its change of the metadata, and tries it again.

@@ -43,7 +43,7 @@ class Symmetry:
         self._candidates: dict[tuple[int, ...], list[_Moves]] = {}
         self._bares: dict[int, int] = {}
         self._ways: dict[int, tuple[int, int]] = {}
-        self._errands: dict[tuple[object, ...], int] = {}
+        self._facts: dict[tuple[object, ...], int] = {}
 
     def representative(self, state: State) -> State:
         """The one state of its class."""
@@ -63,12 +63,12 @@ class Symmetry:
             way = ways.get(number)
             if way is None:
                 way = ways[number] = self._way(number)
-            server, errand = way
+            server, facts = way
             if server != STORE:
-                busy[server].append(errand)
-        for errands in busy:
-            errands[1:] = sorted(errands[1:])
-        ranks = tuple([sum([other < errands for other in busy]) for errands in busy])
+                busy[server].append(facts)
+        for waiting in busy:
+            waiting[1:] = sorted(waiting[1:])
+        ranks = tuple([sum([other < waiting for other in busy]) for waiting in busy])
         candidates = self._candidates.get(ranks)
         if candidates is None:
             candidates = self._candidates[ranks] = self._that_sort(ranks)
@@ -79,9 +79,9 @@ class Symmetry:
         bare = self._bares.get(number)
         if bare is None:
             bookie = self._world.bookies[number]
-            errands = [tuple(sorted(map(_errand, messages), key=repr)) for messages in (bookie.waiting, bookie.slow)]
-            what = (replace(bookie, waiting=(), slow=()), *errands)
-            bare = self._bares[number] = self._errands.setdefault(what, len(self._errands))
+            waiting = [tuple(sorted(map(_errand, messages), key=repr)) for messages in (bookie.waiting, bookie.slow)]
+            what = (replace(bookie, waiting=(), slow=()), *waiting)
+            bare = self._bares[number] = self._facts.setdefault(what, len(self._facts))
         return bare
 
     def _that_sort(self, ranks: tuple[int, ...]) -> list[_Moves]:
@@ -93,7 +93,7 @@ class Symmetry:
     def _way(self, number: int) -> tuple[int, int]:
         """The bookie of a message, and a number for all else in it that no renaming moves."""
         message = self._world.messages[number]
-        return message.server, self._errands.setdefault(_errand(message), len(self._errands))
+        return message.server, self._facts.setdefault(_errand(message), len(self._facts))
 
     def _moved(self, state: State, moves: _Moves) -> State:
         metadata, bookies, clients, messages, budget = state

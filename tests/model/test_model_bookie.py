@@ -1,4 +1,4 @@
-"""The model's bookie, rule by rule: what the model says of the protocol is worth no more than this."""
+"""The model's bookie, rule by rule. The model check is only as good as this bookie."""
 
 from dataclasses import replace
 
@@ -72,7 +72,7 @@ def test_negatives_come_from_no_doubt() -> None:
     assert answer_of(BookieState(in_doubt=True), Read(0, 1, fence=False)) == Found(1, (), (0, 1))
 
 
-def test_newest_intact_entry_tells_the_lac() -> None:
+def test_lac_read_returns_the_newest_intact_entry() -> None:
     state = BookieState(held=(FIRST, SECOND), damaged=frozenset({1}), explicit_lac=sealed_lac(0))
     assert answer_of(state, ReadLac(fence=False)) == Lac(FIRST, sealed_lac(0), in_doubt=False)
 

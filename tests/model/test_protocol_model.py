@@ -1,4 +1,4 @@
-"""The protocol, state by state: the part of `make model` that fits into `make test`."""
+"""The part of `make model` that fits into `make test`: the quick settings, and every canary."""
 
 import pytest
 from model.canaries import CANARIES, Canary

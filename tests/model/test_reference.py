@@ -10,7 +10,7 @@ from model.states import State
 from model.world import World
 
 type Outcome = tuple[str, int]
-"""How the ledger ended, and the last entry that the writer's caller was told is acknowledged."""
+"""How the ledger ended, and the last entry acknowledged to the writer's caller."""
 
 
 class Outcomes(World):

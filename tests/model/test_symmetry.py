@@ -97,7 +97,7 @@ def endings(setting: Setting) -> set[tuple[str, ...]]:
         ((1, 1, 1), {"entries": 2, "recoveries": 2}),
     ],
 )
-def test_leaving_out_what_nobody_can_see_loses_no_ending(sizes: tuple[int, int, int], setting: dict[str, Any]) -> None:
+def test_dropping_invisible_messages_loses_no_ending(sizes: tuple[int, int, int], setting: dict[str, Any]) -> None:
     # Every state by its own name: which one stands for its equals is not the same with more of them.
     whole = replace(live("small", sizes, **setting)(), symmetric=False)
     assert endings(whole) == endings(replace(whole, reduced=False))

@@ -1,13 +1,13 @@
 """The whole model: bookies, network, metadata and clients, as states and what can happen in them.
 
 A state is a tuple of numbers: each metadata value, bookie state, client state and message has one. What an event does
-to a bookie or a client depends on that one alone, so every such step is computed once, with the real machine, and
-looked up from then on. That is what makes hundreds of thousands of states affordable.
+to a bookie or a client depends on that bookie or client only, so every such step is computed once, with the real
+machine, and looked up from then on. That is what makes hundreds of thousands of states affordable.
 
 What can happen, in any order: a request arrives at its bookie or at the metadata; an answer arrives; a client takes a
 step of its own; and, as far as the setting's budget goes, a fault (:mod:`model.faults`).
 
-Some things are done at once because nobody could see a difference: an answer that its receiver ignores is dropped;
+Some steps are taken at once because they make no visible difference: an answer that its receiver ignores is dropped;
 the requests of a client that has finished are orphaned; an orphan that changes nothing, and never will, is dropped.
 """
 
@@ -15,10 +15,11 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from model.bookie import BookieState
 from model.client import BEGIN, Client, Event, Step
+from model.describing import Describer
 from model.exchange import STORE, Change, Changed, Conflict, Failed, Found, Message, Read, possible_answers
 from model.explorer import BrokenPromiseError
 from model.faults import Faults
-from model.foregone import Foregone
+from model.inevitable import InevitableSteps
 from model.interning import Interner
 from model.promises import Promises
 from model.renaming import interchanges
@@ -38,7 +39,6 @@ from model.states import (
     with_messages,
 )
 from model.symmetry import Symmetry
-from model.telling import Teller
 from octavo.metadata.changes import Refuse, Write
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.errors import OctavoError
@@ -71,10 +71,12 @@ class World:
         self._promises = Promises(setting.quorums, setting.payloads, setting.bookie)
         self._faults = Faults(self)
         settles = self._reduces_orphans and not setting.bookie.syncs
-        self._foregone = Foregone(self, written=len(setting.payloads)) if settles else None
-        self._teller = Teller(self)
+        self._inevitable = InevitableSteps(self, written=len(setting.payloads)) if settles else None
+        self._describer = Describer(self)
         sizes = setting.bookies, setting.quorums.ensemble_size
-        self.symmetry = Symmetry(self, interchanges(*sizes, setting.like_clients) if setting.symmetric else [])
+        self.symmetry = Symmetry(
+            self, interchanges(*sizes, setting.interchangeable_clients) if setting.symmetric else []
+        )
 
     # --- initial states -----------------------------------------------------------------------------------------------
 
@@ -105,9 +107,9 @@ class World:
         found: list[tuple[Action, State]] = []
         if all(self.clients[client].finished for client in state[2]):
             return found
-        alone = self.alone(state)
-        if alone is not None:
-            return self._events_of(state, alone)
+        first = self.independent_client(state)
+        if first is not None:
+            return self._events_of(state, first)
         previous = -1
         for at, number in enumerate(messages):
             if number == previous:
@@ -132,12 +134,12 @@ class World:
         found += self._faults.of(state)
         return found
 
-    def alone(self, state: State) -> int | None:
-        """A client that nobody else can affect before it acts: everything it waits for is an answer under way.
+    def independent_client(self, state: State) -> int | None:
+        """A client that no other client can affect before it acts: everything it waits for is an answer under way.
 
-        What it does then and what everybody else does are independent: its events can come first, and no state that
-        they lead to is missed but those in which it was late. None of them can break a promise that is not broken
-        later too, as it has acknowledged nothing.
+        Its events and those of all other clients are independent, so its events can come first. The only states missed
+        are those in which it is late, and none of them breaks a promise that is not broken later too, because it has
+        acknowledged nothing.
         """
         if not self.setting.reduced:
             return None
@@ -257,7 +259,7 @@ class World:
 
     def _answer(self, state: State, rest: tuple[int, ...], number: int, message: Message) -> State:
         index = message.client
-        assert index is not None, "answers are for somebody"
+        assert index is not None, "an answer has a receiver"
         metadata, bookies, clients, _, budget = state
         taken = self.react(clients[index], number)
         return self._client_moved((metadata, bookies, clients, rest, budget), index, taken)
@@ -303,15 +305,15 @@ class World:
         return known
 
     def _client_moved(self, state: State, index: int, taken: _Taken) -> State:
-        """The state in which the client has taken an event; what it does not care for any more is gone."""
+        """The state after the client has taken an event, without messages that it ignores from now on."""
         metadata, bookies, clients, messages, budget = state
         after, sent = taken
         if after != clients[index]:
-            messages = self.still_useful(bookies, self._cared_for(index, after, messages))
+            messages = self.still_useful(bookies, self._without_ignored(index, after, messages))
             clients = replaced(clients, index, after)
         return metadata, bookies, clients, with_messages(messages, sent), budget
 
-    def _cared_for(self, index: int, client: int, messages: tuple[int, ...]) -> tuple[int, ...]:
+    def _without_ignored(self, index: int, client: int, messages: tuple[int, ...]) -> tuple[int, ...]:
         kept: list[int] = []
         finished = self.clients[client].finished
         for number in messages:
@@ -322,7 +324,7 @@ class World:
                 if not self.ignores(client, number):
                     kept.append(number)
             elif message.server != STORE and (finished or self._given_up(client, number)):
-                kept += self.left_of(number)
+                kept += self.orphan_of(number)
             else:
                 kept.append(number)
         return tuple(kept)
@@ -338,7 +340,7 @@ class World:
             known = self._probes[request] = self.in_flight(answers)
         return all(self.ignores(client, answer) for answer in known)
 
-    def left_of(self, request: int) -> tuple[int, ...]:
+    def orphan_of(self, request: int) -> tuple[int, ...]:
         """What is still on its way of a request that its client does not wait for: itself orphaned, or nothing."""
         orphan = self.messages[request].orphaned()
         return () if orphan is None else (self.messages.number(orphan),)
@@ -348,12 +350,12 @@ class World:
         return self.react(client, answer) == (client, ())
 
     def answers_sent(self, state: State, answers: tuple[int, ...]) -> State:
-        """The state with these answers under way, but for those that nobody cares for."""
+        """The state with these answers under way, without those that their clients ignore."""
         metadata, bookies, clients, messages, budget = state
         wanted = []
         for number in answers:
             index = self.messages[number].client
-            assert index is not None, "answers are for somebody"
+            assert index is not None, "an answer has a receiver"
             if not self.ignores(clients[index], number):
                 wanted.append(number)
         return metadata, bookies, clients, with_messages(messages, wanted), budget
@@ -363,7 +365,7 @@ class World:
         for failure in failures:
             assert isinstance(failure.answer, Failed)
             index = failure.client
-            assert index is not None, "answers are for somebody"
+            assert index is not None, "an answer has a receiver"
             state = self._client_moved(state, index, self.react(state[2][index], self.messages.number(failure)))
         return state
 
@@ -373,8 +375,8 @@ class World:
         return self.symmetry.representative(self.settled(state))
 
     def settled(self, state: State) -> State:
-        """The state once all that is decided has happened (:mod:`model.foregone`)."""
-        return state if self._foregone is None else self._foregone.settled(state)
+        """The state once all that is decided has happened (:mod:`model.inevitable`)."""
+        return state if self._inevitable is None else self._inevitable.settled(state)
 
     def violation(self, state: State) -> str | None:
         metadata, bookies, clients, _, budget = state
@@ -390,11 +392,13 @@ class World:
         return self._verdicts[key]
 
     def stuck(self, state: State) -> str | None:
-        undone = (self.clients[number].undone(self.metadata[state[0]]) for number in state[2])
-        return next((f"I8: nothing can happen any more, and {what}" for what in undone if what is not None), None)
+        unfinished_work = (self.clients[number].unfinished_work(self.metadata[state[0]]) for number in state[2])
+        return next(
+            (f"I8: nothing can happen any more, and {what}" for what in unfinished_work if what is not None), None
+        )
 
     def describe_action(self, state: State, action: Action) -> str:
-        return self._teller.action(state, action)
+        return self._describer.action(state, action)
 
     def describe_state(self, state: State) -> list[str]:
-        return self._teller.state(state)
+        return self._describer.state(state)

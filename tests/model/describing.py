@@ -22,8 +22,8 @@ _BOOKIE_EVENTS = {
 }
 
 
-class Teller:
-    """Says what happens in a world."""
+class Describer:
+    """Describes states and actions of a world for traces."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -41,7 +41,7 @@ class Teller:
         return self._message(state, kind, self._world.messages[first])
 
     def _message(self, state: State, kind: str, message: Message) -> str:
-        sender = "late, from nobody who waits" if message.client is None else self._name(state, message.client)
+        sender = "orphaned request" if message.client is None else self._name(state, message.client)
         server = "metadata" if message.server == STORE else bookie_name(message.server)
         what = request_text(message.request)
         if kind == "answer":
@@ -57,7 +57,7 @@ class Teller:
         return self._world.clients[state[2][index]].name
 
     def state(self, state: State) -> list[str]:
-        """Who holds and knows what."""
+        """What each bookie holds and each client knows."""
         world = self._world
         lines = [f"metadata: {metadata_text(world.metadata[state[0]])}"]
         lines += [f"{bookie_name(at)}: {bookie_text(world.bookies[number])}" for at, number in enumerate(state[1])]

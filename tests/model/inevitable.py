@@ -1,16 +1,16 @@
-"""What is decided already, though it has not happened: states that differ only by that are one.
+"""Partial-order reduction: steps that cannot be avoided and that no other step depends on are taken at once.
 
-* *A fence that nobody can meet.* A fence refuses ordinary adds, and does nothing else. Where no ordinary add is on its
-  way to a bookie and no client will send another one, a fenced bookie and one that is not answer every request alike
-  for ever after. All of them count as fenced.
-* *An explicit LAC that nobody will ask for.* Once the writer tells none and no recovery looks for LACs any more, what a
-  bookie was told, and what it answers to a late question, is the same as nothing.
-* *An answer that can only be one.* A request that changes nothing at its bookie, and that the bookie would answer in
-  the same way whenever it came, may as well be answered now: its arrival is independent of everything else that can
-  happen. Such are an add that is refused because of the fence, one of a recovery whose entries are there already, and a
-  read from a fenced bookie that holds every entry that anybody could still bring it.
+* *A fence without effect.* A fence refuses ordinary adds, and does nothing else. If no ordinary add is on its way to a
+  bookie and no client will send another one, the bookie answers every later request alike, fenced or not. All such
+  bookies count as fenced.
+* *An explicit LAC that will not be read.* Once the writer sends none and no recovery reads LACs, an explicit LAC at a
+  bookie, and the bookie's answer to a late LAC read, count as none.
+* *An answer that cannot change.* If a request changes nothing at its bookie, and the bookie would answer it in the same
+  way whenever it arrived, it is answered now: its arrival is independent of every other step. This holds for an add
+  that the fence refuses, for a recovery add whose entries are there already, and for a read from a fenced bookie that
+  holds every entry that could still reach it.
 
-Only where bookies lose nothing and every step of theirs is durable at once.
+This applies only where bookies lose nothing and each of their steps is durable at once.
 """
 
 from dataclasses import replace
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _ADD, _READ, _READ_LAC, _LAC = range(1, 5)
 
 
-class _Errand(NamedTuple):
-    """What matters here of a message under way."""
+class _MessageFacts(NamedTuple):
+    """The facts about a message under way that matter here."""
 
     kind: int = 0
     """One of the above: what waits for an answer, or is one; 0 for anything else."""
@@ -40,62 +40,62 @@ class _Errand(NamedTuple):
     """Mask of the ids that it brings its server."""
 
 
-class _Outlook(NamedTuple):
-    """What may come yet, in a state."""
+class _StillPossible(NamedTuple):
+    """What may still happen after a state."""
 
     asking: bool
-    """Somebody may ask for LACs, and heed the answer."""
+    """A client may read LACs and use the answer."""
     telling: int
     """Mask of the bookies that an explicit LAC may reach."""
     entries: int
     """Mask of the ids that may reach a bookie."""
 
 
-_INERT = _Errand()
+_INERT = _MessageFacts()
 
 
-class Foregone:
+class InevitableSteps:
     """See the module. ``written``: how many entries the setting may ever have."""
 
     def __init__(self, world: "World", *, written: int) -> None:
         self._world = world
         self._cuts = bool(world.setting.budget.get("cuts"))
         self._all_written = (1 << written) - 1
-        self._errands: dict[int, _Errand] = {}
+        self._facts: dict[int, _MessageFacts] = {}
         self._held: dict[int, int] = {}
         self._fenced: dict[int, int] = {}
         self._lacless: dict[int, int] = {}
         self._clients: dict[int, tuple[bool, bool]] = {}
 
     def settled(self, state: State) -> State:
-        """The state once all that is decided has happened."""
+        """The state after all inevitable steps."""
         adding = asking = False
         for number in state[2]:
             known = self._clients.get(number)
             if known is None:
                 client = self._world.clients[number]
-                known = self._clients[number] = client.may_add, client.may_want_lac
+                known = self._clients[number] = client.may_add, client.may_use_lacs
             adding, asking = adding or known[0], asking or known[1]
         met = telling = carried = 0
-        errands: list[tuple[int, _Errand]] = []
+        waiting: list[tuple[int, _MessageFacts]] = []
         for number in state[3]:
-            errand = self._errands.get(number)
-            if errand is None:
-                errand = self._errands[number] = self._look(number)
-            if errand is not _INERT:
-                met |= errand.adds
-                telling |= errand.tells
-                carried |= errand.carries
-                errands.append((number, errand))
+            facts = self._facts.get(number)
+            if facts is None:
+                facts = self._facts[number] = self._look(number)
+            if facts is not _INERT:
+                met |= facts.adds
+                telling |= facts.tells
+                carried |= facts.carries
+                waiting.append((number, facts))
         if adding:
             met = telling = -1
             carried = self._all_written
         state = self._bare(state, met, -1 if asking or adding else 0)
-        if not errands:
+        if not waiting:
             return state
         for number in state[1]:
             carried |= self._holds(number)
-        return self._answered(state, errands, _Outlook(asking, telling, carried))
+        return self._answered(state, waiting, _StillPossible(asking, telling, carried))
 
     def _bare(self, state: State, met: int, asked: int) -> State:
         """Without fences but where they may be met, and explicit LACs but where they may be asked for: masks."""
@@ -118,35 +118,35 @@ class Foregone:
             return state
         return metadata, after_all, clients, self._world.still_useful(after_all, messages), budget
 
-    def _answered(self, state: State, errands: list[tuple[int, _Errand]], outlook: _Outlook) -> State:
+    def _answered(self, state: State, waiting: list[tuple[int, _MessageFacts]], possible: _StillPossible) -> State:
         """The state once every request is answered that can only be answered in one way."""
         world, bookies = self._world, state[1]
-        for number, errand in errands:
-            kind, server = errand.kind, errand.server
+        for number, facts in waiting:
+            kind, server = facts.kind, facts.server
             if not kind or number not in state[3]:
                 continue
             bookie = bookies[server]
             if kind == _LAC:
-                if not outlook.asking:
+                if not possible.asking:
                     state = self._exchanged(state, number, (self._nothing_of(number),))
                 continue
             after, answers = world.receive(bookie, number)
-            if kind == _READ_LAC and not outlook.asking:
+            if kind == _READ_LAC and not possible.asking:
                 answers = (self._nothing_of(number),)
-            if after == bookie and self._is_final(number, errand, bookie, outlook):
+            if after == bookie and self._is_final(number, facts, bookie, possible):
                 state = self._exchanged(state, number, answers)
         return state
 
-    def _is_final(self, number: int, errand: _Errand, bookie: int, outlook: _Outlook) -> bool:
+    def _is_final(self, number: int, facts: _MessageFacts, bookie: int, possible: _StillPossible) -> bool:
         """Whether a request that changes nothing will never be answered otherwise."""
-        if errand.kind == _ADD:
+        if facts.kind == _ADD:
             request = self._world.messages[number].request
             assert isinstance(request, Add)
             return request.recovery or self._world.bookies[bookie].fenced
-        whole = self._holds(bookie) & outlook.entries == outlook.entries
-        if errand.kind == _READ:
+        whole = self._holds(bookie) & possible.entries == possible.entries
+        if facts.kind == _READ:
             return whole and not self._cuts
-        return not outlook.asking or (whole and not outlook.telling >> errand.server & 1)
+        return not possible.asking or (whole and not possible.telling >> facts.server & 1)
 
     def _exchanged(self, state: State, number: int, answers: tuple[int, ...]) -> State:
         """The state with answers under way in the place of one message."""
@@ -158,7 +158,7 @@ class Foregone:
         return self._world.answers_sent(rest, answers)
 
     def _nothing_of(self, number: int) -> int:
-        """The answer to a question for LACs that knows of none."""
+        """The answer to a LAC read that reports no LAC."""
         message = self._world.messages[number].answered(Lac(None, None, in_doubt=False))
         return self._world.messages.number(message)
 
@@ -174,18 +174,18 @@ class Foregone:
         self._fenced[number] = bookies.number(self._world.setting.bookie.fence(bookie))
         self._lacless[number] = bookies.number(replace(bookie, explicit_lac=None))
 
-    def _look(self, number: int) -> _Errand:
+    def _look(self, number: int) -> _MessageFacts:
         message = self._world.messages[number]
         request, server, waits = message.request, message.server, message.client is not None
         if message.answer is not None:
-            return _Errand(_LAC, server) if isinstance(message.answer, Lac) else _INERT
+            return _MessageFacts(_LAC, server) if isinstance(message.answer, Lac) else _INERT
         if isinstance(request, Add):
             kind, adds = _ADD if waits else 0, 0 if request.recovery else 1 << server
-            return _Errand(kind, server, adds=adds, carries=_mask(request.entries))
+            return _MessageFacts(kind, server, adds=adds, carries=_mask(request.entries))
         if isinstance(request, WriteLac):
-            return _Errand(0, server, tells=1 << server)
+            return _MessageFacts(0, server, tells=1 << server)
         if waits and isinstance(request, Read | ReadLac):
-            return _Errand(_READ if isinstance(request, Read) else _READ_LAC, server)
+            return _MessageFacts(_READ if isinstance(request, Read) else _READ_LAC, server)
         return _INERT
 
 

@@ -1,8 +1,8 @@
-"""What a writer that is gone can leave behind: every placement of its entries, fences and LACs.
+"""What a dead writer can leave behind: every placement of its entries, fences and LACs.
 
-The writer has written one or two entries, E = Qw = 3 and Qa = 2, maybe with an ensemble change before, between or
-after them, and was gone at any moment; an earlier recovery may have fenced some bookies, and be gone too. What a
-caller was told is assumed to be all that can have been acknowledged: the strictest for whoever recovers.
+The writer has written one or two entries with E = Qw = 3 and Qa = 2, possibly with an ensemble change before, between
+or after them, and died at any moment. An earlier recovery may have fenced some bookies and died too. Every entry that
+can have been acknowledged is assumed to have been, which demands most of the recovery.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ def placements(
     ``fences``: also those with bookies fenced before, or the metadata IN_RECOVERY; ``explicit_lacs``: also those with
     explicit LACs; ``late_adds``: every entry not placed on a bookie is still on its way there. Unless
     ``replaced_are_asked``, which takes a change of the ensemble to come, bookies outside the last ensemble hold what
-    they were to hold, and nothing else: nobody asks them.
+    they were to hold, and nothing else: no client asks them.
     """
     for history in histories:
         ledger = metadata(QUORUMS, *history)
@@ -77,7 +77,7 @@ def _acknowledged(ledger: LedgerMetadata, holdings: tuple[int, ...], entries: in
 
 
 def _possible(ledger: LedgerMetadata, holdings: tuple[int, ...], acknowledged: int) -> bool:
-    """Whether a writer can have left this: a fragment starts after the LAC, and nobody holds what it was never sent."""
+    """Whether a writer can leave this: the last fragment starts after the LAC, and bookies hold what they were sent."""
     if ledger.last_fragment.first_entry_id - 1 > acknowledged:
         return False
     return all(
@@ -106,7 +106,7 @@ def _bookies(holdings: tuple[int, ...], entries: tuple[bytes, ...]) -> tuple[Boo
 
 
 def _late(ledger: LedgerMetadata, holdings: tuple[int, ...], entries: tuple[bytes, ...]) -> tuple[Message, ...]:
-    """Adds still on their way to whom they are due and not there."""
+    """Adds still on their way to bookies that should hold them and do not."""
     return tuple(
         Message(None, at, None, Add((entry,), recovery=False))
         for entry_id, entry in enumerate(entries)
@@ -116,7 +116,7 @@ def _late(ledger: LedgerMetadata, holdings: tuple[int, ...], entries: tuple[byte
 
 
 def _with_fences_and_lacs(bare: Placement, *, fences: bool, explicit_lacs: bool) -> Iterator[Placement]:
-    """The placement with every set of fenced members, and every explicit LAC that a member may have been told."""
+    """The placement with every set of fenced members, and every explicit LAC that a member may hold."""
     members = [bookie_index(name) for name in bare.metadata.last_fragment.bookies]
     lacs = [None, *map(sealed_lac, range(bare.acknowledged + 1))] if explicit_lacs else [None]
     for fenced in product((False, True) if fences else (False,), repeat=len(members)):

@@ -1,10 +1,10 @@
-"""That nobody can see what is left out because it is decided already."""
+"""The partial-order reduction loses nothing: a state leads to the same states with and without it."""
 
 import random
 from collections.abc import Callable
 
 import pytest
-from model import frozen
+from model import leftovers
 from model.setting import Setting
 from model.settings import left_behind, live
 from model.states import State
@@ -12,24 +12,24 @@ from model.world import World
 
 SETTINGS: dict[str, Callable[[], Setting]] = {
     "a writer and a recovery": live("", (3, 3, 2), spares=1, entries=1, recoveries=1, breaks=1),
-    "a writer and two recoveries": live("", (2, 2, 1), entries=1, recoveries=2, tells_lac=True, breaks=1),
+    "a writer and two recoveries": live("", (2, 2, 1), entries=1, recoveries=2, sends_lac=True, breaks=1),
     "a writer of two, answers cut short": live("", (2, 2, 1), entries=2, recoveries=1, cuts=1),
     "striped": live("", (4, 3, 2), entries=2, recoveries=1, breaks=1),
     "fences and LACs": left_behind("", entries=2, recoveries=2, fences=True, explicit_lacs=True),
     "late adds": left_behind("", entries=2, recoveries=2, late_adds=True),
-    "a break": left_behind("", entries=2, recoveries=1, histories=frozen.HISTORIES[1:], late_adds=True, breaks=1),
+    "a break": left_behind("", entries=2, recoveries=1, histories=leftovers.HISTORIES[1:], late_adds=True, breaks=1),
 }
 
 
 class EveryOrder(World):
-    """A world in which nobody goes first."""
+    """A world in which every client acts in every order."""
 
-    def alone(self, state: State) -> int | None:
+    def independent_client(self, state: State) -> int | None:
         return None
 
 
 def ways_on(world: World, state: State) -> set[State]:
-    """Everything that a state leads to, but for what is decided in it already."""
+    """Every state that a state leads to, without those reached by inevitable steps alone."""
     own = world.representative(state)
     seen, queue, found = {state}, [state], set[State]()
     for reached in queue:
@@ -44,7 +44,7 @@ def ways_on(world: World, state: State) -> set[State]:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_state_leads_where_it_leads_once_all_that_is_decided_has_happened(name: str) -> None:
+def test_a_state_and_the_state_after_its_inevitable_steps_lead_to_the_same_states(name: str) -> None:
     world, chance = EveryOrder(SETTINGS[name]()), random.Random(11)
     initials = list(world.initial_states())
     settled_states = 0
