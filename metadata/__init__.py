@@ -1,4 +1,4 @@
-"""What a cluster agrees on: ledgers, bookies, cookies, documents, locks; and the stores that keep it."""
+"""The metadata of a cluster (ledgers, bookies, cookies, documents, locks) and the stores that hold them."""
 
 from octavo.metadata.changes import (
     BeginRecovery,

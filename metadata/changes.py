@@ -1,9 +1,10 @@
-"""What a client that wants to change a ledger's metadata does when it finds them changed by somebody else. Pure.
+"""How a client changes a ledger's metadata when another client may have changed them in the meantime. Pure.
 
-A change is a value with one method, ``decide(current)``: given what stands in the store, either *write* this, or it is
-*settled* (what was wanted stands there already, whoever wrote it; so one's own write whose answer was lost is
-recognised, rule M1), or *refuse* with an error. :func:`octavo.metadata.update.update_ledger` runs it in the
-compare-and-set loop. ``same`` means: the last fragment is the one the change was computed from.
+A change is a value with one method, ``decide(current)``. Given the stored metadata, it answers *write* (compare-and-set
+to this value), *settled* (the stored metadata already say what was wanted; this also recognises the client's own write
+when its answer was lost, rule M1), or *refuse* (raise this error). :func:`octavo.metadata.update.update_ledger` runs
+the change in a compare-and-set loop. In the table, ``same`` means that the last fragment is the one from which the
+change was computed.
 
 ================  ====================  ========================  =====================  =============================
 change            OPEN                  OPEN, other last          IN_RECOVERY            CLOSED
@@ -18,8 +19,8 @@ FinishRecovery    refuse, conflict      refuse, conflict          same: write; o
 (F6)                                                              refuse, conflict
 ================  ====================  ========================  =====================  =============================
 
-Older fragments may differ in every row: a re-replicator changes them, and they are taken as found (the merge).
-A closed ledger never changes again, so "settled" is final there.
+Older fragments may differ in every row, because repair changes them. The change keeps them as it finds them. A closed
+ledger never changes again, so "settled" is final there.
 """
 
 from dataclasses import dataclass
@@ -32,19 +33,19 @@ from octavo.protocol.ids import BookieId, EntryId
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Compare-and-set to this, expecting the version decided upon."""
+    """Compare-and-set to these metadata, expecting the version on which the decision was made."""
 
     metadata: LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Nothing to write: what was wanted, or what replaces it for good, stands there."""
+    """Nothing to write: the stored metadata already hold what was wanted, or a final state that replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The change cannot be made any more; raise this."""
+    """The change can no longer be made; raise this error."""
 
     error: OctavoError
 
@@ -53,10 +54,10 @@ type Decision = Write | Settled | Refuse
 
 
 class MetadataChange(Protocol):
-    """Something a client wants of a ledger's metadata."""
+    """A change that a client wants to make to a ledger's metadata."""
 
     def decide(self, current: LedgerMetadata) -> Decision:
-        """What to do, given what stands in the store. Has no effects and may be called any number of times."""
+        """What to do, given the stored metadata. Has no effects and may be called any number of times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class CloseLedger:
 
 @dataclass(frozen=True, slots=True)
 class BeginRecovery:
-    """Somebody sets out to find the end (rule F1). Afterwards the ledger is IN_RECOVERY or CLOSED."""
+    """A client starts to recover the ledger (rule F1). Afterwards the ledger is IN_RECOVERY or CLOSED."""
 
     def decide(self, current: LedgerMetadata) -> Decision:
         if current.state is not LedgerState.OPEN:
@@ -110,9 +111,10 @@ class BeginRecovery:
 
 @dataclass(frozen=True, slots=True)
 class FinishRecovery:
-    """The recoverer closes with the end it found and the fragments it made meanwhile (rule F6).
+    """The recovering client closes the ledger with the end it found and the fragments it made meanwhile (rule F6).
 
-    Afterwards the ledger is CLOSED, maybe with another recoverer's end: the caller adopts what it is given.
+    Afterwards the ledger is CLOSED, possibly with the end that another recovering client wrote. The caller adopts the
+    metadata that it is given.
     """
 
     base: Fragment
@@ -128,7 +130,7 @@ class FinishRecovery:
         if current.state is LedgerState.OPEN or current.last_fragment != self.base:
             return Refuse(
                 MetadataConflictError(
-                    f"ledger {current.ledger_id}: somebody took it over while it was being recovered; recover again",
+                    f"ledger {current.ledger_id}: another client took it over during its recovery; recover it again",
                     may_have_happened=False,
                 )
             )
@@ -155,8 +157,8 @@ def _fenced(current: LedgerMetadata) -> Refuse:
 def _other_writer(current: LedgerMetadata) -> Refuse:
     return Refuse(
         MetadataConflictError(
-            f"ledger {current.ledger_id}: its last fragment, from entry {current.last_fragment.first_entry_id}, is not "
-            "the one this writer made; two writers at work",
+            f"ledger {current.ledger_id}: its last fragment, from entry {current.last_fragment.first_entry_id}, was "
+            "not made by this writer: a second writer is active",
             may_have_happened=False,
         )
     )

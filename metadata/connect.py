@@ -1,4 +1,4 @@
-"""From a metadata URI to a store: the table of drivers."""
+"""Opens the metadata store that a URI names; holds the table of drivers."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -13,13 +13,13 @@ from octavo.protocol.errors import InvalidArgumentError, MetadataError
 
 @dataclass(frozen=True, slots=True)
 class OpenOptions:
-    """What every driver is told."""
+    """Options that every driver takes."""
 
     create: bool
-    """Make the store if there is none."""
+    """Create the store if it does not exist."""
     lease_seconds: float
     rng: random.Random | None
-    """Makes tokens; None: the system's."""
+    """Generates tokens. None means the system's generator."""
 
 
 type Opener = Callable[[str, OpenOptions], Awaitable[MetadataStore]]
@@ -35,29 +35,31 @@ async def open_metadata_store(
     """Open the store that ``uri`` names: ``memory://name``, ``sqlite:///relative/path``, ``sqlite:////absolute/path``,
     ``zk://host:port,host:port/root``.
 
-    ``create`` makes a store where there is none; without it, that is a :class:`MetadataUnavailableError`, so that a
-    mistyped path does not become an empty cluster. Raises :class:`InvalidArgumentError` for a URI that nobody
-    understands, :class:`MetadataError` for a store of a newer format or something that is no store.
+    With ``create``, a store that does not exist is created. Without it, a missing store raises
+    :class:`MetadataUnavailableError`, so that a mistyped path does not become an empty cluster. Raises
+    :class:`InvalidArgumentError` for a URI that no driver understands, :class:`MetadataError` for a store of a newer
+    format or a file that is not a store.
     """
     scheme, separator, _ = uri.partition("://")
     opener = DRIVERS.get(scheme) if separator else None
     if opener is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(DRIVERS))
-        raise InvalidArgumentError(f"{uri!r} is not a metadata URI; the schemes known are {known}")
+        raise InvalidArgumentError(f"{uri!r} is not a metadata URI; the known schemes are {known}")
     return await opener(uri, OpenOptions(create, lease_seconds, rng))
 
 
 async def destroy_metadata_store(uri: str, *, on_deleted: Callable[[int], None] = lambda _number: None) -> None:
-    """Delete the cluster at ``uri`` and all its metadata; ``on_deleted`` hears how many more records have gone.
+    """Delete the cluster at ``uri`` and all its metadata. ``on_deleted`` is called with each number of further records
+    that have been deleted.
 
-    Raises :class:`MetadataUnavailableError` when there is none, :class:`MetadataError` while its bookies are running,
-    :class:`InvalidArgumentError` for a URI of another kind.
+    Raises :class:`MetadataUnavailableError` when there is no cluster, :class:`MetadataError` while its bookies are
+    running, :class:`InvalidArgumentError` for a URI of another kind.
     """
     scheme, separator, _ = uri.partition("://")
     destroyer = _DESTROYERS.get(scheme) if separator else None
     if destroyer is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_DESTROYERS))
-        raise InvalidArgumentError(f"{uri!r} is not a cluster that can be destroyed; the schemes known are {known}")
+        raise InvalidArgumentError(f"{uri!r} is not a cluster that can be destroyed; the known schemes are {known}")
     await destroyer(uri, on_deleted)
 
 
@@ -73,7 +75,7 @@ async def _open_sqlite(uri: str, options: OpenOptions) -> MetadataStore:
 
 
 async def _open_zookeeper(uri: str, options: OpenOptions) -> MetadataStore:
-    from octavo.metadata.zookeeper.cluster import open_zookeeper_store  # noqa: PLC0415 - others do without aiozk
+    from octavo.metadata.zookeeper.cluster import open_zookeeper_store  # noqa: PLC0415 - other drivers do not need aiozk
 
     return await open_zookeeper_store(uri, create=options.create, lease_seconds=options.lease_seconds, rng=options.rng)
 
@@ -83,14 +85,14 @@ async def _destroy_sqlite(uri: str, _on_deleted: Callable[[int], None]) -> None:
     async with await open_sqlite_store(path) as store:
         live = await store.list_bookies()
     if live:
-        raise MetadataError(f"{uri}: {len(live)} bookies are running, {next(iter(live))} for one; stop them first")
-    # The log goes before the file it belongs to: the other way round, a new file could meet the log of the old.
+        raise MetadataError(f"{uri}: {len(live)} bookies are running, for example {next(iter(live))}; stop them first")
+    # Delete the write-ahead log before its database: in the other order, a new database could pick up the old log.
     for suffix in ("-wal", "-shm", ""):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 async def _destroy_zookeeper(uri: str, on_deleted: Callable[[int], None]) -> None:
-    from octavo.metadata.zookeeper.cluster import destroy_zookeeper_store  # noqa: PLC0415 - others do without aiozk
+    from octavo.metadata.zookeeper.cluster import destroy_zookeeper_store  # noqa: PLC0415 - other drivers do not need aiozk
 
     await destroy_zookeeper_store(uri, on_deleted=on_deleted)
 
@@ -102,4 +104,4 @@ DRIVERS: Final[dict[str, Opener]] = {
     "sqlite": _open_sqlite,
     "zk": _open_zookeeper,
 }
-"""Scheme -> how to open it."""
+"""Maps each URI scheme to the function that opens it."""

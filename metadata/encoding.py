@@ -1,9 +1,11 @@
-"""How a value stands in the metadata store: one line of canonical JSON, readable with any tool, with a checksum.
+"""The stored form of metadata: one line of canonical JSON, readable with any tool, with a checksum.
 
-Example: ``{"crc32c":"f7a1c9d0","format":1,"generation":3,...}``. Keys are sorted, no spaces, ASCII only, bytes as
-base64, instants in UTC. ``crc32c`` covers the same line without that key: neither SQLite nor ZooKeeper protects what
-lies on disk against flipped bits, and a wrong ``last_entry_id`` would lose data silently. Keys that a reader does not
-know are covered by the checksum and otherwise ignored; a change that an older reader must not ignore raises ``format``.
+Example: ``{"crc32c":"f7a1c9d0","format":1,"generation":3,...}``. Keys are sorted, there are no spaces, the text is
+ASCII, bytes are base64, instants are in UTC. ``crc32c`` covers the same line without that key: neither SQLite nor
+ZooKeeper protects stored data against flipped bits, and a wrong ``last_entry_id`` would lose data silently.
+
+A reader keeps the keys that it does not know and writes them back when it changes the value, so that a newer version's
+fields survive a change by an older one. A change that an older version must not ignore raises ``format``.
 """
 
 import base64
@@ -21,7 +23,7 @@ _crc32c: Callable[[bytes], int] = google_crc32c.value
 _CHECKSUM_KEY: Final = "crc32c"
 
 encode_text: Callable[[str], str] = json.encoder.encode_basestring_ascii
-"""A text as it stands in a stored object, quoted."""
+"""A text in the form it has in a stored object, quoted."""
 
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -29,15 +31,15 @@ _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_
 def encode_object(fields: Mapping[str, Any], *, format_number: int) -> bytes:
     """The stored form of ``fields`` (JSON values). The same fields give the same bytes."""
     body = {**fields, "format": format_number}
-    # The line without the checksum, in two parts between which it belongs: dumping once is half of the work.
+    # The line without the checksum, in the two parts before and after it: encoding only once halves the work.
     before = _ENCODER.encode({name: value for name, value in body.items() if name < _CHECKSUM_KEY})[1:-1]
     behind = _ENCODER.encode({name: value for name, value in body.items() if name > _CHECKSUM_KEY})[1:-1]
     return with_checksum(before, behind)
 
 
 def with_checksum(before: str, behind: str) -> bytes:
-    """The stored form of an object whose fields, canonical but for the checksum, are these: the names of those in
-    ``before`` come before the checksum's in the alphabet, those in ``behind`` after it."""
+    """The stored form of an object with these fields in canonical form: the names of the fields in ``before`` sort
+    before the checksum's name, those in ``behind`` after it."""
     comma = "," if before and behind else ""
     checksum = _crc32c(f"{{{before}{comma}{behind}}}".encode("ascii"))
     behind_it = f",{behind}" if behind else ""
@@ -45,7 +47,7 @@ def with_checksum(before: str, behind: str) -> bytes:
 
 
 def decode_object(value: bytes, *, what: str, format_max: int) -> dict[str, Any]:
-    """The fields in ``value``, checked. ``what`` names the thing in errors ("ledger 7").
+    """The fields in ``value`` after verifying the checksum. ``what`` names the thing in errors ("ledger 7").
 
     Raises :class:`MetadataError` when the value is damaged or of a format above ``format_max``.
     """
@@ -70,8 +72,8 @@ def decode_object(value: bytes, *, what: str, format_max: int) -> dict[str, Any]
 
 
 class FieldReader:
-    """Typed access to decoded fields; anything missing or of a wrong type is a :class:`MetadataError` naming the
-    thing."""
+    """Typed access to decoded fields. A missing field or one of a wrong type raises a :class:`MetadataError` that names
+    the thing."""
 
     __slots__ = ("_fields", "_what")
 
@@ -93,7 +95,7 @@ class FieldReader:
         return self.get(name, kind)
 
     def added_later[T, D](self, name: str, kind: type[T], default: D) -> T | D:
-        """As :meth:`get`, of a field that older versions do not write: ``default`` where it is missing."""
+        """As :meth:`get`, for a field that older versions do not write: ``default`` when it is missing."""
         return self.get(name, kind) if name in self._fields else default
 
     def bytes_of(self, name: str) -> bytes:
@@ -111,14 +113,14 @@ class FieldReader:
         return instant.astimezone(UTC)
 
     def decode_bytes(self, text: object, name: str) -> bytes:
-        """Bytes from base64 ``text``, which stands in or under the field ``name``."""
+        """Bytes from base64 ``text``, a value in or below the field ``name``."""
         try:
             return base64.b64decode(str(text), validate=True)
         except (ValueError, binascii.Error) as error:
             raise self.damaged(f"{name} is not base64") from error
 
     def damaged(self, reason: str | OctavoError) -> MetadataError:
-        """The error to raise for a value that cannot be what was written."""
+        """The error to raise for a value that cannot be what Octavo wrote."""
         return MetadataError(f"{self._what}: the stored metadata are damaged ({reason})")
 
 
@@ -137,5 +139,5 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 
 
 def _dump_tolerant(fields: Mapping[str, Any]) -> bytes:
-    # What was read may hold what we never write (NaN); it then simply has no matching checksum.
+    # The value may hold things that Octavo never writes (NaN); its checksum then does not match.
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")

@@ -1,4 +1,5 @@
-"""A :class:`MetadataStore` on any driver's records: encoding, errors, watches and leases, the same for all drivers."""
+"""The :class:`MetadataStore` that all drivers share: encoding, errors, watches and leases on top of a driver's
+records."""
 
 import random
 import re
@@ -44,7 +45,7 @@ _HOLDER_CHARACTERS_MAX: Final = 512
 
 
 class RecordMetadataStore(MetadataStore):
-    """See :class:`MetadataStore`. ``clock`` gives seconds for leases; ``rng`` makes the names of sessions."""
+    """See :class:`MetadataStore`. ``clock`` gives seconds for leases; ``rng`` generates the names of sessions."""
 
     def __init__(
         self, records: RecordStore, *, lease_seconds: float, clock: Callable[[], float], rng: random.Random
@@ -75,7 +76,7 @@ class RecordMetadataStore(MetadataStore):
         await self._records.close()
 
     async def renew_leases(self) -> None:
-        """Renew now, not when the next renewal is due, and tell the holders of what has been lost."""
+        """Renew now, without waiting for the next interval, and mark the leases that have been lost."""
         self._open()
         await self._keeper.renew()
 
@@ -93,7 +94,7 @@ class RecordMetadataStore(MetadataStore):
             raise InvalidArgumentError(f"ledger id {ledger_id} was never allocated in this cluster")
         version = await self._open().create(Kind.LEDGER, ledger_key(ledger_id), encode_ledger(metadata))
         if version is None:
-            raise LedgerExistsError(f"ledger {ledger_id} exists already")
+            raise LedgerExistsError(f"ledger {ledger_id} already exists")
         return version
 
     async def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
@@ -138,7 +139,7 @@ class RecordMetadataStore(MetadataStore):
     async def _ledger_conflict(self, ledger_id: LedgerId) -> NoSuchLedgerError | MetadataConflictError:
         if await self._open().read(Kind.LEDGER, ledger_key(ledger_id)) is None:
             return NoSuchLedgerError(f"ledger {ledger_id} does not exist, or has been deleted")
-        return MetadataConflictError(f"ledger {ledger_id}: its metadata were changed by somebody else")
+        return MetadataConflictError(f"ledger {ledger_id}: another client has changed its metadata")
 
     # --- bookies ---------------------------------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class RecordMetadataStore(MetadataStore):
         self._open()
         bookie_id = registration.bookie_id
         lease = await self._keeper.acquire(Kind.BOOKIE, bookie_id, encode_registration(registration), take_over=True)
-        if lease is None:  # taken over only to be refused: the session ended between two calls
+        if lease is None:  # a take-over is refused only when the session ended between two calls
             raise MetadataUnavailableError(f"bookie {bookie_id}: its registration did not last; register again")
         return lease
 
@@ -172,7 +173,7 @@ class RecordMetadataStore(MetadataStore):
         return self._hub.watch((Kind.BOOKIE, None), load)
 
     async def list_known_bookies(self) -> list[KnownBookie]:
-        # Cookies first: a bookie that registers in between is then found alive, not missing.
+        # Read cookies first: a bookie that registers in between is then found registered, not missing.
         addresses = {cookie.value.bookie_id: cookie.value.address for cookie in await self.list_cookies()}
         live = await self.list_bookies()
         known = []
@@ -191,7 +192,7 @@ class RecordMetadataStore(MetadataStore):
     async def create_cookie(self, cookie: Cookie) -> Version:
         version = await self._open().create(Kind.COOKIE, cookie.bookie_id, encode_cookie(cookie))
         if version is None:
-            raise MetadataConflictError(f"bookie {cookie.bookie_id} has a cookie already")
+            raise MetadataConflictError(f"bookie {cookie.bookie_id} already has a cookie")
         return version
 
     async def read_cookie(self, bookie_id: BookieId) -> Versioned[Cookie] | None:
@@ -202,13 +203,15 @@ class RecordMetadataStore(MetadataStore):
         version = await self._open().compare_and_set(Kind.COOKIE, cookie.bookie_id, encode_cookie(cookie), expected)
         if version is None:
             raise MetadataConflictError(
-                f"bookie {cookie.bookie_id}: its cookie was changed by somebody else or is gone"
+                f"bookie {cookie.bookie_id}: its cookie has been changed or deleted by another process"
             )
         return version
 
     async def delete_cookie(self, bookie_id: BookieId, expected: Version) -> None:
         if not await self._open().delete(Kind.COOKIE, bookie_id, expected):
-            raise MetadataConflictError(f"bookie {bookie_id}: its cookie was changed by somebody else or is gone")
+            raise MetadataConflictError(
+                f"bookie {bookie_id}: its cookie has been changed or deleted by another process"
+            )
 
     async def list_cookies(self) -> list[Versioned[Cookie]]:
         return [
@@ -222,7 +225,7 @@ class RecordMetadataStore(MetadataStore):
         _check_document(name, value)
         version = await self._open().create(Kind.DOCUMENT, name, value)
         if version is None:
-            raise MetadataConflictError(f"document {name} exists already")
+            raise MetadataConflictError(f"document {name} already exists")
         return version
 
     async def read_document(self, name: str) -> Versioned[bytes] | None:
@@ -234,17 +237,17 @@ class RecordMetadataStore(MetadataStore):
         _check_document(name, value)
         version = await self._open().compare_and_set(Kind.DOCUMENT, name, value, expected)
         if version is None:
-            raise MetadataConflictError(f"document {name} was changed by somebody else or is gone")
+            raise MetadataConflictError(f"document {name} has been changed or deleted by another client")
         return version
 
     async def delete_document(self, name: str, expected: Version | None = None) -> None:
         _check_name(name)
         if not await self._open().delete(Kind.DOCUMENT, name, expected) and expected is not None:
-            raise MetadataConflictError(f"document {name} was changed by somebody else or is gone")
+            raise MetadataConflictError(f"document {name} has been changed or deleted by another client")
 
     async def list_documents(self, prefix: str = "") -> AsyncIterator[str]:
         if _PREFIX.fullmatch(prefix) is None:
-            raise InvalidArgumentError(f"{prefix!r} cannot begin the name of a document")
+            raise InvalidArgumentError(f"{prefix!r} cannot be the start of a document's name")
         async for key in self._keys(Kind.DOCUMENT, prefix):
             yield key
 
@@ -262,14 +265,14 @@ class RecordMetadataStore(MetadataStore):
     async def try_lock(self, name: str, holder: str) -> HeldLease | None:
         _check_name(name)
         if len(holder) > _HOLDER_CHARACTERS_MAX:
-            raise InvalidArgumentError(f"the holder of a lock is named in at most {_HOLDER_CHARACTERS_MAX} characters")
+            raise InvalidArgumentError(f"the name of a lock's holder has at most {_HOLDER_CHARACTERS_MAX} characters")
         self._open()
         return await self._keeper.acquire(Kind.LOCK, name, holder.encode(), take_over=False)
 
     async def lock(self, name: str, holder: str) -> HeldLease:
         while True:
-            # A fresh watch every round: between its "free" and our attempt the lock may be taken and freed again,
-            # which a watch that has said "free" need not repeat.
+            # Every round needs a new watch: between "free" and our attempt the lock may be taken and freed again, and
+            # a watch that has reported "free" need not report it a second time.
             async with self.watch_lock(name) as watch:
                 async for present in watch:
                     if present is None:
@@ -323,9 +326,10 @@ class RecordMetadataStore(MetadataStore):
 
 
 def check_lease_seconds(lease_seconds: float) -> None:
-    """Raise :class:`InvalidArgumentError` unless a lease can last so long. Drivers ask before they open."""
+    """Raise :class:`InvalidArgumentError` unless this is a possible length of a lease. Drivers check before they
+    open."""
     if lease_seconds <= 0:
-        raise InvalidArgumentError(f"a lease of {lease_seconds} seconds is none")
+        raise InvalidArgumentError(f"a lease must last longer than 0 seconds, not {lease_seconds}")
 
 
 def _kind_of(key: Hashable) -> Kind:
@@ -338,11 +342,12 @@ def _kind_of(key: Hashable) -> Kind:
 def _check_name(name: str) -> None:
     if _NAME.fullmatch(name) is None:
         raise InvalidArgumentError(
-            f"{name!r} is not a name: words of letters, digits and ._- joined by /, at most 512 characters"
+            f"{name!r} is not a valid name: it must be words of letters, digits and ._- joined by /, "
+            "at most 512 characters"
         )
 
 
 def _check_document(name: str, value: bytes) -> None:
     _check_name(name)
     if len(value) > DOCUMENT_BYTES_MAX:
-        raise InvalidArgumentError(f"document {name}: {len(value)} bytes are over the limit of {DOCUMENT_BYTES_MAX}")
+        raise InvalidArgumentError(f"document {name}: {len(value)} bytes exceed the limit of {DOCUMENT_BYTES_MAX}")

@@ -1,8 +1,8 @@
-"""Registrations and locks as the process that holds them sees them: one session, renewed while the event loop runs.
+"""The registrations and locks that one process holds: one session, renewed while the event loop runs.
 
-A lease is lost when its holder gives it up, somebody takes it over, the store says that the session has ended, or the
-lease time has passed since the last renewal that succeeded began. The last is judged by the holder's own clock: others
-may have seen the lease end although the store does not answer us.
+A lease is lost when its holder releases it, when another handle takes it over, when the store says that the session has
+ended, or when the lease time has passed since the start of the last successful renewal. The holder judges the last case
+by its own clock: other processes may already have seen the lease end although the store does not answer this one.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class HeldLease:
 
     @property
     def thing(self) -> tuple[Kind, str]:
-        """What is held."""
+        """Kind and key of the record that is held."""
         return self._kind, self._key
 
     @property
@@ -60,7 +60,7 @@ class HeldLease:
             await self._keeper.give_up(self)
 
     async def update(self, registration: BookieRegistration) -> None:
-        """Of a bookie's lease: announce a change."""
+        """Publish a changed registration. Only for a bookie's lease."""
         if registration.bookie_id != self._key:
             raise InvalidArgumentError(
                 f"this is the registration of bookie {self._key}, not of {registration.bookie_id}"
@@ -71,13 +71,13 @@ class HeldLease:
         raise LeaseLostError(f"bookie {self._key}: its registration is lost; register again")
 
     def end(self) -> None:
-        """It is held no more."""
+        """Mark the lease as lost."""
         self._ended.set()
 
 
 class LeaseKeeper:
-    """The session of one handle, and all leases in it. ``clock`` gives seconds that never go back nor stop in a
-    suspend; ``new_token`` gives a session's name."""
+    """The session of one handle, and all leases in it. ``clock`` gives seconds that never go back and keep counting
+    while the host is suspended; ``new_token`` gives a name for a session."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class LeaseKeeper:
         self._closed = False
         self._session: str | None = None
         self._renewed_at = 0.0
-        """When the latest renewal that succeeded was begun."""
+        """Clock time at which the latest successful renewal started."""
         self._beginning = asyncio.Lock()
         self._leases: dict[tuple[Kind, str], HeldLease] = {}
         self._renewing: asyncio.Task[None] | None = None
@@ -101,11 +101,11 @@ class LeaseKeeper:
         self._cleaning: set[asyncio.Task[None]] = set()
 
     def out_of_time(self, session: str) -> bool:
-        """Whether the session has ended for all we know."""
+        """Whether the session has ended as far as this process can tell."""
         return session != self._session or self._clock() >= self._renewed_at + self._lease_seconds
 
     async def acquire(self, kind: Kind, key: str, value: bytes, *, take_over: bool) -> HeldLease | None:
-        """Make a record in our session; None when somebody holds it. A cancelled call leaves nothing behind."""
+        """Create a record in our session; None when another handle holds it. A cancelled call leaves nothing behind."""
         making = asyncio.create_task(self._make(kind, key, value, take_over))
         try:
             return await asyncio.shield(making)
@@ -116,21 +116,21 @@ class LeaseKeeper:
             raise
 
     async def give_up(self, lease: HeldLease) -> None:
-        """Delete the record of a lease, unless it is somebody else's by now."""
+        """Delete the record of a lease, unless another handle holds it by now."""
         if self._leases.get(lease.thing) is lease:
             del self._leases[lease.thing]
             await self._records.delete_in_session(*lease.thing, lease.session)
 
     async def announce(self, lease: HeldLease, value: bytes) -> bool:
-        """Change the record of a lease; False when it is lost."""
+        """Change the record of a lease; False when the lease is lost."""
         return await self._records.set_in_session(*lease.thing, value, lease.session) is not None
 
     async def renew(self) -> None:
-        """Renew now; leases found lost are told so. Does not raise when the store does not answer."""
+        """Renew now, and mark the leases that turn out to be lost. Does not raise when the store does not answer."""
         session, began_at = self._session, self._clock()
         if session is None:
             return
-        # A lease made while the renewal is under way may be missing in its answer; only these must be in it.
+        # A lease made while the renewal is under way may be missing from its answer; only these must be in it.
         made_before = list(self._leases.values())
         try:
             async with asyncio.timeout(self._lease_seconds / RENEWALS_PER_LEASE):
@@ -151,11 +151,11 @@ class LeaseKeeper:
                 lease.end()
 
     def renew_soon(self) -> None:
-        """Do not wait until the next renewal is due: the session may have ended."""
+        """Renew without waiting for the next interval: the session may have ended."""
         self._renewal_wanted.set()
 
     async def close(self) -> None:
-        """Give up everything. Does not raise when the store does not answer: the session then ends by itself."""
+        """Release everything. Does not raise when the store does not answer: the session then expires by itself."""
         self._closed = True
         if self._renewing is not None:
             self._renewing.cancel()
@@ -174,7 +174,7 @@ class LeaseKeeper:
             version = await self._records.create_in_session(kind, key, value, session, take_over=take_over)
             if version is not None:
                 break
-            # Somebody holds it, or our session has ended without our knowing: a renewal tells which.
+            # Another handle holds it, or our session has ended without our knowing: a renewal tells which.
             await self.renew()
             if session == self._session:
                 return None
@@ -212,7 +212,7 @@ class LeaseKeeper:
         while True:
             delay = interval
             if self._session is not None:
-                # After renewals that failed: be there when the time is out, to tell the holders.
+                # After failed renewals, wake up when the lease time is over to mark the leases as lost.
                 remaining = self._renewed_at + self._lease_seconds - self._clock()
                 delay = min(interval, max(remaining, interval / 10))
             self._renewal_wanted.clear()
@@ -223,7 +223,7 @@ class LeaseKeeper:
 
 
 async def _release_when_made(making: "asyncio.Task[HeldLease | None]") -> None:
-    # Who asked has gone: an error has nobody to go to, and a lease that could not be released ends with the session.
+    # The caller was cancelled: it cannot take an error, and a lease that cannot be released ends with the session.
     with contextlib.suppress(OctavoError):
         lease = await making
         if lease is not None:

@@ -1,8 +1,8 @@
-"""``memory://[name]``: metadata that live in this process, for tests and simulation.
+"""``memory://[name]``: metadata in the memory of this process, for tests and simulation.
 
-A :class:`MemoryServer` stands for the ensemble of servers that a real driver talks to; any number of handles share one.
-It is deterministic: time is the event loop's (or ``clock``), names come from ``rng``, and every operation lets the
-event loop turn once before it takes effect, as any real store does.
+A :class:`MemoryServer` takes the place of the servers that a real driver talks to; any number of handles share one. It
+is deterministic: time comes from the event loop (or ``clock``), names come from ``rng``, and every operation yields to
+the event loop once before it takes effect, as with any real store.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ class _Stored:
 class MemoryServer:
     """The state behind all handles of one ``memory://`` store. Its methods are synchronous and take effect at once.
 
-    ``clock`` gives seconds (the running loop's time by default; with a clock of one's own, call
-    :meth:`end_late_sessions` after moving it). ``rng`` makes the cluster's id.
+    ``clock`` gives seconds, by default the running loop's time. A test that passes its own clock calls
+    :meth:`end_late_sessions` after moving it. ``rng`` generates the cluster's id.
     """
 
     def __init__(
@@ -52,36 +52,36 @@ class MemoryServer:
         self._versions = 0
         self._next_ledger_id = 0
         self._sessions: dict[str, float] = {}
-        """When each ends, unless it is renewed."""
+        """When each session ends unless it is renewed."""
         self._listeners: dict[int, Listener] = {}
         self._listeners_added = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def check_invariants(self) -> None:
-        """Keys are in order, and every record of a session belongs to one that has not ended."""
+        """Assert that keys are sorted and that every record in a session belongs to one that has not ended."""
         for kind, records in self._records.items():
-            assert self._keys[kind] == sorted(records), f"keys of {kind} out of step"
+            assert self._keys[kind] == sorted(records), f"keys of {kind} are not sorted"
             for key, stored in records.items():
                 assert stored.session is None or stored.session in self._sessions, f"{key} outlives its session"
                 assert 0 < stored.version <= self._versions, f"{key} has a version from the future"
 
     def now(self) -> float:
-        """The time that leases are counted by, in seconds."""
+        """The time by which leases are measured, in seconds."""
         return asyncio.get_running_loop().time() if self._clock is None else self._clock()
 
     def add_listener(self, listener: Listener) -> int:
-        """Report every change to ``listener``; gives the number by which to remove it."""
+        """Report every change to ``listener``; returns the number by which to remove it."""
         self._listeners_added += 1
         self._listeners[self._listeners_added] = listener
         return self._listeners_added
 
     def remove_listener(self, number: int) -> None:
-        """Report no more."""
+        """Stop reporting to this listener."""
         del self._listeners[number]
 
     def allocate_ledger_id(self) -> LedgerId:
         if self._next_ledger_id > ID_MAX:
-            raise MetadataUnavailableError("all ledger ids have been used", may_have_happened=False)
+            raise MetadataUnavailableError("all ledger ids have been allocated", may_have_happened=False)
         self._next_ledger_id += 1
         return LedgerId(self._next_ledger_id - 1)
 
@@ -155,7 +155,7 @@ class MemoryServer:
         }
 
     def end_session(self, session: str) -> None:
-        """End it now: the holder closed, or a simulation lets it expire."""
+        """End the session now: its holder closed, or a simulation lets it expire."""
         if self._sessions.pop(session, None) is None:
             return
         for kind in (Kind.BOOKIE, Kind.LOCK):
@@ -205,7 +205,7 @@ class MemoryServer:
 
 
 class MemoryRecordStore(RecordStore):
-    """One handle's way to a :class:`MemoryServer`."""
+    """The access of one handle to a :class:`MemoryServer`."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
@@ -219,7 +219,7 @@ class MemoryRecordStore(RecordStore):
         self._listener = self._server.add_listener(listener)
 
     def watching(self, active: bool) -> None:
-        """The server always reports."""
+        """Nothing to do: the server always reports changes."""
 
     async def close(self) -> None:
         assert self._listener is not None
@@ -278,11 +278,11 @@ class MemoryRecordStore(RecordStore):
 
 
 _servers: Final[WeakValueDictionary[str, MemoryServer]] = WeakValueDictionary()
-"""Named stores of this process. One lives for as long as a handle on it is open."""
+"""Named stores of this process. A store lives as long as a handle on it is open."""
 
 
 def memory_server(name: str) -> MemoryServer:
-    """The store called ``name`` in this process, made if need be; without a name a new one every time."""
+    """The store called ``name`` in this process, created on first use; without a name, a new store every time."""
     if not name:
         return MemoryServer()
     server = _servers.get(name)
@@ -294,7 +294,7 @@ def memory_server(name: str) -> MemoryServer:
 def open_memory_store(
     server: MemoryServer, *, lease_seconds: float = LEASE_SECONDS_DEFAULT, rng: random.Random | None = None
 ) -> RecordMetadataStore:
-    """A handle on ``server``. ``rng`` makes the names of its sessions."""
+    """A handle on ``server``. ``rng`` generates the names of its sessions."""
     return RecordMetadataStore(
         MemoryRecordStore(server), lease_seconds=lease_seconds, clock=server.now, rng=rng or random.SystemRandom()
     )

@@ -1,18 +1,19 @@
-"""What the cluster agrees on about one ledger, and how it may change. Pure.
+"""The metadata of one ledger, and how they may change. Pure.
 
-A ledger is OPEN while its one writer adds, IN_RECOVERY once somebody else has set out to find its end, CLOSED for good:
+A ledger is OPEN while its one writer adds to it, IN_RECOVERY once a client has started to recover it, and CLOSED for
+good:
 
 ===========  =================  =====================================  ==============================
 from         ``in_recovery()``  ``with_ensemble_change()``             ``closed()``
 ===========  =================  =====================================  ==============================
 OPEN         IN_RECOVERY        OPEN (the writer, rule W3)         CLOSED (the writer, W9)
-IN_RECOVERY  unchanged (F1)     IN_RECOVERY (the recoverer's, F5)      CLOSED (the recoverer, F6)
+IN_RECOVERY  unchanged (F1)     IN_RECOVERY (by recovery, F5)          CLOSED (by recovery, F6)
 CLOSED       LedgerClosedError  LedgerClosedError                      LedgerClosedError
 ===========  =================  =====================================  ==============================
 
-Values are immutable; a transition gives a new one. Who may make which transition after somebody else changed the
-metadata in between is decided in :mod:`octavo.metadata.changes`. Every instance satisfies rule I6: the constructor
-refuses anything else, so damage and defects are stopped wherever a value is made.
+Values are immutable; a transition returns a new one. :mod:`octavo.metadata.changes` decides which client may make which
+transition after another client has changed the metadata in between. Every instance satisfies rule I6: the constructor
+refuses anything else, so that damage and defects are caught wherever a value is made.
 """
 
 import enum
@@ -42,8 +43,8 @@ FORMAT = 1
 """Format number of encoded ledger metadata. Raised only for changes that an older reader must not ignore."""
 
 CUSTOM_METADATA_BYTES_MAX = 64 * 1024
-"""Most bytes of custom metadata, keys and values together: ZooKeeper takes at most 1 MiB a node, and fragments need
-room."""
+"""Largest total size of custom metadata, keys and values together: ZooKeeper stores at most 1 MiB in a node, and
+fragments need space, too."""
 
 WRITER_TOKEN_CHARACTERS_MAX = 64
 """Longest token of a writer: room for a UUID in any spelling."""
@@ -52,7 +53,7 @@ _BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class LedgerState(enum.Enum):
-    """Where a ledger is in its life. Only CLOSED has an end that everybody agrees on (rule I2)."""
+    """The state of a ledger. Only a CLOSED ledger has an end that is the same for all clients (rule I2)."""
 
     OPEN = "open"
     IN_RECOVERY = "in-recovery"
@@ -61,10 +62,10 @@ class LedgerState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A run of entries that shares one ensemble. It goes up to the next fragment's first entry, or to the ledger's end.
+    """A run of entries that share one ensemble. It ends before the next fragment's first entry, or at the ledger's end.
 
-    ``length_before`` is the ledger's cumulative payload bytes before ``first_entry_id``, so that an empty last fragment
-    needs no bookie to tell the length (rule F6).
+    ``length_before`` is the total of the payload bytes before ``first_entry_id``. With it, the length of a ledger whose
+    last fragment is empty is known without asking a bookie (rule F6).
     """
 
     first_entry_id: EntryId
@@ -74,7 +75,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMetadata:
-    """One version of a ledger's metadata. Raises :class:`InvalidArgumentError` for what can be no ledger."""
+    """One version of a ledger's metadata. Raises :class:`InvalidArgumentError` for values that no ledger can have."""
 
     ledger_id: LedgerId
     state: LedgerState = LedgerState.OPEN
@@ -82,27 +83,27 @@ class LedgerMetadata:
     write_quorum: int
     ack_quorum: int
     fragments: tuple[Fragment, ...]
-    """In order of their first ids, at least one, the first from entry 0."""
+    """In order of their first ids; at least one; the first starts at entry 0."""
     last_entry_id: EntryId | None = None
-    """None until closed, and for a ledger closed empty; the state tells."""
+    """None until the ledger is closed, and for a ledger that was closed empty; the state tells which."""
     length: int = 0
     """Payload bytes of the whole ledger; 0 until closed."""
     digest: Digest
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict, hash=False)
     created_at: datetime
-    """Aware. Informational: nothing is decided by it."""
+    """Aware. Informational only: no decision depends on it."""
     verifier: bytes
     """:func:`octavo.protocol.entries.make_verifier` of password and digest with :attr:`salt` (rule F0)."""
     salt: bytes
     term: int = 0
     """Take-overs of the ledger by a new writer so far; 0 for an ordinary ledger, which has one writer."""
     writer_token: str = ""
-    """Token of the handle that made the latest change, creation included (rule M1): tells one's own write whose
-    answer was lost from somebody else's."""
+    """Token of the handle that made the latest change, including creation (rule M1). By it a handle recognises its own
+    write when the answer was lost."""
     format_version: int = FORMAT
 
     def __post_init__(self) -> None:
-        # A private copy behind a read-only view: the caller's dict may change, this value may not.
+        # A private copy behind a read-only view: the caller may change its dict, but this value must not change.
         object.__setattr__(self, "custom_metadata", MappingProxyType(dict(self.custom_metadata)))
         self.check_invariants()
 
@@ -120,7 +121,7 @@ class LedgerMetadata:
 
     @property
     def last_fragment(self) -> Fragment:
-        """The fragment that a writer adds to, and that recovery asks."""
+        """The fragment that the writer adds to, and whose bookies recovery asks."""
         return self.fragments[-1]
 
     @property
@@ -136,7 +137,7 @@ class LedgerMetadata:
         return self.fragments[bisect_right(self.fragments, entry_id, key=_first_entry_id) - 1]
 
     def fragment_last_entry_id(self, fragment: Fragment) -> EntryId | None:
-        """Last id that belongs to ``fragment`` (inclusive); None while nobody knows.
+        """The last id that belongs to ``fragment`` (inclusive); None while the end of the ledger is not known.
 
         An empty last fragment of a closed ledger ends at its first id - 1.
         """
@@ -150,26 +151,29 @@ class LedgerMetadata:
     # --- transitions ---------------------------------------------------------------------------------------------
 
     def closed(self, last_entry_id: EntryId | None, length: int) -> Self:
-        """Closed with this end: the last entry (None: empty) and the payload bytes up to it.
+        """The same ledger closed with this end: the last entry (None for an empty ledger) and the payload bytes up to
+        it.
 
-        Raises :class:`LedgerClosedError` when closed already, :class:`InvalidArgumentError` for an end below the last
-        fragment.
+        Raises :class:`LedgerClosedError` when it is already closed, :class:`InvalidArgumentError` for an end below the
+        last fragment.
         """
         self._check_not_closed()
         return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
 
     def in_recovery(self) -> Self:
-        """Marked as being recovered; itself when it is already (rule F1). Raises :class:`LedgerClosedError`."""
+        """The same ledger marked as being recovered; itself when it already is (rule F1). Raises
+        :class:`LedgerClosedError`."""
         self._check_not_closed()
         if self.state is LedgerState.IN_RECOVERY:
             return self
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def with_ensemble_change(self, first_entry_id: EntryId, ensemble: tuple[BookieId, ...], length_before: int) -> Self:
-        """A new last fragment; it replaces the present one when both start at the same id (rule W3).
+        """The same ledger with a new last fragment; it replaces the current one when both start at the same id (rule
+        W3).
 
         Raises :class:`LedgerClosedError`, and :class:`InvalidArgumentError` when the fragment would start before the
-        present last one or its ensemble is not E distinct bookies.
+        current last one or its ensemble is not E distinct bookies.
         """
         self._check_not_closed()
         kept = self.fragments
@@ -178,23 +182,23 @@ class LedgerMetadata:
         return replace(self, fragments=(*kept, Fragment(first_entry_id, tuple(ensemble), length_before)))
 
     def written_by(self, writer_token: str) -> Self:
-        """The same with the token of the handle about to write it."""
+        """The same metadata with the token of the handle that is about to write them."""
         return replace(self, writer_token=writer_token)
 
     # --- checks --------------------------------------------------------------------------------------------------
 
     def _check_not_closed(self) -> None:
         if self.is_closed:
-            raise LedgerClosedError(f"ledger {self.ledger_id} is closed; its metadata do not change any more")
+            raise LedgerClosedError(f"ledger {self.ledger_id} is closed; its metadata can no longer change")
 
     def _check_scalars(self) -> None:
         if not 0 <= self.ledger_id <= ID_MAX:
-            raise self._wrong(f"a ledger id lies between 0 and {ID_MAX}")
+            raise self._wrong(f"a ledger id must be between 0 and {ID_MAX}")
         problem = quorum_problem(self.ensemble_size, self.write_quorum, self.ack_quorum)
         if problem is not None:
             raise self._wrong(problem)
         if not 0 <= self.term <= TERM_MAX:
-            raise self._wrong(f"a term lies between 0 and {TERM_MAX}")
+            raise self._wrong(f"a term must be between 0 and {TERM_MAX}")
         if self.format_version != FORMAT:
             raise self._wrong(f"format {self.format_version} is not {FORMAT}")
         if self.created_at.tzinfo is None:
@@ -206,17 +210,17 @@ class LedgerMetadata:
             custom_bytes += len(key.encode("utf-8", "surrogatepass")) + len(value)
         if custom_bytes > CUSTOM_METADATA_BYTES_MAX:
             raise self._wrong(
-                f"custom metadata of {custom_bytes} bytes are over the limit of {CUSTOM_METADATA_BYTES_MAX}"
+                f"custom metadata of {custom_bytes} bytes exceed the limit of {CUSTOM_METADATA_BYTES_MAX}"
             )
 
     def _check_fragments(self) -> None:
         if not self.fragments or self.fragments[0].first_entry_id != 0 or self.fragments[0].length_before != 0:
-            raise self._wrong("the first fragment starts at entry 0")
+            raise self._wrong("the first fragment must start at entry 0")
         previous: Fragment | None = None
         for fragment in self.fragments:
             first = fragment.first_entry_id
             if not 0 <= first <= ID_MAX:
-                raise self._wrong(f"a fragment starts at entry {first}")
+                raise self._wrong(f"a fragment cannot start at entry {first}")
             if not len(fragment.bookies) == len(set(fragment.bookies)) == self.ensemble_size:
                 raise self._wrong(
                     f"the ensemble from entry {first} must be {self.ensemble_size} distinct bookies, "
@@ -229,7 +233,7 @@ class LedgerMetadata:
                 first > previous.first_entry_id and fragment.length_before >= previous.length_before
             ):
                 raise self._wrong(
-                    f"the fragment from entry {first} does not lie after the one from {previous.first_entry_id}"
+                    f"the fragment from entry {first} must come after the one from entry {previous.first_entry_id}"
                 )
             previous = fragment
 
@@ -243,10 +247,12 @@ class LedgerMetadata:
         if self.last_entry_id is not None and not 0 <= end <= ID_MAX:
             raise self._wrong(f"entry {end} cannot be the last")
         if end < last.first_entry_id - 1:
-            raise self._wrong(f"its end, entry {end}, lies before its last fragment {last.first_entry_id}")
+            raise self._wrong(
+                f"its end, entry {end}, is before its last fragment, which starts at entry {last.first_entry_id}"
+            )
         if self.length < last.length_before or (end < last.first_entry_id and self.length != last.length_before):
             raise self._wrong(
-                f"its length {self.length} does not fit the length {last.length_before} before its last fragment"
+                f"its length {self.length} contradicts the length {last.length_before} before its last fragment"
             )
 
     def _wrong(self, reason: str) -> InvalidArgumentError:
@@ -254,7 +260,7 @@ class LedgerMetadata:
 
 
 def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> str | None:
-    """What is wrong with these sizes, in words for the caller; None when E_MAX >= E >= Qw >= Qa >= 1."""
+    """Describes what is wrong with these sizes; None when E_MAX >= E >= Qw >= Qa >= 1."""
     if ack_quorum < 1:
         return f"the ack quorum is {ack_quorum}; it must be at least 1"
     if write_quorum < ack_quorum:
@@ -262,7 +268,7 @@ def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> st
     if ensemble_size < write_quorum:
         return f"the ensemble size {ensemble_size} is smaller than the write quorum {write_quorum}"
     if ensemble_size > E_MAX:
-        return f"the ensemble size {ensemble_size} is over the limit of {E_MAX}"
+        return f"the ensemble size {ensemble_size} exceeds the limit of {E_MAX}"
     return None
 
 
@@ -276,7 +282,7 @@ def is_bookie_id(text: str) -> bool:
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
     """The stored form (:mod:`octavo.metadata.encoding`). The same metadata give the same bytes.
 
-    Spelt out, in the order of the names: it is half of what a client does to create a ledger.
+    Written out by hand, in the order of the names, because encoding is half of a client's work in creating a ledger.
     """
     last_entry_id = metadata.last_entry_id
     custom = ",".join(

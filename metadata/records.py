@@ -1,8 +1,9 @@
-"""What a driver provides: versioned records, sessions, a counter. :class:`octavo.metadata.handle.RecordMetadataStore`
-makes the whole :class:`~octavo.metadata.store.MetadataStore` of it, so that encoding, watches and leases exist once.
+"""What a driver provides: versioned records, sessions, and the counter of ledger ids.
+:class:`octavo.metadata.handle.RecordMetadataStore` builds the :class:`~octavo.metadata.store.MetadataStore` on it, so
+that encoding, watches and leases are implemented once for all drivers.
 
-A *session* is a driver's word for "this handle lives": records made in it vanish for every reader when it ends or is
-not renewed in time. Registrations and locks are such records.
+A *session* belongs to one handle. Records made in it disappear for every reader when the session ends or is not renewed
+in time. Registrations and locks are such records.
 """
 
 import enum
@@ -14,11 +15,11 @@ from octavo.metadata.store import Version
 from octavo.protocol.ids import LedgerId
 
 LIST_PAGE_RECORDS: Final = 1000
-"""Keys read at a time when listing: bounds memory, and the time for which a driver's thread is busy with it."""
+"""Keys read at a time when listing: bounds memory, and the time that a driver's thread spends on one read."""
 
 
 class Kind(enum.Enum):
-    """What a record is about. Keys are unique within a kind and ordered by code point."""
+    """The kind of a record. Keys are unique within a kind and ordered by code point."""
 
     LEDGER = "ledger"
     COOKIE = "cookie"
@@ -36,11 +37,13 @@ class Record(NamedTuple):
 
 
 type Listener = Callable[[Kind | None, str | None], None]
-"""Told, in the event loop, what may have changed: one record, all of a kind (key None), or anything (both None)."""
+"""Called, in the event loop, with what may have changed: one record, all of a kind (key None), or anything (both
+None)."""
 
 
 class RecordStore(ABC):
-    """A driver. Errors: :class:`MetadataUnavailableError`, :class:`MetadataError`; the rest is in the return values."""
+    """A driver. Raises :class:`MetadataUnavailableError` and :class:`MetadataError`; every other outcome is in
+    the return value."""
 
     @property
     @abstractmethod
@@ -48,23 +51,23 @@ class RecordStore(ABC):
 
     @abstractmethod
     def start(self, listener: Listener) -> None:
-        """Called once, before anything else. From now on report one's own changes at once."""
+        """Called once, before anything else. From now on the driver reports this handle's own changes at once."""
 
     @abstractmethod
     def watching(self, active: bool) -> None:
-        """Whether other handles' changes and ends of sessions must be reported too, within 200 ms. A change made after
-        the call is never missed, nor is one that was made between two times of watching."""
+        """Start or stop reporting the changes of other handles and the ends of sessions, within 200 ms. A change made
+        after the call is never missed, nor is a change made between two periods of watching."""
 
-    def watch_record(self, kind: Kind, key: str | None, *, active: bool) -> None:  # noqa: B027 - most need not care
-        """Of drivers that watch each thing by itself: this record, or all of a kind (key None), must be reported from
-        its next read on; or must no more. Called beside :meth:`watching`, which serves the others."""
+    def watch_record(self, kind: Kind, key: str | None, *, active: bool) -> None:  # noqa: B027 - most drivers do nothing here
+        """For drivers that watch each record by itself: start reporting this record, or all of a kind (key None), from
+        its next read on, or stop. Called in addition to :meth:`watching`."""
 
-    def report_ended_sessions(self, tell: Callable[[], None]) -> None:  # noqa: B027 - most are not told
-        """Of drivers that are told of the end of a session before a renewal finds it: call ``tell`` then."""
+    def report_ended_sessions(self, tell: Callable[[], None]) -> None:  # noqa: B027 - most drivers do nothing here
+        """For drivers that learn of the end of a session before a renewal does: call ``tell`` then."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of everything. Called once; nothing is called afterwards."""
+        """Release all resources. Called once; no other method is called afterwards."""
 
     @abstractmethod
     async def cluster_id(self) -> str: ...
@@ -74,57 +77,57 @@ class RecordStore(ABC):
 
     @abstractmethod
     async def is_allocated(self, ledger_id: LedgerId) -> bool:
-        """Whether the id may have been handed out."""
+        """Whether the id may have been given to a client."""
 
     @abstractmethod
     async def create(self, kind: Kind, key: str, value: bytes) -> Version | None:
-        """A new record; None when there is one."""
+        """Create a record; None when it already exists."""
 
     @abstractmethod
     async def create_in_session(
         self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
     ) -> Version | None:
-        """A new record that lives with the session; None when there is one, unless it is to be taken over, or when the
-        session has ended."""
+        """Create a record that ends with the session; None when it already exists and is not to be taken over, or when
+        the session has ended."""
 
     @abstractmethod
     async def read(self, kind: Kind, key: str) -> Record | None: ...
 
     @abstractmethod
     async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
-        """The new version; None when the record is gone or has another version."""
+        """The new version; None when the record does not exist or has another version."""
 
     @abstractmethod
     async def set_in_session(self, kind: Kind, key: str, value: bytes, session: str) -> Version | None:
-        """The new version; None when the session does not hold the record any more."""
+        """The new version; None when the session no longer holds the record."""
 
     @abstractmethod
     async def delete(self, kind: Kind, key: str, expected: Version | None) -> bool:
-        """False when there is none (of that version)."""
+        """False when there is no such record (of that version)."""
 
     @abstractmethod
     async def delete_in_session(self, kind: Kind, key: str, session: str) -> bool:
-        """False when the session does not hold it any more."""
+        """False when the session no longer holds it."""
 
     @abstractmethod
     async def list_keys(self, kind: Kind, *, prefix: str, after: str, limit: int) -> list[str]:
-        """Up to ``limit`` keys that start with ``prefix`` and lie behind ``after``, in order."""
+        """Up to ``limit`` keys that start with ``prefix`` and sort after ``after``, in order."""
 
     @abstractmethod
     async def read_all(self, kind: Kind) -> list[Record]:
-        """All records of a kind that has few, in order of keys."""
+        """All records of a kind that has few records, in order of keys."""
 
     @abstractmethod
     async def begin_session(self, session: str, lease_seconds: float) -> None: ...
 
     @abstractmethod
     async def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
-        """What the session still holds; None when it has ended."""
+        """The records that the session still holds; None when it has ended."""
 
     @abstractmethod
     async def end_session(self, session: str) -> None: ...
 
 
 def ledger_key(ledger_id: LedgerId) -> str:
-    """The key of a ledger: zero-padded, so that keys and ids have the same order."""
+    """The key of a ledger: the id, zero-padded so that keys sort as ids do."""
     return f"{ledger_id:019d}"

@@ -1,4 +1,4 @@
-"""What a bookie tells the cluster about itself: its registration (while it lives) and its cookie (for good). Pure."""
+"""The metadata of a bookie: its registration (while it runs) and its cookie (permanent). Pure."""
 
 import enum
 import re
@@ -13,14 +13,14 @@ FORMAT = 1
 """Format number of encoded registrations and cookies."""
 
 RACK_UNNAMED = "/unnamed"
-"""The rack of a bookie that was told none: all of these count as one rack."""
+"""The rack of bookies without a configured rack: all of them count as one rack."""
 
 _RACK = re.compile(r"(/[A-Za-z0-9._-]{1,64}){1,8}")
 
 
 class BookieState(enum.Enum):
-    """What a bookie takes at the moment. UNAVAILABLE is never registered: it is what the absence of a registration
-    means, and a hint only, no proof of death (rule M2)."""
+    """Which requests a bookie currently accepts. UNAVAILABLE is never registered: it stands for a missing registration,
+    which is only a hint and no proof that the bookie is dead (rule M2)."""
 
     WRITABLE = "writable"
     READ_ONLY = "read-only"
@@ -29,7 +29,7 @@ class BookieState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieRegistration:
-    """A live bookie as it announces itself. Raises :class:`InvalidArgumentError` for impossible values."""
+    """A running bookie's description of itself. Raises :class:`InvalidArgumentError` for impossible values."""
 
     bookie_id: BookieId
     address: str
@@ -38,42 +38,42 @@ class BookieRegistration:
     version: str
     """Software version."""
     boot_id: str
-    """Incarnation of the bookie's process, the one its hello carries."""
+    """Identifies one run of the bookie's process; the bookie sends the same id in its hello."""
     rack: str = RACK_UNNAMED
-    """Where it stands, the wider first: ``/dc1/rack2``. Bookies of one rack may fail together."""
+    """Location of the bookie, widest part first: ``/dc1/rack2``. Bookies of one rack may fail together."""
     free_bytes: int | None = None
-    """Room on its disks as of some minutes ago: weighs where new ledgers go. None: not known."""
+    """Free space on its disks as of some minutes ago, a weight for the placement of new ledgers. None: not known."""
 
     def __post_init__(self) -> None:
         _check_identity(self.bookie_id, self.address)
         check_rack(self.rack)
         if self.free_bytes is not None and self.free_bytes < 0:
-            raise InvalidArgumentError(f"bookie {self.bookie_id}: free space is not negative")
+            raise InvalidArgumentError(f"bookie {self.bookie_id}: free space cannot be negative")
         if self.state is BookieState.UNAVAILABLE:
-            raise InvalidArgumentError(f"bookie {self.bookie_id}: nobody registers as unavailable")
+            raise InvalidArgumentError(f"bookie {self.bookie_id}: a bookie cannot register as unavailable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cookie:
-    """The cluster's memory of a bookie, for as long as the bookie may hold data. Raised by compare-and-set at every
-    start (rule B4): a lower generation on the bookie's disk is a restored copy."""
+    """The cluster's record of a bookie, kept as long as the bookie may hold data. Every start of the bookie raises the
+    generation by compare-and-set (rule B4): a lower generation on the bookie's disk is a restored copy."""
 
     bookie_id: BookieId
     generation: int
     address: str
     """As last advertised."""
     body: bytes = b""
-    """What else the bookie keeps of itself (its directories), in its own encoding."""
+    """Further facts that the bookie keeps about itself (its directories), in its own encoding."""
 
     def __post_init__(self) -> None:
         _check_identity(self.bookie_id, self.address)
         if self.generation < 0:
-            raise InvalidArgumentError(f"bookie {self.bookie_id}: a generation is not negative")
+            raise InvalidArgumentError(f"bookie {self.bookie_id}: a generation cannot be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownBookie:
-    """A bookie that the cluster knows, alive or not."""
+    """A bookie that the cluster knows, running or not."""
 
     bookie_id: BookieId
     address: str
@@ -89,17 +89,18 @@ def split_address(address: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        host = ""  # an IPv6 address without brackets: where its port begins cannot be told
+        host = ""  # an IPv6 address without brackets: the start of its port is ambiguous
     if not separator or not host or not (port_text.isascii() and port_text.isdecimal()) or int(port_text) > 65535:
         raise InvalidArgumentError(f"{address!r} is not an address of the form host:port")
     return host, int(port_text)
 
 
 def check_rack(rack: str) -> str:
-    """The rack, if it is one. Raises :class:`InvalidArgumentError`."""
+    """The given rack, if it is valid. Raises :class:`InvalidArgumentError`."""
     if not _RACK.fullmatch(rack):
         raise InvalidArgumentError(
-            f"{rack!r} is not a rack: 1 to 8 steps like /dc1/rack2, each of up to 64 letters, digits and ._-"
+            f"{rack!r} is not a valid rack: it must have 1 to 8 parts like /dc1/rack2, each of up to 64 letters, "
+            "digits and ._-"
         )
     return rack
 

@@ -1,7 +1,7 @@
-"""One read for many who ask at the same time: everybody gets what was read after he asked.
+"""Shares one read among many concurrent callers; each caller gets the result of a read that began after its call.
 
-Who asks while a read is under way waits for the next one, together with all others who came meanwhile: so nobody gets
-something older than his question, and any number of callers costs one read at a time.
+A caller that arrives while a read is under way waits for the next read, together with all other callers that arrive
+meanwhile. So no caller gets a value older than its call, and any number of callers costs one read at a time.
 """
 
 import asyncio
@@ -16,25 +16,25 @@ class SharedLoad[T]:
     def __init__(self, load: Callable[[], Awaitable[T]]) -> None:
         self._load = load
         self._next: asyncio.Future[T] | None = None
-        """What the next read is going to give, if anybody waits for it."""
+        """The result of the next read, if a caller waits for it."""
         self._task: asyncio.Task[None] | None = None
 
     async def load(self) -> T:
-        """What ``load`` gives; raises what it raises."""
+        """The result of ``load``; raises what it raises."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         following = self._next
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="shared load")
         try:
-            # Shielded: one who is cancelled must not cancel what the others wait for.
+            # Shielded: a cancelled caller must not cancel the read for the other callers.
             return await asyncio.shield(following)
         except OctavoError as error:
-            # A fresh instance: one raised in many tasks would gather all their tracebacks.
+            # A fresh instance: one error object raised in many tasks would collect all their tracebacks.
             raise type(error)(error.message, may_have_happened=error.may_have_happened) from error
 
     async def close(self) -> None:
-        """Whoever waits hears that it is closed."""
+        """Fail all waiting callers with :class:`ClientClosedError`."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -65,4 +65,4 @@ class SharedLoad[T]:
 
 def _fail[T](future: asyncio.Future[T], error: OctavoError) -> None:
     future.set_exception(error)
-    future.exception()  # whoever asked may have gone
+    future.exception()  # mark as retrieved: all callers may have been cancelled

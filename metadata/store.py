@@ -1,20 +1,22 @@
-"""The interface of everything the cluster agrees on: ledgers, bookies, cookies, named documents, locks.
+"""The interface of a metadata store: ledgers, bookies, cookies, named documents, locks.
 
-What every driver promises:
+Every driver guarantees:
 
-* Every change is a compare-and-set on a version, or a create or delete that says what it expects (rule M1).
+* Every change is a compare-and-set on a version, or a create or delete that states what it expects (rule M1).
   Versions of one thing increase; they are compared for equality only.
-* A change that has returned is durable and is seen by every later read of every handle. Reads are never stale (rule
-  M3).
-* :class:`MetadataUnavailableError` means no answer; a change asked for may have happened (its ``may_have_happened``
-  says). A driver that can lose the answer to a change it sent must look whether the change stands there before it
-  reports a conflict: the value it wanted, under the writer's token it wrote, is its own write.
+* A change that has returned is durable and is visible to every later read of every handle. Reads are not stale (rule
+  M3), with one exception: a ZooKeeper server that has just lost its quorum may answer from old data for a moment.
+  A decision that destroys data on the strength of an absence uses :meth:`MetadataStore.confirm_absent`, which is never
+  stale.
+* :class:`MetadataUnavailableError` means that the store gave no answer. A requested change may have happened; the
+  error's ``may_have_happened`` tells. A driver that can lose the answer to a change checks whether the change was made
+  before it reports a conflict: the value it wanted, with the writer token it wrote, is its own write.
 * Every method raises :class:`ClientClosedError` once :meth:`MetadataStore.close` has begun, and :class:`MetadataError`
-  when what is stored cannot be understood (it names the thing).
-* Registrations and locks hang on one lease per handle. The handle renews it in the background while its event loop
-  runs. Whoever stops for longer than the lease (a stopped process, a lost connection) has lost all of them at once, is
-  told (:meth:`Lease.wait_lost`) and may register or lock anew.
-* Cancelling an await leaves the store usable; the change may or may not have been made.
+  when a stored value cannot be understood (the error names it).
+* Registrations and locks belong to one lease per handle. The handle renews it in the background while its event loop
+  runs. A process that stops for longer than the lease (a stopped process, a lost connection) loses all of them at once,
+  is told so (:meth:`Lease.wait_lost`) and may register or lock again.
+* After a cancelled await the store stays usable; the change may or may not have been made.
 """
 
 from abc import ABC, abstractmethod
@@ -27,11 +29,11 @@ from octavo.metadata.registration import BookieRegistration, Cookie, KnownBookie
 from octavo.protocol.ids import BookieId, LedgerId
 
 Version = NewType("Version", int)
-"""Version of one thing in the store."""
+"""Version of one stored value."""
 
 LEASE_SECONDS_DEFAULT = 10.0
-"""How long a dead process's registrations and locks outlive it. Long enough for a pause of a busy machine, short enough
-that placement does not keep offering a dead bookie."""
+"""How long the registrations and locks of a dead process outlive it. Long enough to survive a pause of a busy machine,
+short enough that placement soon stops offering a dead bookie."""
 
 
 class Versioned[T](NamedTuple):
@@ -42,12 +44,13 @@ class Versioned[T](NamedTuple):
 
 
 class Watch[T](Protocol):
-    """Follows one thing: ``async with store.watch_ledger(id) as watch: async for value in watch``.
+    """Follows one stored value: ``async with store.watch_ledger(id) as watch: async for value in watch``.
 
-    The first value is the current one, as of entering or later. After every change comes the latest value; intermediate
-    ones may be skipped, the last one never is. The iteration waits while the store cannot be reached. It raises
-    :class:`ClientClosedError` when the store is closed, :class:`MetadataError` when the value cannot be understood. Any
-    number of watches of one thing cost as much as one. A watch is for one task; leaving the block ends it.
+    The first value is the current one, as of entering or later. After every change the watch gives the latest value; it
+    may skip intermediate values but never the last one. The iteration waits while the store cannot be reached. It
+    raises :class:`ClientClosedError` when the store is closed, :class:`MetadataError` when the value cannot be
+    understood. Any number of watches of one value cost as much as one. A watch is for one task; leaving the block ends
+    it.
     """
 
     async def __aenter__(self) -> Self: ...
@@ -59,41 +62,41 @@ class Watch[T](Protocol):
 
 
 class Lease(Protocol):
-    """Something held for as long as the store's handle lives and renews."""
+    """A registration or lock, held as long as its handle is open and renews it."""
 
     @property
     def lost(self) -> bool:
-        """Whether it is certainly held no more: released, taken over, or not renewed for the lease time. False is no
-        promise for the next instant: effects outside must carry the fencing number."""
+        """Whether it is certainly no longer held: released, taken over, or not renewed for the lease time. False
+        promises nothing about the next instant: effects outside the store must carry the fencing number."""
 
     @property
     def fencing_number(self) -> int:
-        """Greater than that of every earlier holder of the same thing."""
+        """Greater than that of every earlier holder of the same registration or lock."""
 
     async def wait_lost(self) -> None:
         """Return once :attr:`lost` is true. Any number of tasks may wait."""
 
     async def release(self) -> None:
-        """Give it up. Nothing happens when it is lost already."""
+        """Release it. Does nothing when it is already lost."""
 
 
 class BookieLease(Lease, Protocol):
     """A bookie's registration."""
 
     async def update(self, registration: BookieRegistration) -> None:
-        """Announce a change (of state). Raises :class:`LeaseLostError` when the registration is lost: register
+        """Publish a changed registration. Raises :class:`LeaseLostError` when the registration is lost; register
         again."""
 
 
 class LockHolder(NamedTuple):
-    """Who holds a lock: for an election, the leader."""
+    """The holder of a lock; in an election, the leader."""
 
     holder: str
     fencing_number: int
 
 
 class MetadataStore(ABC):
-    """A handle on a cluster's metadata. Made by :func:`octavo.metadata.open_metadata_store`; used from one event
+    """A handle on a cluster's metadata, opened by :func:`octavo.metadata.open_metadata_store` and used from one event
     loop."""
 
     async def __aenter__(self) -> Self:
@@ -109,22 +112,23 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Release the lease (registrations and locks end at once) and let go of the store. Waiting watches raise
-        :class:`ClientClosedError`. May be called twice, from any task."""
+        """Release the lease (registrations and locks end at once) and close the store. Waiting watches raise
+        :class:`ClientClosedError`. May be called twice and from any task."""
 
     @abstractmethod
     async def cluster_id(self) -> str:
-        """The cluster's identity: made once, by whoever came first, the same for everybody for ever."""
+        """The cluster's id, generated when the cluster is created. It never changes and is the same for every
+        handle."""
 
     # --- ledgers ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
     async def allocate_ledger_id(self) -> LedgerId:
-        """An id that nobody was or will be given, whatever is deleted or crashes. Gaps are possible."""
+        """An id that no other call returns, whatever is deleted and whatever crashes. Gaps are possible."""
 
     @abstractmethod
     async def create_ledger(self, metadata: LedgerMetadata) -> Version:
-        """Store a new ledger; its id comes from :meth:`allocate_ledger_id`.
+        """Store a new ledger, whose id comes from :meth:`allocate_ledger_id`.
 
         Raises :class:`LedgerExistsError`, :class:`InvalidArgumentError` for an id that was never allocated.
         """
@@ -135,24 +139,24 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def compare_and_set_ledger(self, metadata: LedgerMetadata, expected: Version) -> Version:
-        """Replace the ledger's metadata if they still have the expected version; gives the new one.
+        """Replace the ledger's metadata if they still have the expected version; returns the new version.
 
-        Raises :class:`MetadataConflictError` when they have another version, :class:`NoSuchLedgerError` when deleted.
-        Callers use :func:`octavo.metadata.update_ledger`, which decides what a conflict means.
+        Raises :class:`MetadataConflictError` when they have another version, :class:`NoSuchLedgerError` when the ledger
+        has been deleted. Clients call :func:`octavo.metadata.update_ledger`, which decides what a conflict means.
         """
 
     @abstractmethod
     async def delete_ledger(self, ledger_id: LedgerId, expected: Version | None = None) -> None:
-        """Delete, whatever the version unless one is expected.
+        """Delete a ledger, whatever its version unless one is expected.
 
         Raises :class:`NoSuchLedgerError`, :class:`MetadataConflictError` for another version.
         """
 
     @abstractmethod
     def list_ledgers(self) -> AsyncIterator[LedgerId]:
-        """All ledgers in order of their ids, in bounded memory. One that exists from beginning to end of the iteration
-        is given exactly once; one created or deleted meanwhile may or may not be. A failure raises, it never ends the
-        list early (rule B5)."""
+        """The ids of all ledgers in ascending order, in bounded memory. A ledger that exists throughout the iteration
+        is listed exactly once; a ledger created or deleted meanwhile may or may not be listed. A failure raises; it
+        never ends the list early (rule B5)."""
 
     @abstractmethod
     def watch_ledger(self, ledger_id: LedgerId) -> Watch[Versioned[LedgerMetadata] | None]:
@@ -162,13 +166,14 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def register_bookie(self, registration: BookieRegistration) -> BookieLease:
-        """Announce a live bookie until the lease ends. Takes the place of any registration of the same id at once: a
-        bookie that was killed and started again need not wait for its old lease; the holder of the old one is told it
-        is lost."""
+        """Register a running bookie until the lease ends. The registration replaces any other of the same id at once,
+        so that a bookie that was killed and started again need not wait for its old lease to end. The holder of the old
+        registration is told that it is lost."""
 
     @abstractmethod
     async def list_bookies(self) -> Mapping[BookieId, BookieRegistration]:
-        """The registered bookies, in order of their ids. A hint, never a proof of death (rule M2)."""
+        """The registered bookies, in order of their ids. A missing bookie is a hint, never a proof that it is dead
+        (rule M2)."""
 
     @abstractmethod
     def watch_bookies(self) -> Watch[Mapping[BookieId, BookieRegistration]]:
@@ -180,19 +185,20 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def create_cookie(self, cookie: Cookie) -> Version:
-        """Raises :class:`MetadataConflictError` when the bookie has one."""
+        """Store the cookie of a new bookie. Raises :class:`MetadataConflictError` when the bookie already has one."""
 
     @abstractmethod
     async def read_cookie(self, bookie_id: BookieId) -> Versioned[Cookie] | None:
-        """None when the bookie has none."""
+        """The bookie's cookie; None when it has none."""
 
     @abstractmethod
     async def compare_and_set_cookie(self, cookie: Cookie, expected: Version) -> Version:
-        """Raises :class:`MetadataConflictError` when it is gone or has another version."""
+        """Replace a cookie. Raises :class:`MetadataConflictError` when it does not exist or has another version."""
 
     @abstractmethod
     async def delete_cookie(self, bookie_id: BookieId, expected: Version) -> None:
-        """Forget the bookie. Raises :class:`MetadataConflictError` when it is gone or has another version."""
+        """Forget the bookie. Raises :class:`MetadataConflictError` when its cookie does not exist or has another
+        version."""
 
     @abstractmethod
     async def list_cookies(self) -> list[Versioned[Cookie]]:
@@ -202,27 +208,28 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def create_document(self, name: str, value: bytes) -> Version:
-        """Store a small document (at most :data:`DOCUMENT_BYTES_MAX`). Names are ``/``-separated words.
+        """Store a new document of at most :data:`DOCUMENT_BYTES_MAX` bytes. Names are words separated by ``/``.
 
         Raises :class:`MetadataConflictError` when it exists, :class:`InvalidArgumentError` for a bad name or size.
         """
 
     @abstractmethod
     async def read_document(self, name: str) -> Versioned[bytes] | None:
-        """None when there is none."""
+        """The document; None when it does not exist."""
 
     @abstractmethod
     async def compare_and_set_document(self, name: str, value: bytes, expected: Version) -> Version:
-        """Raises :class:`MetadataConflictError` when it is gone or has another version."""
+        """Replace a document. Raises :class:`MetadataConflictError` when it does not exist or has another version."""
 
     @abstractmethod
     async def delete_document(self, name: str, expected: Version | None = None) -> None:
-        """Delete. Without a version, nothing happens when it is gone; with one, that is a
-        :class:`MetadataConflictError`, as another version is."""
+        """Delete a document. Without an expected version, nothing happens when it does not exist. With one, a missing
+        document or another version raises :class:`MetadataConflictError`."""
 
     @abstractmethod
     def list_documents(self, prefix: str = "") -> AsyncIterator[str]:
-        """Names that start with ``prefix``, in order, in bounded memory; as :meth:`list_ledgers` otherwise."""
+        """The names that start with ``prefix``, in order and in bounded memory, with the guarantees of
+        :meth:`list_ledgers`."""
 
     @abstractmethod
     def watch_document(self, name: str) -> Watch[Versioned[bytes] | None]:
@@ -232,8 +239,8 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def try_lock(self, name: str, holder: str) -> Lease | None:
-        """The lock if it is free; None when somebody holds it, this handle included. ``holder`` says who, for people
-        and for :meth:`read_lock`."""
+        """Take the lock if it is free; None when it is held, also by this handle. ``holder`` names the holder to people
+        and in :meth:`read_lock`."""
 
     @abstractmethod
     async def lock(self, name: str, holder: str) -> Lease:
@@ -241,12 +248,12 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def read_lock(self, name: str) -> LockHolder | None:
-        """Who holds the lock; None when it is free."""
+        """The holder of the lock; None when it is free."""
 
     @abstractmethod
     def watch_lock(self, name: str) -> Watch[LockHolder | None]:
-        """Follow a lock: for an election, the leader."""
+        """Follow a lock; in an election, this follows the leader."""
 
 
 DOCUMENT_BYTES_MAX = 512 * 1024
-"""Largest document: ZooKeeper takes at most 1 MiB a node by default."""
+"""Largest document: by default ZooKeeper stores at most 1 MiB in a node."""

@@ -1,4 +1,4 @@
-"""The compare-and-set loop: the one way in which clients change a ledger's metadata (rules M1, W5, W9, F1 and F6)."""
+"""The compare-and-set loop by which clients change a ledger's metadata (rules M1, W5, W9, F1 and F6)."""
 
 from typing import Final
 
@@ -9,8 +9,8 @@ from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import LedgerId
 
 ATTEMPTS_MAX: Final = 100
-"""Rounds of one update. Every lost round is somebody else's progress, and a ledger has one writer and few repairers:
-so many in a row mean that something writes it in a loop."""
+"""Attempts of one update. Every lost attempt means that another client made progress, and a ledger has one writer and
+few repair jobs: that many conflicts in a row mean that something writes the ledger in a loop."""
 
 
 async def update_ledger(
@@ -21,20 +21,20 @@ async def update_ledger(
     writer_token: str,
     known: Versioned[LedgerMetadata] | None = None,
 ) -> Versioned[LedgerMetadata]:
-    """Make ``change``, or find it made; gives what then stands in the store.
+    """Make ``change``, or find that it has been made; returns what is then stored.
 
-    ``known`` is what the caller believes to stand there; it saves a read and is safe when out of date. ``writer_token``
-    is stamped on what is written.
+    ``known`` is what the caller believes to be stored. It saves a read and may be out of date. ``writer_token`` is
+    written with the change.
 
-    Raises what the change refuses with, :class:`NoSuchLedgerError` when the ledger has been deleted, and
-    :class:`MetadataUnavailableError` when the store did not answer: the change may have been made then, and calling
-    again settles it.
+    Raises the error with which the change refuses, :class:`NoSuchLedgerError` when the ledger has been deleted, and
+    :class:`MetadataUnavailableError` when the store did not answer. In the last case the change may have been made;
+    calling again settles it.
     """
     for _ in range(ATTEMPTS_MAX):
         current = known if known is not None else await store.read_ledger(ledger_id)
         decision = change.decide(current.value)
         if isinstance(decision, Settled | Refuse) and known is not None:
-            known = None  # decide on what stands there, not on what we believe
+            known = None  # decide on what is stored, not on what the caller believes
             continue
         if isinstance(decision, Refuse):
             raise decision.error

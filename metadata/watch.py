@@ -1,9 +1,9 @@
-"""Watches for drivers: any number of watchers of a thing share one *topic*, which reads the thing again when told to.
+"""Watches for all drivers. All watchers of one stored value share a *topic*, which loads the value again on request.
 
-A driver says "this may have changed" (:meth:`WatchHub.changed`) as often as it likes; the topic then loads the value,
-and wakes its watchers if it differs from the one before. Requests made during a load cause one more load afterwards, so
-the last change is never missed and a burst of changes costs two loads. A watcher's first value comes from a load that
-began after it joined: it never sees something older than its own earlier writes.
+A driver reports "this may have changed" (:meth:`WatchHub.changed`) as often as it likes. The topic then loads the value
+and wakes its watchers if it differs from the previous one. Requests made during a load cause one more load afterwards,
+so that the last change is never missed and a burst of changes costs two loads. The first value of a watcher comes from
+a load that began after the watcher joined, so it is never older than the watcher's own earlier writes.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from typing import Any, Final, Self
 from octavo.protocol.errors import ClientClosedError, InternalError, MetadataUnavailableError, OctavoError
 
 RETRY_SECONDS: Final = 0.5
-"""Pause before a load that failed is tried again: short against a person's patience, long against the cost of a
-load."""
+"""Pause before a failed load is tried again: short enough that a person does not notice it, long compared with the cost
+of a load."""
 
 _NOTHING: Final = object()
-"""Stands for "no value yet", since None is a value."""
+"""Means "no value yet"; None is a valid value."""
 
 type Load[T] = Callable[[T | None], Awaitable[T]]
-"""Reads the thing. It is given the value it returned before (None at first) and may return that very object when
-nothing has changed, which saves decoding."""
+"""Reads the watched value. Its argument is the value it returned before (None at first); it may return that same object
+when nothing has changed, which saves decoding."""
 
 
 class _Topic:
-    """One watched thing: its latest value, and the task that loads it. Only :class:`WatchHub` and watches touch it."""
+    """One watched value and the task that loads it. Used only by :class:`WatchHub` and its watches."""
 
     def __init__(self, key: Hashable, load: Load[Any]) -> None:
         self.key = key
@@ -34,29 +34,29 @@ class _Topic:
         self.value: Any = _NOTHING
         self.error: OctavoError | None = None
         self.requested = 0
-        """Loads asked for."""
+        """Number of loads requested so far."""
         self.loaded = 0
-        """The value is from a load that began after so many had been asked for."""
+        """Number of requests that had been made when the load of the current value began."""
         self._load = load
         self._wanted = asyncio.Event()
         self._changed: asyncio.Future[None] | None = None
         self.task = asyncio.create_task(self._run(), name=f"watch {key}")
 
     def request(self) -> int:
-        """Ask for a load; the number that :attr:`loaded` must reach for the caller to be served."""
+        """Request a load; returns the number that :attr:`loaded` reaches once the request has been served."""
         self.requested += 1
         self._wanted.set()
         return self.requested
 
     async def wait_changed(self) -> None:
-        """Wait for the end of the next load that brought something new (a value, an error, or an awaited number)."""
+        """Wait for the end of the next load, or for an error."""
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()
-        # Shielded: a cancelled watcher must not cancel what the others wait for.
+        # Shielded: a cancelled watcher must not cancel the wait of the other watchers.
         await asyncio.shield(self._changed)
 
     def wake(self) -> None:
-        """Let every watcher look again."""
+        """Wake all watchers."""
         changed, self._changed = self._changed, None
         if changed is not None:
             changed.set_result(None)
@@ -76,7 +76,7 @@ class _Topic:
                 self.value, self.loaded = value, serving
                 self.wake()
         except OctavoError as error:
-            # What is stored cannot be understood, or the store was closed: every watcher is told.
+            # The stored value cannot be understood, or the store was closed: every watcher raises it.
             self.error = error
             self.wake()
         except Exception as error:
@@ -118,7 +118,7 @@ class HubWatch[T]:
             raise RuntimeError("enter the watch first: async with store.watch_...() as watch")
         while True:
             if topic.error is not None:
-                # A fresh instance: one error object raised in many tasks would gather all their tracebacks.
+                # A fresh instance: one error object raised in many tasks would collect all their tracebacks.
                 raise type(topic.error)(topic.error.message) from topic.error
             if topic.loaded >= self._needed and (self._seen is _NOTHING or topic.value != self._seen):
                 self._seen = topic.value
@@ -128,8 +128,8 @@ class HubWatch[T]:
 
 
 class WatchHub:
-    """All watches of one store handle. ``on_watching`` hears whether anything is being watched, when that changes;
-    ``on_topic`` hears it of each thing, before it is loaded for the first time."""
+    """All watches of one store handle. ``on_watching`` is called when the first watch begins and when the last one
+    ends. ``on_topic`` is called for each value before its first load and after its last watch."""
 
     def __init__(
         self,
@@ -142,18 +142,18 @@ class WatchHub:
         self._closed = False
 
     def watch[T](self, key: Hashable, load: Load[T]) -> HubWatch[T]:
-        """A watch on the thing called ``key``, which ``load`` reads. The same key must always come with the same
+        """A watch on the value with this key, which ``load`` reads. The same key must always come with the same
         load."""
         return HubWatch(self, key, load)
 
     def changed(self, which: Callable[[Hashable], bool]) -> None:
-        """The things whose key ``which`` accepts may have changed."""
+        """Report that the values whose keys ``which`` accepts may have changed."""
         for key, topic in self._topics.items():
             if which(key):
                 topic.request()
 
     def changed_one(self, key: Hashable) -> None:
-        """The thing called ``key`` may have changed."""
+        """Report that the value with this key may have changed."""
         topic = self._topics.get(key)
         if topic is not None:
             topic.request()
@@ -169,7 +169,7 @@ class WatchHub:
         await _end_tasks(topics)
 
     def join(self, key: Hashable, load: Load[Any]) -> _Topic:
-        """A further watcher of ``key``."""
+        """Add a watcher of ``key``."""
         if self._closed:
             raise ClientClosedError("the metadata store has been closed")
         topic = self._topics.get(key)
@@ -182,7 +182,7 @@ class WatchHub:
         return topic
 
     async def leave(self, topic: _Topic) -> None:
-        """A watcher fewer; the last one ends the topic."""
+        """Remove a watcher; the last one ends the topic."""
         topic.watchers -= 1
         if topic.watchers == 0:
             if self._topics.get(topic.key) is topic:
@@ -196,5 +196,5 @@ class WatchHub:
 async def _end_tasks(topics: list[_Topic]) -> None:
     for topic in topics:
         topic.task.cancel()
-    # Gathered with their outcomes: a task's cancellation is not ours.
+    # Collect outcomes: a cancelled topic must not look like a cancellation of this task.
     await asyncio.gather(*(topic.task for topic in topics), return_exceptions=True)

@@ -1,1 +1,1 @@
-"""The driver for a cluster on one machine, whose metadata are in a SQLite file."""
+"""The driver for clusters on one machine, which keeps the metadata in a SQLite file."""

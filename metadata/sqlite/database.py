@@ -1,18 +1,18 @@
-"""The SQLite file behind ``sqlite:///`` and everything done to it; synchronous, for one thread.
+"""The SQLite file behind ``sqlite:///`` and all operations on it; synchronous, for one thread.
 
-Durability: WAL with ``synchronous=FULL``, so that a commit has been synced when it returns and a power cut takes back
-nothing, nor what opening found; every change is one ``BEGIN IMMEDIATE`` transaction, so that it neither deadlocks nor
-works on something stale.
+Durability: the file uses a write-ahead log with ``synchronous=FULL``. A commit has been synced when it returns, so that
+a power failure loses neither it nor anything that was read when the file was opened. Every change is one ``BEGIN
+IMMEDIATE`` transaction, so that it neither deadlocks nor works on stale data.
 
-Leases are counted by the host's boot time (it goes on in a suspend and nobody sets it) together with the boot's id:
-after a reboot every lease of before is over. A store is therefore for processes of one host, on a local file system.
+Leases are measured by the host's boot time, which keeps counting during a suspend and cannot be set, together with the
+boot's id: a reboot ends every lease. A store is therefore for processes of one host, on a local file system.
 
 =============  ==================================================================================================
 table          holds
 =============  ==================================================================================================
 ``settings``   ``cluster_id`` (text); ``next_ledger_id`` and ``versions`` (integers that only grow)
-``records``    kind, key, value, version (from ``versions``: unique in the whole store), session (NULL: for good)
-``sessions``   session, boot id, boot time in seconds at which it ends
+``records``    kind, key, value, version (from ``versions``: unique in the whole store), session (NULL: permanent)
+``sessions``   session, boot id, boot time in seconds at which the session ends
 =============  ==================================================================================================
 """
 
@@ -30,7 +30,7 @@ from octavo.protocol.errors import MetadataError, MetadataUnavailableError, Octa
 from octavo.protocol.ids import ID_MAX, LedgerId
 
 APPLICATION_ID: Final = 0x4F435456
-""""OCTV", in the file's header: tells our files from other SQLite databases."""
+""""OCTV" in the file's header, which distinguishes Octavo's files from other SQLite databases."""
 
 FORMAT: Final = 1
 """Format of the tables, in the file's ``user_version``."""
@@ -50,30 +50,31 @@ CREATE TABLE sessions (
 _ALIVE: Final = (
     "(session IS NULL OR session IN (SELECT session FROM sessions WHERE boot_id = :boot AND ends_at > :now))"
 )
-"""Condition on a record: it is there for all to see."""
+"""Condition on a record: it belongs to no session, or to one that has not ended."""
 
 _KEY_END: Final = "\x7f"
-"""Sorts behind every character of a key."""
+"""Sorts after every character of a key."""
 
 
 class Changes(NamedTuple):
-    """What a look at the file tells about other connections' doings since the last look."""
+    """What other connections have changed in the file since the previous check."""
 
     records: bool
-    """Some record changed."""
+    """At least one record changed."""
     sessions: bool
-    """Some session began or ended."""
+    """At least one session began or ended."""
 
 
 class Database:
     """An open store. ``clock`` gives seconds of boot time. Every method raises :class:`MetadataUnavailableError` when
-    the file cannot be used now, :class:`MetadataError` when it is damaged; both name the path."""
+    the file cannot be used now or is no longer the file that was opened, :class:`MetadataError` when it is damaged;
+    both name the path."""
 
     def __init__(
         self, path: Path, *, create: bool, busy_timeout_seconds: float, clock: Callable[[], float], boot_id: str
     ) -> None:
         self._path = path
-        self._file = path.absolute()  # the working directory may change
+        self._file = path.absolute()  # the working directory may change later
         self._identity: tuple[int, int] | None = None
         self._clock = clock
         self._boot_id = boot_id
@@ -83,8 +84,8 @@ class Database:
                 _make_directory(path.parent)
             elif not path.exists():
                 raise MetadataUnavailableError(
-                    f"there is no metadata store at {path}: start a cluster there first (octavo up), "
-                    "or name another store",
+                    f"there is no metadata store at {path}: start a cluster there first (`octavo up`), "
+                    "or give another URI",
                     may_have_happened=False,
                 )
             mode = "rwc" if create else "rw"
@@ -98,7 +99,7 @@ class Database:
                 raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     # --- opening ---------------------------------------------------------------------------------------------------
@@ -107,12 +108,12 @@ class Database:
         if self._is_empty():
             if not create:
                 raise MetadataUnavailableError(
-                    f"{self._path} is empty: no cluster has been made there", may_have_happened=False
+                    f"{self._path} is empty: no cluster has been created there", may_have_happened=False
                 )
             self._switch_to_wal()
             self._execute("PRAGMA synchronous=FULL")
             with self._transaction():
-                if self._is_empty():  # nobody was faster
+                if self._is_empty():  # no other process was faster
                     self._make_tables()
             _sync_directory(self._path.parent)
         if self._pragma("application_id") != APPLICATION_ID:
@@ -125,9 +126,10 @@ class Database:
             )
         self._switch_to_wal()
         self._execute("PRAGMA synchronous=FULL")
-        # Of a process that was killed in a commit the log may hold one that was never synced: SQLite takes it for done,
-        # and a power cut would take it back from whoever has seen it. A checkpoint syncs the log first; it waits for
-        # nobody, and where others work on the file nothing unsynced can be seen.
+        # If a process was killed during a commit, the write-ahead log may hold a commit that was never synced. SQLite
+        # treats it as committed, and a power failure could still take it back after this process has seen it. A
+        # checkpoint syncs the log first. PASSIVE waits for no other process; while other processes use the file,
+        # nothing unsynced is visible.
         self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         self._identity = _identity_of(self._file)
         self._data_version = self._pragma("data_version")
@@ -138,7 +140,7 @@ class Database:
         return self._pragma("application_id") == 0 and self._pragma("schema_version") == 0
 
     def _switch_to_wal(self) -> None:
-        # SQLite does not wait for its busy timeout when two connections switch at once; so we do.
+        # SQLite does not apply its busy timeout when two connections switch at once, so this loop does.
         deadline = time.monotonic() + self._busy_timeout_seconds
         while True:
             try:
@@ -150,7 +152,8 @@ class Database:
                 continue
             if mode != "wal":
                 raise MetadataUnavailableError(
-                    f"{self._path}: this file system does not take SQLite's write-ahead log", may_have_happened=False
+                    f"{self._path}: this file system does not support SQLite's write-ahead log",
+                    may_have_happened=False,
                 )
             return
 
@@ -175,7 +178,7 @@ class Database:
         with self._transaction():
             ledger_id = self._setting("next_ledger_id")
             if ledger_id > ID_MAX - 1:
-                raise MetadataUnavailableError("all ledger ids have been used", may_have_happened=False)
+                raise MetadataUnavailableError("all ledger ids have been allocated", may_have_happened=False)
             self._execute("UPDATE settings SET value = ? WHERE name = 'next_ledger_id'", (ledger_id + 1,))
             return LedgerId(ledger_id)
 
@@ -244,7 +247,7 @@ class Database:
 
     def begin_session(self, session: str, lease_seconds: float) -> None:
         with self._transaction():
-            # Whoever comes sweeps up after those who ended without saying so.
+            # A new session cleans up after sessions that ended without saying so.
             self._execute(f"DELETE FROM records WHERE NOT {_ALIVE}", self._present())
             self._execute("DELETE FROM sessions WHERE boot_id <> :boot OR ends_at <= :now", self._present())
             self._execute(
@@ -266,12 +269,12 @@ class Database:
             self._execute("DELETE FROM sessions WHERE session = ?", (session,))
 
     def look_for_changes(self) -> Changes:
-        """What others did since the last look, or since opening. Cheap when nothing was done."""
+        """What other connections changed since the previous call, or since opening. Cheap when nothing changed."""
         with self._translated():
             records = False
             data_version = self._pragma("data_version")
             if data_version != self._data_version:
-                # Renewals of leases change the file, too, but not this number.
+                # Renewals of leases change the file, too, but not the number of versions.
                 version = self._setting("versions")
                 records = version != self._version_seen
                 self._data_version, self._version_seen = data_version, version
@@ -354,7 +357,8 @@ class Database:
         """Refuse to change a file that nobody else can find any more: it would be lost without a word."""
         if self._identity is not None and _identity_of(self._file) != self._identity:
             raise MetadataUnavailableError(
-                f"{self._path} has been deleted or replaced while it was in use; put it back and start again",
+                f"{self._path} has been deleted or replaced while it was in use; put the original file back and "
+                "restart this process",
                 may_have_happened=False,
             )
 
@@ -369,19 +373,19 @@ class Database:
 
 
 _DAMAGED: Final = {
-    sqlite3.SQLITE_NOTADB: "is not a metadata store (not an SQLite file)",
+    sqlite3.SQLITE_NOTADB: "is not a metadata store (not a SQLite file)",
     sqlite3.SQLITE_CORRUPT: "is damaged",
     sqlite3.SQLITE_FORMAT: "is damaged",
 }
 _NOT_DONE: Final = {
-    sqlite3.SQLITE_BUSY: "is kept locked by another process",
-    sqlite3.SQLITE_LOCKED: "is kept locked",
+    sqlite3.SQLITE_BUSY: "is locked by another process",
+    sqlite3.SQLITE_LOCKED: "is locked",
     sqlite3.SQLITE_READONLY: "cannot be written",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened: is it a file in a directory that may be written?",
-    sqlite3.SQLITE_PERM: "cannot be opened: no permission",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: is it a file in a writable directory?",
+    sqlite3.SQLITE_PERM: "cannot be opened: permission denied",
     sqlite3.SQLITE_FULL: "cannot be written: the disk is full",
 }
-"""Primary result codes of SQLite -> what to tell. These are certain not to have changed anything."""
+"""Maps primary result codes of SQLite to messages. These errors certainly have not changed anything."""
 
 
 def _error_for(error: sqlite3.Error, path: Path) -> OctavoError:
@@ -389,9 +393,9 @@ def _error_for(error: sqlite3.Error, path: Path) -> OctavoError:
     if code in _DAMAGED:
         return MetadataError(f"{path} {_DAMAGED[code]}")
     if isinstance(error, sqlite3.OperationalError) or code in _NOT_DONE:
-        told = _NOT_DONE.get(code)
-        if told is not None:
-            return MetadataUnavailableError(f"{path} {told}", may_have_happened=False)
+        message = _NOT_DONE.get(code)
+        if message is not None:
+            return MetadataUnavailableError(f"{path} {message}", may_have_happened=False)
         return MetadataUnavailableError(f"{path}: {error}")
     return MetadataError(f"{path}: {error}")
 
@@ -401,7 +405,7 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 
 def _identity_of(path: Path) -> tuple[int, int] | None:
-    """What file the path names; None if it names none."""
+    """Device and inode of the file at ``path``; None if there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:

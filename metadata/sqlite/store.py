@@ -1,7 +1,8 @@
-"""``sqlite:///path``: metadata in a file, for any number of processes of one host. The shell around :class:`Database`.
+"""``sqlite:///path``: metadata in a file, for any number of processes on one host. The shell around :class:`Database`.
 
-All SQLite calls of a handle run in one thread of its own, one after another: the event loop never waits for the disk.
-Others' changes are noticed by polling a counter in shared memory, and only while something is being watched.
+All SQLite calls of a handle run one after another in one thread of its own, so that the event loop never waits for the
+disk. A handle notices changes by other processes by polling a counter in shared memory, only while something is
+watched.
 """
 
 import asyncio
@@ -26,22 +27,22 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import LedgerId
 
 POLL_SECONDS: Final = 0.1
-"""Pause between looks for others' changes: they are noticed within 200 ms, at some 0.2 % of a core."""
+"""Interval between checks for changes by other processes. They are noticed within 200 ms, at about 0.2 % of a core."""
 
 BUSY_TIMEOUT_SECONDS: Final = 5.0
-"""How long to wait for another process's transaction. They take milliseconds; a stopped process may hold one for
-longer."""
+"""How long to wait for another process's transaction. Transactions take milliseconds; a stopped process may hold one
+for longer."""
 
 _BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_boot_id() -> str:
-    """What tells this boot of the host from others."""
+    """The id of the current boot of this host."""
     return _BOOT_ID_PATH.read_text("ascii").strip()
 
 
 class SqliteRecordStore(RecordStore):
-    """One handle on a file. Made by :func:`open_sqlite_store`, which opens ``database`` in the executor's one
+    """One handle on a file, made by :func:`open_sqlite_store`, which opens ``database`` in the executor's single
     thread."""
 
     def __init__(self, uri: str, database: Database, executor: ThreadPoolExecutor, poll_seconds: float) -> None:
@@ -54,7 +55,7 @@ class SqliteRecordStore(RecordStore):
         self._polling: asyncio.Task[None] | None = None
         self._closed = False
         self._ledger_ids_allocated = 0
-        """All ids below are known to have been handed out."""
+        """All ids below this are known to have been allocated."""
 
     @property
     def uri(self) -> str:
@@ -71,7 +72,7 @@ class SqliteRecordStore(RecordStore):
             self._polling = asyncio.create_task(self._poll(), name=f"watch {self._uri}")
 
     async def look_for_changes(self) -> None:
-        """Look now, not when the next look is due."""
+        """Check now for changes by other processes, without waiting for the next interval."""
         changes = await self._run(self._database.look_for_changes)
         if changes.records:
             self._report(None, None)
@@ -144,15 +145,15 @@ class SqliteRecordStore(RecordStore):
             try:
                 await self.look_for_changes()
             except MetadataUnavailableError:
-                pass  # the next look finds what this one missed
+                pass  # the next check finds what this one missed
             except MetadataError:
-                # Damage: the watches' own loads meet it and report it.
+                # The file is damaged: the loads of the watches run into it and report it.
                 self._report(None, None)
             await asyncio.sleep(self._poll_seconds)
 
     async def _change[T](self, kind: Kind | None, key: str | None, operation: Callable[[], T]) -> T:
         def change_and_report() -> T:
-            # Reported by the thread: the caller may have been cancelled meanwhile, and the change is made all the same.
+            # Reported from the thread: the change is made even if the caller has been cancelled meanwhile.
             try:
                 return operation()
             finally:
@@ -181,11 +182,10 @@ async def open_sqlite_store(
     boot_id: str | None = None,
     rng: random.Random | None = None,
 ) -> RecordMetadataStore:
-    """A handle on the store in the file ``path``; with ``create``, the store and its directories are made if missing.
+    """A handle on the store in the file ``path``; with ``create``, a missing store and its directories are created.
 
     ``clock`` gives boot time in seconds. Raises :class:`MetadataUnavailableError` when there is no store or it cannot
-    be opened, :class:`MetadataError` when the file is something else, damaged, or of a newer format. Both name the
-    path.
+    be opened, :class:`MetadataError` when the file is not a store, damaged, or of a newer format. Both name the path.
     """
     check_lease_seconds(lease_seconds)
     executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-metadata")
@@ -201,7 +201,7 @@ async def open_sqlite_store(
     try:
         database = await asyncio.shield(asyncio.wrap_future(opening))
     except asyncio.CancelledError:
-        # Next in the same thread, whatever becomes of the event loop.
+        # Closed by the same thread, right after opening, even if the event loop ends before.
         executor.submit(_close_unwanted, opening)
         executor.shutdown(wait=False)
         raise
@@ -217,10 +217,10 @@ def path_of_uri(uri: str) -> Path:
     path = uri.removeprefix("sqlite:///")
     if path == uri or not path or path.endswith("/") or "\0" in path:
         raise InvalidArgumentError(
-            f"{uri!r} names no file: write sqlite:///relative/metadata.db or sqlite:////absolute/metadata.db"
+            f"{uri!r} does not name a file: write sqlite:///relative/metadata.db or sqlite:////absolute/metadata.db"
         )
     if path == ":memory:":
-        raise InvalidArgumentError(f"{uri!r}: metadata in memory are memory://name")
+        raise InvalidArgumentError(f"{uri!r}: for metadata in memory, write memory://name")
     return Path(path)
 
 

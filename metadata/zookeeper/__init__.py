@@ -1,1 +1,1 @@
-"""The driver for clusters whose metadata are in ZooKeeper."""
+"""The driver for clusters of many hosts, which keeps the metadata in ZooKeeper."""

@@ -1,4 +1,4 @@
-"""Clusters in ZooKeeper as a whole: opening one, making its layout, destroying it."""
+"""Opens, creates and destroys clusters in ZooKeeper."""
 
 import os
 import random
@@ -38,14 +38,14 @@ from octavo.protocol.errors import (
 )
 
 OPERATION_SECONDS_DEFAULT: Final = 15.0
-"""How long an operation waits for an answer: outlasts the election of a new leader, and the loss of a session of the
-default length."""
+"""How long an operation waits for an answer: longer than the election of a new leader, and longer than it takes to
+lose and replace a session of the default length."""
 
 AUTH_VARIABLE: Final = "OCTAVO_ZOOKEEPER_AUTH"
 """Environment variable that holds the credentials, ``digest:user:password``."""
 
 DELETES_AT_ONCE: Final = 500
-"""Nodes of a cluster that is being destroyed deleted at the same time: half of the requests that may be under way."""
+"""Nodes deleted at the same time while a cluster is destroyed: half of the requests that may be outstanding."""
 
 
 def _credentials(address: Address) -> tuple[str, bytes] | None:
@@ -63,7 +63,7 @@ def _credentials(address: Address) -> tuple[str, bytes] | None:
 def connect_records(
     uri: str, *, lease_seconds: float, operation_seconds: float, rng: random.Random
 ) -> ZooKeeperRecordStore:
-    """A driver that looks for its servers; whether there is a cluster has not been looked at."""
+    """A driver that connects in the background. It has not checked whether there is a cluster."""
     address = parse_uri(uri)
     records = ZooKeeperRecordStore(
         uri,
@@ -86,12 +86,12 @@ async def open_zookeeper_store(
     clock: Callable[[], float] = boot_time_seconds,
     rng: random.Random | None = None,
 ) -> RecordMetadataStore:
-    """A handle on the cluster at ``uri``; with ``create`` it is made if there is none.
+    """A handle on the cluster at ``uri``; with ``create``, a missing cluster is created.
 
-    ``lease_seconds`` is the session's timeout, too; servers may grant less, and then leases last less. ``clock`` gives
-    seconds that go on in a suspend. Raises :class:`InvalidArgumentError`, :class:`MetadataUnavailableError` when no
-    server answers in time or there is no cluster, :class:`MetadataError` for one of a newer layout,
-    :class:`UnauthorizedError` without the right credentials.
+    ``lease_seconds`` is also the session's timeout; servers may grant less, and leases are then shorter. ``clock``
+    gives seconds that keep counting during a suspend. Raises :class:`InvalidArgumentError`,
+    :class:`MetadataUnavailableError` when no server answers in time or there is no cluster, :class:`MetadataError` for
+    a cluster of a newer layout, :class:`UnauthorizedError` without the right credentials.
     """
     check_lease_seconds(lease_seconds)
     rng = rng or random.SystemRandom()
@@ -110,7 +110,8 @@ async def open_zookeeper_store(
 
 def _no_cluster(uri: str) -> NoReturn:
     raise MetadataUnavailableError(
-        f"there is no cluster at {uri}: make one with `octavo cluster init`, or name another", may_have_happened=False
+        f"there is no cluster at {uri}: create one with `octavo cluster init`, or give another URI",
+        may_have_happened=False,
     )
 
 
@@ -121,7 +122,8 @@ async def _read_layout(records: ZooKeeperRecordStore) -> str | None:
 
 
 async def _make_layout(records: ZooKeeperRecordStore, cluster_id: str) -> str:
-    """Make a new cluster, all of its folders or nothing; the id of the cluster that is then there."""
+    """Create a new cluster with all of its folders in one transaction; returns the id of the cluster that is then
+    there."""
     nodes, paths = records.nodes, records.paths
     for path in [*parents_of(paths.root), paths.root]:
         await nodes.ensure(path)
@@ -143,7 +145,7 @@ async def _make_layout(records: ZooKeeperRecordStore, cluster_id: str) -> str:
     present = await _read_layout(records)
     if present is None:
         raise MetadataError(
-            f"{records.uri}: there are nodes of a cluster, but no layout; finish `octavo cluster destroy`"
+            f"{records.uri}: there are nodes of a cluster, but no layout; run `octavo cluster destroy` to its end"
         )
     return present
 
@@ -151,11 +153,11 @@ async def _make_layout(records: ZooKeeperRecordStore, cluster_id: str) -> str:
 async def destroy_zookeeper_store(
     uri: str, *, on_deleted: Callable[[int], None], operation_seconds: float = OPERATION_SECONDS_DEFAULT
 ) -> None:
-    """Delete the cluster at ``uri`` and everything it knows; ``on_deleted`` hears of every so many nodes.
+    """Delete the cluster at ``uri`` and all its metadata; ``on_deleted`` is called with each number of deleted nodes.
 
-    First the layout is marked, so that nobody opens it half destroyed; called again, it goes on where it stopped.
-    Raises :class:`MetadataUnavailableError` when there is no cluster, :class:`MetadataError` while bookies are
-    registered.
+    The layout is marked first, so that no process opens a half-destroyed cluster. An interrupted call continues where
+    it stopped when called again. Raises :class:`MetadataUnavailableError` when there is no cluster,
+    :class:`MetadataError` while bookies are registered.
     """
     records = connect_records(
         uri, lease_seconds=LEASE_SECONDS_DEFAULT, operation_seconds=operation_seconds, rng=random.SystemRandom()
@@ -179,13 +181,15 @@ async def _mark(records: ZooKeeperRecordStore) -> None:
             raise MetadataUnavailableError(f"there is no cluster at {records.uri}", may_have_happened=False)
         live = await nodes.children(f"{paths.root}/bookies/registered") or []
         if live:
-            raise MetadataError(f"{records.uri}: {len(live)} bookies are running, {live[0]} for one; stop them first")
+            raise MetadataError(
+                f"{records.uri}: {len(live)} bookies are running, for example {live[0]}; stop them first"
+            )
         (marked,) = await nodes.ask(set_value(paths.layout, encode_layout("", destroying=True), ANY_VERSION))
         nodes.expect(marked, paths.layout)
 
 
 async def _deepest_first(records: ZooKeeperRecordStore) -> AsyncIterator[list[str]]:
-    """Every node below the root but the layout, children before parents, in groups of bounded size."""
+    """Every node below the root except the layout, children before parents, in groups of bounded size."""
     nodes = records.nodes
 
     async def walk(path: str, names: Sequence[str]) -> AsyncIterator[list[str]]:

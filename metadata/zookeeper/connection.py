@@ -1,7 +1,7 @@
-"""One TCP connection to a ZooKeeper server: frames, numbers of requests, answers in order. Knows nothing of sessions.
+"""One TCP connection to a ZooKeeper server: frames, request numbers, answers in order. Knows nothing of sessions.
 
-A server answers in the order of the requests, so that the requests under way are a queue. Requests made in one turn of
-the event loop leave in one write.
+A server answers in the order of the requests, so the outstanding requests form a queue. Requests made in one iteration
+of the event loop are sent in one write.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ from octavo.metadata.zookeeper.messages import (
 )
 
 REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Largest answer taken: a list of a million children would be smaller."""
+"""Largest answer accepted: a list of a million children would be smaller."""
 
 _LENGTH: Final = struct.Struct("!i")
 _XID_MAX: Final = 0x7FFFFFFF
 
 
 class AnswerLostError(Exception):
-    """The connection broke before the answer came: what was asked may have happened. The text says why it broke."""
+    """The connection broke before the answer arrived, so the request may have been executed. The text says why."""
 
 
 class Connection(asyncio.Protocol):
-    """A connection, from being opened to its end. Made by the event loop's ``create_connection``."""
+    """A connection from its opening to its end. Made by the event loop's ``create_connection``."""
 
     def __init__(self, on_event: Callable[[WatchEvent], None]) -> None:
         self._on_event = on_event
@@ -50,11 +50,11 @@ class Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._loop = loop
         self.last_zxid = 0
-        """The latest change that the server told of."""
+        """The latest change (zxid) that the server has reported."""
         self.heard_at = loop.time()
-        """When the server was last heard."""
+        """Loop time at which the server last sent something."""
         self.lost: asyncio.Future[str] = loop.create_future()
-        """Done when the connection has ended; says why."""
+        """Done when the connection has ended; its result is the reason."""
 
     # --- asyncio.Protocol ------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
                 self._take(bytes(memoryview(received)[start + _LENGTH.size : stop]))
                 start = stop
         except (ValueError, IndexError, KeyError, struct.error, UnicodeDecodeError, AssertionError) as error:
-            self.abort(f"it does not talk ZooKeeper's protocol ({error})")
+            self.abort(f"it does not speak ZooKeeper's protocol ({error})")
             return
         if start:
             del received[:start]
@@ -87,15 +87,15 @@ class Connection(asyncio.Protocol):
     # --- requests --------------------------------------------------------------------------------------------------
 
     async def shake_hands(self, payload: bytes) -> bytes:
-        """Send the first bytes; the body of the first answer. Raises :class:`AnswerLostError`."""
+        """Send the connect request; returns the body of its answer. Raises :class:`AnswerLostError`."""
         self._check()
         self._first = self._loop.create_future()
         self._write(payload)
         return await self._first
 
     def send(self, request: Request) -> asyncio.Future[Answer]:
-        """Send a request; its answer to come. The future may be cancelled. Raises :class:`AnswerLostError`, as the
-        future does when the connection breaks."""
+        """Send a request; returns a future for its answer, which may be cancelled. Raises :class:`AnswerLostError`, and
+        so does the future when the connection breaks."""
         self._check()
         self._xid = self._xid % _XID_MAX + 1
         answer: asyncio.Future[Answer] = self._loop.create_future()
@@ -104,19 +104,19 @@ class Connection(asyncio.Protocol):
         return answer
 
     def send_authentication(self, request: Request) -> asyncio.Future[Answer]:
-        """Send credentials: before anything that needs them."""
+        """Send credentials, before any request that needs them."""
         self._check()
         self._authenticating = self._loop.create_future()
         self._write(request.payload(AUTH_XID))
         return self._authenticating
 
     def send_ping(self) -> None:
-        """Send a sign of life; the server gives one back."""
+        """Send a ping; the server answers it."""
         if not self.lost.done():
             self._write(ping().payload(PING_XID))
 
     def abort(self, reason: str) -> None:
-        """End the connection now; what is under way fails."""
+        """End the connection now; outstanding requests fail."""
         if self._transport is not None:
             self._transport.abort()
         self._end(reason)
@@ -159,10 +159,10 @@ class Connection(asyncio.Protocol):
         expected, request, answer = self._pending.popleft()
         if xid != expected:
             self._pending.appendleft((expected, request, answer))
-            raise ValueError(f"the answer to request {xid} where that to {expected} is due")
+            raise ValueError(f"got the answer to request {xid} instead of the one to request {expected}")
         if code in SESSION_CODES:
             self._pending.appendleft((expected, request, answer))
-            self.abort(f"the server ended the session's stay (code {code})")
+            self.abort(f"the server no longer serves this session (code {code})")
             return
         if answer.done():
             return
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
         for future in waiting:
             if not future.done():
                 future.set_exception(AnswerLostError(reason))
-                # Whoever asked may have gone; that is no failure of anybody's.
+                # Mark as retrieved: the caller may have been cancelled, which is not an error.
                 future.exception()
 
 

@@ -1,7 +1,7 @@
-"""The bytes of the messages that come by the thousand: making nodes, transactions, and what is known of a node.
+"""A fast encoder for the messages that are sent by the thousand: creating nodes, transactions, and node stats.
 
-aiozk's classes give the same bytes, as tests check, but take several times as long: each field is an object there. The
-fields here are those of ZooKeeper's ``zookeeper.jute``, big-endian; texts and values have their length before them.
+aiozk's classes give the same bytes, as tests check, but take several times as long because each field is an object. The
+fields are those of ZooKeeper's ``zookeeper.jute``, big-endian; texts and values are preceded by their length.
 """
 
 import struct
@@ -22,7 +22,7 @@ _HEAD: Final = struct.Struct("!ii")
 """Number of the request, opcode."""
 
 _PART: Final = struct.Struct("!i?i")
-"""Before each part of a transaction: opcode (-1: an error's code follows), whether this is the end, code."""
+"""The header of each part of a transaction: opcode (-1: an error code follows), whether this is the end, code."""
 
 _END: Final = _PART.pack(-1, True, -1)
 
@@ -35,16 +35,16 @@ ERROR_PART: Final = -1
 
 
 class Message(Protocol):
-    """What can be sent: aiozk's requests, and those below."""
+    """A message that can be sent: one of aiozk's requests, or one of those below."""
 
     opcode: Any
 
     def serialize(self, xid: int | None = None) -> bytes:
-        """Its bytes as the request number ``xid``; without a number, the opcode and what follows it."""
+        """Its bytes as the request number ``xid``; without a number, the opcode and the rest of the message."""
 
 
 class Acl:
-    """Who may do what with a node: entries of aiozk, and their bytes."""
+    """The access rights of a node: entries of aiozk, and their bytes."""
 
     def __init__(self, *entries: Any) -> None:
         self.entries = entries
@@ -73,7 +73,7 @@ class CreateMessage:
 
 
 class Transaction:
-    """Several changes, all of them or none."""
+    """Several changes that are executed together or not at all."""
 
     __slots__ = ("_messages",)
     opcode = _TRANSACTION_OPCODE
@@ -82,7 +82,7 @@ class Transaction:
         self._messages = messages
 
     def messages(self) -> Sequence[Message]:
-        """What is sent; asked when it is."""
+        """The messages of the transaction; called when it is sent."""
         return self._messages
 
     def serialize(self, xid: int | None = None) -> bytes:
@@ -95,30 +95,30 @@ class Transaction:
 
 
 def stat_at(body: bytes, offset: int = 0) -> Stat:
-    """What the bytes from ``offset`` on tell of a node."""
+    """Decodes the stat at ``offset``."""
     created, _, _, _, version, _, _, owner, _, _, _ = _STAT.unpack_from(body, offset)
     return Stat(created, version, owner)
 
 
 def created_stat(body: bytes, offset: int = 0) -> tuple[Stat, int]:
-    """The answer to :class:`CreateMessage` from ``offset`` on, and where it ends."""
+    """Decodes the answer to :class:`CreateMessage` at ``offset``; returns the stat and the offset of its end."""
     stop = text_end(body, offset)
     return stat_at(body, stop), stop + STAT_BYTES
 
 
 def text_end(body: bytes, offset: int = 0) -> int:
-    """Where the text or value ends whose length stands at ``offset`` (-1: there is none)."""
+    """The end of the text or value whose length is at ``offset`` (length -1: there is none)."""
     (length,) = _INT.unpack_from(body, offset)
     return offset + _INT.size + max(int(length), 0)
 
 
 def part_at(body: bytes, offset: int) -> tuple[int, bool, int]:
-    """The head of the part of a transaction's answer at ``offset``: opcode or :data:`ERROR_PART`, whether the answer
-    ends with it, and where its body begins."""
+    """Decodes the header of a part of a transaction's answer at ``offset``: opcode or :data:`ERROR_PART`, whether the
+    answer ends with it, and the offset of its body."""
     opcode, done, _ = _PART.unpack_from(body, offset)
     return opcode, done, offset + _PART.size
 
 
 def code_at(body: bytes, offset: int) -> tuple[int, int]:
-    """The code in an error part, and where that ends."""
+    """The code in an error part, and the offset of its end."""
     return _INT.unpack_from(body, offset)[0], offset + _INT.size

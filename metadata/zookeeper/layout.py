@@ -1,4 +1,4 @@
-"""Where things stand in ZooKeeper, and in what form: paths and values, no connections.
+"""The layout of a cluster in ZooKeeper: paths and the form of values. Opens no connections.
 
 Below the root (``/octavo`` unless the URI names another):
 
@@ -6,7 +6,8 @@ Below the root (``/octavo`` unless the URI names another):
 path                            holds
 ==============================  ==================================================================================
 ``layout``                      format of the layout and the cluster's id; made once, together with the folders
-``ledger-ids``                  the lowest ledger id that nobody was given
+``ledger-ids``                  the lowest ledger id that has never been allocated
+``confirmation``                empty; written before an absence is confirmed: see below
 ``ledgers/dddd/ddd/.../ddd``    a ledger's metadata: the 19 digits of its id as 4 + 3 + 3 + 3 + 3 + 3, so that no
                                 folder has more than a thousand children (the topmost: 9224); the folders are
                                 containers, which the servers remove when they are empty
@@ -17,16 +18,22 @@ path                            holds
 ``locks/NAME``                  the holder of a lock; ephemeral
 ==============================  ==================================================================================
 
-ZooKeeper counts a node's versions from 0 whenever it is made anew, so a compare-and-set on the version alone could hit
-a later node of the same path. Ledger ids are never used twice; for the rest there are guards. A *guarded* node has one
-child whose name is random, and every change of the node demands in the same transaction that this child is there. A
-registration, being ephemeral, can have no child: its guard is the version of its ``incarnations`` node.
+ZooKeeper counts a node's versions from 0 whenever the node is made anew, so a compare-and-set on the version alone
+could hit a later node at the same path. Ledger ids are never used twice; other nodes have guards. A *guarded* node has
+one child with a random name, and every change of the node requires in the same transaction that this child exists. A
+registration is ephemeral and can have no child: its guard is the version of its ``incarnations`` node.
 
-A guarded node's value is a line of JSON (see :mod:`octavo.metadata.encoding`), then what is stored. The line names the
-guard, has a checksum of what follows, and a token of the change that wrote it, by which its writer recognises it.
+A guarded node's value is a line of JSON (see :mod:`octavo.metadata.encoding`) followed by the stored value. The line
+names the guard, and holds a checksum of the stored value and a token of the change that wrote it, by which the writer
+recognises its own change.
 
-Versions, for those above this driver, are 32 bits of ZooKeeper's below the number of the change that made the node:
-they grow in the life of a node, and from each node of a path to the next.
+The versions that this driver reports have the number of the change (zxid) that made the node in the upper bits and
+ZooKeeper's version in the lower 32. They grow during the life of a node, and from each node at a path to the next.
+
+ZooKeeper's ``sync`` is no quorum operation (ZOOKEEPER-1675): a leader that has been deposed may answer it for a moment,
+and reads after it are then stale. A write of one's own is committed by a quorum, and reads after it on the same session
+see everything that was committed before it. An absence that decides whether data are deleted is therefore read after a
+write of ``confirmation``.
 """
 
 import re
@@ -54,7 +61,7 @@ VALUE_BYTES_MAX: Final = 1_000_000
 """Largest value of a node: ZooKeeper takes requests of 1 MiB - 1 by default, path and frame included."""
 
 KEY_DIGITS: Final = (4, 3, 3, 3, 3, 3)
-"""How the digits of a ledger's key are spread over its path."""
+"""How the digits of a ledger's key are divided among the parts of its path."""
 
 _VERSION_BITS: Final = 32
 _VERSION_MASK: Final = (1 << _VERSION_BITS) - 1
@@ -70,7 +77,7 @@ _SERVER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What a ``zk://`` URI says."""
+    """The parts of a ``zk://`` URI."""
 
     servers: tuple[tuple[str, int], ...]
     root: str
@@ -95,13 +102,13 @@ def parse_uri(uri: str) -> Address:
     root = ROOT_DEFAULT if not path else (slash + path).rstrip("/")
     if _ROOT.fullmatch(root) is None or root.startswith("/zookeeper"):
         raise InvalidArgumentError(
-            f"{uri!r}: {root} cannot be the root: up to 16 words of letters, digits and ._- after slashes, "
+            f"{uri!r}: {root} cannot be the root: write up to 16 words of letters, digits and ._- after slashes, "
             "not below /zookeeper"
         )
     auth_file: str | None = None
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name != "auth_file" or not value:
-            raise InvalidArgumentError(f"{uri!r}: {name}={value} is not understood; known is auth_file=PATH")
+            raise InvalidArgumentError(f"{uri!r}: unknown parameter {name}={value}; the only one is auth_file=PATH")
         auth_file = unquote(value)
     return Address(tuple(_parse_server(text, uri) for text in hosts.split(",")), root, auth_file)
 
@@ -125,7 +132,7 @@ def parse_credentials(text: str, origin: str) -> tuple[str, bytes]:
 # --- paths -----------------------------------------------------------------------------------------------------------
 
 FOLDERS: Final = ("ledgers", "documents", "cookies", "bookies", "bookies/registered", "bookies/incarnations", "locks")
-"""What is made with a new layout, parents first."""
+"""The folders of a new layout, parents first."""
 
 _FOLDER_OF: Final = {
     Kind.LEDGER: "ledgers",
@@ -164,7 +171,8 @@ class Paths:
         return f"{self.root}/bookies/incarnations/{escape(key)}"
 
     def record_of(self, path: str) -> tuple[Kind, str | None] | None:
-        """What a node is about, for its watchers: a record, or all of a kind; None when it is no record's."""
+        """The record that a node belongs to, for watchers: one record, or all of a kind (key None); None when the node
+        belongs to no record."""
         for kind, folder in self._folder.items():
             if path == folder:
                 return kind, None
@@ -186,15 +194,18 @@ def escape(key: str) -> str:
 
 
 def unescape(name: str) -> str:
-    """The key that :func:`escape` made a name of."""
+    """The key for a name made by :func:`escape`."""
     return name.replace("%2F", "/")
 
 
 def check_digits(names: Sequence[str], width: int, folder: str) -> list[str]:
-    """The names, sorted, if each has ``width`` digits. Raises :class:`MetadataError`: something that is not ours."""
+    """The names, sorted, if each has ``width`` digits. Raises :class:`MetadataError` for a node that is not
+    Octavo's."""
     for name in names:
         if len(name) != width or not (name.isascii() and name.isdecimal()):
-            raise MetadataError(f"ZooKeeper: {folder}/{name} is not part of a ledger's path; who made it?")
+            raise MetadataError(
+                f"ZooKeeper: {folder}/{name} is not part of a ledger's path: another program made it; delete it"
+            )
     return sorted(names)
 
 
@@ -202,23 +213,23 @@ def check_digits(names: Sequence[str], width: int, folder: str) -> list[str]:
 
 
 class Stat(NamedTuple):
-    """What ZooKeeper knows of a node."""
+    """ZooKeeper's facts about a node."""
 
     created: int
-    """The change (zxid) that made it: never the same for two nodes, also of the same path."""
+    """The change (zxid) that made the node: different for every two nodes, also at the same path."""
     version: int
-    """Changes of its value since."""
+    """Number of changes of its value since then."""
     owner: int
-    """The session that it ends with; 0: none."""
+    """The session that an ephemeral node belongs to; 0 for other nodes."""
 
 
 def version_of(stat: Stat) -> Version:
-    """The version of a node, for those above."""
+    """The version of a node as this driver reports it."""
     return Version(stat.created << _VERSION_BITS | stat.version & _VERSION_MASK)
 
 
 def split_version(version: Version) -> tuple[int, int]:
-    """The change that made the node, and ZooKeeper's version of it."""
+    """The change that made the node, and ZooKeeper's version of the node."""
     low = version & _VERSION_MASK
     return version >> _VERSION_BITS, low - (1 << _VERSION_BITS) if low >> (_VERSION_BITS - 1) else low
 
@@ -231,9 +242,9 @@ class Guarded:
     """The value of a guarded node."""
 
     guard: str
-    """Name of the child that guards it."""
+    """Name of the child that guards the node."""
     change: str
-    """Token of the change that wrote it."""
+    """Token of the change that wrote the value."""
     value: bytes
 
 
@@ -252,7 +263,7 @@ def encode_guarded(stored: Guarded) -> bytes:
 
 
 def decode_guarded(data: bytes, what: str) -> Guarded:
-    """What :func:`encode_guarded` wrote. Raises :class:`MetadataError` naming the thing."""
+    """Decodes what :func:`encode_guarded` wrote. Raises :class:`MetadataError` naming ``what``."""
     line, _, value = data.partition(b"\n")
     reader = FieldReader(decode_object(line, what=what, format_max=GUARDED_FORMAT), what)
     if reader.get("value_bytes", int) != len(value) or reader.get("value_crc32c", int) != google_crc32c.value(value):
@@ -261,30 +272,30 @@ def decode_guarded(data: bytes, what: str) -> Guarded:
 
 
 def encode_layout(cluster_id: str, *, destroying: bool = False) -> bytes:
-    """The layout node."""
+    """The value of the layout node."""
     return encode_object({"cluster_id": cluster_id, "destroying": destroying}, format_number=LAYOUT_FORMAT)
 
 
 def decode_layout(data: bytes, path: str) -> str:
-    """The cluster's id. Raises :class:`MetadataError` for a layout that is not to be used."""
+    """The cluster's id. Raises :class:`MetadataError` for a layout that must not be used."""
     what = f"ZooKeeper's node {path}"
     reader = FieldReader(decode_object(data, what=what, format_max=LAYOUT_FORMAT), what)
     if reader.get("destroying", bool):
-        raise MetadataError(f"{what}: the cluster is being destroyed; finish it with `octavo cluster destroy`")
+        raise MetadataError(f"{what}: the cluster is being destroyed; run `octavo cluster destroy` to its end")
     return reader.get("cluster_id", str)
 
 
 def encode_ledger_ids(next_id: int) -> bytes:
-    """The node of ledger ids."""
+    """The value of the node ``ledger-ids``."""
     return encode_object({"next_ledger_id": next_id}, format_number=1)
 
 
 def decode_ledger_ids(data: bytes, path: str) -> int:
-    """The lowest id that nobody was given. Raises :class:`MetadataError`."""
+    """The lowest id that has never been allocated. Raises :class:`MetadataError`."""
     what = f"ZooKeeper's node {path}"
     return FieldReader(decode_object(data, what=what, format_max=1), what).get("next_ledger_id", int)
 
 
 def name_of(kind: Kind, key: str) -> str:
-    """A record, for people."""
+    """The name of a record in error messages."""
     return f"ledger {int(key)}" if kind is Kind.LEDGER else f"{kind.value} {key}"

@@ -1,15 +1,16 @@
-"""Ledgers made many at a time: the creations asked for in one turn of the event loop are one transaction.
+"""Groups the creation of ledgers: all creations requested in one iteration of the event loop share one transaction.
 
-A client that makes thousands of ledgers a second is then bound by ZooKeeper: a transaction costs the servers, and the
-client, little more than a single creation. One that makes them one after another sees no difference.
+A transaction costs the servers and the client little more than a single creation, so the throughput of a client that
+creates thousands of ledgers a second is limited only by ZooKeeper. A client that creates one ledger after another sees
+no difference.
 
-A transaction is made as a whole or not at all, so one creation that cannot be made (its id is taken, its folder has
-gone) must not spoil the others: its caller is told, or its folder is made, and the rest are asked for again. When an
-answer is lost, what was asked is looked for before anything is said about it (rule M1): one node found with the
-bytes that were to be there tells that all of the transaction's were made.
+A transaction succeeds or fails as a whole. One creation that cannot succeed (its id is taken, its folder is missing)
+must not fail the others: its caller gets the error, or its folder is created, and the rest are requested again. When an
+answer is lost, the nodes are read before any caller gets an answer (rule M1): one node found with the wanted bytes
+proves that the whole transaction was executed.
 
-A creation whose caller was cancelled before it was sent is not sent. One that was sent cannot be taken back, but
-whatever its caller asks next on this session comes after it.
+A creation whose caller was cancelled before it was sent is not sent. One that was sent cannot be withdrawn, but every
+later request of its caller on this session is executed after it.
 """
 
 import asyncio
@@ -35,18 +36,18 @@ from octavo.metadata.zookeeper.nodes import LARGE_ATTEMPTS_MAX, LARGE_BYTES, Nod
 from octavo.protocol.errors import ClientClosedError, InternalError, MetadataUnavailableError, OctavoError
 
 TOGETHER_MAX: Final = 32
-"""Creations in one transaction. More would gain little, and leave the client idle while the servers work, and the
-servers while the client does."""
+"""Creations in one transaction. More would gain little, and would leave the client idle while the servers work and the
+servers idle while the client works."""
 
 TOGETHER_BYTES_MAX: Final = 128 * 1024
-"""Bytes of values in one transaction, unless one value alone has more: far below what a server takes (1 MiB)."""
+"""Bytes of values in one transaction, unless one value alone has more: far below a server's limit (1 MiB)."""
 
 _FOLDERS_MAX: Final = 64
-"""Folders remembered as being there. The new ledgers of one client go into one or two."""
+"""Number of folders remembered as existing. The new ledgers of one client go into one or two folders."""
 
 
 class _Creation:
-    """One ledger to be made. ``made`` is told its stat, or None when there is one already."""
+    """One ledger to be created. The result of ``made`` is the node's stat, or None when it already exists."""
 
     __slots__ = ("folder", "key", "made", "message", "path", "value")
 
@@ -60,7 +61,7 @@ class _Creation:
 
 
 class _Together(Transaction):
-    """Creations in one transaction, without those whose callers have gone by the time it is sent."""
+    """Creations in one transaction, without those whose callers have been cancelled by the time it is sent."""
 
     __slots__ = ("_creations", "sent")
 
@@ -70,7 +71,7 @@ class _Together(Transaction):
         self.sent: list[_Creation] = []
 
     def messages(self) -> Sequence[Message]:
-        """What is sent; settles :attr:`sent`."""
+        """The messages to send; sets :attr:`sent`."""
         self.sent = _wanted(self._creations)
         return [creation.message for creation in self.sent] or [check("/", ANY_VERSION).message]
 
@@ -85,11 +86,11 @@ class LedgerCreates:
         self._gathered: list[_Creation] = []
         self._gathered_bytes = 0
         self._folders: dict[str, None] = {}
-        """Known to have been there; they go with their last ledger."""
+        """Folders known to have existed; the servers remove a folder with its last ledger."""
         self._under_way: dict[asyncio.Task[None], Sequence[_Creation]] = {}
 
     async def create(self, key: str, value: bytes) -> Stat | None:
-        """Make a ledger's node; None when there is one already."""
+        """Create a ledger's node; None when it already exists."""
         path = self._paths.node(Kind.LEDGER, key)
         made: asyncio.Future[Stat | None] = self._loop.create_future()
         creation = _Creation(key, path, CreateMessage(path, value, self._nodes.acl), value, made)
@@ -104,7 +105,7 @@ class LedgerCreates:
         return await made
 
     async def close(self) -> None:
-        """Whoever waits hears that the store is closed."""
+        """Fail all waiting callers with :class:`ClientClosedError`."""
         self._send()
         under_way = self._under_way.copy()
         for task in under_way:
@@ -142,11 +143,11 @@ class LedgerCreates:
             _fail(creations, failure)
 
     async def _attempt(self, operation: Operation, creations: Sequence[_Creation]) -> tuple[Sequence[_Creation], bool]:
-        """Ask for all of them; those to be asked for again, and whether they need folders first. Raises
-        :class:`AnswerLostError`."""
+        """Request all of them; returns those to be requested again, and whether their folders must be created first.
+        Raises :class:`AnswerLostError`."""
         for folder in dict.fromkeys(creation.folder for creation in creations):
             if folder not in self._folders:
-                # Right before the ledgers, without waiting: nearly always it can be made, or is there.
+                # Sent right before the ledgers, without waiting: nearly always it succeeds, or the folder exists.
                 self._nodes.session.post(create_container(folder, self._nodes.acl))
                 self._note_folder(folder)
         together = _Together(creations)
@@ -164,22 +165,22 @@ class LedgerCreates:
             return (), False
         self._nodes.expect(Answer(parts[failed].code), sent[failed].path, NO_NODE, NODE_EXISTS)
         if parts[failed].code == NO_NODE:
-            # A folder goes again when it is empty; or those above it are to be made, too.
+            # The servers have removed an empty folder, or its parents are missing, too.
             self._folders.clear()
             return sent, True
-        # Not one's own: what a lost answer may have made has been looked for before asking again.
+        # Created by another handle: whatever a lost answer had created has been found before this attempt.
         _settle(sent[failed], None)
         return sent, False
 
     async def _look(self, operation: Operation, creations: Sequence[_Creation]) -> Sequence[_Creation]:
-        """After an answer was lost: settle what was made; those that were not, and may be asked for again."""
+        """After an answer was lost: settle the creations that were made; returns those to be requested again."""
         sent = _wanted(creations)
         nodes = await self._nodes.read_many([creation.path for creation in sent])
         operation.settled()
         found = list(zip(sent, nodes, strict=True))
         ours = [node.stat for creation, node in found if node is not None and node.value == creation.value]
         if ours:
-            # All were made by one change; some may have been changed or deleted since.
+            # One change made them all; some may have been changed or deleted since.
             for creation in sent:
                 _settle(creation, Stat(ours[0].created, 0, 0))
             return ()
@@ -214,7 +215,7 @@ class LedgerCreates:
 
 
 def _wanted(creations: Sequence[_Creation]) -> list[_Creation]:
-    """Those whose callers still wait."""
+    """The creations whose callers still wait."""
     return [creation for creation in creations if not creation.made.done()]
 
 
@@ -225,14 +226,14 @@ def _settle(creation: _Creation, stat: Stat | None) -> None:
 
 def _fail(creations: Sequence[_Creation], failure: OctavoError) -> None:
     for creation in _wanted(creations):
-        # A fresh instance: one raised in many tasks would gather all their tracebacks.
+        # A fresh instance: one error object raised in many tasks would collect all their tracebacks.
         error = type(failure)(failure.message, may_have_happened=failure.may_have_happened)
         error.__cause__ = failure
         creation.made.set_exception(error)
 
 
 def _names(creations: Sequence[_Creation]) -> str:
-    """For people; whoever waits does not know the id yet."""
+    """A name for error messages."""
     first = name_of(Kind.LEDGER, creations[0].key)
     return first if len(creations) == 1 else f"{first} and {len(creations) - 1} more"
 

@@ -1,6 +1,7 @@
-"""Ledger ids out of ZooKeeper: each handle takes a block of them from one counter, and gives them out by itself.
+"""Allocates ledger ids: each handle reserves a block of ids from one counter in ZooKeeper and hands them out by itself.
 
-The counter is changed by compare-and-set. A block whose taking was left without an answer is lost, never given twice.
+The counter is changed by compare-and-set. A block whose reservation was left without an answer is lost; it is never
+given out twice.
 """
 
 import asyncio
@@ -14,32 +15,33 @@ from octavo.protocol.errors import MetadataUnavailableError, OctavoError
 from octavo.protocol.ids import ID_MAX, LedgerId
 
 IDS_AT_ONCE_MAX: Final = 1000
-"""Ledger ids that a handle takes at a time, once it has shown that it needs many: it begins with one and doubles. The
-counter then sees a change per thousand ledgers; what a handle has left at its end is lost, of 2**63."""
+"""Largest block of ledger ids. A handle starts with a block of one and doubles it each time, so that a handle that
+creates many ledgers changes the counter once per thousand. Ids left over when a handle closes are lost; there are
+2**63."""
 
 IDS_AHEAD_MIN: Final = 64
-"""From blocks of this size on the next one is taken while the present one is given out: whoever needs so many makes
-thousands of ledgers a second, all of which would wait for it."""
+"""From this block size on, the next block is reserved while the current one is still in use: a handle that needs so
+many ids creates thousands of ledgers a second, all of which would have to wait."""
 
 _CONFLICT_PAUSE_SECONDS: Final = 0.005
-"""Longest pause, times the attempts so far, after another handle was faster."""
+"""Longest pause after a conflict with another handle, multiplied by the number of attempts so far."""
 
 
 class LedgerIds:
-    """The ids that one handle has taken."""
+    """The ids that one handle has reserved."""
 
     def __init__(self, nodes: Nodes, paths: Paths, rng: random.Random) -> None:
         self._nodes = nodes
         self._paths = paths
         self._rng = rng
         self._next_id = self._stop_id = 0
-        """Taken and not yet given out."""
+        """Start and stop of the ids reserved and not yet given out."""
         self._ids_at_once = 1
         self._ids_known = 0
-        """All below are known to have been taken by somebody."""
+        """All ids below this are known to have been reserved by some handle."""
         self._taking = asyncio.Lock()
         self._spare: tuple[int, int] | None = None
-        """A further block, taken ahead."""
+        """A further block, reserved ahead."""
         self._ahead: asyncio.Task[None] | None = None
 
     async def allocate(self) -> LedgerId:
@@ -61,19 +63,19 @@ class LedgerIds:
         return LedgerId(self._next_id - 1)
 
     async def close(self) -> None:
-        """Take no more."""
+        """Stop reserving ids."""
         if self._ahead is not None:
             self._ahead.cancel()
             await asyncio.gather(self._ahead, return_exceptions=True)
 
     async def _take_ahead(self) -> None:
-        """Take the next block while there are still ids to give, so that nobody has to wait for it."""
+        """Reserve the next block while ids are left in the current one, so that no caller has to wait for it."""
         try:
             async with self._taking:
                 if self._spare is None:
                     self._spare = await self._take_ids()
         except OctavoError:
-            return  # whoever needs one takes it himself, and is told
+            return  # the next caller that needs a block reserves it itself and gets the error
         finally:
             self._ahead = None
 
@@ -92,10 +94,10 @@ class LedgerIds:
                 first, stat = await self._read_ids()
                 stop = min(first + self._ids_at_once, ID_MAX)
                 if first >= stop:
-                    raise MetadataUnavailableError("all ledger ids have been used", may_have_happened=False)
+                    raise MetadataUnavailableError("all ledger ids have been allocated", may_have_happened=False)
 
                 async def settle() -> Answer | None:
-                    # Whoever took them, there are more: taking others costs nothing.
+                    # It does not matter which handle reserved the block: reserving another one costs nothing.
                     return Answer(BAD_VERSION)
 
                 taken = await self._nodes.change(

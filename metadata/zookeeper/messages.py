@@ -1,9 +1,10 @@
-"""What is said to a ZooKeeper server, and what its answers mean: a typed face on the message classes of aiozk.
+"""Requests to ZooKeeper servers and the meaning of their answers: a typed interface to the message classes of aiozk.
 
-A :class:`Request` is one call before it has a number; :meth:`Request.payload` gives its bytes, ``parse`` the value in
-the answer's body. aiozk's classes hold the formats of the fields; what they lack (containers, the first answer's
-end) is here, and the few that are sent by the thousand are in :mod:`octavo.metadata.zookeeper.fast_messages`. See
-docs/decisions/010-zookeeper-session.md for why aiozk's session is not used.
+A :class:`Request` is one call that has no number yet; :meth:`Request.payload` gives its bytes, and ``parse`` decodes
+the body of the answer. aiozk's classes define the formats of the fields. What they lack (containers, the end of the
+first answer) is here; the few messages that are sent by the thousand are in
+:mod:`octavo.metadata.zookeeper.fast_messages`. See docs/decisions/010-zookeeper-session.md for why aiozk's session is
+not used.
 """
 
 import struct
@@ -44,7 +45,7 @@ SESSION_MOVED: Final = -118
 NO_WATCHER: Final = -121
 
 SESSION_CODES: Final = frozenset({CONNECTION_LOSS, OPERATION_TIMEOUT, SESSION_EXPIRED, SESSION_MOVED})
-"""These tell of the connection or the session, not of the request."""
+"""Codes that concern the connection or the session, not the request."""
 
 # --- numbers of requests ---------------------------------------------------------------------------------------------
 
@@ -57,7 +58,7 @@ ANY_VERSION: Final = -1
 _ANY_WATCH: Final = 3
 
 REPLY_HEADER: Final = struct.Struct("!iqi")
-"""Number of the request, the server's latest change, code."""
+"""Number of the request, the server's latest change (zxid), code."""
 
 _INT: Final = struct.Struct("!i")
 
@@ -72,12 +73,12 @@ class Node(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One call of a server, without a number."""
+    """One call of a server, before it gets a number."""
 
     message: Message
-    """Of a class of aiozk, or of :mod:`octavo.metadata.zookeeper.fast_messages`."""
+    """An instance of a class of aiozk, or of :mod:`octavo.metadata.zookeeper.fast_messages`."""
     parse: Callable[[bytes], Any]
-    """The value in an answer without error."""
+    """Decodes the value in an answer without error."""
 
     def payload(self, xid: int) -> bytes:
         """Its bytes as the request number ``xid``."""
@@ -85,29 +86,29 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a server answered: a value, or the code of a refusal."""
+    """The answer of a server: a value, or the code of a refusal."""
 
     code: int
     value: Any = None
 
 
 class Handshake(NamedTuple):
-    """A server's first answer."""
+    """A server's answer to the connect request."""
 
     timeout_seconds: float
-    """How long the session lasts unheard; 0: it has ended."""
+    """How long the session survives without a message; 0: it has ended."""
     session_id: int
     password: bytes
 
 
 class WatchEvent(NamedTuple):
-    """Something watched has changed."""
+    """A watched node has changed."""
 
     path: str
 
 
 class Containers(protocol.CreateRequest):  # type: ignore[misc]
-    """A create of a container: a node that the servers remove when its last child has gone."""
+    """Creates a container: a node that the servers remove after its last child has been deleted."""
 
     opcode = 19
 
@@ -115,15 +116,15 @@ class Containers(protocol.CreateRequest):  # type: ignore[misc]
 # --- requests --------------------------------------------------------------------------------------------------------
 
 OPEN_TO_ALL: Final = Acl(aiozk_acl.UNRESTRICTED_ACCESS)
-"""Everybody who reaches the servers may do everything."""
+"""Every client that reaches the servers may do everything."""
 
 FOR_CREATOR: Final = Acl(aiozk_acl.AUTHED_UNRESTRICTED)
-"""Who shows the credentials that made the node may do everything, nobody else anything."""
+"""Only clients with the credentials of the node's creator may access it."""
 
 
 def handshake(session_id: int, password: bytes, timeout_seconds: float, last_zxid: int) -> bytes:
-    """The first bytes on a connection. A server in read-only mode, whose reads may be old, closes it: we do not say
-    that we would have one."""
+    """The connect request, the first bytes on a connection. It does not accept servers in read-only mode, whose reads
+    may be stale: such a server closes the connection."""
     message = protocol.ConnectRequest(
         protocol_version=0,
         last_seen_zxid=last_zxid,
@@ -143,12 +144,12 @@ def parse_handshake(body: bytes) -> Handshake:
 
 
 def authenticate(scheme: str, credentials: bytes) -> Request:
-    """Show credentials; goes out as number :data:`AUTH_XID`."""
+    """Present credentials; sent with the number :data:`AUTH_XID`."""
     return Request(protocol.AuthRequest(type=0, scheme=scheme, auth=credentials), _nothing)
 
 
 def ping() -> Request:
-    """A sign of life; goes out as number :data:`PING_XID`."""
+    """A ping; sent with the number :data:`PING_XID`."""
     return Request(protocol.PingRequest(), _nothing)
 
 
@@ -158,7 +159,8 @@ def close_session() -> Request:
 
 
 def sync(path: str) -> Request:
-    """Let what follows on this connection see every change made so far, whichever server took it."""
+    """Let later requests on this connection see every change made so far through any server. Not a quorum operation:
+    see :mod:`octavo.metadata.zookeeper.layout`."""
     return Request(protocol.SyncRequest(path=path), _nothing)
 
 
@@ -183,14 +185,14 @@ def create(path: str, value: bytes, acl: Acl, *, ephemeral: bool = False) -> Req
 
 
 def create_container(path: str, acl: Acl) -> Request:
-    """Make a node that goes with its last child: its :class:`Stat`."""
+    """Make a node that the servers remove after its last child: its :class:`Stat`."""
     message = Containers(path=path, data=b"", acl=list(acl.entries))
     message.set_flags(container=True)
     return Request(message, _parse_created)
 
 
 def set_value(path: str, value: bytes, version: int) -> Request:
-    """Give a node a value if it has this version: its new :class:`Stat`."""
+    """Set a node's value if it has this version: its new :class:`Stat`."""
     return Request(protocol.SetDataRequest(path=path, data=value, version=version), _parse_stat)
 
 
@@ -200,12 +202,13 @@ def delete(path: str, version: int) -> Request:
 
 
 def check(path: str, version: int) -> Request:
-    """Only within :func:`multi`: a condition on a node's version."""
+    """A condition on a node's version. Only within :func:`multi`."""
     return Request(protocol.CheckVersionRequest(path=path, version=version), _nothing)
 
 
 def multi(*requests: Request) -> Request:
-    """All of them or none: a list of :class:`Answer`, one for each. Of those that failed, one has the reason."""
+    """Execute all of the requests or none: a list of :class:`Answer`, one for each. If the transaction failed, one of
+    the answers holds the reason."""
     return transaction(Transaction([request.message for request in requests]))
 
 
@@ -215,30 +218,30 @@ def transaction(message: Transaction) -> Request:
 
 
 def forget_watches(path: str) -> Request:
-    """Watch a node no more."""
+    """Stop watching a node."""
     return Request(protocol.RemoveWatchesRequest(path=path, type=_ANY_WATCH), _nothing)
 
 
 def failure_of(answers: Sequence[Answer]) -> int:
-    """Why a transaction failed: the code of its first answer that is a reason; OK when it did not."""
+    """Why a transaction failed: the code of the first answer that is a reason; OK when it succeeded."""
     at = failed_part(answers)
     return OK if at is None else answers[at].code
 
 
 def failed_part(answers: Sequence[Answer]) -> int | None:
-    """Which part of a transaction made it fail; None when it did not."""
+    """The index of the part that made a transaction fail; None when it succeeded."""
     return next((at for at, answer in enumerate(answers) if answer.code not in {OK, _ROLLED_BACK}), None)
 
 
 _ROLLED_BACK: Final = -2
-"""Code of the parts of a failed transaction that come after the one that failed."""
+"""Code of the parts of a failed transaction other than the one that made it fail."""
 
 
 # --- bodies ----------------------------------------------------------------------------------------------------------
 
 
 def parse_event(body: bytes) -> WatchEvent | None:
-    """A watch's message; None when it tells of the connection only."""
+    """Decodes a watch's message; None when it concerns only the connection."""
     event = protocol.WatchEvent.deserialize(body)
     return WatchEvent(event.path) if event.type > 0 else None
 
@@ -266,7 +269,7 @@ def _parse_children(body: bytes) -> list[str]:
 
 
 _ONLY_STAT: Final = protocol.SetDataRequest.opcode
-"""The one part of a transaction's answer, but that of a create, that has a body."""
+"""The only kind of part in a transaction's answer, besides a create's, that has a body."""
 
 
 def _parse_multi(body: bytes) -> list[Answer]:

@@ -1,9 +1,10 @@
-"""Reads and changes of ZooKeeper's nodes that end in a definite answer, or say that they have none.
+"""Reads and changes of ZooKeeper's nodes that end in a definite answer, or in an error that says there is none.
 
-Reads are synced: they see every change that had returned when they were made, whichever server answers (rule M3).
-A change whose answer was lost is looked for before anything is said about it (rule M1): every change comes with a
-function that reads what stands there and tells whether it is one's own doing, somebody else's, or has not been done
-and may be sent again. See :mod:`octavo.metadata.zookeeper.session` for why such a look settles it.
+Reads are preceded by ``sync``: they see every change that had returned when they were made, whichever server answers
+(rule M3; :meth:`Nodes.read_after_write` covers the exception). When the answer to a change is lost, the node is read
+before the caller gets an answer (rule M1): every change comes with a function that reads the node and tells whether
+this handle made the change, another handle changed the node, or the change was not made and may be sent again.
+:mod:`octavo.metadata.zookeeper.session` explains why such a read settles the question.
 """
 
 import asyncio
@@ -36,26 +37,26 @@ from octavo.protocol.errors import MetadataError, MetadataUnavailableError, Octa
 
 LARGE_BYTES: Final = 64 * 1024
 LARGE_ATTEMPTS_MAX: Final = 3
-"""A large change during which the connection broke so often is not tried again: a server that takes only smaller
-requests (``jute.maxbuffer``) drops the connection without a word."""
+"""A large change is not tried again after the connection has broken this many times: a server that accepts only smaller
+requests (``jute.maxbuffer``) closes the connection without giving a reason."""
 
 _REFUSALS: Final = {NO_NODE, NODE_EXISTS, BAD_VERSION}
-"""Codes that one's own change, done already, can bring about."""
+"""Codes that a change can get because the same change has already been made."""
 
 type Settle = Callable[[], Awaitable[Answer | None]]
-"""Looks whether a change whose answer was lost was done: the answer that it had or must have had, or None when it was
-not done and may be sent again."""
+"""Checks whether a change whose answer was lost was made: the answer that it got or must have got, or None when it was
+not made and may be sent again."""
 
 
 class Operation:
-    """The time that one operation has: ``async with nodes.operation(what) as operation``. Raises
-    :class:`MetadataUnavailableError` when it is over; ``what`` names the thing."""
+    """The time limit of one operation: ``async with nodes.operation(what) as operation``. Raises
+    :class:`MetadataUnavailableError` when the time is over; ``what`` names the thing."""
 
     def __init__(self, nodes: "Nodes", what: str) -> None:
         self._nodes = nodes
         self.what = what
         self.in_doubt = False
-        """A change was sent, and nobody knows whether it was done."""
+        """A change was sent, and it is not known whether it was made."""
         self._timeout = asyncio.timeout(nodes.operation_seconds)
 
     async def __aenter__(self) -> Self:
@@ -76,16 +77,16 @@ class Operation:
             ) from error
 
     def sent(self) -> None:
-        """A change goes out."""
+        """Note that a change is being sent."""
         self.in_doubt = True
 
     def settled(self) -> None:
-        """Its fate is known."""
+        """Note that the outcome of the change is known."""
         self.in_doubt = False
 
 
 class Nodes:
-    """Nodes as one session sees them. ``acl`` is given to what is made."""
+    """Nodes as one session sees them. New nodes get the access rights ``acl``."""
 
     def __init__(self, session: Session, *, operation_seconds: float, acl: Acl) -> None:
         self.session = session
@@ -93,13 +94,14 @@ class Nodes:
         self.acl = acl
 
     def operation(self, what: str) -> Operation:
-        """The time for one operation on ``what``."""
+        """The time limit for one operation on ``what``."""
         return Operation(self, what)
 
     # --- reads -----------------------------------------------------------------------------------------------------
 
     async def ask(self, *requests: Request) -> list[Answer]:
-        """The answers to reads, which see every change that has returned by now. Asks again when they are lost."""
+        """The answers to reads, which see every change that has returned by now. Repeats the reads when answers are
+        lost."""
         while True:
             try:
                 synced, *answers = await self.session.call_together(sync("/"), *requests)
@@ -110,7 +112,7 @@ class Nodes:
             return answers
 
     async def read(self, path: str, *, watch: bool = False) -> Node | None:
-        """The node; None when there is none. ``watch`` asks to be told of its next change either way."""
+        """The node; None when it does not exist. ``watch`` requests a notice of its next change in both cases."""
         while True:
             (answer,) = await self.ask(get(path, watch=watch))
             if answer.code == OK:
@@ -119,14 +121,14 @@ class Nodes:
             self._check(answer, path, NO_NODE)
             if not watch:
                 return None
-            # Only this request can watch for what is not there; it may have come in between.
+            # Only this request can watch a node that does not exist; it may have been made in between.
             (answer,) = await self.ask(exists(path, watch=True))
             self._check(answer, path, NO_NODE)
             if answer.code == NO_NODE:
                 return None
 
     async def stat(self, path: str) -> Stat | None:
-        """What is known of the node; None when there is none."""
+        """The node's stat; None when it does not exist."""
         (answer,) = await self.ask(exists(path))
         self._check(answer, path, NO_NODE)
         found: Stat | None = answer.value
@@ -140,7 +142,7 @@ class Nodes:
         return names
 
     async def read_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Node | None]:
-        """The nodes, in this order; None for those that are not there, which are not watched."""
+        """The nodes, in this order; None for nodes that do not exist, which are not watched."""
         answers = await self.ask(*(get(path, watch=watch) for path in paths))
         for path, answer in zip(paths, answers, strict=True):
             self._check(answer, path, NO_NODE)
@@ -157,9 +159,9 @@ class Nodes:
         session_id: int | None = None,
         value_bytes: int = 0,
     ) -> Answer:
-        """The definite answer to a change: OK, or one of the codes that tell of the node.
+        """The definite answer to a change: OK, or one of the codes that concern the node.
 
-        Raises :class:`octavo.metadata.zookeeper.session.SessionGoneError` when it was to be done in a session that has
+        Raises :class:`octavo.metadata.zookeeper.session.SessionGoneError` when it was to be made in a session that has
         ended.
         """
         lost = 0
@@ -196,8 +198,8 @@ class Nodes:
         session_id: int | None = None,
         value_bytes: int = 0,
     ) -> Answer:
-        """As :meth:`change`, for changes that are made together or not at all: the reason for a failure, or the answer
-        to the one numbered ``main``, as ``settle`` has to give it, too."""
+        """As :meth:`change`, for changes that are made together or not at all. Returns the reason for a failure, or the
+        answer to the change numbered ``main``; ``settle`` returns the same."""
         answer = await self.change(operation, multi(*requests), settle, session_id=session_id, value_bytes=value_bytes)
         if answer.code != OK or not isinstance(answer.value, list):
             return answer
@@ -206,7 +208,7 @@ class Nodes:
         return done
 
     async def ensure(self, path: str) -> None:
-        """Make a node without a value, unless it is there. Its parent must be."""
+        """Make a node without a value unless it exists. Its parent must exist."""
 
         async with self.operation(path) as operation:
 
@@ -220,7 +222,7 @@ class Nodes:
 
     @staticmethod
     def code_of(answer: Answer) -> int:
-        """The code that tells how a change went; of a transaction, of the part that decided it."""
+        """The code that tells how a change ended; for a transaction, the code of the part that decided it."""
         return failure_of(answer.value) if isinstance(answer.value, list) else answer.code
 
     def expect(self, answer: Answer, path: str, *codes: int) -> Answer:
@@ -234,17 +236,17 @@ class Nodes:
 
     @staticmethod
     def refuse(code: int, path: str) -> NoReturn:
-        """Raise what a code means that nobody expects."""
+        """Raise the error for an unexpected code."""
         raise error_of(code, path)
 
 
 def error_of(code: int, path: str) -> OctavoError:
-    """The error for a refusal that is nobody's business but the user's."""
+    """The error for a refusal that only the operator can remedy."""
     if code == NO_AUTH:
         return UnauthorizedError(
-            f"ZooKeeper gives no access to {path}: name the credentials of this cluster by OCTAVO_ZOOKEEPER_AUTH, or "
-            "by auth_file in the URI"
+            f"ZooKeeper denies access to {path}: give the credentials of this cluster in OCTAVO_ZOOKEEPER_AUTH, or "
+            "name a file that holds them with ?auth_file=PATH in the URI"
         )
     if code == NO_NODE:
         return MetadataError(f"ZooKeeper's node {path} is missing: was the cluster destroyed?")
-    return MetadataError(f"ZooKeeper refuses what was asked of {path}, with code {code}")
+    return MetadataError(f"ZooKeeper refuses the request on {path} with code {code}")

@@ -1,14 +1,15 @@
 """A session with an ensemble of ZooKeeper servers: kept alive, moved from server to server, replaced when it expires.
 
-One supervisor task owns the connection. It goes round the servers until one takes the session, shows the credentials,
-lets the owner look whether this is still the right ensemble (``check``), and only then lets requests through. It sends
-a sign of life every third of the session's timeout and gives a server up that has been silent for two thirds: a third
-is left for the next one. When a server says that the session has expired, the owner is told and a new one begun.
+One supervisor task owns the connection. It tries the servers in turn until one accepts the session, presents the
+credentials, lets the owner verify that this is still the right ensemble (``check``), and only then lets requests
+through. It sends a ping every third of the session's timeout and leaves a server that has been silent for two thirds:
+one third remains for the next server. When a server says that the session has expired, the supervisor tells the owner
+and begins a new session.
 
-What a caller must know of a request (rule M1): it waits until there is a connection, and when that breaks before
-the answer came, :class:`AnswerLostError` says that it may have been done. Once the same session is connected again, or
-has been found expired, nothing that was under way can take effect any more: the servers refuse what arrives late from a
-connection that the session has left. So a look after that settles it.
+What a caller must know about a request (rule M1): it waits until there is a connection. When the connection breaks
+before the answer arrives, :class:`AnswerLostError` says that the request may have been executed. Once the same session
+is connected again, or has been found expired, no earlier request can take effect any more: the servers refuse requests
+that arrive late from a connection that the session has left. So a read after that settles the question.
 """
 
 import asyncio
@@ -33,23 +34,24 @@ from octavo.metadata.zookeeper.messages import (
 from octavo.protocol.errors import ClientClosedError, InternalError, OctavoError, UnauthorizedError
 
 OUTSTANDING_MAX: Final = 1000
-"""Requests under way at once; more wait here. A server stops reading at as many."""
+"""Requests outstanding at once; further requests wait here. A server stops reading at the same number."""
 
 ROUND_PAUSE_SECONDS_MIN: Final = 0.05
 ROUND_PAUSE_SECONDS_MAX: Final = 1.0
-"""Pause between two rounds over servers none of which took us, doubling. An election takes a second or so: a longer
-pause would only add to it."""
+"""Pause between two rounds over servers none of which accepted the session; it doubles each time. An election takes
+about a second: a longer pause would only prolong the outage."""
 
 CLOSE_SECONDS_MAX: Final = 2.0
-"""How long a server may take to end our session when we close. Unanswered, it ends by its timeout."""
+"""How long a server may take to end the session when it is closed. Without an answer, the session ends by its
+timeout."""
 
 _SIGNS_PER_TIMEOUT: Final = 3
 
 
 def _log(level: str, event: str, **facts: object) -> None:
-    """Log, in a process that has set up logging: structlog would otherwise print on a program's standard output.
+    """Log, if the process has configured logging: otherwise structlog would print on a program's standard output.
 
-    A line that cannot be written (standard error is closed, its disk is full) is lost; the session goes on.
+    A line that cannot be written (standard error is closed, its disk is full) is lost; the session continues.
     """
     if structlog.is_configured():
         with contextlib.suppress(OSError, ValueError):  # the latter is a closed file's
@@ -57,20 +59,20 @@ def _log(level: str, event: str, **facts: object) -> None:
 
 
 class SessionGoneError(Exception):
-    """The session that the request belongs to has ended; it was not sent in another."""
+    """The session that the request belongs to has ended; the request was not sent in another session."""
 
 
 class SessionOwner(Protocol):
-    """Whom a session tells what happens."""
+    """The object that a session notifies of events."""
 
     def on_event(self, event: WatchEvent) -> None:
-        """Something watched has changed."""
+        """A watched node has changed."""
 
     def on_connected(self) -> None:
-        """Requests go through (again). Watches are gone, whatever they were."""
+        """There is a connection (again). All watches of earlier connections are gone."""
 
     def on_expired(self, session_id: int) -> None:
-        """A session has ended, and its ephemeral nodes with it."""
+        """A session has ended, and its ephemeral nodes are gone."""
 
 
 class Session:
@@ -100,7 +102,7 @@ class Session:
         self._connection: Connection | None = None
         """Set while requests go through."""
         self._checking: Connection | None = None
-        """Set while the owner has a look."""
+        """Set while the owner checks a new connection."""
         self._refusal: OctavoError | None = None
         self._last_failure = "no server has been asked yet"
         self._closed = False
@@ -110,12 +112,12 @@ class Session:
 
     @property
     def session_id(self) -> int:
-        """The present session; 0 before the first and after one has ended."""
+        """The current session; 0 before the first one and after one has ended."""
         return self._session_id
 
     @property
     def timeout_seconds(self) -> float:
-        """How long the session lasts unheard, as the servers granted it."""
+        """How long the session survives without a message, as granted by the servers."""
         return self._timeout_seconds
 
     @property
@@ -125,15 +127,15 @@ class Session:
 
     @property
     def last_failure(self) -> str:
-        """Why the latest server was given up, or did not take us."""
+        """Why the latest server was left, or did not accept the session."""
         return self._last_failure
 
     def start(self) -> None:
-        """Begin; requests wait until a server takes us."""
+        """Begin to connect; requests wait until a server accepts the session."""
         self._task = asyncio.create_task(self._run(), name="zookeeper session")
 
     async def close(self) -> None:
-        """End the session, and its ephemeral nodes, now; requests under way fail."""
+        """End the session and its ephemeral nodes now; outstanding requests fail."""
         self._closed = True
         connection, self._connection = self._connection, None
         self._change.set()
@@ -151,9 +153,9 @@ class Session:
     async def call(
         self, request: Request, *, session_id: int | None = None, on_sent: Callable[[], None] | None = None
     ) -> Answer:
-        """Send a request and wait for its answer; waits for a connection first. No deadline: that is the caller's.
+        """Send a request and wait for its answer; waits for a connection first. The caller sets the time limit.
 
-        With ``session_id`` it is sent in that session or not at all. ``on_sent`` hears when it is sent. Raises
+        With ``session_id`` it is sent in that session or not at all. ``on_sent`` is called when it is sent. Raises
         :class:`AnswerLostError`, :class:`SessionGoneError`, and what ``check`` raised.
         """
         (answer,) = await self.call_together(request, session_id=session_id, on_sent=on_sent)
@@ -162,7 +164,7 @@ class Session:
     async def call_together(
         self, *requests: Request, session_id: int | None = None, on_sent: Callable[[], None] | None = None
     ) -> list[Answer]:
-        """As :meth:`call`, for requests to be sent one right behind the other, in order."""
+        """As :meth:`call`, for several requests that are sent in order, directly after one another."""
         if self._checking is not None and asyncio.current_task() is self._task:
             return await _ask(self._checking, requests)
         while True:
@@ -179,7 +181,7 @@ class Session:
                 return await _ask(connection, requests)
 
     def post(self, request: Request) -> None:
-        """Send a request if there is a connection; nobody waits for the answer."""
+        """Send a request if there is a connection; its answer is ignored."""
         connection = self._usable()
         if connection is not None:
             connection.send(request)
@@ -187,7 +189,7 @@ class Session:
     # --- waiting ---------------------------------------------------------------------------------------------------
 
     def _usable(self) -> Connection | None:
-        """The connection, unless it has just broken and the supervisor has not had its turn yet."""
+        """The connection, unless it has just broken and the supervisor has not yet run."""
         connection = self._connection
         return None if connection is None or connection.lost.done() else connection
 
@@ -195,12 +197,12 @@ class Session:
         if self._closed:
             raise ClientClosedError("the metadata store has been closed")
         if self._refusal is not None:
-            # A fresh instance: one error raised in many tasks would gather all their tracebacks.
+            # A fresh instance: one error object raised in many tasks would collect all their tracebacks.
             raise type(self._refusal)(self._refusal.message) from self._refusal
         await self._change.wait()
 
     def _tell(self) -> None:
-        """Wake everybody who waits for a connection."""
+        """Wake all callers that wait for a connection."""
         change, self._change = self._change, asyncio.Event()
         change.set()
 
@@ -212,7 +214,7 @@ class Session:
             while True:
                 for _ in self._servers:
                     if await self._stay_with_next_server():
-                        # Not at once: a server that takes us and drops us must not keep us busy.
+                        # Pause: a server that accepts and drops the session again must not cause a busy loop.
                         pause = ROUND_PAUSE_SECONDS_MIN
                         await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
                         break
@@ -233,7 +235,7 @@ class Session:
             self._tell()
 
     async def _stay_with_next_server(self) -> bool:
-        """One connection from beginning to end; False if the server did not take us."""
+        """One connection from beginning to end; False if the server did not accept the session."""
         host, port = self._servers[self._next_server]
         self._next_server = (self._next_server + 1) % len(self._servers)
         where = f"{host}:{port}"
@@ -276,16 +278,16 @@ class Session:
         return True
 
     async def _introduce(self, connection: Connection, where: str) -> bool:
-        """Exchange the first messages; False when the session turned out to have ended."""
+        """Exchange the first messages; False when the session has turned out to be expired."""
         hello = handshake(self._session_id, self._password, self._asked_seconds, self._last_zxid)
         try:
             answer = parse_handshake(await connection.shake_hands(hello))
         except AnswerLostError as error:
-            # So refuse servers without a quorum (read-only mode), and those that know less than we have seen.
-            raise AnswerLostError(f"it took no session: {error}") from error
+            # This is how servers without a quorum (read-only mode) refuse, and servers that lag behind this session.
+            raise AnswerLostError(f"it did not accept a session: {error}") from error
         if answer.timeout_seconds <= 0:
             ended, self._session_id, self._password = self._session_id, 0, PASSWORD_NONE
-            # The server is the right one to begin a new session with, right away.
+            # Begin the new session with the same server, at once.
             self._next_server = (self._next_server - 1) % len(self._servers)
             self._give_up(connection, where, "the session has expired")
             _log("warning", "the ZooKeeper session has expired", session=f"{ended:#x}")
@@ -301,7 +303,7 @@ class Session:
         return True
 
     async def _keep_alive(self, connection: Connection) -> str:
-        """Send signs of life until the connection ends; says why it did."""
+        """Send pings until the connection ends; returns the reason."""
         loop = asyncio.get_running_loop()
         interval = self._timeout_seconds / _SIGNS_PER_TIMEOUT
         patience = 2 * interval

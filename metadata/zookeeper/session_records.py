@@ -1,9 +1,9 @@
-"""Records that live with a session: registrations of bookies, and locks. They are ephemeral nodes of one ZooKeeper
-session, the one that the handle does everything in.
+"""Records that belong to a session: registrations of bookies, and locks. They are ephemeral nodes of the ZooKeeper
+session that the handle uses for everything.
 
-Those above know a session by a name of theirs. A name stands for the ZooKeeper session in which it was begun; it has
-ended when that one has, or when another name has been begun. What a name has made is deleted before the next is begun:
-it may have been given up as lost, for lack of an answer, while ZooKeeper still keeps the session.
+The callers of this module give their session a name. A name stands for the ZooKeeper session in which it was begun; it
+ends when that session ends, or when another name is begun. The nodes made under a name are deleted before the next name
+is begun: the caller may have given the session up as lost, for lack of an answer, while ZooKeeper still keeps it.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ type Thing = tuple[Kind, str]
 
 class _Held(NamedTuple):
     created: int
-    """The change that made the node."""
+    """The change (zxid) that made the node."""
     incarnation: int | None
-    """Of a bookie: the version of its incarnation node that goes with it."""
+    """For a bookie: the version of its incarnation node that belongs to this registration."""
 
 
 class SessionRecords:
@@ -58,7 +58,7 @@ class SessionRecords:
         self._session_id = 0
         self._held: dict[Thing, _Held] = {}
         self._doubtful: set[Thing] = set()
-        """Made perhaps, by calls that ended without an answer."""
+        """Records that calls without an answer may have made."""
 
     def expired(self, session_id: int) -> None:
         """ZooKeeper has ended a session."""
@@ -73,7 +73,7 @@ class SessionRecords:
         """See :meth:`RecordStore.begin_session`."""
         session = self._nodes.session
         async with self._nodes.operation("a session for leases"):
-            await self._nodes.stat(self._paths.layout)  # there is a connection now, and with it a session
+            await self._nodes.stat(self._paths.layout)  # waits until there is a connection, and with it a session
             session_id = session.session_id
             if session.timeout_seconds + _TOLERANCE_SECONDS < lease_seconds:
                 raise MetadataUnavailableError(
@@ -89,7 +89,7 @@ class SessionRecords:
         self._doubtful.clear()
 
     async def renew(self, name: str) -> set[Thing] | None:
-        """See :meth:`RecordStore.renew_session`. Cleans up what calls without an answer have left."""
+        """See :meth:`RecordStore.renew_session`. Cleans up records left by calls without an answer."""
         if not self._is_live(name):
             return None
         held = dict(self._held)
@@ -112,18 +112,18 @@ class SessionRecords:
         return present if self._is_live(name) else None
 
     async def end(self, name: str) -> None:
-        """See :meth:`RecordStore.end_session`. Does not wait for servers that are out of reach."""
+        """See :meth:`RecordStore.end_session`. Does not wait for servers that cannot be reached."""
         if not self._is_live(name):
             return
         self._name = None
         if not self._nodes.session.connected:
-            raise MetadataUnavailableError(f"ZooKeeper is out of reach ({self._nodes.session.last_failure})")
+            raise MetadataUnavailableError(f"ZooKeeper cannot be reached ({self._nodes.session.last_failure})")
         try:
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
                 for thing in {*self._held, *self._doubtful}:
                     await self._remove(thing, self._session_id)
         except TimeoutError as error:
-            raise MetadataUnavailableError("ZooKeeper does not answer a handle that closes") from error
+            raise MetadataUnavailableError("ZooKeeper did not answer while this handle was being closed") from error
 
     def _is_live(self, name: str) -> bool:
         return name == self._name and self._session_id == self._nodes.session.session_id != 0
@@ -166,7 +166,7 @@ class SessionRecords:
         path = self._paths.node(kind, key)
 
         async def settle() -> Answer | None:
-            return None  # doing it twice is doing it once: it demands that the record is still ours
+            return None  # may safely be done twice: it requires that the record is still ours
 
         try:
             async with self._nodes.operation(name_of(kind, key)) as operation:
@@ -205,7 +205,7 @@ class SessionRecords:
         request = create(path, value, self._nodes.acl, ephemeral=True)
         made = await self._nodes.change(operation, request, settle, session_id=session_id)
         if made.code == NODE_EXISTS and (Kind.LOCK, key) in self._doubtful:
-            # Of an earlier call of ours that never had its answer?
+            # Perhaps it was made by an earlier call of this handle that got no answer.
             found = await settle()
             if found is not None and found.code == OK:
                 await self._remove((Kind.LOCK, key), session_id)
@@ -223,7 +223,7 @@ class SessionRecords:
         async def settle() -> Answer | None:
             incarnation, stat = await self._nodes.read(guard), await self._nodes.stat(path)
             if incarnation is None or incarnation.value != token:
-                return None  # not done; or done and then taken over: then it is taken over once more
+                return None  # not done, or done and then taken over by another handle: take it over once more
             if stat is None or stat.owner != session_id:
                 return Answer(BAD_VERSION)
             return Answer(OK, stat)
@@ -249,13 +249,13 @@ class SessionRecords:
             self._nodes.expect(made, path, NO_NODE, BAD_VERSION, NODE_EXISTS)
             if made.code == OK:
                 return made.value, incarnation
-            # Somebody was faster: look again.
+            # Another handle was faster: look again.
 
     def _guards(self, key: str, held: _Held) -> list[Request]:
         return [] if held.incarnation is None else [check(self._paths.incarnation(key), held.incarnation)]
 
     async def _remove(self, thing: Thing, session_id: int) -> bool:
-        """Delete a record of ours, unless it is somebody else's by now."""
+        """Delete a record of ours, unless another handle has taken it over."""
         kind, key = thing
         path, guard = self._paths.node(kind, key), self._paths.incarnation(key)
         held = self._held.get(thing)

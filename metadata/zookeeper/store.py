@@ -1,7 +1,7 @@
 """``zk://host:port,host:port/root``: metadata in ZooKeeper, for clusters of many hosts. See docs/zookeeper.md.
 
-:class:`ZooKeeperRecordStore` says what each operation on a record is in terms of nodes; how a node is read and changed
-so that the answer is definite is in :mod:`octavo.metadata.zookeeper.nodes`, and the session beneath in
+:class:`ZooKeeperRecordStore` translates each operation on a record into operations on nodes.
+:mod:`octavo.metadata.zookeeper.nodes` reads and changes nodes with definite answers, on top of the session in
 :mod:`octavo.metadata.zookeeper.session`.
 """
 
@@ -60,7 +60,7 @@ from octavo.protocol.ids import LedgerId
 
 
 class ZooKeeperRecordStore(RecordStore):
-    """One handle on a cluster in ZooKeeper. Made by :func:`octavo.metadata.zookeeper.cluster.open_zookeeper_store`."""
+    """One handle on a cluster in ZooKeeper, made by :func:`octavo.metadata.zookeeper.cluster.open_zookeeper_store`."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ZooKeeperRecordStore(RecordStore):
         self._tell_session_ended: Callable[[], None] | None = None
         self._watched: set[tuple[Kind, str | None]] = set()
         self._armed: set[str] = set()
-        """Paths that the present connection watches."""
+        """Paths that the current connection watches."""
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class ZooKeeperRecordStore(RecordStore):
         self._tell_session_ended = tell
 
     def watching(self, active: bool) -> None:
-        """Each thing is watched by itself: see :meth:`watch_record`."""
+        """Nothing to do: each record is watched by itself, see :meth:`watch_record`."""
 
     def watch_record(self, kind: Kind, key: str | None, *, active: bool) -> None:
         thing = (kind, key)
@@ -123,7 +123,7 @@ class ZooKeeperRecordStore(RecordStore):
                 self.session.post(forget_watches(armed))
 
     def adopt(self, cluster_id: str) -> None:
-        """From now on this must be the cluster found at every connection."""
+        """From now on, every connection must lead to the cluster with this id."""
         self._cluster_id = cluster_id
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class ZooKeeperRecordStore(RecordStore):
         assert self._cluster_id is not None
         return self._cluster_id
 
-    # --- what the session tells --------------------------------------------------------------------------------------
+    # --- notifications by the session --------------------------------------------------------------------------------
 
     def on_event(self, event: WatchEvent) -> None:
         self._armed.discard(event.path)
@@ -144,7 +144,7 @@ class ZooKeeperRecordStore(RecordStore):
             self._report(*record)
 
     def on_connected(self) -> None:
-        # The watches of the connection before are gone: everything watched is read, and thereby watched, again.
+        # The watches of the previous connection are gone: reading every watched record again renews them.
         self._armed.clear()
         self._report(None, None)
 
@@ -158,10 +158,10 @@ class ZooKeeperRecordStore(RecordStore):
             return
         layout = await self.nodes.read(self.paths.layout)
         if layout is None:
-            raise MetadataError(f"{self._uri}: the cluster {self._cluster_id} is not there any more")
+            raise MetadataError(f"{self._uri}: the cluster {self._cluster_id} no longer exists")
         present = decode_layout(layout.value, self.paths.layout)
         if present != self._cluster_id:
-            raise MetadataError(f"{self._uri}: another cluster, {present}, has taken the place of {self._cluster_id}")
+            raise MetadataError(f"{self._uri}: another cluster, {present}, has replaced {self._cluster_id}")
 
     # --- ledger ids ------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class ZooKeeperRecordStore(RecordStore):
             return sorted(keys)[:limit]
 
     async def _list_ledgers(self, after: str, limit: int) -> list[str]:
-        """Keys behind ``after``, found by going through the folders in order."""
+        """The keys after ``after``, found by walking through the folders in order."""
         found: list[str] = []
         root = self.paths.folder(Kind.LEDGER)
 
@@ -211,7 +211,7 @@ class ZooKeeperRecordStore(RecordStore):
             names = await self.nodes.children(folder)
             if names is None:
                 if depth == 0:
-                    # An empty list would be believed: everything would be garbage (rule B5).
+                    # An empty list would be believed, and every ledger would be garbage (rule B5).
                     self.nodes.refuse(NO_NODE, folder)
                 return
             for name in check_digits(names, KEY_DIGITS[depth], folder):
@@ -289,8 +289,8 @@ class ZooKeeperRecordStore(RecordStore):
                 return Answer(NO_NODE)
             if node.stat.version == version:
                 return None
-            # Done and changed again since would be a conflict all the same: whoever changes a ledger decides by what
-            # stands there then.
+            # If it was changed again since, the answer is a conflict in any case: a client that changes a ledger
+            # decides on the metadata that it then finds.
             return Answer(OK, node.stat) if node.value == value else Answer(BAD_VERSION)
 
         request = set_value(path, value, version)
@@ -318,7 +318,9 @@ class ZooKeeperRecordStore(RecordStore):
                 return Answer(OK, node.stat)
             if node is not None and node.stat == Stat(created, version + 1, 0):
                 return Answer(BAD_VERSION)
-            raise MetadataUnavailableError(f"{what}: ZooKeeper's answer was lost, and it was changed again since")
+            raise MetadataUnavailableError(
+                f"{what}: ZooKeeper's answer was lost, and the node has been changed again since"
+            )
 
         requests = [set_value(path, data, version), check(f"{path}/{stored.guard}", ANY_VERSION)]
         changed = await self.nodes.transact(operation, requests, settle, value_bytes=len(data))
@@ -334,7 +336,7 @@ class ZooKeeperRecordStore(RecordStore):
                         return deleted
 
     async def _delete(self, operation: Operation, kind: Kind, key: str, expected: Version | None) -> bool | None:
-        """Whether it was deleted; None when it was changed while we tried, and the version does not matter."""
+        """Whether it was deleted; None when it was changed meanwhile although no version was expected: try again."""
         path = self.paths.node(kind, key)
         requests: list[Request] = []
         version = ANY_VERSION if expected is None else split_version(expected)[1]
@@ -351,7 +353,7 @@ class ZooKeeperRecordStore(RecordStore):
         async def settle() -> Answer | None:
             stat = await self.nodes.stat(path)
             if stat is None or created not in {None, stat.created}:
-                return Answer(OK)  # what was to go has gone
+                return Answer(OK)  # the node that was to be deleted no longer exists
             return None if version in {ANY_VERSION, stat.version} else Answer(BAD_VERSION)
 
         answer = await self.nodes.transact(operation, requests, settle, main=len(requests) - 1)
@@ -396,7 +398,7 @@ class ZooKeeperRecordStore(RecordStore):
 
     @contextlib.contextmanager
     def _reporting(self, kind: Kind, key: str) -> Iterator[None]:
-        # Also when the caller was cancelled: the change may be made all the same.
+        # Also when the caller was cancelled: the change may still be made.
         try:
             yield
         finally:
@@ -412,6 +414,6 @@ def _check_size(kind: Kind, key: str, data: bytes) -> None:
     if len(data) > VALUE_BYTES_MAX:
         remedy = "; it has too many fragments or too much custom metadata" if kind is Kind.LEDGER else ""
         raise InvalidArgumentError(
-            f"{name_of(kind, key)}: {len(data)} bytes are more than the {VALUE_BYTES_MAX} that ZooKeeper stores in one "
+            f"{name_of(kind, key)}: {len(data)} bytes exceed the {VALUE_BYTES_MAX} that ZooKeeper stores in one "
             f"node{remedy}"
         )

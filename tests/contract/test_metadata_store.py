@@ -221,13 +221,13 @@ async def test_bad_name_is_refused(store: MetadataStore, name: str) -> None:
         store.delete_document(name),
         store.try_lock(name, "me"),
     ):
-        with pytest.raises(InvalidArgumentError, match="not a name"):
+        with pytest.raises(InvalidArgumentError, match="not a valid name"):
             await attempt
 
 
 async def test_document_has_a_largest_size(store: MetadataStore) -> None:
     version = await store.create_document("big", bytes(DOCUMENT_BYTES_MAX))
-    with pytest.raises(InvalidArgumentError, match="over the limit"):
+    with pytest.raises(InvalidArgumentError, match="exceed the limit"):
         await store.compare_and_set_document("big", bytes(DOCUMENT_BYTES_MAX + 1), version)
     found = await store.read_document("big")
     assert found is not None

@@ -54,7 +54,7 @@ def test_rack_is_a_path(rack: str) -> None:
     "rack", ["", "/", "rack", "/a/", "//a", "/a b", "/a/b/c/d/e/f/g/h/i", "/" + "x" * 65, "/ä", "/a\n"]
 )
 def test_what_is_no_rack_is_refused(rack: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is not a rack"):
+    with pytest.raises(InvalidArgumentError, match="is not a valid rack"):
         replace(REGISTRATION, rack=rack)
 
 

@@ -251,7 +251,7 @@ async def test_destroying_that_was_interrupted_is_seen_and_finished(uri: str, op
 
     with pytest.raises(ZeroDivisionError):
         await destroy_zookeeper_store(uri, on_deleted=interrupt)
-    with pytest.raises(MetadataError, match="being destroyed; finish it with `octavo cluster destroy`"):
+    with pytest.raises(MetadataError, match="being destroyed; run `octavo cluster destroy` to its end"):
         await open_store(uri)
     await destroy_zookeeper_store(uri, on_deleted=lambda _deleted: None)
     with pytest.raises(MetadataUnavailableError, match="there is no cluster"):
@@ -298,7 +298,7 @@ async def test_ledger_too_large_for_a_node_is_refused_by_name(store: MetadataSto
     ensembles = [bookie_ids(*(f"bookie-{number}-{'x' * 100}" for number in range(i, i + 3))) for i in range(2)]
     fragments = tuple(Fragment(EntryId(entry), ensembles[entry % 2], entry) for entry in range(2600))
     grown = replace(open_ledger(ledger_id), fragments=fragments)
-    with pytest.raises(InvalidArgumentError, match=f"ledger {ledger_id}: .* more than the 1000000"):
+    with pytest.raises(InvalidArgumentError, match=f"ledger {ledger_id}: .* exceed the 1000000"):
         await store.compare_and_set_ledger(grown, version)
     assert (await store.read_ledger(ledger_id)).version == version
 
@@ -363,7 +363,7 @@ async def test_without_the_credentials_nothing_is_given_away(
     await open_store(uri)
     for wrong in ("", "digest:octavo:guess", "digest:other:secret"):
         monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", wrong)
-        with pytest.raises(UnauthorizedError, match=r"no access to .*OCTAVO_ZOOKEEPER_AUTH"):
+        with pytest.raises(UnauthorizedError, match=r"denies access to .*OCTAVO_ZOOKEEPER_AUTH"):
             await soon(open_store(uri))
 
 
