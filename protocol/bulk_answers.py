@@ -15,13 +15,13 @@ from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 from octavo.protocol.messages import CONNECTION_REQUEST_ID, Op, ReadAnswer
 
 BULK_BYTES_MIN = 64 * 1024
-"""Frames below this size are quicker decoded as all others are."""
+"""Smaller frames are decoded faster by the ordinary decoder."""
 
 _HEAD_BYTES_MAX = 64
-"""The fields before the entries take no more: five numbers and the beginnings of two lists."""
+"""Most bytes before the entries: five numbers and the beginnings of two lists."""
 
 _TAIL_BYTES_MAX = 16
-"""Nor do those behind them, where no id is unknown: an empty list and one number."""
+"""Most bytes after the entries if no id is unknown: an empty list and one number."""
 
 _PREFIX_BYTES = {0xC4: 2, 0xC5: 3, 0xC6: 5}
 """First byte of a msgpack byte string -> bytes in front of its contents."""

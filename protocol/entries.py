@@ -3,7 +3,7 @@
 A *sealed entry* is what travels, what every replica stores and what never changes (rules W2 and I3):
 
 =======  =====  ======================================================================================
-offset   bytes  field (integers big-endian, unsigned, but for the last)
+offset   bytes  field (integers big-endian, unsigned, except the last)
 =======  =====  ======================================================================================
 0        1      format, 1
 1        1      digest: 1 CRC32C, 2 HMAC-SHA256
@@ -19,10 +19,10 @@ offset   bytes  field (integers big-endian, unsigned, but for the last)
 end - 4  4      CRC32C over everything before it, *little*-endian
 =======  =====  ======================================================================================
 
-The checksum stands last and little-endian because then the CRC32C over a whole intact entry is the constant
+The checksum is last and little-endian because then the CRC32C over a whole intact entry is the constant
 :data:`RESIDUE`: a batch is verified by mapping one C function over it, without slicing. Every entry carries it,
 whatever its digest, so that bookies and their scrubbers can verify without a password; a reader of an HMAC ledger
-checks the MAC as well, which nobody without the password can forge.
+checks the MAC as well, which cannot be forged without the password.
 
 The time of sealing never falls within a ledger: a writer whose clock goes back repeats its last time. Bookies do not
 check it.
@@ -89,7 +89,7 @@ _OVERHEAD_BYTES = {1: SEALED_BYTES_MIN, 2: OVERHEAD_BYTES_MAX}
 
 
 def digest_code_of(digest: Digest) -> int:
-    """What stands for the digest in a header."""
+    """The digest's code in a header."""
     return _DIGEST_CODES[digest]
 
 
@@ -130,7 +130,7 @@ class Entry(NamedTuple):
 
 
 class LedgerSecrets(NamedTuple):
-    """What a password gives for one ledger: the key shown to bookies, and the key of the MAC, which no bookie ever
+    """The keys derived from a password for one ledger: the key shown to bookies, and the MAC key, which no bookie ever
     sees."""
 
     ledger_key: bytes
@@ -142,7 +142,7 @@ def derive_secrets(password: bytes, ledger_id: LedgerId) -> LedgerSecrets:
 
     Derivation is two HMACs: cheap enough for thousands of ledgers a second; choose passwords that cannot be guessed.
     """
-    # HMAC pads its key with zeros: used as it is, a password would be worth the same with a zero byte behind it.
+    # HMAC pads its key with zeros: unhashed, a password and the same one with a zero byte appended would be equal.
     root = hashlib.sha256(password).digest()
     suffix = ledger_id.to_bytes(8, "big")
     return LedgerSecrets(
@@ -160,8 +160,8 @@ def _short_hmac(key: bytes, message: bytes) -> bytes:
 
 
 def make_verifier(secrets: LedgerSecrets, digest: Digest, salt: bytes) -> bytes:
-    """What the metadata keep to check a password and digest type (rule F0): a salted hash, from which no key can
-    be had.
+    """The verifier in the metadata that checks a password and digest type (rule F0): a salted hash, from which no key
+    can be derived.
 
     ``salt`` is random and of one size for all ledgers, 16 bytes or more.
     """
@@ -262,9 +262,9 @@ class Opener:
         )
 
     def open_batch(self, batch: Sequence[bytes]) -> list[Entry]:
-        """The entries of ``batch``, in its order; runs at C speed per entry but for MACs.
+        """The entries of ``batch``, in its order; runs at C speed per entry except for MACs.
 
-        Raises :class:`DigestMismatchError` when one of them is not what was sealed; :meth:`open` tells which.
+        Raises :class:`DigestMismatchError` when one of them is not what was sealed; :meth:`open` finds out which.
         """
         if not batch:
             return []
@@ -297,7 +297,7 @@ class Opener:
         return list(map(cast("Callable[..., Entry]", tuple.__new__), repeat(Entry), fields))
 
     def open_last_add_confirmed(self, sealed: bytes) -> tuple[EntryId | None, int | None]:
-        """The LAC that an entry or explicit LAC vouches for, and the length there if it is known (explicit LACs only).
+        """The LAC sealed into an entry or explicit LAC, and the length there if it is known (explicit LACs only).
 
         Raises :class:`DigestMismatchError`.
         """
@@ -330,7 +330,7 @@ class Opener:
 
 
 class SealedBatch(NamedTuple):
-    """What a bookie needs to know of a batch of sealed entries it has verified. Ids strictly increase."""
+    """The facts that a bookie needs about a batch of sealed entries that it has verified. Ids strictly increase."""
 
     entry_ids: Sequence[int]
     last_add_confirmed_plus_one: int

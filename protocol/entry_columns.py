@@ -1,4 +1,4 @@
-"""Many entries opened at once and kept as columns: for bulk readers, to which an object per entry is too much.
+"""Many entries opened at once and kept as columns: for bulk readers, for which an object per entry is too slow.
 
 What :meth:`octavo.protocol.entries.Opener.open_batch` gives as a list of entries is here a sequence of the same entries
 that are made when they are asked for; the bytes stay as they arrived, the fields of the headers stand in
@@ -55,7 +55,7 @@ class EntryColumns(Sequence[Entry]):
         self.data = data
         """The sealed entries one behind the other."""
         self.prefix_bytes = prefix_bytes
-        """Bytes in front of each entry that are none of it."""
+        """Bytes in front of each entry that do not belong to it."""
         even = sizes.count(sizes[0]) == len(sizes)
         self.stride = prefix_bytes + sizes[0] if even else None
         """From one entry to the next; None where sizes differ."""

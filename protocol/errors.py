@@ -4,9 +4,9 @@ All derive from :class:`OctavoError`. Two attributes tell a caller what to do ne
 
 * ``retryable``: the same call may succeed later, unchanged. A property of the class.
 * ``may_have_happened``: the effect may exist although the call failed ("in doubt"). A default on the class, set per
-  instance where it is known better (rule W6): an add refused before it was sent did not happen.
+  instance where more is known (rule W6): an add refused before it was sent did not happen.
 
-:data:`ERROR_CODES` is the one table of wire code and class. Codes are for ever: a retired one is never given again.
+:data:`ERROR_CODES` is the one table of wire code and class. Codes are permanent: a retired code is never reused.
 """
 
 from typing import ClassVar
@@ -30,7 +30,7 @@ class OctavoError(Exception):
         return str(self.args[0]) if self.args else ""
 
 
-# --- the caller asked for something that cannot be ---------------------------------------------------------------
+# --- invalid requests of the caller ---------------------------------------------------------------
 
 
 class InvalidArgumentError(OctavoError, ValueError):
@@ -71,7 +71,7 @@ class LedgerClosedError(OctavoError):
 
 
 class LedgerFencedError(OctavoError):
-    """Somebody recovers or has recovered this ledger: its writer may add no more. Adds that were in flight are in
+    """A client recovers or has recovered this ledger: its writer can add no more. Adds that were in flight are in
     doubt."""
 
     may_have_happened_default = True
@@ -84,15 +84,15 @@ class LedgerRecoveryError(OctavoError):
 
 
 class NoSuchEntryError(OctavoError):
-    """The id lies above the readable end of the ledger. Never raised for an entry that ought to be there."""
+    """The id lies above the readable end of the ledger. Never raised for an entry that should be there."""
 
 
 class DuplicateEntryError(OctavoError):
-    """A bookie holds other bytes at this id (rule W11). Two writers, or damage: never overwritten."""
+    """A bookie holds other bytes at this id (rule W11): two writers, or damage. The entry held is never overwritten."""
 
 
 class DigestMismatchError(OctavoError):
-    """An entry's bytes do not match its digest: damaged on disk or on the way, or sealed under another password."""
+    """An entry's bytes do not match its digest: damaged on disk or in transit, or sealed with another password."""
 
 
 # --- the cluster ---------------------------------------------------------------------------------------------------
@@ -119,29 +119,29 @@ class QuorumLostError(OctavoError):
 
 
 class OctavoTimeoutError(OctavoError, TimeoutError):
-    """No answer by the deadline. What was asked may have happened."""
+    """No answer by the deadline. The request may have taken effect."""
 
     retryable = True
     may_have_happened_default = True
 
 
 class MetadataUnavailableError(OctavoError):
-    """The metadata store does not answer. A change that was asked for may have happened."""
+    """The metadata store does not answer. A requested change may have happened."""
 
     retryable = True
     may_have_happened_default = True
 
 
 class MetadataConflictError(OctavoError):
-    """Somebody else changed the metadata in between, in a way that cannot be merged with this change."""
+    """Another client changed the metadata in the meantime, in a way that cannot be merged with this change."""
 
 
 class LeaseLostError(OctavoError):
-    """A registration or lock in the metadata store is held no more. Register or lock again."""
+    """A registration or lock in the metadata store is no longer held. Register or lock again."""
 
 
 class MetadataError(OctavoError):
-    """What stands in the metadata store cannot be understood: damaged, or of a newer version."""
+    """A record in the metadata store cannot be read: it is damaged, or of a newer version."""
 
 
 # --- one bookie ------------------------------------------------------------------------------------------------------
@@ -155,18 +155,18 @@ class BookieUnavailableError(OctavoError):
 
 
 class BookieReadOnlyError(OctavoError):
-    """The bookie takes no ordinary adds now (its disks are nearly full, or it is told so)."""
+    """The bookie accepts no ordinary adds now (its disks are nearly full, or it is configured so)."""
 
     retryable = True
 
 
 class BookieInDoubtError(OctavoError):
     """The bookie may have lost data of this ledger and refuses ordinary adds to it (rule B4). Another bookie must
-    take its place."""
+    replace it."""
 
 
 class BookieOverloadedError(OctavoError):
-    """The bookie has more requests than it will hold. Nothing was done."""
+    """The bookie has too many unanswered requests. Nothing was done."""
 
     retryable = True
 
@@ -196,7 +196,7 @@ class WrongClusterError(ProtocolError):
 
 
 class UnsupportedOperationError(OctavoError):
-    """The bookie does not know this operation. The connection goes on."""
+    """The bookie does not know this operation. The connection stays open."""
 
 
 class InternalError(OctavoError):
@@ -242,8 +242,8 @@ def code_of(error: OctavoError) -> int:
 
 
 def error_from_wire(code: int, message: str, *, may_have_happened: bool) -> OctavoError:
-    """The exception for a refusal that arrived. A code we do not know (a newer bookie) is an :class:`InternalError`
-    naming it."""
+    """The exception for a refusal that arrived. An unknown code (of a newer bookie) is an :class:`InternalError`
+    that names it."""
     error_class = ERROR_CODES.get(code)
     if error_class is None:
         return InternalError(f"unknown error code {code}: {message}", may_have_happened=may_have_happened)

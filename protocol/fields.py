@@ -1,6 +1,6 @@
 """Checks of single fields of messages: a value as msgpack gives it -> the value as it is used, or a ``ValueError``.
 
-A check's error says what the field is not; whoever decodes a message names message and field. ``True`` and ``False``
+A check's error says what the field is not; the decoder of a message adds message and field. ``True`` and ``False``
 are no integers here, and texts are no bytes, whatever Python thinks of it.
 """
 

@@ -1,6 +1,6 @@
 """Frames: a 4-byte big-endian length, then that many bytes holding one msgpack array.
 
-Pure: bytes in, msgpack arrays out, whatever way the bytes were cut. The only failure is :class:`ProtocolError`; after
+Pure: bytes in, msgpack arrays out, however the bytes were split. The only failure is :class:`ProtocolError`; after
 one the stream cannot be resynchronised, and a decoder stays failed.
 """
 
@@ -80,10 +80,10 @@ class _ItemCount:
 
 
 class FrameDecoder:
-    """Cuts a stream of bytes into frame bodies, whatever way it was cut when it arrived.
+    """Splits a stream of bytes into frame bodies, however it was split when it arrived.
 
-    Bytes of an unfinished frame are kept in one buffer that grows as they come: a peer makes us hold what it has sent,
-    not what it announces, and small pieces cost no more than large ones.
+    Bytes of an unfinished frame are kept in one buffer that grows as they arrive: it holds as much as the peer
+    has sent, not as much as it has announced, and small pieces cost no more than large ones.
     """
 
     __slots__ = ("_buffer", "_failure", "_needed")

@@ -47,7 +47,7 @@ KEY_BYTES_MAX = 64
 
 
 class Op(enum.IntEnum):
-    """What a frame is about. Numbers are for ever."""
+    """The operation of a frame. Numbers are permanent."""
 
     HELLO = 0
     ADD = 1
@@ -66,7 +66,7 @@ class AddFlag(enum.IntFlag):
 
     NONE = 0
     RECOVERY = 1
-    """Written by a recoverer or re-replicator: accepted on a fenced ledger (rules F5 and B6)."""
+    """Sent by a recovery or a repair: accepted on a fenced ledger (rules F5 and B6)."""
     DEFERRED_SYNC = 2
     """Reserved: the entry may be acknowledged before it is durable; FORCE makes it durable. Refused today."""
 
@@ -161,7 +161,7 @@ def _message[M: Message](op: Op, *checks: fields.Check) -> Callable[[type[M]], t
     fields.texts(64, 64),
 )
 class Hello(Request):
-    """The first frame each way. The connecting side speaks first.
+    """The first frame in each direction. The connecting side sends first.
 
     ``versions`` are the lowest and highest protocol version spoken; the highest common one is used. ``bookie_id`` is
     the bookie wanted (from a client; empty for any) or answering (from a bookie): an address may have passed to
@@ -271,7 +271,7 @@ class LacAnswer(Reply):
 
 @_message(Op.WRITE_LAC, _ID, _KEY, _TERM, fields.binary(OVERHEAD_BYTES_MAX))
 class WriteLac(Request):
-    """Take an explicit LAC, sealed by the writer. Applied at once, not waited for on disk (rule W2). Needs the
+    """Take an explicit LAC, sealed by the writer. Applied at once, without waiting for the disk (rule W2). Needs the
     key."""
 
     ledger_id: int
@@ -331,18 +331,18 @@ class InfoAnswer(Reply):
 
 @_message(Op.PING)
 class Ping(Request):
-    """Are you there?"""
+    """Asks whether the bookie answers."""
 
 
 @_message(Op.PING)
 class Pong(Reply):
-    """I am."""
+    """The bookie answers."""
 
 
 REQUESTS: dict[int, type[Request]] = {
     int(request.op): request for request in (Add, Read, ReadLac, WriteLac, Force, ListEntries, Info, Ping)
 }
-"""Op -> request, but for the hello, which is not a request among others."""
+"""Op -> request, without the hello, which is only sent once per connection."""
 
 REPLIES: dict[int, type[Reply]] = {
     int(reply.op): reply for reply in (Added, ReadAnswer, LacAnswer, LacWritten, Forced, EntryList, InfoAnswer, Pong)

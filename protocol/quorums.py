@@ -7,7 +7,7 @@ Bookies of an ensemble are named by their position, 0 to E - 1; sets of position
 * E, the ensemble size; Qw, the copies of each entry; Qa, the copies that make it acknowledged; E >= Qw >= Qa >= 1.
 * The *write set* of entry ``i`` is the Qw positions ``i % E, i % E + 1, ...`` (mod E). It depends on ``i % E`` only, so
   there are at most E different ones.
-* *Coverage* (docs/rules.md): answers from a cohort cover it when ``answers >= |cohort| - Qa + 1``: then every
+* *Coverage* (docs/glossary.md): answers from a cohort cover it when ``answers >= |cohort| - Qa + 1``: then every
   possible ack quorum inside the cohort contains one that answered.
 """
 
@@ -22,7 +22,7 @@ def quorums_of(ensemble_size: int, write_quorum: int, ack_quorum: int) -> "Quoru
     """As :class:`Quorums`; the same object for the same numbers, of which a program uses few."""
     if type(ensemble_size) is int and type(write_quorum) is int and type(ack_quorum) is int:
         return _quorums_of(ensemble_size, write_quorum, ack_quorum)
-    return Quorums(ensemble_size, write_quorum, ack_quorum)  # which refuses them
+    return Quorums(ensemble_size, write_quorum, ack_quorum)  # raises
 
 
 @dataclass(frozen=True, slots=True)
