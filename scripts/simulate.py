@@ -1,13 +1,13 @@
-"""Run simulated universes: one seed, a range of them, or as many as fit into some minutes (docs/simulator.md).
+"""Run simulated universes: one seed, a range of seeds, or new seeds for some minutes (docs/simulator.md).
 
-python scripts/simulate.py 42                      one universe; its trace if it fails, or with --trace
-python scripts/simulate.py 1-400 --jobs 2          a range
-python scripts/simulate.py 1-20000 --record FILE   the same, kept in a file and gone on with when started again
-python scripts/simulate.py --minutes 10            a campaign from a seed of the clock's choosing
-python scripts/simulate.py 42 --shrink             look for less that fails in the same way
-python scripts/simulate.py 1-200 --canary NAME     with a known defect put back
-python scripts/simulate.py 1-200 --canary all      the first seed that finds each of them
-python scripts/simulate.py 1-50 --siege takeover   no faults but sieges of one kind
+python scripts/simulate.py 42                      run one universe; print its trace if it fails, or with --trace
+python scripts/simulate.py 1-400 --jobs 2          run a range of seeds
+python scripts/simulate.py 1-20000 --record FILE   run a range, and resume it when started again
+python scripts/simulate.py --minutes 10            run new seeds, starting at one derived from the clock
+python scripts/simulate.py 42 --shrink             look for a smaller universe that fails the same way
+python scripts/simulate.py 1-200 --canary NAME     run with a known defect
+python scripts/simulate.py 1-200 --canary all      report the first seed that finds each known defect
+python scripts/simulate.py 1-50 --siege takeover   inject only sieges of one kind
 """
 
 import argparse
@@ -33,22 +33,22 @@ from simulation.universe import Outcome  # noqa: E402
 PROGRESS_SECONDS = 30.0
 
 TRACE_LINES = 400
-"""Lines of a failure's trace that are printed, the last ones; ``--trace`` prints all."""
+"""Number of trace lines that are printed for a failure, the last ones; ``--trace`` prints all."""
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seeds", nargs="?", help="a seed, or a range FIRST-LAST")
-    parser.add_argument("--minutes", type=float, help="go on from the first seed for so long")
-    parser.add_argument("--jobs", type=int, default=0, help="processes; default: all processors, 1 for a single seed")
-    parser.add_argument("--canary", choices=["all", *sorted(CANARIES)], help="put a known defect back")
-    parser.add_argument("--siege", choices=sorted(SIEGES), help="no faults but sieges of this kind")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="a setting of the plan")
+    parser.add_argument("--minutes", type=float, help="run new seeds for this time")
+    parser.add_argument("--jobs", type=int, default=0, help="number of processes (default: number of processors)")
+    parser.add_argument("--canary", choices=["all", *sorted(CANARIES)], help="put a known defect into the code")
+    parser.add_argument("--siege", choices=sorted(SIEGES), help="inject only sieges of this kind")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="change a field of the plan")
     parser.add_argument("--without", action="append", default=[], choices=DISTURBANCES, help="leave a fault out")
-    parser.add_argument("--shrink", action="store_true", help="look for a smaller universe that fails alike")
-    parser.add_argument("--trace", action="store_true", help="print the whole trace, of a success too")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="keep what each seed gave; skip seeds kept there")
+    parser.add_argument("--shrink", action="store_true", help="look for a smaller universe that fails the same way")
+    parser.add_argument("--trace", action="store_true", help="print the whole trace, also of a universe that passes")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="append results to FILE; skip seeds found in it")
     parser.add_argument("--until-failure", action="store_true", help="stop at the first failure")
     arguments = parser.parse_args()
     if (arguments.seeds is None) == (arguments.minutes is None):
@@ -56,7 +56,7 @@ def parse() -> argparse.Namespace:
     if arguments.canary == "all" and arguments.seeds is None:
         parser.error("--canary all needs a range of seeds")
     if arguments.record is not None and (arguments.canary or arguments.siege or arguments.set or arguments.without):
-        parser.error("a record is of seeds as they are: no --canary, --siege, --set or --without")
+        parser.error("--record cannot be combined with --canary, --siege, --set or --without")
     return arguments
 
 
@@ -67,7 +67,7 @@ def seed_range(text: str) -> range:
 
 
 def orders(arguments: argparse.Namespace) -> Iterator[Order]:
-    """What is to be run."""
+    """The universes to run."""
     settings = {name: int(value) for name, _, value in (setting.partition("=") for setting in arguments.set)}
     if arguments.seeds is None:
         numbers: Iterator[int] = itertools.count(int(time.time()) * 1000)
@@ -80,7 +80,7 @@ def orders(arguments: argparse.Namespace) -> Iterator[Order]:
 
 
 def tell_failure(order: Order, outcome: Outcome, *, lines_max: int) -> None:
-    """What went wrong, how it came about, and how to see it again."""
+    """Print the end of the trace, the failure, and the command that reproduces it."""
     lines = outcome.lines[-lines_max:]
     print("\n".join(lines))
     print(outcome.explanation, end="")
@@ -90,18 +90,18 @@ def tell_failure(order: Order, outcome: Outcome, *, lines_max: int) -> None:
 
 @cache
 def commit() -> str:
-    """The version of the code."""
+    """The commit of the code."""
     pipe = os.popen(f"git -C '{ROOT}' describe --always --dirty 2>/dev/null")
     return pipe.read().strip() or "unknown"
 
 
 def run_one(arguments: argparse.Namespace, order: Order) -> int:
-    """A single universe, with its trace."""
+    """Run a single universe. Returns the exit status."""
     outcome = run_order(order, lines=arguments.trace)
     if outcome.ok:
         print("\n".join([*outcome.lines, *(f"  {n:9d}  {name}" for name, n in sorted(outcome.counters.items()))]))
         print(
-            f"seed {order.seed}: every promise kept; {outcome.virtual_seconds:.1f} virtual seconds, "
+            f"seed {order.seed}: passed; {outcome.virtual_seconds:.1f} virtual seconds, "
             f"{outcome.steps} steps, trace {outcome.hash:08x}"
         )
         return 0
@@ -113,7 +113,7 @@ def run_one(arguments: argparse.Namespace, order: Order) -> int:
 
 
 def run_campaign(arguments: argparse.Namespace) -> int:
-    """Many universes, summed up."""
+    """Run many universes and print a report. Returns the exit status."""
     report = Report()
     record = Record(arguments.record, commit()) if arguments.record is not None else None
     done: Counter[str] = Counter()
@@ -151,24 +151,24 @@ def run_campaign(arguments: argparse.Namespace) -> int:
 
 
 def run_canaries(seeds: range, jobs: int) -> int:
-    """Every canary on the same seeds, each until it is found; 1 if one is not, or a seed fails without it."""
+    """Search the seeds for each canary. Returns 1 if one is not found or its seed fails without it, too."""
     blind = 0
     for finding in find(sorted(CANARIES), seeds, jobs=jobs):
-        print(told(finding, seeds), flush=True)
+        print(describe(finding, seeds), flush=True)
         blind += not finding.sound
     return 1 if blind else 0
 
 
-def told(finding: Finding, seeds: range) -> str:
-    """One line about a canary."""
+def describe(finding: Finding, seeds: range) -> str:
+    """One line about a finding."""
     if finding.seed is None:
         return f"{finding.canary:26} NOT FOUND in {len(seeds)} seeds"
     words = f"{finding.canary:26} {finding.tried:4d} seeds, {finding.seed} breaks {finding.rule}"
-    return words if finding.passes_without else f"{words}; IT FAILS WITHOUT THE CANARY, TOO"
+    return words if finding.passes_without else f"{words}; THE SEED ALSO FAILS WITHOUT THE CANARY"
 
 
 def main() -> int:
-    """The exit status: 1 if a universe broke a promise."""
+    """Run the command. Returns 1 if a universe failed."""
     arguments = parse()
     if arguments.canary == "all":
         return run_canaries(seed_range(arguments.seeds), arguments.jobs or processors())
@@ -180,7 +180,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Texts must hash alike in every run, or sets of them would iterate differently.
+        # Strings must hash the same in every run; otherwise sets of strings would iterate differently.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, *sys.argv])
     sys.exit(main())

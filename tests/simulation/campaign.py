@@ -1,4 +1,4 @@
-"""Many universes: on several processes, summed up, and made smaller when one fails."""
+"""Run many universes on several processes, sum up their counters, and shrink a failing one."""
 
 import gc
 import multiprocessing
@@ -18,24 +18,24 @@ COVERAGE = {
     "concurrent recovery": "concurrent recoveries",
     "replay after a torn tail": "replays after a torn tail",
 }
-"""What at least a fifth of the seeds must have seen, and the counter that tells."""
+"""Events that a campaign should contain in at least a fifth of its seeds -> the counter of each."""
 
 
 @dataclass(slots=True)
 class Order:
-    """One universe to be run: a seed, and what is to differ from what it draws."""
+    """A universe to run: a seed, and the changes to its plan."""
 
     seed: int
     canary: str | None = None
     siege: str | None = None
-    """The only fault there is to be; None: those that the seed draws."""
+    """The kind of siege that is to be the only fault; None: the faults that the seed draws."""
     settings: dict[str, int] = field(default_factory=dict)
     """Field of the plan -> value."""
     without: tuple[str, ...] = ()
-    """Faults left out."""
+    """Faults to leave out."""
 
     def plan(self) -> Plan:
-        """The plan to run."""
+        """The plan to run. Raises :class:`ValueError` for an unknown setting."""
         plan = draw_plan(random.Random(f"{self.seed} plan"))
         if self.siege is not None:
             plan = besiege(plan, self.siege, random.Random(f"{self.seed} siege {self.siege}"))
@@ -48,7 +48,7 @@ class Order:
         return plan
 
     def command(self) -> str:
-        """What replays it."""
+        """The command that runs it again."""
         words = [f"make simulate SEED={self.seed}"]
         extra = [f"--set {name}={value}" for name, value in self.settings.items()]
         extra += [f"--without '{name}'" for name in self.without]
@@ -58,7 +58,7 @@ class Order:
 
 
 def run_order(order: Order, *, lines: bool = False) -> Outcome:
-    """Run one universe, with its canary if it has one."""
+    """Run one universe."""
     if order.canary is None:
         return run_universe(order.seed, order.plan(), lines=lines)
     with CANARIES[order.canary].applied():
@@ -77,25 +77,25 @@ def run_orders(orders: Iterable[Order], *, jobs: int) -> Iterator[tuple[Order, O
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How a canary fared on a range of seeds."""
+    """The result of searching a range of seeds for one that finds a canary."""
 
     canary: str
     seed: int | None
-    """The first that fails with it; None: none of them does."""
+    """The first seed that fails with the canary, or None."""
     tried: int
-    """Seeds run with it, that one included."""
+    """Number of seeds run with the canary."""
     rule: str
     passes_without: bool
-    """Whether that seed passes without it."""
+    """Whether that seed passes without the canary."""
 
     @property
     def sound(self) -> bool:
-        """Whether the checkers see the defect, and nothing but the defect."""
+        """Whether a seed finds the canary and passes without it."""
         return self.seed is not None and self.passes_without
 
 
 def find(canaries: Iterable[str], seeds: range, *, jobs: int) -> Iterator[Finding]:
-    """Try each canary on the seeds in order until one fails, ``jobs`` canaries at a time, in any order."""
+    """Search the seeds in order for each canary, ``jobs`` canaries at a time. Results come in any order."""
     searches = [(canary, seeds) for canary in canaries]
     if jobs == 1:
         yield from map(_find, searches)
@@ -129,7 +129,7 @@ class Report:
     started_at: float = field(default_factory=time.monotonic)
     seeds: int = 0
     seeds_before: int = 0
-    """Of these, run earlier: the rate leaves them out."""
+    """Number of these that an earlier run of the campaign ran; they do not count for the rate."""
     virtual_seconds: float = 0.0
     counters: Counter[str] = field(default_factory=Counter)
     seen: Counter[str] = field(default_factory=Counter)
@@ -137,7 +137,7 @@ class Report:
     failures: list[tuple[Order, Outcome]] = field(default_factory=list)
 
     def add(self, order: Order, outcome: Outcome) -> None:
-        """One more universe."""
+        """Add the result of a universe."""
         self.seeds += 1
         self.virtual_seconds += outcome.virtual_seconds
         self.counters.update(outcome.counters)
@@ -146,11 +146,11 @@ class Report:
             self.failures.append((order, outcome))
 
     def share(self, counter: str) -> float:
-        """Share of the seeds in which a counter counted."""
+        """Share of the seeds in which a counter is not zero."""
         return self.seen[counter] / self.seeds if self.seeds else 0.0
 
     def text(self) -> str:
-        """For people."""
+        """The report as text."""
         seconds = time.monotonic() - self.started_at
         lines = [
             f"{self.seeds} seeds in {seconds:.1f} s, {(self.seeds - self.seeds_before) / seconds:.1f} seeds/s; "
@@ -165,7 +165,7 @@ class Report:
 
 
 def smaller(order: Order, *, tell: Callable[[str], None]) -> Order:
-    """A failing order with less in it that still breaks the same rule; greedy, so not the least."""
+    """Shrink a failing order greedily, as long as it breaks the same rule. ``tell`` receives each smaller command."""
     rule = run_order(order).rule
     shrinking = True
     while shrinking:
@@ -192,5 +192,5 @@ def _simpler(order: Order) -> Iterator[Order]:
 
 
 def processors() -> int:
-    """How many processes make sense here."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0))

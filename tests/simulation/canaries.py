@@ -1,7 +1,7 @@
-"""Canaries: known defects, put back on purpose, in this harness only. A simulator that does not find them is blind.
+"""Canaries: known defects that the harness puts back into the code under test, to check that it finds them.
 
-Each canary is a patch of the code under test that breaks one rule of docs/rules.md in the way in which real systems
-have broken it. The ordinary checkers under ordinary settings must find it; the same seeds pass without it.
+Each canary is a patch that breaks one rule of docs/rules.md in a way that has occurred in real systems. The ordinary
+checkers must find it with ordinary settings, and the same seed must pass without it.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from simulation.patches import Patch
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A defect: what it breaks, and how."""
+    """A defect: its description, the rule that it breaks, and its patches."""
 
     text: str
     rule: str
@@ -24,7 +24,7 @@ class Canary:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The code under test has the defect inside the block."""
+        """Put the defect into the code under test inside the block."""
         made = self.patches()
         try:
             for patch in made:
@@ -37,32 +37,32 @@ class Canary:
 
 CANARIES: dict[str, Canary] = {
     "ack-before-sync": Canary("adds are acknowledged before the journal is synced", "B1", bookie.ack_before_sync),
-    "retry-failed-sync": Canary("a failed sync is tried again", "B1", bookie.retry_failed_sync),
+    "retry-failed-sync": Canary("a failed sync is retried", "B1", bookie.retry_failed_sync),
     "trust-unsynced-replay": Canary("what replay finds is not made durable again", "B1", bookie.trust_replay),
     "trim-before-commit": Canary("the journal is trimmed before the index is committed", "B7", bookie.trim_early),
     "directory-not-synced": Canary("a new file's directory is not synced", "B7", bookie.directory_not_synced),
     "fence-not-durable": Canary("a fence is not made durable", "B2", bookie.fence_not_durable),
     "fence-after-lookup": Canary("a fencing read looks up before it fences", "F2",
                                  lambda: [*bookie.fence_after_lookup(), *client.unfenced_are_read()]),
-    "fence-lets-adds-through": Canary("adds that a fence overtook are let through", "F2", bookie.fence_ignored),
-    "doubt-answers-absent": Canary("a bookie in doubt answers absent and takes adds", "B4", bookie.no_doubt),
+    "fence-lets-adds-through": Canary("adds that a fence overtook are accepted", "F2", bookie.fence_ignored),
+    "doubt-answers-absent": Canary("a bookie in doubt answers absent and accepts adds", "B4", bookie.no_doubt),
     "corruption-is-absence": Canary("damaged entries are answered as absent", "R2", bookie.corruption_is_absence),
     "index-put-hides": Canary("an index put hides part of an older run", "R2", bookie.index_put_hides),
     "compaction-removes-early": Canary("compaction removes a log before the index points elsewhere", "I1",
                                        bookie.compaction_removes_early),
-    "garbage-by-listing": Canary("garbage is what a listing leaves out, an empty one too", "B5",
+    "garbage-by-listing": Canary("every ledger that a listing leaves out is garbage", "B5",
                                  bookie.garbage_by_listing),
-    "garbage-lists-first": Canary("the metadata are listed before the local set is taken", "B5",
+    "garbage-lists-first": Canary("the metadata is listed before the local set is taken", "B5",
                                   bookie.garbage_lists_first),
     "reads-do-not-fence": Canary("recovery reads do not fence", "F4", client.reads_do_not_fence),
     "recover-below-fragment": Canary("recovery starts below the last fragment", "F3", client.recover_below),
     "coverage-off-by-one": Canary("coverage needs one answer too few", "F4", client.coverage_off_by_one),
     "truncated-is-absence": Canary("a truncated answer is taken as absence", "R2", client.truncated_is_absence),
-    "recoverer-makes-lac": Canary("a recoverer publishes a LAC of its own", "W2", client.recoverer_makes_lac),
+    "recoverer-makes-lac": Canary("a recovering client publishes a LAC of its own", "W2", client.recoverer_makes_lac),
     "early-ensemble-commit": Canary("recovery commits its ensemble changes early", "F5", client.early_commit),
     "ack-during-change": Canary("adds are acknowledged during an ensemble change", "W1", client.ack_during_change),
     "replaced-still-counts": Canary("confirmations of a replaced bookie still count", "W3",
                                     client.replaced_still_counts),
-    "reseal-on-resend": Canary("entries are sealed again when they are sent again", "W2", client.reseal),
+    "reseal-on-resend": Canary("entries are sealed again when they are resent", "W2", client.reseal),
     "read-above-lac": Canary("ordinary reads go above the LAC", "R1", client.read_above_lac),
 }  # fmt: skip

@@ -24,7 +24,7 @@ def ack_before_sync() -> list[Patch]:
     @patch(Journal, "append_then")
     def append_then(original: Any, self: Any, kind: Any, buffers: Any, done: Any) -> None:
         if self._failure is None and not self._closing:
-            # Soon, not at once: the caller has not put the entry into the cache yet.
+            # In the next step of the loop: the caller has not put the entry into the cache yet.
             asyncio.get_running_loop().call_soon(done, None)
             original(self, kind, buffers, lambda _failure: None)
         else:
@@ -48,7 +48,7 @@ def retry_failed_sync() -> list[Patch]:
 
 
 def trust_replay() -> list[Patch]:
-    # The checkpoint of a start makes durable what replay found; every later one is as it should be.
+    # Only the first checkpoint, which makes durable what replay found, is skipped.
     @patch(Checkpointer, "checkpoint")
     async def checkpoint(original: Any, self: Any) -> None:
         if self.checkpoints or not self.dirty:
@@ -96,7 +96,7 @@ def fence_after_lookup() -> list[Patch]:
             return original(self, request)
 
         async def once_caught_up() -> None:
-            # What is asked is looked up at once; the fence takes effect only when the journal has caught up.
+            # The lookup is done at once; the fence takes effect only when the journal has caught up.
             await self._storage._writer.barrier()
             await original(self, request)
 
@@ -110,7 +110,7 @@ def fence_after_lookup() -> list[Patch]:
 def fence_ignored() -> list[Patch]:
     @patch(Connection, "_add")
     def add(original: Any, self: Any, request_id: int, request: Any) -> None:
-        # Queued for a moment, as behind a full journal, and let in without a second look at the fence.
+        # The add waits, as behind a full journal, and is accepted without checking the fence again.
         if self._storage._ledgers.get(request.ledger_id).fenced:
             original(self, request_id, request)
             return
@@ -151,7 +151,7 @@ def corruption_is_absence() -> list[Patch]:
 def index_put_hides() -> list[Patch]:
     @patch(RunMap, "put")
     def put(original: Any, self: Any, run: Any) -> None:
-        # What overlaps is replaced, not merged; and a neighbour that ends right before counts as overlapping.
+        # An overlapping run is replaced, not merged; a run that ends right before counts as overlapping.
         self.runs[:] = [old for old in self.runs if old.last < run.first - 1 or old.first > run.last]
         original(self, run)
 
@@ -165,7 +165,7 @@ def compaction_removes_early() -> list[Patch]:
             for share in shares:
                 await self._logs.remove(share.log_id)
             await asyncio.sleep(0.05)
-        except BaseException:  # as the original does: a stop that falls into this leaves nothing open
+        except BaseException:  # as in the original: nothing is left open when a stop interrupts this
             if parts[0] is not None:
                 await parts[0].retire()
             raise

@@ -21,13 +21,13 @@ from simulation.patches import Patch, patch
 
 
 def reads_do_not_fence() -> list[Patch]:
-    # Our recovery reads only from bookies whose fence has been answered, which hides the defect: the bookies
-    # that the fence does not need are read from without one, as the original's did (#2614).
+    # Recovery reads only from bookies that have answered the fence, which hides the defect. With this canary it also
+    # reads from bookies that the fence does not need, as Apache BookKeeper's recovery did (#2614).
     return [_unfenced_are_read(ReadFlag.NONE)]
 
 
 def unfenced_are_read() -> list[Patch]:
-    """Legal by itself, as reads fence: makes a bookie's own way to fence in a read matter."""
+    """Read also from bookies that the fence does not need. Legal by itself, because these reads fence."""
     return [_unfenced_are_read(ReadFlag.FENCE)]
 
 
@@ -35,7 +35,7 @@ def _unfenced_are_read(flag: ReadFlag) -> Patch:
     @patch(recovery._Recovery, "_serve")
     async def serve(original: Any, self: Any, position: int) -> None:
         quorums = self._quorums
-        # The fence needs no answer of this bookie, nor of those before it.
+        # The fence needs no answer from this bookie or from those before it.
         if not quorums.covers_every_write_set(quorums.full_mask & -2 << position):
             await original(self, position)
             return
@@ -110,7 +110,7 @@ def recoverer_makes_lac() -> list[Patch]:
 
 @dataclass(frozen=True, slots=True)
 class _CommitEarly:
-    """A recoverer's change of the ensemble, written while the ledger is in recovery."""
+    """A recovering client's ensemble change, written while the ledger is in recovery."""
 
     fragment: Fragment
 

@@ -1,11 +1,11 @@
-"""A machine's disk, and a bookie's :class:`octavo.bookie.disk.filesystem.FileSystem` on it.
+"""A machine's disk, and a process's :class:`octavo.bookie.disk.filesystem.FileSystem` on it.
 
-The disk outlives processes: a killed process leaves what it wrote in the page cache, a power cut leaves what was
-synced and, page by page, some of the rest. Operations take virtual time and run in lanes as those of the real seam do:
-one lane for a file with a thread of its own, one for all others, reads beside them. So adds arrive while a sync is
-under way, and a crash falls between any two operations, or in the middle of one.
+The disk outlives processes: a killed process leaves its writes in the page cache, a power cut leaves what was synced
+and, page by page, some of the rest. Operations take virtual time and run in lanes, as in the real file system: one lane
+for each file with a dedicated thread, one for all other files, and reads in parallel. So adds arrive while a sync is
+under way, and a crash happens between any two operations or in the middle of one.
 
-Which faults there are, :class:`DiskFaults` says; the world turns its knobs.
+:class:`DiskFaults` lists the faults; the world sets them.
 """
 
 import asyncio
@@ -26,45 +26,45 @@ from simulation.trace import Trace
 _READ_ONLY = frozenset({"size", "read", "list_directory", "exists", "open", "disk_space", "close"})
 
 OPERATION_SECONDS_MAX = 3.0
-"""Longest that a slow disk takes for one operation: what waits for it must end once everything is healed."""
+"""Longest duration of one operation on a slow disk. Operations must end soon after everything is healed."""
 
 
 @dataclass(slots=True)
 class DiskSettings:
-    """How quick a disk is while nothing is wrong, in seconds, and how large, in bytes."""
+    """Durations of operations without faults, in seconds, and the disk's capacity in bytes."""
 
     read_seconds: float = 0.0001
     write_seconds: float = 0.00002
     sync_seconds: float = 0.0005
     spike_chance: float = 0.0
-    """Chance of an operation to take up to ``spike_seconds`` more."""
+    """Chance that an operation takes up to ``spike_seconds`` more."""
     spike_seconds: float = 1.0
     capacity_bytes: int = 1 << 40
 
 
 @dataclass(slots=True)
 class DiskFaults:
-    """What goes wrong, while the world has it so. Chances per operation, from 0 to 1."""
+    """Faults that are active now. Chances per operation, from 0 to 1."""
 
     read_error_chance: float = 0.0
     write_error_chance: float = 0.0
     sync_failures_due: int = 0
-    """So many of the next syncs fail."""
+    """Number of the next syncs that fail."""
     sync_fails_in_journal: bool = False
-    """Only synced writes of journal segments count for that."""
+    """Whether only synced writes of journal segments fail."""
     lie_chance: float = 0.0
-    """Chance of a synced write never to reach the platter. Only where the fault budget allows a lost copy."""
+    """Chance that a synced write never reaches the platter. Only for machines of the fault budget."""
     slow_factor: float = 1.0
     crash_at: int = 0
-    """The power is cut at the changing operation of this number, counted from when it was set; 0: never."""
+    """The power is cut at this changing operation, counted from when this was set; 0: never."""
     crash_of: str = ""
-    """Only operations of this kind count; ``journal``: synced writes of journal segments."""
+    """If set, only operations of this kind count; ``journal``: synced writes of journal segments."""
     crash_kills: bool = False
-    """It is the process that dies there; the power is cut a little later."""
+    """Whether the process is killed there, and the power is cut a little later."""
 
 
 class _Operation:
-    """Something a disk has been asked for."""
+    """A requested operation."""
 
     __slots__ = ("act", "future", "kind", "path")
 
@@ -76,7 +76,7 @@ class _Operation:
 
 
 class Disk:
-    """Names and files of one machine. ``on_crash`` is told when a planned power cut is due."""
+    """The names and files of one machine. ``on_crash`` is called when a planned power cut is due."""
 
     def __init__(
         self, loop: SimulationLoop, name: str, rng: random.Random, settings: DiskSettings, trace: Trace
@@ -89,18 +89,18 @@ class Disk:
         self.trace = trace
         self.on_crash: Callable[[], None] | None = None
         self.operations = 0
-        """Changing operations so far."""
+        """Number of changing operations so far."""
         self.names: dict[Path, Inode] = {}
         self.directories: set[Path] = {Path("/")}
         self._durable_names: dict[Path, Inode] = {}
         self._unsynced: dict[Path, list[Callable[[dict[Path, Inode]], None]]] = {}
-        """Directory -> its changes of names that no sync has covered, in order."""
+        """Directory -> its unsynced changes of names, in order."""
         self._crash_counted = 0
 
-    # --- what survives ----------------------------------------------------------------------------------------------
+    # --- losses -----------------------------------------------------------------------------------------------------
 
     def power_cut(self) -> None:
-        """Lose what was not durable."""
+        """Lose some or all of what is not durable."""
         names = dict(self._durable_names)
         rng = self.rng
         for changes in self._unsynced.values():
@@ -122,7 +122,7 @@ class Disk:
         self._durable_names = dict(names)
 
     def wipe(self, directory: Path) -> int:
-        """Lose everything below a directory; how many files that were."""
+        """Lose everything below a directory. Returns the number of files lost."""
         gone = [path for path in self.names if directory in path.parents]
         for path in gone:
             del self.names[path]
@@ -134,23 +134,23 @@ class Disk:
     # --- names ------------------------------------------------------------------------------------------------------
 
     def change_names(self, directory: Path, change: Callable[[dict[Path, Inode]], None]) -> None:
-        """Create, rename or remove; durable once the directory is synced."""
+        """Create, rename or remove a name. The change is durable once the directory is synced."""
         change(self.names)
         self._unsynced.setdefault(directory, []).append(change)
 
     def sync_names(self, directory: Path) -> None:
-        """Make a directory's changes durable."""
+        """Make the changes of a directory durable."""
         for change in self._unsynced.pop(directory, ()):
             change(self._durable_names)
 
     def used_bytes(self) -> int:
-        """Bytes of all files."""
+        """Total size of all files."""
         return sum(len(inode.volatile) for inode in self.names.values())
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
     def duration(self, kind: str) -> float:
-        """How long an operation takes."""
+        """Draw the duration of an operation in seconds."""
         settings, draw = self.settings, self.rng.random
         if kind in ("sync", "write_and_sync", "sync_directory"):
             seconds = settings.sync_seconds
@@ -165,7 +165,7 @@ class Disk:
         return seconds
 
     def error_of(self, kind: str, path: Path) -> int | None:
-        """The errno with which an operation fails now; None: it does not."""
+        """The errno with which an operation fails now, or None."""
         faults = self.faults
         if kind == "read":
             if faults.read_error_chance and self.rng.random() < faults.read_error_chance:
@@ -182,7 +182,7 @@ class Disk:
         return None
 
     def count_change(self, kind: str, path: Path) -> bool:
-        """Count a changing operation; whether the power is cut in it."""
+        """Count a changing operation. Returns whether a planned crash happens in it."""
         self.operations += 1
         faults = self.faults
         if faults.crash_at and (
@@ -202,7 +202,7 @@ class Disk:
 
 
 def _name_length(path: Path) -> int:
-    text = str(path)  # kept by the path, unlike its name
+    text = str(path)  # a path caches its string, but not its name
     return len(text) - text.rfind("/") - 1
 
 
@@ -211,7 +211,7 @@ def _journals(kind: str, path: Path) -> bool:
 
 
 class SimulatedFileSystem:
-    """One process's view of its machine's disk. Dies with it."""
+    """One process's access to its machine's disk; it ends with the process."""
 
     def __init__(self, process: Process, disk: Disk) -> None:
         self.process = process
@@ -224,18 +224,18 @@ class SimulatedFileSystem:
         process.on_death.append(self._died)
 
     def new_lane(self) -> "Lane":
-        """Operations of a lane run one after another."""
+        """A lane, whose operations run one after another."""
         lane = Lane(self)
         self._lanes.append(lane)
         return lane
 
     def _died(self) -> None:
-        # What a thread was in the middle of may have got through to the page cache.
+        # The operation that a thread was executing may have reached the page cache.
         for lane in self._lanes:
             lane.interrupt(self.disk.rng)
 
     def run(self, lane: "Lane | None", kind: str, path: Path, act: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Begin an operation, in a lane or beside all of them; the future of its result."""
+        """Begin an operation, in a lane or (None) in parallel to all lanes. Returns the future of its result."""
         loop, disk = self._loop, self.disk
         operation = _Operation(kind, path, act, loop.create_future())
         due = loop.now + disk.duration(kind)
@@ -252,7 +252,7 @@ class SimulatedFileSystem:
         if changing:
             disk.trace.stored(self._loop.now, self.process.name, kind, _name_length(operation.path))
             if disk.count_change(kind, operation.path):
-                # The operation has taken effect, as far as it does without being durable; nobody hears of it.
+                # The operation takes effect, as far as it does without a sync; its caller is not told.
                 if lane is not None:
                     lane.queue.appendleft(operation)
                 assert disk.on_crash is not None
@@ -272,7 +272,7 @@ class SimulatedFileSystem:
         if not future.done():
             future.set_result(result)
         elif isinstance(result, SimulatedFile):
-            # Nobody waits for it any more: the seam closes it again.
+            # Its caller was cancelled: the file is closed again.
             self.open_files.pop(result, None)
 
     # --- FileSystem -------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class SimulatedFileSystem:
         try:
             file: SimulatedFile = await opening
         except asyncio.CancelledError:
-            if not opening.cancelled() and opening.exception() is None:  # it had just been opened
+            if not opening.cancelled() and opening.exception() is None:  # it was opened just before
                 self.open_files.pop(opening.result(), None)
             raise
         return file
@@ -396,13 +396,13 @@ class Lane:
         self.queue: deque[_Operation] = deque()
 
     def place(self, operation: _Operation, now: float, due: float) -> float:
-        """Put an operation behind the others; when it will be done."""
+        """Queue an operation. Returns the time at which it will be done."""
         self._free_at = max(self._free_at, now) + (due - now)
         self.queue.append(operation)
         return self._free_at
 
     def interrupt(self, rng: random.Random) -> None:
-        """The process died: the operation under way got through to the page cache or not; no other begins."""
+        """Handle the death of the process: the operation under way may reach the page cache; no other begins."""
         if self.queue and rng.random() < 0.85:
             act = self.queue[0].act
             if isinstance(act, _SyncedWrite):
@@ -411,7 +411,7 @@ class Lane:
 
 
 class _SyncedWrite:
-    """A write that is synced before it returns; a crash may leave it written only."""
+    """A write that is synced before it returns. A crash may leave it written but not synced."""
 
     __slots__ = ("data", "disk", "inode", "offset", "path")
 
@@ -434,13 +434,13 @@ class _SyncedWrite:
             self.inode.write_and_sync(self.offset, self.data)
 
     def write_only(self) -> None:
-        """The part before the sync."""
+        """Write without the sync."""
         if self.disk.room_for(self.inode, self.offset + len(self.data)):
             self.inode.write(self.offset, self.data)
 
 
 class _Sync:
-    """A sync of what is in a file when it begins."""
+    """A sync of the content that a file has when the sync begins."""
 
     __slots__ = ("_end", "disk", "inode")
 
@@ -459,7 +459,7 @@ class SimulatedFile:
     def __init__(
         self, filesystem: SimulatedFileSystem, path: Path, inode: Inode, lane: Lane, *, block_bytes: int
     ) -> None:
-        """Writes end with zeros up to a multiple of ``block_bytes``, as writes past the page cache may."""
+        """Writes are padded with zeros to a multiple of ``block_bytes``, as direct writes are."""
         self._filesystem = filesystem
         self._path = path
         self._inode = inode
@@ -543,7 +543,7 @@ class SimulatedFile:
 
 
 def _fail(code: int, operation: _Operation) -> Any:
-    """The operation fails; of a failed sync the platter shows some, and no later sync makes up for it."""
+    """Fail an operation. After a failed sync the platter holds some of the pages, and no later sync writes the rest."""
     act = operation.act
     if isinstance(act, _SyncedWrite):
         act.write_only()

@@ -1,9 +1,8 @@
-"""Everything that was asked and answered in a universe, and the invariants I1 to I8 of docs/rules.md judged from
-outside.
+"""The history of a universe, and the invariants I1 to I8 of docs/rules.md, checked from outside.
 
-The history sees what an application sees: adds and their fates, entries read, ends of ledgers; and what stands in the
-metadata, version by version. It asks the code under test nothing but what that says of its own accord. The i-th add
-accepted by a ledger's writer must become entry i, so what may stand at an id is known from the first moment.
+The history records what an application sees (results of adds, entries read, ends of ledgers) and every version of
+every ledger's metadata. The i-th add that a ledger's writer accepts must become entry i, so the content that an entry
+must have is known from the beginning.
 """
 
 from collections.abc import Callable
@@ -14,8 +13,8 @@ from octavo.protocol.entries import Digest
 from octavo.protocol.ids import LedgerId
 
 
-class Violation(AssertionError):  # noqa: N818 - what it is, not what it is called after
-    """An invariant does not hold. ``rule`` is its name in docs/rules.md."""
+class Violation(AssertionError):  # noqa: N818 - the established term
+    """A broken invariant. ``rule`` is its name in docs/rules.md."""
 
     def __init__(self, rule: str, text: str) -> None:
         super().__init__(f"{rule}: {text}")
@@ -24,51 +23,51 @@ class Violation(AssertionError):  # noqa: N818 - what it is, not what it is call
 
 @dataclass(slots=True, eq=False)
 class LedgerHistory:
-    """One ledger's."""
+    """The history of one ledger."""
 
     ledger_id: LedgerId
     quorums: tuple[int, int, int]
     password: bytes
     digest: Digest
     confirmed: Callable[[], int | None]
-    """The LAC of its writer, as that says."""
+    """Returns the LAC of its writer."""
     silent: Callable[[], bool] = bool
-    """Whether its writer gives no sign of life at this moment, as others see it."""
+    """Returns whether its writer is paused or dead."""
     writer: str = ""
-    """The process that writes it."""
+    """Name of the process that writes it."""
     adding: bool = False
-    """Whether its writer has adds to make yet."""
+    """Whether its writer has not finished adding."""
     suspected: bool = False
-    """Whether others take its writer for dead at this moment, rightly or not."""
+    """Whether clients currently take its writer for failed, rightly or not."""
     payloads: list[bytes] = field(default_factory=list)
-    """As added: the i-th is what entry i must be."""
+    """The payloads added, in order: entry i must have the i-th payload."""
     acknowledged: int = -1
-    """Highest id whose add returned."""
+    """Highest acknowledged entry id; -1: none."""
     not_happened: int | None = None
-    """Lowest id whose add failed as certainly not done."""
+    """Lowest entry id whose add failed as certainly not done."""
     seen: int = -1
-    """Highest id that an ordinary read gave."""
+    """Highest entry id that an ordinary read returned; -1: none."""
     versions: list[LedgerMetadata] = field(default_factory=list)
     recovering: int = 0
-    """Clients that recover it at this moment."""
+    """Number of clients that are recovering it."""
     deleted: bool = False
     delete_asked: bool = False
     bytes_seen: dict[int, bytes] = field(default_factory=dict)
-    """Sealed bytes of an entry, as a replica gave them."""
+    """Entry id -> its sealed bytes, as the first replica returned them."""
 
     @property
     def orphaned(self) -> bool:
-        """Whether others believe that nobody writes it any more, though it is not closed."""
+        """Whether it is open and its writer appears to have failed."""
         return self.end is None and (self.suspected or self.silent())
 
     @property
     def current(self) -> LedgerMetadata:
-        """The metadata as they stand."""
+        """The latest version of its metadata."""
         return self.versions[-1]
 
     @property
     def end(self) -> int | None:
-        """Last entry of the closed ledger, -1 when it is empty; None while it is not closed."""
+        """Last entry id of the closed ledger, -1 if it is empty; None while it is not closed."""
         current = self.current
         if current.state is not LedgerState.CLOSED:
             return None
@@ -76,7 +75,7 @@ class LedgerHistory:
 
 
 class History:
-    """All ledgers of a universe. Methods raise :class:`Violation`."""
+    """The history of all ledgers. Methods raise :class:`Violation`."""
 
     def __init__(self) -> None:
         self.ledgers: dict[LedgerId, LedgerHistory] = {}
@@ -85,14 +84,14 @@ class History:
         self.recoveries = 0
 
     def opened(self, ledger: LedgerHistory) -> None:
-        """A writer has been made."""
+        """Record a ledger whose writer has been created."""
         ledger.versions.extend(self._early.pop(ledger.ledger_id, []))
         self.ledgers[ledger.ledger_id] = ledger
 
     # --- metadata ---------------------------------------------------------------------------------------------------
 
     def metadata_changed(self, ledger_id: LedgerId, value: bytes | None) -> None:
-        """A version of a ledger's metadata was stored; None: deleted."""
+        """Record and check a new version of a ledger's metadata; None: the ledger was deleted."""
         ledger = self.ledgers.get(ledger_id)
         if value is None:
             if ledger is not None:
@@ -150,7 +149,7 @@ class History:
     # --- adds -------------------------------------------------------------------------------------------------------
 
     def acknowledged(self, ledger: LedgerHistory, index: int, entry_id: int) -> None:
-        """The add of the payload ``index`` returned."""
+        """Record and check that the add of payload ``index`` returned ``entry_id``."""
         if entry_id != index:
             raise Violation("I4", f"ledger {ledger.ledger_id}: add {index} became entry {entry_id}")
         ledger.acknowledged = max(ledger.acknowledged, entry_id)
@@ -159,7 +158,7 @@ class History:
             raise Violation("I7", f"ledger {ledger.ledger_id}: entry {entry_id} acknowledged, it was closed at {end}")
 
     def add_failed(self, ledger: LedgerHistory, index: int, *, may_have_happened: bool) -> None:
-        """The add of the payload ``index`` failed."""
+        """Record and check that the add of payload ``index`` failed."""
         if may_have_happened:
             return
         if ledger.not_happened is None or index < ledger.not_happened:
@@ -171,7 +170,7 @@ class History:
     # --- reads ------------------------------------------------------------------------------------------------------
 
     def read(self, ledger: LedgerHistory, entry_id: int, payload: bytes, *, ordinary: bool = True) -> None:
-        """An entry was given to a reader."""
+        """Record and check an entry that a reader received."""
         if entry_id >= len(ledger.payloads) or payload != ledger.payloads[entry_id]:
             raise Violation("I3", f"ledger {ledger.ledger_id}: entry {entry_id} reads {payload[:40]!r}")
         if not ordinary:
@@ -185,13 +184,13 @@ class History:
         ledger.seen = max(ledger.seen, entry_id)
 
     def replica(self, ledger: LedgerHistory, entry_id: int, sealed: bytes, bookie: str) -> None:
-        """A bookie gave its copy of an entry."""
+        """Check a bookie's copy of an entry against the copies of other bookies."""
         known = ledger.bytes_seen.setdefault(entry_id, sealed)
         if known != sealed:
             raise Violation("I3", f"ledger {ledger.ledger_id}: bookie {bookie} has other bytes of entry {entry_id}")
 
     def check_all(self) -> None:
-        """Judge every closed ledger once more."""
+        """Check every closed ledger once more."""
         for ledger in self.ledgers.values():
             if ledger.end is not None:
                 self._check_end(ledger)

@@ -1,14 +1,14 @@
-"""One file's bytes on a simulated disk: what readers see, what is durable, and what a power cut makes of the rest."""
+"""The bytes of one file on a simulated disk: what reads see, what is durable, and what survives a power cut."""
 
 import random
 from collections.abc import Callable
 
 PAGE_BYTES = 512
-"""Smallest piece that survives or is lost by itself: a disk sector, smaller than a page to make more tears."""
+"""The unit that survives or is lost separately, a disk sector. Smaller than a page, to produce more torn writes."""
 
 
 class Inode:
-    """A file's content, whatever its name. ``volatile`` is what reads see, ``durable`` what the platter holds."""
+    """The content of a file, independent of its name. Reads see ``volatile``; the platter holds ``durable``."""
 
     __slots__ = ("_changes", "dirty", "durable", "owed", "size_dirty", "synced_last", "volatile")
 
@@ -16,17 +16,17 @@ class Inode:
         self.volatile = bytearray(content)
         self.durable = bytearray(content)
         self.dirty: dict[int, int] = {}
-        """Page whose latest change no sync has covered -> number of that change."""
+        """Page whose latest change has not been synced -> number of that change."""
         self._changes = 0
         self.size_dirty = False
         self.synced_last: tuple[int, int] = (0, 0)
-        """Where the latest synced write began and stopped."""
+        """Start and stop offset of the latest synced write."""
         self.owed: dict[int, bytes] = {}
-        """Pages of a sync that lied, with what the platter holds instead. They count as lost once a later sync of the
-        file has been honoured: a lie about the very last group before a crash cannot be told from a torn write."""
+        """Page of a sync that lied -> what the platter holds instead. A power cut loses these pages only if a later
+        sync of the file was honoured: a lie about the last group before a crash cannot be told from a torn write."""
 
     def write(self, offset: int, data: bytes) -> None:
-        """Change what readers see."""
+        """Write without a sync."""
         stop = offset + len(data)
         if offset > len(self.volatile):
             self.resize(offset)
@@ -36,7 +36,7 @@ class Inode:
         self._touch(offset, stop)
 
     def resize(self, size: int) -> None:
-        """Cut, or extend with zeros."""
+        """Truncate, or extend with zeros."""
         old = len(self.volatile)
         if size < old:
             del self.volatile[size:]
@@ -53,7 +53,7 @@ class Inode:
         self.dirty.update(dict.fromkeys(range(start // PAGE_BYTES, -(-stop // PAGE_BYTES)), self._changes))
 
     def begin_sync(self) -> Callable[[], None]:
-        """What to call when the sync ends: makes durable what is in the file now, not what is written meanwhile."""
+        """Begin a sync. The result is to be called when the sync ends: it makes durable what is in the file now."""
         covered, image = dict(self.dirty), bytes(self.volatile)
 
         def end() -> None:
@@ -69,14 +69,14 @@ class Inode:
         return end
 
     def write_and_sync(self, offset: int, data: bytes) -> None:
-        """Write, and make these bytes durable, with what is needed to read them back."""
+        """Write, and make these bytes and the file's size durable."""
         before, self.dirty = self.dirty, {}
         self.write(offset, data)
         if self.size_dirty:
             _set_size(self.durable, len(self.volatile))
             self.size_dirty = False
         stop = offset + len(data)
-        # Bytes, not pages: the rest of a page may hold what nobody has synced.
+        # Bytes, not pages: the rest of a page may hold unsynced data.
         self.durable[offset:stop] = data
         self.dirty = {
             page: change
@@ -86,7 +86,7 @@ class Inode:
         self.synced_last = (offset, stop)
 
     def lie(self, offset: int, data: bytes) -> None:
-        """A synced write that never reaches the platter, though all reads before the next power cut see it."""
+        """Report a write as synced although it never reaches the platter. Reads see it until the next power cut."""
         stop = offset + len(data)
         for page in range(offset // PAGE_BYTES, -(-stop // PAGE_BYTES)):
             start = page * PAGE_BYTES
@@ -94,16 +94,16 @@ class Inode:
         self.write_and_sync(offset, data)
 
     def fail_sync(self, rng: random.Random) -> None:
-        """A sync failed: some pages reached the platter, some did not, and the kernel takes all of them for clean."""
+        """Fail a sync: some pages reach the platter, some do not, and the kernel marks all of them clean."""
         self.durable = bytearray(self.survivors(rng))
         self.dirty.clear()
         self.size_dirty = False
 
     def survivors(self, rng: random.Random) -> bytes:
-        """What the platter holds after a power cut now: every page that is not durable is kept, lost or torn."""
+        """What the platter would hold after a power cut now: every unsynced page is kept, lost or torn."""
         if not self.dirty and not self.size_dirty:
             return bytes(self.durable)
-        mood = rng.random()  # whole outcomes are as interesting as mixed ones
+        mood = rng.random()  # sometimes all pages share one fate
         if mood < 0.08:
             return bytes(self.durable)
         if mood < 0.16:
@@ -120,13 +120,13 @@ class Inode:
         return bytes(kept)
 
     def _tear(self, page: int, rng: random.Random) -> int:
-        """How many bytes of a torn page reached the platter: somewhere in what was written, not in zeros after it."""
+        """Number of bytes of a torn page that reached the platter: less than its content without trailing zeros."""
         start = page * PAGE_BYTES
         written = len(bytes(self.volatile[start : start + PAGE_BYTES]).rstrip(b"\0"))
         return rng.randrange(written) if written else 0
 
     def power_cut(self, rng: random.Random) -> int:
-        """Come back with what survived; how many pages of lying syncs are lost."""
+        """Reduce the file to what survives a power cut. Returns the number of pages that lying syncs lost."""
         content = bytearray(self.survivors(rng))
         lost = 0
         first, stop = self.synced_last
@@ -144,7 +144,7 @@ class Inode:
         return lost
 
     def flip(self, offset: int, mask: int) -> None:
-        """A bit rots, on the platter and in what readers see."""
+        """Flip bits of one byte, on the platter and in what reads see."""
         self.volatile[offset] ^= mask
         if offset < len(self.durable):
             self.durable[offset] ^= mask

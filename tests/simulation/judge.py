@@ -1,4 +1,4 @@
-"""The judge: after everything is healed, a fresh client recovers and reads every ledger and looks at every replica."""
+"""The judge: after healing, a new client recovers and reads every ledger, and compares all replicas."""
 
 import asyncio
 from collections import Counter
@@ -14,14 +14,14 @@ from simulation.workload import read_everything
 from simulation.world import ClientHost, World
 
 ATTEMPTS_MAX = 20
-"""So often a ledger or a bookie is asked again before it is given up (rule I8)."""
+"""Attempts to read a ledger or to ask a bookie before the universe fails (rule I8)."""
 
 COPY_BYTES_MAX = 100_000
 COPIES_MAX = 1000
 
 
 class Share(NamedTuple):
-    """What one bookie ought to have of a fragment."""
+    """The entries of a fragment that one bookie should hold."""
 
     bookie_id: BookieId
     modulus: int
@@ -30,7 +30,7 @@ class Share(NamedTuple):
 
 
 def shares(ledger: LedgerHistory) -> list[Share]:
-    """Who ought to hold what of a closed ledger. Written down anew from the definition of a write set."""
+    """The share of every bookie in a closed ledger, computed independently from the definition of a write set."""
     metadata, (ensemble, write, _) = ledger.current, ledger.quorums
     end = -1 if metadata.last_entry_id is None else metadata.last_entry_id
     stops = [fragment.first_entry_id for fragment in metadata.fragments[1:]] + [end + 1]
@@ -45,17 +45,17 @@ def shares(ledger: LedgerHistory) -> list[Share]:
 
 
 class _LedgerGoneError(Exception):
-    """The ledger has been deleted while it was judged."""
+    """The ledger was deleted while it was judged."""
 
 
 class Judge:
-    """See the module. Raises :class:`Violation`."""
+    """Checks every ledger at the end of a universe. Raises :class:`Violation`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     async def run(self, host: ClientHost) -> None:
-        """Judge every ledger that has not been deleted."""
+        """Check every ledger that has not been deleted."""
         client = await host.connect()
         for ledger in self.world.history.ledgers.values():
             if not ledger.deleted:
@@ -92,7 +92,7 @@ class Judge:
         return 0
 
     async def _compare_copies(self, client: Client, ledger: LedgerHistory, end: int) -> None:
-        """Every entry has Qa copies, those counted that the fault budget let go (rule I5), and all are alike."""
+        """Check that every entry has Qa identical copies (rule I5). Copies on unlucky machines count as present."""
         world = self.world
         lost = {bookie_id for machine in world.unlucky for bookie_id in machine.ids}
         copies: Counter[int] = Counter()
@@ -126,7 +126,7 @@ class Judge:
             try:
                 answer = await client._pool.get(bookie_id).request(request, timeout_seconds=5.0)
             except OctavoError as error:
-                if ledger.deleted:  # a delete that somebody asked for before he died has come to pass only now
+                if ledger.deleted:  # a delete that a client requested earlier has taken effect
                     raise _LedgerGoneError from error
                 await asyncio.sleep(0.5)
                 continue

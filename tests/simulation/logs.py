@@ -1,4 +1,4 @@
-"""What the code under test logs: warnings go into the trace, errors must be explained by a fault that was injected."""
+"""Log lines of the code under test: warnings go into the trace; an injected fault must explain each error."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +23,13 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     "scrubbed": _DAMAGE,
     "index damaged": _DAMAGE,
 }
-"""Error-level event -> counters, by their beginnings, one of which must have counted before."""
+"""Error-level event -> prefixes of counters; one such counter must not be zero when the event is logged."""
 
 _current: list["World"] = []
 
 
 class LogJudge:
-    """Hears every log line of a universe from ``warning`` up."""
+    """Receives every log line of a universe from ``warning`` up."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -42,7 +42,7 @@ class LogJudge:
 
     @staticmethod
     def install() -> None:
-        """Send the log of this interpreter to the universe that runs."""
+        """Send the log of this interpreter to the running universe."""
         structlog.configure(
             processors=[_hear],
             wrapper_class=structlog.make_filtering_bound_logger(30),

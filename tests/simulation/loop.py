@@ -1,15 +1,16 @@
 """The event loop of a simulated world: virtual time, one queue, and processes that can be killed and paused.
 
-Every callback belongs to a :class:`Process`, that of the code which scheduled it. The loop runs one callback at a
-time, moves the clock only when nothing is ready, and looks at the process before each callback: those of a dead process
-are dropped, those of a paused one wait for it. So a process dies between two steps, in whatever state it is, and
-none of its code runs afterwards; what it did to the outside it did through the seams (network, disk, metadata).
+Every callback belongs to the :class:`Process` whose code scheduled it. The loop runs one callback at a time, moves the
+clock only when nothing is ready, and checks the process before each callback: callbacks of a dead process are dropped,
+those of a paused process are kept until it resumes. A process therefore dies between two steps, in whatever state it
+is, and none of its code runs afterwards.
 
-Nothing here is left to chance or to the machine: ready callbacks run in the order in which they were scheduled, tasks
-and futures hash by number, and there are no threads. What varies from seed to seed is how long the seams take.
+The loop is deterministic: ready callbacks run in the order in which they were scheduled, tasks and futures hash by
+number, and there are no threads. What differs from seed to seed is how long operations of the seams (network, disk,
+metadata) take.
 
-Several processes share the loop; one never touches another's futures. A seam that brings something from one to
-another schedules a callback of the receiver (:meth:`SimulationLoop.call_process`).
+The processes share the loop, but none touches another's futures. A seam that delivers something to a process schedules
+a callback of the receiver (:meth:`SimulationLoop.call_process`).
 """
 
 import asyncio
@@ -25,10 +26,10 @@ from typing import Any, NoReturn, Self
 from weakref import ref
 
 STEPS_MAX = 3_000_000
-"""Callbacks of one universe above which something runs round in circles."""
+"""Limit of callbacks in one universe; beyond it, the code under test is taken to be in an endless loop."""
 
 _CLOSINGS_MAX = 50
-"""Waits in the clean-up of one dropped coroutine, one inside the other."""
+"""Attempts to close one dropped coroutine, whose clean-up code may await again."""
 
 _serials = itertools.count(1)
 
@@ -38,11 +39,11 @@ class EscapedError(AssertionError):
 
 
 class StuckError(AssertionError):
-    """Nothing is left to do though the main coroutine has not ended, or too much was done without an end."""
+    """The main coroutine has not ended, and nothing is scheduled any more or :data:`STEPS_MAX` has been reached."""
 
 
 class SimulatedFuture(asyncio.Future[Any]):
-    """A future that hashes by number, so that sets of futures iterate alike in every run."""
+    """A future that hashes by number, so that sets of futures iterate in the same order in every run."""
 
     __slots__ = ("serial",)
     serial: int
@@ -71,7 +72,7 @@ class SimulatedTask(asyncio.Task[Any]):
 
 
 class Handle:
-    """A scheduled callback, as :class:`asyncio.Handle` and :class:`asyncio.TimerHandle` are."""
+    """A scheduled callback; it replaces :class:`asyncio.Handle` and :class:`asyncio.TimerHandle`."""
 
     __slots__ = ("_arguments", "_callback", "_cancelled", "_context", "_process", "_when")
 
@@ -86,7 +87,7 @@ class Handle:
         self._when = 0.0
 
     def cancel(self) -> None:
-        """Do not run it."""
+        """Prevent the callback from running."""
         self._cancelled = True
         self._callback = None
         self._arguments = ()
@@ -96,14 +97,14 @@ class Handle:
         return self._cancelled
 
     def when(self) -> float:
-        """When it is due, by its process's clock."""
+        """The time at which it is due, by its process's clock."""
         return self._when
 
 
 class Process:
-    """An operating system's process: what dies, pauses and has a clock as one.
+    """A simulated operating system process: it can be killed and paused, and has its own clock.
 
-    ``clock_offset`` and ``clock_rate`` say how its clock runs against the world's; seams work in the world's time.
+    Its clock shows the world's time times ``clock_rate`` plus ``clock_offset``. Seams use the world's time.
     """
 
     def __init__(
@@ -115,12 +116,12 @@ class Process:
         self.context = Context()
         self.steps = 0
         self.children: list[ref[SimulatedTask]] = []
-        """Every task it has begun: asking asyncio means looking at those of all universes of this interpreter."""
-        self.die_at_step = -1
-        """The step after which it is killed by ``on_step_death``; negative: none."""
+        """Every task it has started. (asyncio's own registry covers all universes of this interpreter.)"""
+        self.die_at_step: int | None = None
+        """The step after which ``on_step_death`` is called."""
         self.on_step_death: Callable[[], None] | None = None
         self.on_death: list[Callable[[], None]] = []
-        """Called when it dies, in order: seams let go of it."""
+        """Called in order when it dies, so that the seams release it."""
         self._clock_offset = clock_offset
         self._clock_rate = clock_rate
         self._paused = False
@@ -134,7 +135,7 @@ class Process:
         return self.loop.now * self._clock_rate + self._clock_offset
 
     def world_time(self, own: float) -> float:
-        """The earliest world's time at which its clock shows ``own`` at least: a timer never fires early."""
+        """The earliest world time at which its clock shows at least ``own``. A timer never fires early."""
         due = (own - self._clock_offset) / self._clock_rate
         while due * self._clock_rate + self._clock_offset < own:
             due += max(math.ulp(own), math.ulp(due))
@@ -142,36 +143,36 @@ class Process:
 
     @property
     def paused(self) -> bool:
-        """Whether it is stopped, as by SIGSTOP."""
+        """Whether it is paused, as by SIGSTOP."""
         return self._paused
 
     def pause(self) -> None:
-        """Stop: callbacks that fall due wait."""
+        """Pause it: callbacks that fall due are kept."""
         self._paused = True
 
     def resume(self) -> None:
-        """Go on, late. A dead process stays dead."""
+        """Run the kept callbacks, and continue. Does not revive a dead process."""
         self._paused = False
         held, self._held = self._held, []
         self.loop.put_back(held)
 
     def hold(self, handle: Handle) -> None:
-        """Keep a callback that fell due while paused."""
+        """Keep a callback that fell due while the process is paused."""
         self._held.append(handle)
 
     def kill(self) -> None:
-        """Die, now. Must not be called from a step of its own code."""
+        """Kill it now. Must not be called from its own code."""
         if not self.alive:
             return
         self.alive = False
         self._held.clear()
-        self.loop.bury(self)
+        self.loop.keep_dead_tasks(self)
         for tell in self.on_death:
             tell()
         self.on_death.clear()
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> SimulatedTask:
-        """Start a task of this process. For code outside it; inside, tasks are made as usual."""
+        """Start a task in this process from outside. Code inside the process creates tasks as usual."""
         loop = self.loop
         before, loop.current = loop.current, self
         try:
@@ -185,10 +186,10 @@ class Process:
 
 
 class SimulationLoop(asyncio.BaseEventLoop):
-    """See the module. ``world`` is the process of everything outside: faults, workloads, observers."""
+    """The event loop. ``world`` is the process of the harness itself: faults, schedules, checkers."""
 
     def __init__(self) -> None:
-        global _serials  # noqa: PLW0603 - hashes must not depend on what ran before in this interpreter
+        global _serials  # noqa: PLW0603 - hashes must not depend on earlier universes of this interpreter
         self._running = False
         super().__init__()
         _serials = itertools.count(1)
@@ -199,9 +200,9 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self.connector: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self.listener: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self.complaints: list[tuple[Process, dict[str, Any]]] = []
-        """What reached the exception handler."""
+        """Calls of the exception handler by living processes."""
         self.halted: BaseException | None = None
-        """What ends the run at once when somebody puts it here."""
+        """Set by the harness to end the run after the current step; raised by :meth:`run_until_complete`."""
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._timer_numbers = itertools.count().__next__
@@ -210,7 +211,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
     # --- time and callbacks ----------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """The clock of the process that asks."""
+        """The time by the clock of the calling process."""
         return self.current.time()
 
     def call_soon(  # type: ignore[override]
@@ -269,11 +270,11 @@ class SimulationLoop(asyncio.BaseEventLoop):
         return task
 
     def tasks(self) -> list[SimulatedTask]:
-        """Every task of a living process that has not ended, in no order."""
+        """Every unfinished task of a living process, in no order."""
         return [task for task in asyncio.all_tasks(self) if isinstance(task, SimulatedTask) and task.process.alive]
 
-    def bury(self, process: Process) -> None:
-        """Keep the tasks of a dead process from being collected, which would run their clean-up code."""
+    def keep_dead_tasks(self, process: Process) -> None:
+        """Hold references to a dead process's tasks: their collection would run clean-up code of the process."""
         for reference in process.children:
             task = reference()
             if task is not None and not task.done():
@@ -296,11 +297,11 @@ class SimulationLoop(asyncio.BaseEventLoop):
     # --- running ---------------------------------------------------------------------------------------------------
 
     def run_until_complete(self, future: Any) -> Any:
-        """Run a coroutine of the world to its end. Raises :class:`StuckError` when that never comes."""
+        """Run a coroutine of the world to its end. Raises :class:`StuckError` if it cannot end."""
         with _Running(self):
             main = self.world.spawn(future, "main")
             ready, timers, pop, world = self._ready, self._timers, heapq.heappop, self.world
-            # One loop, and no call per callback: this is where a universe spends its time.
+            # A single loop without a call per callback, for speed.
             while not main.done():
                 if not ready:
                     self._go_on_to(timers, pop)
@@ -320,7 +321,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
                 except Exception as error:
                     self.call_exception_handler({"message": f"callback {callback!r} failed", "exception": error})
                 self.current = world
-                del handle, callback  # an exception's frames keep this one, and with it the task that nobody asks
+                del handle, callback  # a kept exception would keep this frame, and the frame would keep the task
                 process.steps += 1
                 if process.steps == process.die_at_step and process.on_step_death is not None:
                     process.on_step_death()
@@ -329,7 +330,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         return main.result()
 
     def _go_on_to(self, timers: list[tuple[float, int, Handle]], pop: Callable[..., Any]) -> None:
-        """Let time pass up to the next timer; all that are due then are ready."""
+        """Advance the time to the next timer and make every timer that is due ready."""
         if not timers:
             raise StuckError("nothing is left to happen")
         ready = self._ready
@@ -348,7 +349,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         return False
 
     def close(self) -> None:
-        """Forget everything. Tasks that have not ended are dropped without a word, and without running any further."""
+        """Drop everything. Unfinished tasks are closed without a warning."""
         self._closed = True
         self.world.alive = False
         self._ready.clear()
@@ -367,23 +368,23 @@ class SimulationLoop(asyncio.BaseEventLoop):
                     continue
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep what went wrong for whoever judges the run; the last words of the dead do not count."""
+        """Record the error as a failure of the universe, unless its process is dead."""
         future = context.get("task") or context.get("future")
         process = future.process if isinstance(future, SimulatedTask) else self.current
         if process.alive and not self._closed:
             self.complaints.append((process, context))
 
     def _timer_handle_cancelled(self, _handle: object) -> None:
-        """Part of what asyncio's own handles ask of a loop; cancelled ones are passed over when they fall due."""
+        """Required by asyncio's handles. Cancelled handles are skipped when they fall due."""
 
     def _adopt_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """An asynchronous generator was dropped before its end: close it in a task, as asyncio does."""
+        """Close an asynchronous generator that was dropped before its end, in a task, as asyncio does."""
         if not self._closed and self.current.alive:
             self.call_soon(self.create_task, generator.aclose())
 
 
 class _Running:
-    """The interpreter's view of a running loop, and back."""
+    """Makes the loop the running loop of the interpreter inside the block."""
 
     def __init__(self, loop: SimulationLoop) -> None:
         self._loop = loop

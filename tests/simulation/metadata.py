@@ -1,9 +1,9 @@
-"""The metadata service of a simulated world: the memory store's server at the far end of a link that can fail.
+"""The simulated metadata service: the server of the memory store, behind a link that can fail.
 
-Every process has a handle of its own. A request travels there and back; each way can be blocked or slow, so a change
-may have been made though nobody hears of it. What drivers promise (``octavo.metadata.records``) holds: a lost answer is
-:class:`MetadataUnavailableError`, never a wrong one; reads of ledgers, cookies and documents are not stale. The list of
-bookies is a hint (rule M2), so it may be old here; watches may be late, or lost and made up for later.
+Every process has its own handle. A request travels to the server and back; either way can be blocked or slow, so a
+change may have been made although its answer is lost. The guarantees of a driver (``octavo.metadata.records``) hold: a
+lost answer is reported as :class:`MetadataUnavailableError`; reads of ledgers, cookies and documents are not stale. The
+list of bookies is a hint (rule M2), so it may be stale here. Watch events may be late, or lost and made up for later.
 """
 
 import asyncio
@@ -26,33 +26,32 @@ from simulation.trace import Trace
 ADDRESS = "metadata"
 
 REQUEST_TIMEOUT_SECONDS = 2.0
-"""After so long without an answer a handle gives a request up."""
+"""Time after which a handle fails a request that has no answer."""
 
 
 @dataclass(slots=True)
 class MetadataFaults:
-    """What goes wrong, while the world has it so. Chances per request, from 0 to 1."""
+    """Faults that are active now. Chances per request, from 0 to 1."""
 
     down: bool = False
-    """Nobody gets an answer, and nothing is done."""
+    """Whether the service executes and answers nothing."""
     lose_answer_chance: float = 0.0
-    """The request is served and the answer never arrives."""
+    """Chance that a request is executed and its answer is lost."""
     lose_request_chance: float = 0.0
     slow_change_seconds: float = 0.0
-    """Longest additional time that a change takes before it is made: more than one server has to agree to it, and
-    to none of the reads."""
+    """Longest additional delay before a change is made. (In an ensemble of servers only changes need agreement.)"""
     stale_bookies_chance: float = 0.0
-    """The list of bookies is that of some moments ago."""
+    """Chance that a list of bookies is an earlier one."""
     list_nothing_chance: float = 0.0
-    """A list of ledgers ends before it begins, as that of a server that has lost its data."""
+    """Chance that a list of ledgers is empty, like that of a server that has lost its data."""
     late_watch_seconds: float = 0.0
-    """Longest additional delay of a watch's report."""
+    """Longest additional delay of a watch event."""
     lose_watch_chance: float = 0.0
-    """A report is lost; the handle notices later and looks at everything anew."""
+    """Chance that a watch event is lost; the handle notices later and reads everything again."""
 
 
 class MetadataService:
-    """The servers, seen as one."""
+    """The metadata servers, as a single service."""
 
     def __init__(self, loop: SimulationLoop, network: Network, rng: random.Random, trace: Trace) -> None:
         self.loop = loop
@@ -62,9 +61,9 @@ class MetadataService:
         self.faults = MetadataFaults()
         self.server = MemoryServer("simulated", rng=rng)
         self.on_ledger: Callable[[LedgerId, bytes | None], None] | None = None
-        """Told of every version of every ledger's metadata; None: deleted."""
+        """Called with every version of every ledger's metadata; None: deleted."""
         self.on_registered: Callable[[str, str], None] | None = None
-        """Told the process's name and the bookie's id of every registration."""
+        """Called with the process's name and the bookie's id at every registration."""
         self._handles: dict[SimulatedRecords, None] = {}
         self._bookies_before: deque[list[Record]] = deque(maxlen=4)
         self._bookies_now: list[Record] = []
@@ -72,25 +71,25 @@ class MetadataService:
         self.server.add_listener(self._changed)
 
     def open(self, process: Process, *, lease_seconds: float, rng: random.Random) -> RecordMetadataStore:
-        """A handle for a process. To be called by its own code."""
+        """Open a handle for a process. To be called by its own code."""
         records = SimulatedRecords(self, process)
         process.on_death.append(lambda: self._handles.pop(records, None))
         return RecordMetadataStore(records, lease_seconds=lease_seconds, clock=self.loop.time, rng=rng)
 
     def expire_sessions(self, chance: float) -> int:
-        """End sessions of living handles, each with this chance, as servers that lost touch with them do."""
+        """Expire sessions, each with this chance, as after a loss of contact. Returns the number of sessions."""
         ended = [session for session in list(self.server._sessions) if self.rng.random() < chance]
         for session in ended:
             self.server.end_session(session)
         return len(ended)
 
     def ledger(self, ledger_id: LedgerId) -> bytes | None:
-        """What stands there now, without a way through the network."""
+        """The stored metadata of a ledger, read directly; None if there is none."""
         record = self.server.read(Kind.LEDGER, f"{ledger_id:019d}")
         return None if record is None else record.value
 
     def rewrite_ledger(self, ledger_id: LedgerId) -> bool:
-        """Store a ledger's metadata again unchanged, under a new version: whoever changes them next has a conflict."""
+        """Store a ledger's metadata again, unchanged, under a new version. The next change by a client conflicts."""
         key = f"{ledger_id:019d}"
         record = self.server.read(Kind.LEDGER, key)
         if record is None:
@@ -100,15 +99,15 @@ class MetadataService:
     # --- handles ----------------------------------------------------------------------------------------------------
 
     def listen(self, handle: "SimulatedRecords") -> None:
-        """A handle wants to hear of changes."""
+        """Send watch events to a handle."""
         self._handles[handle] = None
 
     def unlisten(self, handle: "SimulatedRecords") -> None:
-        """A handle wants to hear no more."""
+        """Send no more watch events to a handle."""
         self._handles.pop(handle, None)
 
     def request(self, process: Process, serve: Callable[[], Any], *, change: bool) -> asyncio.Future[Any]:
-        """Ask the servers, from a process's own code."""
+        """Send a request from a process. Returns the future of its answer."""
         loop, faults, draw = self.loop, self.faults, self.rng.random
         answer: asyncio.Future[Any] = loop.create_future()
         home = self.network.home(process).name
@@ -155,7 +154,7 @@ class MetadataService:
         self.loop.call_process(process, self.loop.now + REQUEST_TIMEOUT_SECONDS, _settle, answer, None, error)
 
     def list_bookies(self) -> list[Record]:
-        """The registered bookies, or who they were."""
+        """The registered bookies, now or (by fault) at an earlier time."""
         faults = self.faults
         if faults.stale_bookies_chance and self._bookies_before and self.rng.random() < faults.stale_bookies_chance:
             self.trace.count("metadata: stale list of bookies")
@@ -163,7 +162,7 @@ class MetadataService:
         return self.server.read_all(Kind.BOOKIE)
 
     def lists_nothing(self, kind: Kind) -> bool:
-        """Whether this list of ledgers is wrongly empty."""
+        """Whether this list is wrongly empty by fault."""
         chance = self.faults.list_nothing_chance
         if kind is not Kind.LEDGER or not chance or self.rng.random() >= chance:
             return False
@@ -197,7 +196,7 @@ class MetadataService:
 
 
 class SimulatedRecords(RecordStore):
-    """One process's way to the service."""
+    """One process's handle of the service."""
 
     def __init__(self, service: MetadataService, process: Process) -> None:
         self._service = service
@@ -206,7 +205,7 @@ class SimulatedRecords(RecordStore):
         self._listener: Listener | None = None
 
     def report(self, kind: Kind | None, key: str | None) -> None:
-        """Something may have changed."""
+        """Deliver a watch event."""
         if self._listener is not None:
             self._listener(kind, key)
 
@@ -219,7 +218,7 @@ class SimulatedRecords(RecordStore):
         self._service.listen(self)
 
     def watching(self, active: bool) -> None:
-        """The service always reports."""
+        """Nothing to do: the service always sends watch events."""
 
     async def close(self) -> None:
         self._listener = None

@@ -1,6 +1,7 @@
-"""The nemesis: strikes now and then with one of the faults that the plan has, and heals what it broke after a while.
+"""The nemesis: injects the faults of the plan at random times, and ends each lasting fault after a while.
 
-Faults that may lose what a disk held strike only the plan's unlucky machines; all others leave every promise binding.
+Faults that destroy synced data strike only the plan's unlucky machines, so that the fault budget holds (fewer than Qa
+copies of an entry are lost).
 """
 
 import asyncio
@@ -15,11 +16,11 @@ from simulation.world import DATA, JOURNAL, ClientHost, Machine, World
 _RARE_OPERATIONS = ("create", "rename", "remove", "sync", "sync_directory", "truncate")
 
 _CRASHES = (*("journal",) * 30, "", "", "", *_RARE_OPERATIONS)
-"""In the middle of which operations power is cut; the empty one is any."""
+"""The operation during which power is cut, drawn from these; the empty string stands for any operation."""
 
 
 class Nemesis:
-    """See the module. A part of the world, outside every process."""
+    """Injects and ends faults. It acts from outside every simulated process."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -66,7 +67,7 @@ class Nemesis:
         }
 
     async def run(self) -> None:
-        """Strike until cancelled."""
+        """Inject faults until cancelled."""
         plan, rng = self.world.plan, self.rng
         names, weights = list(plan.disturbances), list(plan.disturbances.values())
         if not names:
@@ -78,7 +79,7 @@ class Nemesis:
             self._strikes[name]()
 
     def heal(self) -> None:
-        """End every fault that lasts, and bring back every machine that may come back."""
+        """End every lasting fault, restart every machine that is allowed to start, and have the others repaired."""
         world = self.world
         world.note("nemesis", "heals everything")
         self._healed = True
@@ -91,7 +92,7 @@ class Nemesis:
             machine.disk.faults = DiskFaults()
             machine.disk.settings.spike_chance = 0.0
             if machine.process is not None:
-                machine.process.die_at_step = -1
+                machine.process.die_at_step = None
                 if machine.process.paused:
                     machine.process.resume()
             elif machine.refused is None:
@@ -106,11 +107,11 @@ class Nemesis:
 
     @property
     def healed(self) -> bool:
-        """Whether everything has been healed: nothing strikes any more."""
+        """Whether :meth:`heal` has been called; no fault is injected afterwards."""
         return self._healed
 
     def for_a_while(self, low: float, high: float, heal: Callable[[], None]) -> None:
-        """Call ``heal`` after a while, or when everything is healed."""
+        """Call ``heal`` after ``low`` to ``high`` seconds, or earlier when everything is healed."""
         loop = self.world.loop
         self._heal_later[heal] = None
 
@@ -122,7 +123,7 @@ class Nemesis:
         loop.call_process(loop.world, loop.now + self.rng.uniform(low, high), end)
 
     def count(self, what: str) -> None:
-        """Note that something was struck."""
+        """Count an injected fault under the name ``what``."""
         self.world.trace.count(what)
 
     def _machine(self) -> Machine | None:
@@ -172,7 +173,7 @@ class Nemesis:
         machine.start_later(self.rng.uniform(0.05, 3.0))
 
     def _cut_power_at_operation(self) -> None:
-        """Of one machine, or of each in its own next moments of work."""
+        """Plan a power cut at one of the next disk operations of one machine, or of every machine."""
         rng, machines = self.rng, self.world.machines
         for machine in machines if rng.random() < 0.5 else [rng.choice(machines)]:
             faults = machine.disk.faults
@@ -187,13 +188,14 @@ class Nemesis:
                 faults.crash_at = rng.choice((1, 1, 5, 30)) + rng.randrange(20)
 
     def _kill_in_journal_write(self) -> None:
-        """What replay finds then was never synced, and the next power cut may take it (rule B1)."""
+        """Kill a bookie during a journal write. Replay then finds data that was never synced, which the next power cut
+        may destroy (rule B1)."""
         faults = self.rng.choice(self.world.machines).disk.faults
         faults.crash_of, faults.crash_kills = "journal", True
         faults.crash_at = 1 + self.rng.randrange(3)
 
     def _long_absence(self) -> None:
-        """A client stands still; meanwhile every bookie is restarted; then the client goes on as if nothing were."""
+        """Pause a client, restart every bookie, then resume the client."""
         host = self._host()
         if host is None or host.process.paused:
             return
@@ -318,7 +320,7 @@ class Nemesis:
         self.fail_sync(self.rng.choice(self.world.machines))
 
     def fail_sync(self, machine: Machine) -> None:
-        """The next sync fails, or the next of the journal; often the machine does not live much longer."""
+        """Make the machine's next sync fail, or the next sync of its journal; often cut its power soon after."""
         rng, loop = self.rng, self.world.loop
         machine.disk.faults.sync_failures_due = 1
         machine.disk.faults.sync_fails_in_journal = rng.random() < 0.6
@@ -344,7 +346,7 @@ class Nemesis:
         self.fail_reads(self.rng.choice(self.world.machines), self.rng.choice((0.01, 0.2, 1.0)))
 
     def fail_reads(self, machine: Machine, chance: float) -> None:
-        """Reads fail for a while. Nothing is lost by that: what cannot be read is not known to be gone."""
+        """Make reads fail for a while. This destroys no data."""
         faults = machine.disk.faults
         faults.read_error_chance = chance
 
@@ -370,8 +372,8 @@ class Nemesis:
             self.rot(machine)
 
     def rot(self, machine: Machine, *, stored: bool = False) -> None:
-        """A bit of a durable file flips; ``stored``: of an entry log or the index. Not in the journal's latest group:
-        it cannot be told from a torn write (rule B3)."""
+        """Flip a bit of a durable file; with ``stored``, of an entry log or index file. The last group of a journal
+        is spared: damage there cannot be told from a torn write (rule B3)."""
         if machine.spent:
             return
         disk, rng = machine.disk, self.rng
@@ -411,13 +413,13 @@ class Nemesis:
             self.wipe(machine)
 
     def wipe(self, machine: Machine, *directories: Path) -> None:
-        """The machine comes back with some or all of its directories empty: one of those given, if any are."""
+        """Cut a machine's power and empty one of ``directories`` (default: one of them, or all) before it restarts."""
         if machine.spent:
             return
         machine.cut_power()
         what = self.rng.choice(directories or (DATA, JOURNAL, DATA / "entries", None))
         if what is None:
-            # It comes back as another bookie, and both may be in one ensemble: what is lost now is all it may lose.
+            # It returns under a new identity, and both identities may be in one ensemble: it may lose nothing more.
             machine.spent = True
             machine.disk.faults = DiskFaults()
         gone = machine.disk.wipe(what) if what is not None else machine.disk.wipe(DATA) + machine.disk.wipe(JOURNAL)
@@ -449,7 +451,7 @@ class Nemesis:
         self.slow_metadata(self.rng.choice((0.2, 0.6, 1.5)))
 
     def slow_metadata(self, seconds: float) -> None:
-        """Changes take up to so much longer for a while; reads do not."""
+        """For a while, delay each metadata change by up to ``seconds``; reads are not delayed."""
         faults = self.world.metadata.faults
         faults.slow_change_seconds = seconds
 

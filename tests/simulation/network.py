@@ -1,15 +1,15 @@
-"""The simulated network: TCP between machines, with everything that TCP does not promise.
+"""The simulated network: TCP connections between machines, with every behaviour that TCP allows.
 
-What programs may rely on, and what holds here too: bytes of one connection arrive in order, without gaps, once. What
-they may not: how writes are split or merged into reads; when anything arrives; that a connection's end is noticed.
+As in TCP, the bytes of one connection arrive in order, without gaps, once. Everything else may vary: how writes are
+split or merged into reads, when bytes arrive, and whether the end of a connection is noticed.
 
-* A *link* leads from one machine to another and has a delay. A blocked link (partition, one direction at a time)
-  holds back what is sent and delivers it, late, when it is unblocked; connections survive, as they do in TCP until its
-  retransmissions end.
-* A connection can be *reset*: each side receives some prefix of what was under way, then the reset.
-* A killed process's connections are ended by its kernel. A machine that loses power says nothing: its peers are left
-  with half-open connections until something of theirs is answered by the machine's next start with a reset.
-* What a process does not read stays in the socket's buffers; above their size the sender's transport pauses its
+* A *link* leads from one machine to another and has a delay. A blocked link (a partition blocks directions one by one)
+  holds data back and delivers it late, after it is unblocked. Connections survive, as in TCP until its retransmissions
+  end.
+* A connection can be *reset*: each side receives some prefix of the data in flight, then the reset.
+* The kernel ends the connections of a killed process. A machine that loses power sends nothing: its peers keep
+  half-open connections until the rebooted machine answers one of their packets with a reset.
+* Data that a process does not read stays in the socket buffers. When these are full, the sender's transport pauses its
   protocol.
 """
 
@@ -25,27 +25,27 @@ from simulation.loop import EscapedError, Process, SimulationLoop
 from simulation.trace import Trace
 
 RETRANSMIT_SECONDS = 1.0
-"""First pause before a lost SYN is sent again; doubles."""
+"""Delay before a lost SYN is first sent again; it doubles each time."""
 
 RETRANSMIT_SECONDS_MAX = 8.0
 
 READ_BYTES_MAX = 256 * 1024
-"""Most bytes that one read of a socket gives, as in asyncio's transports."""
+"""Largest number of bytes that one read of a socket returns, as in asyncio's transports."""
 
 
 @dataclass(slots=True)
 class NetworkSettings:
-    """How a network behaves while nothing is broken. Seconds, bytes, chances from 0 to 1."""
+    """How the network behaves without faults. Seconds, bytes, chances from 0 to 1."""
 
     delay_seconds_min: float = 0.0001
     delay_seconds_mean: float = 0.0005
     spike_chance: float = 0.0
-    """Chance of a packet to be delayed by up to ``spike_seconds``."""
+    """Chance that a packet is delayed by up to ``spike_seconds`` more."""
     spike_seconds: float = 0.5
     split_chance: float = 0.0
-    """Chance of a read to end in the middle of what has arrived."""
+    """Chance that a read returns only part of the data that has arrived."""
     socket_bytes: int = 256 * 1024
-    """What a connection holds in the kernels of both sides, one way."""
+    """Bytes that the kernels of both sides together buffer for one direction of a connection."""
 
 
 @dataclass(slots=True)
@@ -54,26 +54,26 @@ class Link:
 
     blocked: bool = False
     extra_delay_seconds: float = 0.0
-    """What it delays a packet by at most."""
+    """Largest additional delay of a packet."""
     steady: bool = False
-    """Whether every packet has all of the extra delay: their distances in time stay."""
+    """Whether every packet has exactly that additional delay, so that the distances between packets stay."""
     waiting: list[Callable[[], None]] = field(default_factory=list)
-    """What to do once it is unblocked."""
+    """Called once it is unblocked."""
 
 
 class Address:
-    """A machine as the network sees it: one host name, up or down."""
+    """A machine in the network: one host name, powered on or off."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.up = True
         self.servers: dict[int, SimulatedServer] = {}
         self.ends: dict[SimulatedTransport, None] = {}
-        """Ends of connections here, the half-open ones of earlier boots included."""
+        """Ends of connections here, including half-open ones of earlier boots."""
 
 
 class Network:
-    """All addresses and links. Processes are attached to an address when they are made."""
+    """All addresses and links. A process is attached to an address when it is created."""
 
     def __init__(self, loop: SimulationLoop, rng: random.Random, settings: NetworkSettings, trace: Trace) -> None:
         self.loop = loop
@@ -90,7 +90,7 @@ class Network:
     # --- for the world ---------------------------------------------------------------------------------------------
 
     def attach(self, process: Process, name: str) -> None:
-        """``process`` runs at the address ``name``. Its kernel ends its connections when it dies."""
+        """Attach ``process`` to the address ``name``. Its connections are ended when it dies."""
         address = self.addresses.setdefault(name, Address(name))
         self._homes[process] = address
         process.on_death.append(lambda: self._process_died(process, address))
@@ -112,14 +112,14 @@ class Network:
                 go_on()
 
     def heal(self) -> None:
-        """Unblock every link and take away every extra delay."""
+        """Unblock every link and remove every additional delay."""
         for source, target in list(self._links):
             link = self._links[source, target]
             link.extra_delay_seconds, link.steady = 0.0, False
             self.set_blocked(source, target, False)
 
     def power_off(self, name: str) -> None:
-        """The machine falls silent: nothing tells its peers. Call before its processes are killed."""
+        """Disconnect a machine without telling its peers. Call this before its processes are killed."""
         address = self.addresses[name]
         address.up = False
         address.servers.clear()
@@ -127,7 +127,7 @@ class Network:
             end.vanish()
 
     def power_on(self, name: str) -> None:
-        """The machine boots: what is still sent to connections of its former life is answered with a reset."""
+        """Boot a machine: packets of connections from before are answered with a reset."""
         address = self.addresses[name]
         address.up = True
         for end in list(address.ends):
@@ -135,7 +135,7 @@ class Network:
                 end.answer_with_reset()
 
     def reset_some(self, name: str, chance: float) -> int:
-        """Reset connections that end at an address, each with this chance; how many."""
+        """Reset connections of an address, each with this chance. Returns the number of connections reset."""
         count = 0
         for end in list(self.addresses[name].ends):
             if not end.vanished and end.process.alive and self.rng.random() < chance:
@@ -144,7 +144,7 @@ class Network:
         return count
 
     def delay(self, source: str, target: str) -> float:
-        """Time that a packet sent now takes."""
+        """Draw the time in seconds that a packet sent now takes."""
         settings, draw = self.settings, self.rng.random
         delay = settings.delay_seconds_min + draw() * 2 * settings.delay_seconds_mean
         if settings.spike_chance and draw() < settings.spike_chance:
@@ -159,7 +159,7 @@ class Network:
     # --- the loop's side -------------------------------------------------------------------------------------------
 
     def home(self, process: Process) -> Address:
-        """Where a process runs."""
+        """The address of a process."""
         address = self._homes.get(process)
         if address is None:
             raise EscapedError(f"{process} has no network")
@@ -204,7 +204,7 @@ class Network:
         return here, protocol
 
     async def _exchange(self, source: Address, target: Address) -> None:
-        """A SYN, or its answer, travels; lost ones are sent again."""
+        """Wait until a SYN, or its answer, has arrived; lost ones are sent again."""
         pause = RETRANSMIT_SECONDS
         while True:
             await asyncio.sleep(self.delay(source.name, target.name))
@@ -223,7 +223,7 @@ class Network:
 
 
 class _ServerSocket:
-    """As much of a listening socket as a server shows."""
+    """The part of a listening socket that servers use."""
 
     def __init__(self, name: tuple[str, int]) -> None:
         self._name = name
@@ -251,16 +251,16 @@ class SimulatedServer:
         self.sockets = [_ServerSocket((address.name, port))]
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         if self._address.servers.get(self._port) is self:
             del self._address.servers[self._port]
 
     async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
+        """Return at once: closing takes no time."""
 
 
 class SimulatedTransport(asyncio.Transport):
-    """One end of a connection. It also stands for the kernel's part of that end, which outlives the process."""
+    """One end of a connection, including the kernel's part of it, which outlives the process."""
 
     def __init__(
         self, network: Network, process: Process, address: Address, own: tuple[str, int], peer: tuple[str, int]
@@ -283,17 +283,17 @@ class SimulatedTransport(asyncio.Transport):
         self._delivery_scheduled = False
         self._end_sent = False
         self._end_error: Exception | None = None
-        """What follows the last byte once the end is sent: a FIN, or the error that a reset gives."""
+        """Follows the last byte once the end is sent: None for a FIN, or the error of a reset."""
         self._writing_paused = False
         self._reading_paused = False
         self._closing = False
         self._lost = False
         self.vanished = False
-        """The machine lost power under this end."""
+        """Whether the machine of this end has lost power."""
         address.ends[self] = None
 
     def join(self, other: "SimulatedTransport") -> None:
-        """Tell who the other end is."""
+        """Connect this end with the other one."""
         self._other = other
         self._link = self._network.link(self._address.name, other._address.name)
 
@@ -351,7 +351,7 @@ class SimulatedTransport(asyncio.Transport):
         return False
 
     def close(self) -> None:
-        """Send what is queued, then end."""
+        """Send all queued data, then a FIN."""
         if self._closing:
             return
         self._closing = True
@@ -360,7 +360,7 @@ class SimulatedTransport(asyncio.Transport):
             self._loop.call_soon(self._lose, None)
 
     def abort(self) -> None:
-        """End at once: what the kernel has not taken is lost."""
+        """End the connection at once; data that the kernel has not taken is lost."""
         if self._lost:
             return
         self._closing = True
@@ -368,16 +368,16 @@ class SimulatedTransport(asyncio.Transport):
         self._end_with(_reset_by_peer())
         self._loop.call_soon(self._lose, None)
 
-    # --- what happens to a connection from outside -------------------------------------------------------------------
+    # --- faults ------------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """The connection breaks: both ends get some prefix of what was under way."""
+        """Break the connection: each end receives some prefix of the data in flight, then the reset."""
         for end in (self, self._other):
             end._cut_to(self._network.rng.randint(0, end._unread))
             end._end_with(_reset_by_peer())
 
     def kernel_closes(self) -> None:
-        """The process died: its kernel sends what it had taken, perhaps, and ends the connection."""
+        """End the connection of a killed process: the kernel may send the data that it had taken."""
         rng = self._network.rng
         if rng.random() < 0.5:
             self._cut_to(rng.randint(0, self._unread))
@@ -387,12 +387,12 @@ class SimulatedTransport(asyncio.Transport):
         self._forget()
 
     def vanish(self) -> None:
-        """The machine lost power: nothing more comes from this end, and nobody is told."""
+        """Send nothing more from this end, and do not tell the peer: the machine has lost power."""
         self._cut_to(self._network.rng.randint(0, self._unread))
         self.vanished = True
 
     def answer_with_reset(self) -> None:
-        """The machine is up again and knows nothing of this connection: anything sent to it is answered so."""
+        """Answer data sent to this end with a reset: the machine has rebooted and does not know the connection."""
         other = self._other
         if other._lost or not other.process.alive or other.vanished:
             self._forget()
@@ -428,7 +428,7 @@ class SimulatedTransport(asyncio.Transport):
         self._schedule_delivery()
 
     def _cut_to(self, size: int) -> None:
-        """Let only the first ``size`` unread bytes arrive."""
+        """Drop all but the first ``size`` unread bytes."""
         excess = self._unread - size
         while excess > 0 and self._sent:
             arrival, data = self._sent.pop()
@@ -438,7 +438,7 @@ class SimulatedTransport(asyncio.Transport):
             excess -= len(data)
 
     def _schedule_delivery(self) -> None:
-        """See to it that the other end hears of what is under way, when it is due."""
+        """Schedule the next delivery to the other end, if there is anything to deliver."""
         if self._delivery_scheduled or self._other._lost or not (self._sent or self._end_sent):
             return
         if self._other._reading_paused and self._sent:
@@ -460,13 +460,13 @@ class SimulatedTransport(asyncio.Transport):
         self._schedule_delivery()
 
     def _deliver(self) -> None:
-        """Runs as a step of the other end's process."""
+        """Deliver data that has arrived. Runs as a step of the other end's process."""
         self._delivery_scheduled = False
         other = self._other
         if other._lost or other.vanished or self._link.blocked or (other._reading_paused and self._sent):
             self._schedule_delivery()
             return
-        if other._protocol is None:  # the connection is still being made there; `open` comes back to this
+        if other._protocol is None:  # the connection is still being made there; `open` schedules the delivery again
             return
         if not self._sent:
             if self._end_sent and self._last_arrival <= self._loop.now:
@@ -508,7 +508,7 @@ class SimulatedTransport(asyncio.Transport):
         return data
 
     def _credit(self, size: int) -> None:
-        """The other end has read: there is room again."""
+        """Account for ``size`` bytes that the other end has read, and resume writing if there is room again."""
         self._unread -= size
         room = self._network.settings.socket_bytes
         if self._writing_paused and self._unread <= room + self._low:
@@ -523,7 +523,7 @@ class SimulatedTransport(asyncio.Transport):
                 self._protocol.resume_writing()
 
     def _ended(self, error: Exception | None) -> None:
-        """The other side's end has arrived here. Runs as a step of this end's process."""
+        """Handle the FIN or reset of the other end. Runs as a step of this end's process."""
         if self._lost:
             return
         if error is not None:

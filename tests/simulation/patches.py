@@ -1,4 +1,4 @@
-"""Replacing attributes for a while: what canaries and knobs are made of."""
+"""Temporary replacement of attributes, for canaries and for limits of the code under test."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,26 +7,26 @@ _MISSING = object()
 
 
 class Patch:
-    """Gives ``owner`` another ``name``; ``original`` is what it had, for the replacement to call."""
+    """Replaces the attribute ``name`` of ``owner``. ``original`` is the value before, for the replacement to call."""
 
     def __init__(self, owner: Any, name: str, replacement: Any = _MISSING) -> None:
         self.owner = owner
         self.name = name
-        # From the owner's own dictionary: a class method or static method must come back as it was.
+        # From the owner's own dictionary, so that a class method or static method is restored unchanged.
         self.original = vars(owner)[name]
         self.replacement = replacement
 
     def apply(self) -> None:
-        """Put the replacement in."""
+        """Set the replacement."""
         setattr(self.owner, self.name, self.replacement)
 
     def undo(self) -> None:
-        """Put the original back."""
+        """Restore the original."""
         setattr(self.owner, self.name, self.original)
 
 
 def patch(owner: Any, name: str) -> Callable[[Callable[..., Any]], Patch]:
-    """A decorator: the function, whose first argument is the original, becomes a patch of ``owner.name``."""
+    """Decorator that turns a function into a patch of ``owner.name``. The function's first argument is the original."""
 
     def decorate(function: Callable[..., Any]) -> Patch:
         made = Patch(owner, name)

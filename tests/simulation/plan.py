@@ -1,7 +1,7 @@
-"""What one seed's universe is like: sizes, speeds, workloads, and which faults it has, drawn as a swarm.
+"""The plan of a universe, drawn from its seed: sizes, speeds, workloads and faults.
 
-Each seed leaves many faults out and makes the others frequent: a universe that has a little of everything hides what
-two or three strong faults together bring about.
+Each seed leaves most faults out and makes the others frequent (swarm testing): two or three frequent faults together
+find more than a few of every kind.
 """
 
 import random
@@ -51,7 +51,7 @@ DISTURBANCES = (
     "metadata conflict",
     "metadata list nothing",
 )
-"""Every fault the nemesis knows. Rot, lying syncs and wipes strike only machines of the fault budget."""
+"""Every fault of the nemesis. Those in :data:`NEEDS_BUDGET` strike only machines of the fault budget."""
 
 KNOBS: dict[str, tuple[int | None, ...]] = {
     "octavo.client.recover.recovery:_READ_BYTES_MAX": (None, 300, 3000),
@@ -63,10 +63,10 @@ KNOBS: dict[str, tuple[int | None, ...]] = {
     "octavo.bookie.server.answers:RUNS_PER_ANSWER_MAX": (None, None, 1, 3),
     "octavo.bookie.storage.checkpoint:_WRITE_BUFFERS": (None, 2),
 }
-"""Limits that a small universe would never meet, and what they may be instead; None leaves them."""
+"""Limits of the code under test that a small universe would not reach -> values to draw from; None keeps the limit."""
 
 FRAME = "octavo.client.write.adds:FRAME_PAYLOAD_BYTES_TARGET"
-"""How much goes into one frame. A whole one must fit into a bookie's journal segment, and these are small here."""
+"""Payload bytes per frame. One frame must fit into a journal segment, and segments are small here."""
 
 FRAME_BYTES = 16 * 1024
 
@@ -86,12 +86,12 @@ QUICK_BOOKIE: dict[str, Any] = {
     "scrub_pause_seconds": 2.0,
     "disk_check_seconds": 1.0,
 }
-"""A bookie whose segments roll and whose checkpoints come all the time."""
+"""Bookie settings with which segments roll, caches evict and checkpoints run all the time."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """One universe. Times in seconds, sizes in bytes."""
+    """Everything that is fixed about a universe before it begins. Times in seconds, sizes in bytes."""
 
     bookies: int = 3
     clients: int = 2
@@ -105,26 +105,25 @@ class Plan:
     """Fault -> weight among those drawn."""
     disturbance_every_seconds: float = 1.0
     unlucky: int = 0
-    """Machines whose disks may lose what they hold: at most Qa - 1."""
+    """Number of machines whose disks may lose synced data, at most Qa - 1."""
     clock_drift: float = 0.0
     recoverers: int = 1
     deletes: bool = False
     rolling_restart: bool = False
     operator: bool = True
-    """Whether somebody repairs refusing bookies while faults go on; once all is healed, somebody does in any case."""
+    """Whether refusing bookies are repaired during the safety phase; they always are after healing."""
     sieges: tuple[str, ...] = DRAWN
-    """Which sieges there are."""
+    """Kinds of siege that are drawn."""
     steady: bool = False
-    """Whether writers go on adding whatever has been acknowledged; else they wait now and then."""
+    """Whether writers add without waiting for acknowledgements; otherwise they wait now and then."""
     recoverers_apart: bool = False
-    """Whether recoverers are processes of their own; else they share the writers' connections."""
+    """Whether recovering clients are processes of their own; otherwise they share the writers' connections."""
     clients_die: bool = False
-    """Whether every application dies at the end of the safety phase, in the middle of what it does: their ledgers are
-    left to the judge."""
+    """Whether every application is killed at the end of the safety phase, so that the judge recovers its ledgers."""
     judge_hindered: bool = False
-    """Whether a machine stands still while the judge begins to recover and read."""
+    """Whether a machine hangs while the judge begins to recover and read."""
     knobs: dict[str, int] = field(default_factory=dict)
-    """Constant of the code under test, ``module:NAME`` -> a smaller value: limits are met all the time."""
+    """Constant of the code under test (``module:NAME``) -> a smaller value, so that its limit is reached."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     bookie: dict[str, Any] = field(default_factory=lambda: dict(QUICK_BOOKIE))
@@ -132,7 +131,7 @@ class Plan:
 
     @property
     def client_options(self) -> ClientOptions:
-        """As clients of this universe are told."""
+        """The options of every client."""
         return ClientOptions.from_keywords(self.options)
 
 
@@ -140,12 +139,12 @@ QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 2, 1), (2, 2, 1), (4,
 
 
 EVERY_MEMBER = ((2, 2, 2), (3, 3, 3), (3, 2, 2))
-"""Quorums with which an entry is acknowledged once all of its write set have it, and there is more than one of them."""
+"""Quorums of at least two bookies in which every member of a write set must confirm (Qw = Qa)."""
 
 
 def require_every_member(plan: Plan, rng: random.Random) -> None:
-    """The same universe with ledgers that need every member of their ensembles, somebody to take the place of one that
-    is lost, and writers that go on adding meanwhile; no copy is lost for good."""
+    """Change the plan so that every member of a write set must confirm, a spare bookie exists, writers add without
+    waiting, and no synced data is lost."""
     if plan.quorums not in EVERY_MEMBER:
         plan.quorums = rng.choice(EVERY_MEMBER)
     plan.bookies = plan.quorums[0] + rng.choice((1, 1, 2))
@@ -164,12 +163,12 @@ BESIEGED: tuple[tuple[float, tuple[str, ...]], ...] = (
     (0.12, ("exchange",)),
     (0.24, ("race", "race", "race", "blackout", "absence")),
 )
-"""Share of all universes, and the kinds of which they have one and little else, with what it needs to come about: those
-that seldom come to anything among others."""
+"""Share of all universes -> kinds of siege, one of which is drawn as nearly the only fault of the universe. These kinds
+seldom find anything when they are combined with others."""
 
 
 def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
-    """The same universe with nothing but sieges of one kind, and what they need to come about."""
+    """Change the plan so that sieges of one kind are its only fault, with the cluster and workload that they need."""
     plan.disturbances, plan.sieges, plan.disturbance_every_seconds = {"siege": 1.0}, (siege,), 0.3
     if siege in STORIES and plan.quorums[2] == 1 and rng.random() < 0.7:
         plan.quorums = rng.choice([quorums for quorums in QUORUMS if quorums[2] > 1])
@@ -182,7 +181,7 @@ def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
     if siege in NEEDS_EVERY_MEMBER:
         require_every_member(plan, rng)
     if siege in STORIES:
-        # Enough to write for several of them, and nobody who loses patience before a story has been told.
+        # Enough adds for several stories, and time-outs that are longer than a story.
         plan.safety_seconds, plan.adds, plan.ledgers, plan.deletes = 5.0, 300, min(plan.ledgers, 2), False
         plan.recoverers = rng.choice((1, 2))
         plan.options |= {
@@ -194,7 +193,7 @@ def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
 
 
 def draw_plan(rng: random.Random) -> Plan:
-    """The universe of a seed."""
+    """Draw the plan of a seed."""
     quorums = rng.choice(QUORUMS)
     bookies = quorums[0] + rng.choice((0, 1, 1))
     plan = Plan(
@@ -222,7 +221,7 @@ def draw_plan(rng: random.Random) -> Plan:
     )
     plan.knobs[FRAME] = FRAME_BYTES
     if plan.unlucky and quorums[1] == quorums[2]:
-        # A machine that is lost for good needs somebody to take its place where every member must confirm.
+        # Where every member must confirm, a lost machine needs a spare.
         plan.bookies = max(plan.bookies, quorums[0] + 1)
     share = rng.choice((0.1, 0.2, 0.4))
     drawn = [name for name in DISTURBANCES if rng.random() < share]
@@ -233,7 +232,7 @@ def draw_plan(rng: random.Random) -> Plan:
         plan.disturbances["cut power at a file operation"] = 6.0
     kind = rng.random()
     if kind < 0.5:
-        # Nothing else: a siege needs a cluster that is otherwise well.
+        # Few other faults: a siege finds more in a cluster that is otherwise healthy.
         plan.disturbances = {
             "siege": 4.0,
             "cut power at a file operation": rng.choice((2.0, 4.0)),
@@ -245,7 +244,7 @@ def draw_plan(rng: random.Random) -> Plan:
     elif kind < 0.7:
         plan.disturbances["siege"] = 4.0
     if plan.deletes:
-        # There is something to collect and to compact, and time for it.
+        # Garbage collection and compaction run often, and have work to do.
         plan.ledgers = max(plan.ledgers, 2)
         plan.bookie["garbage_seconds"] = rng.choice((0.1, 0.3))
         plan.bookie["entry_log_bytes"] = rng.choice((8, 64)) * 1024

@@ -1,7 +1,7 @@
-"""A campaign's record: one line of JSON for each seed run, so that a campaign can be broken off and go on.
+"""The record of a campaign: one line of JSON for each seed, so that a campaign can be interrupted and resumed.
 
-A line has the seed, the commit of the code that ran it, what failed (null: nothing), the virtual seconds, and the
-counters. Seeds that stand in the record are not run again; the sums are over all its lines.
+A line has the seed, the commit of the code that ran it, the failure (null: none), the virtual seconds, and the
+counters. Seeds in the record are not run again; the report covers all lines.
 """
 
 import json
@@ -13,14 +13,14 @@ from simulation.universe import Outcome
 
 
 class Record:
-    """The record in a file. Used by one process at a time."""
+    """A campaign's record in a file, used by one process at a time."""
 
     def __init__(self, path: Path, commit: str) -> None:
         self._path = path
         self._commit = commit
 
     def outcomes(self) -> Iterator[tuple[str, Outcome]]:
-        """The commit and the outcome of every seed in the record. Raises ValueError."""
+        """The commit and the outcome of every seed in the record. Raises :class:`ValueError` for a damaged line."""
         if not self._path.exists():
             return
         with self._path.open() as lines:
@@ -28,7 +28,7 @@ class Record:
                 try:
                     fields = json.loads(line)
                 except ValueError:
-                    raise ValueError(f"{self._path}, line {number}: no record of a seed; take the line out") from None
+                    raise ValueError(f"{self._path}, line {number}: not a record of a seed; remove the line") from None
                 outcome = Outcome(
                     seed=fields["seed"],
                     hash=fields["hash"],
@@ -40,7 +40,7 @@ class Record:
                 yield fields["commit"], outcome
 
     def add(self, outcome: Outcome) -> None:
-        """Keep one more."""
+        """Append an outcome."""
         fields = {
             "seed": outcome.seed,
             "commit": self._commit,

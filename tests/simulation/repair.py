@@ -1,7 +1,7 @@
-"""What an operator does about a bookie that refuses its disks: the offline tools, in a process of their own.
+"""The operator: runs the offline tools for a bookie that refuses to start on its disks, in a process of its own.
 
-The refusal itself says which tool is the remedy; the operator knows no better. Such a bookie comes back in doubt
-(rule B4), which is what makes doubt come about in a universe at all.
+The error message names the tool; the operator has no other knowledge. The repaired bookie comes back in doubt (rule
+B4). Without repairs no bookie of a universe would ever be in doubt.
 """
 
 import random
@@ -24,7 +24,7 @@ async def repair(
     bookie_id: str | None,
     rng: random.Random,
 ) -> str | None:
-    """Do what a refusal asks for. None: done, start the bookie again; else why it could not be done."""
+    """Run the tool that ``refusal`` names. Returns None when the bookie may be started again, else the error."""
     try:
         for path in layout.directories.values():
             await filesystem.make_directory(path)

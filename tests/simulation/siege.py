@@ -1,9 +1,8 @@
-"""Sieges: several faults at once, all around one ledger that is being written.
+"""Sieges: several faults at once, aimed at one ledger that is being written.
 
-Faults drawn one by one over a whole cluster seldom meet. What loses data in practice is a pile-up: a slow link, a
-bookie that dies, another that stands still, and somebody who believes the writer dead, all within a second, all around
-the same ensemble. A siege strikes at a ledger, its bookies and whoever uses it with the moves of its kind
-(``siege_moves.py``), each at once or a little later.
+Faults drawn one by one for a whole cluster seldom coincide. Real data loss comes from coincidences: within a second, a
+link is slow, one bookie of an ensemble fails, another hangs, and a client takes the writer for failed. A siege injects
+the moves of its kind (``siege_moves.py``) into a ledger's bookies and clients, each at once or a little later.
 """
 
 from collections import deque
@@ -20,25 +19,25 @@ if TYPE_CHECKING:
 
 
 PAUSE_SECONDS = (0.3, 1.5)
-"""Between two sieges: where everything fails at once nothing is acknowledged, and nothing can be lost."""
+"""Range of the pause between two sieges. Without a pause no add would be acknowledged, so none could be lost."""
 
 STORY_SECONDS = (1.0, 2.0)
-"""So much longer after a story has begun: it takes its time."""
+"""Range of the additional pause after a story, which takes longer than other sieges."""
 
 STORY_ENTRIES = 3
-"""Acknowledged entries of a ledger that a story is about: its writer is under way."""
+"""Acknowledged entries that a ledger must have before a story is about it."""
 
 
 class Target(NamedTuple):
-    """What a siege is about."""
+    """The ledger and bookies that a siege is aimed at."""
 
     ledger: LedgerHistory
     members: deque[Machine]
-    """Of its ensemble when the siege began, in any order."""
+    """Machines of its ensemble when the siege began, in random order."""
 
 
 class Siege:
-    """See the module. A part of the nemesis, which ends what lasts."""
+    """Injects sieges. Part of the nemesis, which ends the lasting faults."""
 
     def __init__(self, nemesis: "Nemesis") -> None:
         self._nemesis = nemesis
@@ -70,7 +69,7 @@ class Siege:
         }
 
     def strike(self) -> None:
-        """Begin a siege of some ledger that is not closed, of one that is being written if there is any."""
+        """Begin a siege of a ledger that is not closed, preferably of one that is being written."""
         world, rng = self._world, self._rng
         ledgers = [
             ledger for ledger in world.history.ledgers.values() if ledger.end is None and not ledger.delete_asked
@@ -111,7 +110,7 @@ class Siege:
         return [machine for machine in self._world.machines if any(bookie in machine.ids for bookie in bookies)]
 
     def _member(self, target: Target) -> Machine:
-        """Each in turn, so that the first moves strike different ones."""
+        """The next member in turn, so that the first moves of a siege strike different machines."""
         target.members.rotate()
         return target.members[0]
 
@@ -142,7 +141,7 @@ class Siege:
         self._nemesis.for_a_while(low, high, lambda: network.set_blocked(source, target, False))
 
     def _deafen_writer(self, target: Target) -> None:
-        """Neither answers nor watches of the metadata reach it."""
+        """Block the link from the metadata store to the writer: it receives no answers and no watch events."""
         self._block(ADDRESS, target.ledger.writer, 0.5, 4.0)
 
     def _delay_adds(self, target: Target) -> None:
@@ -155,13 +154,13 @@ class Siege:
             self._block(source, member, 0.1, 2.0)
 
     def _delay_answers(self, target: Target) -> None:
-        """All that one member tells clients is late, and nothing is lost: nobody takes it for dead."""
+        """Delay everything that one member sends to clients. Nothing is lost, so no client takes it for failed."""
         member, seconds = self._member(target).name, self._rng.choice((0.2, 0.5, 1.0))
         for host in self._world.hosts:
             self._delay(member, host.name, seconds, 0.5, 2.5)
 
     def _delay_recoverer(self, target: Target) -> None:
-        """Of every other client, the link from one member, or to it."""
+        """Delay the links between one member and every client but the writer, in one direction."""
         member, outwards = self._member(target).name, self._rng.random() < 0.5
         seconds = self._rng.choice((0.02, 0.3))
         for host in self._others(target):

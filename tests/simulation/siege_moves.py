@@ -1,6 +1,6 @@
-"""What sieges consist of: for each kind of pile-up that loses data in practice, the moves that make it.
+"""The moves (faults) that each kind of siege consists of.
 
-A move has a chance to take part, and begins within some seconds of the siege's beginning.
+Each move takes part with some chance, and begins within some seconds of the siege's beginning.
 """
 
 from typing import NamedTuple
@@ -11,27 +11,27 @@ class Move(NamedTuple):
 
     name: str
     chance: float = 1.0
-    """To take part at all."""
+    """Chance that the move takes part, from 0 to 1."""
     earliest: float = 0.0
     """Seconds after the siege's beginning; so is ``latest``."""
     latest: float = 0.3
 
 
 NEEDS_BUDGET = frozenset({"wipe member", "rot in member"})
-"""Moves for machines of the fault budget only."""
+"""Moves that destroy synced data: they strike only machines of the fault budget."""
 
 DRAWN = ("takeover", "replacement", "exchange", "succession", "disks", "pile-up")
-"""Sieges that a plan may have beside each other; for others it is made (``BESIEGED`` in ``plan.py``)."""
+"""Kinds that a plan may combine. Other kinds need a plan of their own (``BESIEGED`` in ``plan.py``)."""
 
 NEEDS_EVERY_MEMBER = frozenset({"exchange"})
-"""Sieges that come to most where an entry needs every member of its write set."""
+"""Kinds that find most where every member of a write set must confirm (Qw = Qa)."""
 
 STORIES = ("blackout", "absence", "race")
-"""Sieges that are one move: what happens in them depends on what has happened (``siege_stories.py``)."""
+"""Kinds that consist of one move, a scripted sequence (``siege_stories.py``)."""
 
 SIEGES: dict[str, tuple[Move, ...]] = {
     "takeover": (
-        # A writer that lives is believed dead, and does not hear of it; what it has sent is still under way.
+        # Another client takes a living writer for failed; the writer is not told, and its adds are still in flight.
         Move("deafen writer", 0.8, latest=0.0),
         Move("delay writer's adds", 0.9, latest=0.0),
         Move("delay writer's adds", 0.6, latest=0.0),
@@ -42,7 +42,7 @@ SIEGES: dict[str, tuple[Move, ...]] = {
         Move("pause writer", 0.2),
     ),
     "replacement": (
-        # One bookie of the ensemble is lost while another lags; the metadata take their time.
+        # One bookie of the ensemble fails while another lags and the metadata store is slow.
         Move("hold up member", latest=0.05),
         Move("delay writer's adds", 0.6, latest=0.05),
         Move("delay metadata", 0.7, latest=0.0),
@@ -51,8 +51,8 @@ SIEGES: dict[str, tuple[Move, ...]] = {
         Move("kill writer", 0.4, earliest=0.2, latest=1.5),
     ),
     "exchange": (
-        # What one bookie says arrives late, another is lost with adds under way that it had confirmed: when the late
-        # confirmations come, the ensemble is being changed, or has been.
+        # The answers of one bookie are late, and another bookie fails with adds pending that it had confirmed. The late
+        # confirmations arrive during the ensemble change or after it.
         Move("delay member's answers", latest=0.0),
         Move("slow changes of metadata", 0.7, latest=0.1),
         Move("delay metadata", 0.2, latest=0.1),
@@ -60,7 +60,7 @@ SIEGES: dict[str, tuple[Move, ...]] = {
         Move("kill writer", 0.15, earliest=0.6, latest=2.0),
     ),
     "succession": (
-        # The writer is gone, so is one of its bookies, and who takes over may not live either.
+        # The writer fails, one of its bookies fails, and the recovering client may fail, too.
         Move("delay writer's adds", 0.6, latest=0.0),
         Move("hold up member", 0.5, latest=0.0),
         Move("kill writer", latest=0.4),

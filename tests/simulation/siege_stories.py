@@ -1,8 +1,8 @@
-"""Stories: sieges whose moves follow one another, each told to the bookie or client that it is about.
+"""Stories: sieges that are scripted sequences of faults.
 
-The moves of an ordinary siege are drawn apart from each other, and strike whom they strike. What is told here loses
-data only when each part falls to the right one, in order: so the parts are dealt out first, and some wait for what has
-happened. Like every fault they are drawn, and look at nothing but the world.
+The moves of an ordinary siege are independent of each other. Some defects show only when each fault strikes the right
+process, in the right order. A story therefore assigns the parts first, and lets steps wait for conditions. It looks
+only at the simulated world, never into the code under test.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from simulation.siege import Target
 
 LOOK_SECONDS = 0.02
-"""How often a story looks whether that has happened which it waits for."""
+"""Interval at which a story checks the condition it waits for."""
 
 
 class Stories:
-    """See the module. A part of the siege; the nemesis ends what lasts."""
+    """The stories by name. Part of the siege; the nemesis ends the lasting faults."""
 
     def __init__(self, nemesis: "Nemesis") -> None:
         self._nemesis = nemesis
@@ -37,9 +37,9 @@ class Stories:
     # --- stories ----------------------------------------------------------------------------------------------------
 
     def _blackout(self, target: "Target") -> None:
-        """The writer and one of its bookies lose power in the same moment; what comes back of that bookie has lost its
-        journal, or cannot read its disk for a while. As many others had not heard of the last adds as an ack quorum can
-        do without, and all the rest that hold them stand still.
+        """The writer and one of its bookies lose power at the same time. That bookie returns without its journal, or
+        cannot read its disk for a while. Of the other bookies, Qw - Qa have not received the last adds, and those that
+        hold them hang.
         """
         _, write_quorum, ack_quorum = target.ledger.quorums
         unlucky = self._world.unlucky
@@ -65,8 +65,8 @@ class Stories:
         self._when(lambda: struck.ready, 2.0, lambda: self._fail_reads(struck))
 
     def _absence(self, target: "Target") -> None:
-        """The writer stands still, and its ledger is recovered; then each of its bookies is started anew; then the
-        writer goes on, and goes on hearing nothing of the metadata.
+        """The writer hangs while its ledger is recovered and each of its bookies is restarted. Then it resumes, still
+        cut off from the metadata.
         """
         writer = self._writer(target.ledger)
         process = writer.process
@@ -84,15 +84,15 @@ class Stories:
         self._when(lambda: target.ledger.end is not None, 3.0, restart)
 
     def _race(self, target: "Target") -> None:
-        """A writer's last adds race its recovery: those to one bookie are still arriving while it is under way. As many
-        as an ack quorum can do without have not heard of these adds at all, the others are slow to answer whoever
-        asks; and the writer hears what became of its adds when all is over.
+        """A writer's last adds race the recovery of its ledger. They arrive at one bookie while the recovery is under
+        way; Qw - Qa bookies never receive them; the other bookies answer slowly. The writer learns the outcome of its
+        adds only after the recovery has ended.
         """
         rng, ledger = self._rng, target.ledger
         _, write_quorum, ack_quorum = ledger.quorums
         members = list(target.members)
         if rng.random() < 0.7:
-            # In their order in the ensemble: whoever asks them one after another begins with the one that is late.
+            # In ensemble order: a client that asks them one after another begins with the late one.
             members.sort(key=lambda machine: self._position(ledger, machine))
         writer, (late, *others) = self._writer(ledger), members
         lag, slowness = rng.choice((0.8, 1.2)), rng.choice((0.2, 0.3))
@@ -114,7 +114,7 @@ class Stories:
 
         self._when(lambda: ledger.current.state is not LedgerState.OPEN, 2.0, begun)
 
-    # --- what they are made of --------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------------------------
 
     def _position(self, ledger: LedgerHistory, machine: Machine) -> int:
         bookies = ledger.current.last_fragment.bookies
@@ -132,7 +132,7 @@ class Stories:
             act()
 
     def _when(self, condition: Callable[[], bool], patience_seconds: float, act: Callable[[], None]) -> None:
-        """Go on once the condition holds; the story breaks off if it does not within the time."""
+        """Call ``act`` once the condition holds; end the story if it does not hold within the time."""
         if condition():
             act()
         elif patience_seconds > 0:
@@ -144,7 +144,7 @@ class Stories:
         self._nemesis.for_a_while(low, high, lambda: network.set_blocked(source, target, False))
 
     def _delay(self, source: str, target: str, seconds: float) -> None:
-        """All packets alike."""
+        """Delay every packet of the link by the same time."""
         link = self._world.network.link(source, target)
         link.extra_delay_seconds, link.steady = seconds, True
 
@@ -154,7 +154,7 @@ class Stories:
         self._nemesis.for_a_while(2.0, 3.0, heal)
 
     def _start_anew(self, machine: Machine) -> None:
-        """After a loss of power, or of the process alone."""
+        """Restart after a power cut or a kill."""
         if self._rng.random() < 0.5:
             machine.cut_power()
         else:

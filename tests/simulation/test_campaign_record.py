@@ -1,4 +1,4 @@
-"""A campaign that was broken off goes on where it stopped, and says which commit ran what."""
+"""An interrupted campaign resumes where it stopped, and reports which commit ran which seeds."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from simulation.test_universes import simulate
 
 
-def test_broken_off_campaign_goes_on_and_sums_up_both_parts(tmp_path: Path) -> None:
+def test_interrupted_campaign_resumes_and_reports_both_parts(tmp_path: Path) -> None:
     kept = tmp_path / "campaign.jsonl"
     assert simulate("3-4", "--jobs", "1", "--record", str(kept)).returncode == 0
     before = kept.read_text()
@@ -33,13 +33,11 @@ def test_failure_in_the_record_still_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "arguments", "text"),
     [
-        ("garbage\n", (), "line 1: no record of a seed"),
-        ("", ("--canary", "ack-before-sync"), "a record is of seeds as they are"),
+        ("garbage\n", (), "line 1: not a record of a seed"),
+        ("", ("--canary", "ack-before-sync"), "--record cannot be combined"),
     ],
 )
-def test_record_that_makes_no_sense_is_refused(
-    tmp_path: Path, content: str, arguments: tuple[str, ...], text: str
-) -> None:
+def test_invalid_record_is_refused(tmp_path: Path, content: str, arguments: tuple[str, ...], text: str) -> None:
     kept = tmp_path / "campaign.jsonl"
     kept.write_text(content)
     run = simulate("3-4", "--jobs", "1", "--record", str(kept), *arguments)

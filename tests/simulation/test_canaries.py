@@ -1,7 +1,7 @@
-"""Known defects, put back one at a time: the ordinary checkers must find each, and the same seed pass without it.
+"""Known defects, put back one at a time: the ordinary checkers find each, and the same seed passes without it.
 
-A seed means another world after many a change of the code, so a defect is looked for in the seeds that follow, too,
-from the one on that showed it last; ``make simulate SEED=1-150 OPTIONS="--canary all"`` gives the first of all.
+Many changes of the code change the universe of a seed. The search therefore begins at the seed that last found the
+defect and continues with the following ones; ``make simulate SEED=1-150 OPTIONS="--canary all"`` gives the first seeds.
 """
 
 import re
@@ -11,7 +11,7 @@ from simulation.canaries import CANARIES
 from simulation.test_universes import simulate
 
 FURTHER = 40
-"""Seeds tried after the first. Most of these defects show in one of ten, or more often."""
+"""Seeds tried after the first. Most of these defects are found by at least one seed in ten."""
 
 CHEAPEST = {
     "index-put-hides": 1,
@@ -25,7 +25,7 @@ CHEAPEST = {
     "fence-lets-adds-through": 18,
     "garbage-by-listing": 46,
 }
-"""Canary -> the seed with which to begin."""
+"""Canary -> the first seed to try."""
 
 BESIEGED = {
     "ack-during-change": ("exchange", 10),
@@ -36,11 +36,11 @@ BESIEGED = {
     "reads-do-not-fence": ("race", 2),
     "replaced-still-counts": ("exchange", 10),
 }
-"""Canary that needs many seeds otherwise -> a siege that finds it soon, and the seed with which to begin."""
+"""Canary that ordinary seeds seldom find -> a siege that finds it sooner, and the first seed to try."""
 
 
 def check_found(canary: str, first: int, *options: str) -> None:
-    """A broken promise, not merely any failure, in one of these universes, and none in it without the defect."""
+    """Check that one of these universes fails with a :class:`Violation`, and passes without the defect."""
     seeds = f"{first}-{first + FURTHER}"
     broken = simulate(seeds, *options, "--canary", canary, "--until-failure", "--jobs", "1")
     found = re.search(r"^seed (\d+) failed: Violation ", broken.stdout, re.MULTILINE)
@@ -55,13 +55,13 @@ def test_known_defect_is_found_and_the_same_seed_passes_without_it(canary: str) 
 
 
 @pytest.mark.parametrize("canary", BESIEGED)
-def test_siege_finds_what_needs_many_seeds_otherwise(canary: str) -> None:
+def test_siege_finds_defect_that_ordinary_seeds_seldom_find(canary: str) -> None:
     siege, first = BESIEGED[canary]
     check_found(canary, first, "--siege", siege)
 
 
 @pytest.mark.parametrize("canary", CANARIES)
-def test_every_known_defect_fits_the_code_as_it_is(canary: str) -> None:
+def test_every_known_defect_can_be_applied(canary: str) -> None:
     with CANARIES[canary].applied():
         pass
 

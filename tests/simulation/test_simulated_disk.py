@@ -1,4 +1,4 @@
-"""The simulated disk lies until it is synced, takes time, and loses what it may at a power cut and nothing else."""
+"""The simulated disk takes time, and at a power cut loses unsynced data and nothing else."""
 
 import asyncio
 import errno
@@ -36,7 +36,7 @@ class Host:
         self.boot()
 
     def run(self, work: Callable[[SimulatedFileSystem], Coroutine[Any, Any, Any]], seconds: float = 10.0) -> Any:
-        """Run ``work`` in the process, for so long at most; what it returned, None when it did not end."""
+        """Run ``work`` in the process for at most ``seconds``. Returns its result, or None if it has not ended."""
 
         async def main() -> Any:
             task = self.process.spawn(work(self.filesystem), "work")
@@ -114,7 +114,7 @@ def test_kill_keeps_the_page_cache(host: Host) -> None:
     assert host.disk.names[FILE].volatile == b"cached"
 
 
-def test_loop_goes_on_while_a_sync_is_under_way(host: Host) -> None:
+def test_loop_continues_while_a_sync_is_under_way(host: Host) -> None:
     async def work(filesystem: SimulatedFileSystem) -> int:
         file = await make(filesystem)
         syncing = asyncio.ensure_future(file.write_and_sync(0, [b"x"]))
@@ -127,7 +127,7 @@ def test_loop_goes_on_while_a_sync_is_under_way(host: Host) -> None:
     assert host.run(work) > 3
 
 
-def test_failed_sync_leaves_pages_to_chance_and_is_not_made_up_for() -> None:
+def test_failed_sync_makes_some_pages_durable_and_a_later_sync_does_not_write_the_rest() -> None:
     durable = set()
     for seed in range(40):
         host = Host(seed)
@@ -148,7 +148,7 @@ def test_failed_sync_leaves_pages_to_chance_and_is_not_made_up_for() -> None:
     assert durable == {True, False}
 
 
-def test_power_is_cut_at_the_planned_operation_and_nobody_hears_of_it(host: Host) -> None:
+def test_power_is_cut_at_the_planned_operation_and_its_caller_is_not_told(host: Host) -> None:
     cuts: list[float] = []
     host.disk.on_crash = lambda: cuts.append(host.loop.now)
     host.disk.faults.crash_at = 3
@@ -162,7 +162,7 @@ def test_power_is_cut_at_the_planned_operation_and_nobody_hears_of_it(host: Host
     assert len(cuts) == 1
 
 
-def test_lie_about_a_sync_is_found_out_by_a_power_cut_once_a_later_sync_was_true() -> None:
+def test_power_cut_loses_a_lying_sync_if_a_later_sync_was_honoured() -> None:
     inode = Inode(bytes(4 * PAGE_BYTES))
     inode.lie(0, b"a" * PAGE_BYTES)
     inode.write_and_sync(PAGE_BYTES, b"b" * PAGE_BYTES)
@@ -190,7 +190,7 @@ def test_full_disk_refuses_growth_and_not_what_fits(host: Host) -> None:
     host.run(work)
 
 
-def test_opening_that_is_cancelled_leaves_nothing_open(host: Host) -> None:
+def test_cancelled_open_leaves_nothing_open(host: Host) -> None:
     async def work(filesystem: SimulatedFileSystem) -> int:
         await (await make(filesystem)).close()
         opening = asyncio.ensure_future(filesystem.open(FILE))
@@ -242,7 +242,7 @@ def test_planned_crash_counts_the_named_operations_only(host: Host, kind: str, r
     assert done == reached
 
 
-def test_opening_that_is_cancelled_in_the_moment_in_which_it_succeeds_leaves_nothing_open(host: Host) -> None:
+def test_open_that_is_cancelled_as_it_succeeds_leaves_nothing_open(host: Host) -> None:
     async def work(filesystem: SimulatedFileSystem) -> int:
         await (await make(filesystem)).close()
         host.disk.settings.read_seconds = 0.0

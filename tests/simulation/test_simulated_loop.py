@@ -1,4 +1,4 @@
-"""The simulated loop: processes die between steps, stand still, and have clocks of their own; runs repeat exactly."""
+"""The simulated loop: processes die between steps, pause, and have their own clocks; runs are reproducible."""
 
 import asyncio
 from collections.abc import Iterator
@@ -137,7 +137,7 @@ def test_threads_and_real_connections_are_refused(loop: SimulationLoop) -> None:
     loop.run_until_complete(main())
 
 
-def test_exception_that_nobody_retrieves_is_a_complaint_unless_its_process_is_dead(loop: SimulationLoop) -> None:
+def test_exception_that_is_never_retrieved_is_a_complaint_unless_its_process_is_dead(loop: SimulationLoop) -> None:
     process = Process(loop, "careless")
 
     async def fail() -> None:

@@ -1,4 +1,4 @@
-"""The simulated network keeps what TCP promises and nothing more."""
+"""The simulated network guarantees what TCP guarantees, and nothing more."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from simulation.trace import Trace
 
 
 class Recorder(asyncio.Protocol):
-    """Writes down what happens to one end."""
+    """Records what happens to one end of a connection."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -185,7 +185,7 @@ def test_close_delivers_what_was_written(pair: Pair) -> None:
     pair.run(main)
 
 
-def test_refused_where_nobody_listens_and_retried_through_a_partition(pair: Pair) -> None:
+def test_connection_is_refused_without_a_server_and_retried_during_a_partition(pair: Pair) -> None:
     outcome: list[object] = []
 
     async def dial(port: int) -> None:

@@ -1,4 +1,4 @@
-"""Whole clusters, seed after seed, in interpreters of their own: every promise of docs/rules.md, under every fault."""
+"""Runs whole simulated clusters, seed after seed, in separate interpreters, and checks the rules of docs/rules.md."""
 
 import os
 import re
@@ -23,7 +23,7 @@ def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProce
     )
 
 
-def test_every_promise_is_kept_in_some_hundred_universes() -> None:
+def test_several_hundred_universes_pass() -> None:
     run = simulate(f"1-{SEEDS}")
     assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
     assert f"{SEEDS} seeds in" in run.stdout
@@ -50,7 +50,7 @@ def hashes(seeds: list[int], hash_seed: str) -> str:
     return run.stdout
 
 
-def test_same_seed_is_the_same_world_whatever_ran_before_it_and_however_texts_hash() -> None:
+def test_seed_gives_the_same_universe_whatever_ran_before_and_however_strings_hash() -> None:
     alone = "".join(hashes([seed], "0") for seed in (3, 12, 25))
     together = hashes([3, 12, 25, 12], "12345").splitlines(keepends=True)
     assert alone == "".join(together[:3])
@@ -66,7 +66,7 @@ def test_same_seed_is_the_same_world_whatever_ran_before_it_and_however_texts_ha
         (["1", "--set", "moons=3"], "moons"),
     ],
 )
-def test_bad_usage_is_named(arguments: list[str], text: str) -> None:
+def test_wrong_argument_is_reported(arguments: list[str], text: str) -> None:
     run = simulate(*arguments)
     assert run.returncode != 0
     assert text in run.stderr

@@ -1,4 +1,4 @@
-"""One universe from its seed: build the world, let things go wrong, heal it, and see whether every promise was kept."""
+"""Run one universe from its seed: build the world, inject faults, heal them, and check every guarantee."""
 
 import asyncio
 import gc
@@ -26,11 +26,11 @@ from simulation.workload import Deleting, Reading, Work, Writing
 from simulation.world import REPAIRS_MAX, Application, ClientHost, Machine, World
 
 START_SECONDS_MAX = 60.0
-"""Within so much virtual time enough bookies must be up in a world without faults."""
+"""Virtual time within which every bookie must be up at the beginning, before any fault."""
 
 LIVENESS_SECONDS_MAX = 180.0
-"""Within so much virtual time after healing everything must have finished (rule I8): some of the longest time-outs
-of the plans, one after another."""
+"""Virtual time after healing within which everything must finish (rule I8). It exceeds several of the plans' longest
+time-outs in a row."""
 
 
 _RUNS_PER_COLLECTION = 10
@@ -39,29 +39,29 @@ _RUNS_PER_COLLECTION = 10
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one universe."""
+    """The result of one universe."""
 
     seed: int
     hash: int
     failure: str | None
-    """What did not hold; None: every promise was kept."""
+    """The failure; None if the universe passed."""
     virtual_seconds: float
     steps: int
     counters: Counter[str] = field(default_factory=Counter)
     rule: str = ""
-    """Of a failure: the rule of docs/rules.md that was broken, or the kind of error."""
+    """The broken rule of docs/rules.md or the class of the error, if the universe failed."""
     explanation: str = ""
-    """Of a failure: its traceback."""
+    """The traceback, if the universe failed."""
     lines: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept."""
+        """Whether the universe passed."""
         return self.failure is None
 
 
 def run_universe(seed: int, plan: Plan | None = None, *, lines: bool = False) -> Outcome:
-    """Run a seed's universe. Never raises for what happens inside: that is the outcome's ``failure``."""
+    """Run a seed's universe. An error inside the universe is not raised; it becomes the outcome's ``failure``."""
     LogJudge.install()
     with _quiet_end():
         return _run(seed, plan, lines)
@@ -94,7 +94,7 @@ def _run(seed: int, plan: Plan | None, lines: bool) -> Outcome:
 
 @contextmanager
 def _turned(knobs: dict[str, int]) -> Iterator[None]:
-    """Constants of the code under test have other values inside the block."""
+    """Change constants of the code under test inside the block. Keys are ``module:NAME``."""
     turned = []
     for name, value in knobs.items():
         module, _, constant = name.partition(":")
@@ -110,7 +110,7 @@ def _turned(knobs: dict[str, int]) -> Iterator[None]:
 
 @contextmanager
 def _replays_counted(world: World) -> Iterator[None]:
-    """Replays that left out a torn tail are counted inside the block, whatever becomes of the start they belong to."""
+    """Count replays that dropped a torn tail inside the block, also those of a start that fails later."""
 
     @patch(Journal, "start")
     async def start(original: Any, journal: Any) -> None:
@@ -130,8 +130,8 @@ _runs = itertools.count(1)
 
 @contextmanager
 def _quiet_end() -> Iterator[None]:
-    """No garbage collection during a run: what it cleans up, and when, would differ from run to run. What a universe's
-    dead processes left behind goes without a word; its coroutines were in the middle of something."""
+    """Suspend garbage collection during a run, because finalizers would run at different steps in different runs.
+    Silence the warnings about coroutines of killed processes, which never finish."""
     collecting, hook = gc.isenabled(), sys.unraisablehook
     gc.disable()
     sys.unraisablehook = lambda _what: None
@@ -170,7 +170,7 @@ class _Universe:
         return self._ended
 
     async def run(self) -> None:
-        """All of it."""
+        """Run the phases one after another (docs/simulator.md)."""
         world = self.world
         for machine in world.machines:
             machine.start()
@@ -217,7 +217,7 @@ class _Universe:
         ]
 
     async def _keep_running(self, name: str, works: list[Work]) -> None:
-        """An application, started anew as another process when it was killed before the safety phase has ended."""
+        """Run an application; restart it in a new process whenever it is killed before the safety phase ends."""
         for number in itertools.count():
             host = self.world.host(f"{name}.{number}" if number else name)
             await host.run(_together(works), "application")
@@ -228,7 +228,7 @@ class _Universe:
                 return
 
     async def _wait_for_bookies(self, seconds: float) -> None:
-        """Until every machine serves whose data are right; only those of the fault budget may have lost theirs."""
+        """Wait until every machine serves, except those of the fault budget that cannot be repaired."""
         world = self.world
         deadline = world.loop.now + seconds
         while not all(machine.serving or self._given_up(machine) for machine in world.machines):
@@ -241,7 +241,7 @@ class _Universe:
                 raise Violation("I8", f"{machine.name} {machine.refused}")
 
     def _given_up(self, machine: Machine) -> bool:
-        """Whether a bookie refuses its disks and the operator knows no remedy; sends the operator if not."""
+        """Whether a bookie refuses its disks for good. Has it repaired if that is still possible."""
         if machine.refused is None or machine.process is not None:
             return False
         if machine not in self.world.unlucky or machine.repairs >= REPAIRS_MAX:
@@ -251,7 +251,7 @@ class _Universe:
         return not self._ended
 
     async def _roll(self) -> None:
-        """A rolling restart: one machine after another, each once the one before is up again, or has had its time."""
+        """Restart one machine after another, each once the one before is ready again or five seconds have passed."""
         world = self.world
         for machine in world.machines:
             if machine.ready:
@@ -263,14 +263,14 @@ class _Universe:
                         break
 
     async def _live(self, applications: list[asyncio.Future[None]]) -> None:
-        """After healing: the machines come up, the applications end."""
+        """Check that every machine comes up and every application ends after healing (rule I8)."""
         await self._wait_for_bookies(LIVENESS_SECONDS_MAX)
         _, late = await asyncio.wait(applications, timeout=LIVENESS_SECONDS_MAX)
         if late:
             raise Violation("I8", f"{len(late)} applications have not ended {LIVENESS_SECONDS_MAX} s after healing")
 
     async def _judge(self) -> None:
-        """A fresh client recovers and reads every ledger, then compares the replicas."""
+        """Have a new client recover and read every ledger and compare all replicas."""
         if self.world.plan.judge_hindered:
             self._hold_up_machine()
         judge = Judge(self.world)
@@ -280,7 +280,7 @@ class _Universe:
             raise Violation("I8", "the judge could not read everything in time")
 
     def _hold_up_machine(self) -> None:
-        """What a recovery decides must be right whichever bookies it hears last."""
+        """Pause a machine: recovery must decide correctly whichever bookies answer last."""
         machine = self.rng.choice(self.world.machines)
         if machine.process is not None:
             world, process = self.world, machine.process
@@ -290,7 +290,7 @@ class _Universe:
             world.loop.call_process(world.loop.world, world.loop.now + self.rng.uniform(0.3, 6.0), process.resume)
 
     async def _stop(self) -> None:
-        """Stop every bookie in good order; each looks for what it leaks."""
+        """Stop every bookie cleanly; each stop checks for leaks."""
         world = self.world
         for machine in world.machines:
             machine.retired = True

@@ -1,5 +1,6 @@
-"""What applications do in a universe: write with a window, tail, read, recover, delete. Each is a coroutine of a client
-process; it takes every :class:`OctavoError` for an answer, and the history judges whether it may be that answer."""
+"""The applications of a universe: they write with a window, tail, read, recover and delete. Each is a coroutine of a
+client process. It accepts every :class:`OctavoError` as a result, and the history checks whether that result is legal.
+"""
 
 import asyncio
 import random
@@ -16,16 +17,16 @@ from simulation.history import LedgerHistory, Violation
 from simulation.world import ClientHost, World
 
 Work = Callable[[ClientHost, Client], Coroutine[Any, Any, None]]
-"""One thing that an application does."""
+"""One activity of an application."""
 
 CREATE_ATTEMPTS_MAX = 40
 
 WATCH_SECONDS = 0.2
-"""How often a recoverer looks whether a writer has fallen silent."""
+"""Interval at which a recovering application checks for failed writers."""
 
 
 def note_answer(world: World, where: str, what: str, error: OctavoError) -> None:
-    """An operation failed as it may. A broken invariant may not."""
+    """Record a failed operation. Raises :class:`Violation` for an :class:`InternalError`."""
     if isinstance(error, InternalError):
         raise Violation("no defects", f"{what}: {error.message}") from error
     world.trace.count(f"answer: {type(error).__name__}")
@@ -33,11 +34,11 @@ def note_answer(world: World, where: str, what: str, error: OctavoError) -> None
 
 
 LEDGERS_PER_WRITER_MAX = 4
-"""So often a writer that lost its ledger goes on with another."""
+"""Ledgers that one writing application creates at most, one after another."""
 
 
 class Writing:
-    """A writer's life: create a ledger, add, and close it, leave it or lose it; then go on with another."""
+    """Creates a ledger, adds, and closes it or leaves it open; then continues with another ledger."""
 
     def __init__(self, world: World, rng: random.Random, adds: int, ended: Callable[[], bool]) -> None:
         self.world = world
@@ -48,13 +49,13 @@ class Writing:
         seconds = world.plan.safety_seconds * rng.choice((0.1, 0.5, 1.0, 1.0, 1.5))
         if world.plan.steady:
             seconds = max(seconds, world.plan.safety_seconds / 2)
-        # Spread over the safety phase, so that faults strike while there is something to lose.
+        # Spread the adds over the safety phase, so that faults strike while adds are pending.
         self._pause = 2 * seconds * (sum(self._bursts) / len(self._bursts)) / max(adds, 1)
         self._leave_open = rng.random() < 0.25
         self._cancels = rng.random() < 0.2
 
     async def run(self, host: ClientHost, client: Client) -> None:
-        """All of it."""
+        """Write until all adds are made or the safety phase has ended."""
         for _ in range(LEDGERS_PER_WRITER_MAX):
             if self.adds <= 0 or not await self._write_one(host, client) or self.ended():
                 return
@@ -72,7 +73,7 @@ class Writing:
         ledger.adding = False
         self.adds -= len(ledger.payloads)
         if self._leave_open and not self.ended():
-            # Left open: readers follow it, recoverers take it. Client.close closes it in the end, if nobody has.
+            # Left open for readers that follow it and for recovery. Client.close closes it if no client has.
             return True
         await self._close(host, writer, ledger)
         return True
@@ -167,7 +168,7 @@ def _is_silent(host: ClientHost) -> bool:
 
 
 class Reading:
-    """One reader after another: follows, reads ranges, opens closed ledgers; or recovers."""
+    """Opens ledgers one after another and follows or reads them; or recovers them."""
 
     def __init__(self, world: World, rng: random.Random, *, recovers: bool, ended: Callable[[], bool]) -> None:
         self.world = world
@@ -176,10 +177,10 @@ class Reading:
         self.ended = ended
 
     async def run(self, host: ClientHost, client: Client) -> None:
-        """Until the universe's safety phase has ended."""
+        """Run until the safety phase has ended."""
         rng = self.rng
         while not self.ended():
-            await self._bide_time()
+            await self._pause()
             ledgers = [ledger for ledger in self.world.history.ledgers.values() if not ledger.delete_asked]
             if ledgers and not self.ended():
                 orphans = [ledger for ledger in ledgers if self.recovers and ledger.orphaned]
@@ -187,12 +188,12 @@ class Reading:
                 if not self.recovers:
                     await self._try(host, client, ledger)
                 elif ledger.end is None or rng.random() < 0.2:
-                    # Often several at once, as when all who watch a writer believe it dead.
+                    # Often several at once, as when every client that watches a writer takes it for failed.
                     crowd = rng.choice((1, 1, 2, 3))
                     await asyncio.gather(*(self._try(host, client, ledger) for _ in range(crowd)))
 
-    async def _bide_time(self) -> None:
-        """A while; a recoverer breaks it off when a writer falls silent."""
+    async def _pause(self) -> None:
+        """Wait a while; a recovering application often stops waiting when a writer appears to have failed."""
         rng = self.rng
         if not self.recovers:
             await asyncio.sleep(rng.uniform(0.0, 0.5))
@@ -260,7 +261,7 @@ class Reading:
 
 
 async def read_everything(world: World, reader: LedgerReader, ledger: LedgerHistory) -> int:
-    """Iterate over what a reader can read; the number of entries."""
+    """Read every readable entry. Returns the number of entries."""
     expected = 0
     async for entry in reader:
         if entry.entry_id != expected:
@@ -272,7 +273,7 @@ async def read_everything(world: World, reader: LedgerReader, ledger: LedgerHist
 
 
 class Deleting:
-    """Deletes a ledger some time, and perhaps others later."""
+    """Deletes up to three ledgers at random times."""
 
     def __init__(self, world: World, rng: random.Random, ended: Callable[[], bool]) -> None:
         self.world = world
@@ -280,7 +281,7 @@ class Deleting:
         self.ended = ended
 
     async def run(self, host: ClientHost, client: Client) -> None:
-        """All of it."""
+        """Delete until done or until the safety phase has ended."""
         rng = self.rng
         for _ in range(rng.choice((1, 1, 3))):
             await asyncio.sleep(rng.uniform(0.3, self.world.plan.safety_seconds))

@@ -1,7 +1,7 @@
-"""The world of one universe: machines with disks, the bookies and clients that run on them, and what binds them.
+"""The world of one universe: machines with disks, the bookies and client processes that run on them, and the network.
 
-Bookies, clients and metadata handles are the real ones. The world starts and ends processes as systemd, a power grid
-and users do, from outside the code under test, and keeps what outlives processes.
+Bookies, clients and metadata handles are the real code. The world plays the part of systemd, of the power supply and of
+users: it starts and ends processes, and holds the state that outlives them.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ DATA = Path("/data")
 JOURNAL = Path("/journal")
 
 RESTART_SECONDS = (0.05, 1.0)
-"""How soon a process that ended by itself is started again, as its supervisor does."""
+"""Range of the delay after which a supervisor restarts a process that has exited."""
 
 REPAIR_SECONDS = (0.1, 1.0)
-"""How soon an operator looks after a bookie that refuses its disks."""
+"""Range of the delay after which an operator repairs a bookie that refuses to start on its disks."""
 
 REPAIRS_MAX = 5
-"""Attempts of an operator at one machine: what is still wrong then, the tools do not mend."""
+"""Repair attempts for one machine between two successful starts; after these the tools cannot repair it."""
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -56,23 +56,23 @@ class Machine:
         self.bookie: Bookie | None = None
         self.ready = False
         self.refused: str | None = None
-        """Why its bookie will not start any more; None while it may."""
+        """Why its bookie refuses to start; None if it does not."""
         self.repairs = 0
-        """Attempts of the operator since a bookie last served here."""
+        """Repair attempts since a bookie last served here."""
         self.spent = False
-        """Whether the disks have lost all that the fault budget lets them lose."""
+        """Whether its disks have lost everything that the fault budget allows."""
         self.retired = False
-        """Whether it stays off once it has stopped: nobody starts or repairs it any more."""
+        """Whether it stays off once it has stopped: it is neither started nor repaired."""
         self.starts = 0
         self.filesystem: SimulatedFileSystem | None = None
         self._stop: asyncio.Event | None = None
         self.ids: dict[str, None] = {}
-        """Ids its bookies have had."""
+        """Bookie ids that have been registered from this machine, in order."""
         self._start_due = False
         self.clock = world.draw_clock()
 
     def start(self) -> None:
-        """Boot if need be, and start the bookie."""
+        """Start the bookie, booting the machine if necessary. Does nothing if it runs, refuses or is retired."""
         self._start_due = False
         if self.process is not None or self.refused is not None or self.retired:
             return
@@ -87,19 +87,19 @@ class Machine:
         process.spawn(self._run(process), f"{self.name} main")
 
     def start_later(self, seconds: float) -> None:
-        """Start after a while, unless somebody does before."""
+        """Start after ``seconds``, unless it has been started by then."""
         self._start_due = True
         loop = self.world.loop
         loop.call_process(loop.world, loop.now + seconds, self._start_if_due)
 
     def kill(self) -> None:
-        """SIGKILL: what is in the page cache stays."""
+        """SIGKILL the bookie. The page cache survives."""
         if self.process is not None:
             self.world.note(self.name, "killed")
             self._gone()
 
     def cut_power(self) -> None:
-        """Everything stops at once, and nobody is told."""
+        """Cut the power: the page cache is lost, and peers are not told."""
         self.world.note(self.name, "loses power")
         self.world.network.power_off(self.name)
         if self.process is not None:
@@ -107,7 +107,7 @@ class Machine:
         self.disk.power_cut()
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """SIGTERM the bookie."""
         process = self.process
         if process is not None and self._stop is not None:
             loop = self.world.loop
@@ -116,7 +116,7 @@ class Machine:
 
     @property
     def serving(self) -> bool:
-        """Whether its bookie is up."""
+        """Whether its bookie serves requests."""
         return self.process is not None and self.ready and not self.process.paused
 
     def _gone(self) -> None:
@@ -126,7 +126,7 @@ class Machine:
         process.kill()
 
     def repair(self) -> None:
-        """Send the operator, if the bookie refuses its disks."""
+        """Have an operator repair the machine, if its bookie refuses its disks and attempts are left."""
         if self.process is not None or self.refused is None or self.retired or self.repairs >= REPAIRS_MAX:
             return
         world = self.world
@@ -211,7 +211,7 @@ class Machine:
             return
         await filesystem.close()
         if bookie._broken.done():
-            # A promise broke while it stopped: it lets go of nothing any more, as the process ends.
+            # It broke while it was stopping. The process ends without releasing anything.
             self._exit(process, f"stopped, having broken a promise: {bookie._broken.result()}")
             return
         self._check_leaks(process)
@@ -221,7 +221,7 @@ class Machine:
         current = asyncio.current_task()
         tasks = [task.get_name() for task in process.tasks() if task is not current and task.get_name()]
         files = [str(file.path) for file in self.filesystem.open_files] if self.filesystem is not None else []
-        # A task that has been cancelled or will end by itself needs one more turn; what is left then is a leak.
+        # A task that is cancelled or about to end needs one more turn of the loop. Any task left then is a leak.
         if tasks:
             self.world.loop.call_soon(self._check_tasks, process)
         if files:
@@ -234,7 +234,7 @@ class Machine:
             self.world.violate(Violation("no leaks", f"{self.name} stopped with tasks {left}"))
 
     def _exit(self, process: Process, why: str, *, refused: bool = False) -> None:
-        """The process ends itself; its supervisor starts it again unless its data are wrong."""
+        """End the process. Its supervisor restarts it unless it has refused its disks."""
         world = self.world
         world.note(self.name, "%s", why)
         if refused:
@@ -253,11 +253,11 @@ class Machine:
 
 
 Application = Callable[["ClientHost"], Coroutine[Any, Any, None]]
-"""What a client process runs."""
+"""The code that a client process runs."""
 
 
 class ClientHost:
-    """A process that runs an application: one client and what it does with it."""
+    """A client process: it runs one application with one client."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.world = world
@@ -269,7 +269,7 @@ class ClientHost:
         self._finished: list[asyncio.Future[None]] = []
 
     async def connect(self) -> Client:
-        """A client, made by this process's own code."""
+        """Connect a client, inside this process."""
         world = self.world
         rng = world.rng_for(self.name)
         store = world.metadata.open(self.process, lease_seconds=5.0, rng=rng)
@@ -284,7 +284,7 @@ class ClientHost:
         )
 
     def run(self, work: Application, name: str) -> asyncio.Future[None]:
-        """Run ``work`` in this process; a future of the world that is done when it has ended, or the process has."""
+        """Run ``work`` in this process. The result is a future of the world, done when the work or the process ends."""
         finished: asyncio.Future[None] = self.world.loop.create_future()
         self._finished.append(finished)
         self.process.spawn(self._guard(work, finished), f"{self.name} {name}")
@@ -307,7 +307,7 @@ class ClientHost:
 
 
 class World:
-    """See the module."""
+    """Everything in one universe."""
 
     def __init__(self, seed: int, plan: Plan) -> None:
         self.seed = seed
@@ -323,41 +323,41 @@ class World:
         self.logs = LogJudge(self)
         self.machines = [Machine(self, f"bookie-{number}") for number in range(plan.bookies)]
         self.unlucky = self.machines[: plan.unlucky]
-        """Machines whose disks may lose what they hold."""
+        """Machines of the fault budget: their disks may lose synced data."""
         self.hosts: list[ClientHost] = []
 
     def rng_for(self, purpose: str) -> random.Random:
-        """Chance for one purpose, independent of all others."""
+        """A random generator for one purpose, independent of all others."""
         return random.Random(f"{self.seed} {purpose}")
 
     def draw_clock(self) -> tuple[float, float]:
-        """Offset and rate of a machine's clock."""
+        """Draw the offset (seconds) and the rate of a machine's clock."""
         drift = self.plan.clock_drift
         return self.rng.uniform(0, 1000), 1 + self.rng.uniform(-drift, drift)
 
     def host(self, name: str) -> ClientHost:
-        """A new client process."""
+        """Start a client process."""
         host = ClientHost(self, name)
         self.hosts.append(host)
         return host
 
     def wall_clock(self) -> datetime:
-        """The time of day as the process that asks believes it to be."""
+        """The time of day by the clock of the process that asks."""
         return EPOCH + timedelta(seconds=self.loop.time())
 
     def note(self, where: str, text: str, *arguments: object) -> None:
-        """A line of the trace."""
+        """Add a line to the trace."""
         self.trace.note(self.loop.now, where, text, *arguments)
 
     def violate(self, violation: BaseException) -> None:
-        """Something does not hold: the universe ends here."""
+        """End the universe with a failure."""
         if self.loop.halted is None and not self.loop.is_closed():
             self.note("checker", "%s", f"{type(violation).__name__}: {violation}")
             self.loop.halted = violation
 
     def _registered(self, where: str, bookie_id: str) -> None:
         for machine in self.machines:
-            if machine.name == where:  # also of a bookie that dies before it says that it is ready
+            if machine.name == where:  # also if the bookie dies before it is ready
                 machine.ids[bookie_id] = None
 
     def _ledger_changed(self, ledger_id: Any, value: bytes | None) -> None:
