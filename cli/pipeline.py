@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 app = typer.Typer(name="pipeline", help="Jobs over whole clusters, on Spark (octavo[spark]).", no_args_is_help=True)
 
 CLEAN_AGE_SECONDS = 24 * 3600.0
-"""Age from which on an unpublished ledger's job is taken for dead unless the caller says otherwise."""
+"""Default age after which the job of an unpublished ledger is treated as failed."""
 
 MasterOption = Annotated[
     str | None,
     typer.Option(
         "--master",
         metavar="URL",
-        help="Spark's master: spark://host:port, local[4]. (default: local[*], or spark-submit's)",
+        help="Spark's master: spark://host:port, local[4]. (default: local[*], or the master of spark-submit)",
     ),
 ]
 LedgersOption = Annotated[
     str | None,
     typer.Option("--ledgers", metavar="WHICH", help="Ids and ranges (3,7-12), all, or app=orders, app=ord*."),
 ]
-DatasetOption = Annotated[str | None, typer.Option("--dataset", metavar="NAME", help="A published dataset, instead.")]
+DatasetOption = Annotated[str | None, typer.Option("--dataset", metavar="NAME", help="Name of a published dataset.")]
 PlotOption = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", help="Draw the result into a .png, .svg or .html file.")
 ]
 
 
 class InputFormatName(StrEnum):
-    """Kinds of input, as the option spells them."""
+    """Values of the option ``--format``."""
 
     TEXT = "text"
     JSON_LINES = "jsonl"
@@ -57,33 +57,35 @@ class InputFormatName(StrEnum):
 async def export(
     session: Session,
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="Folder to write, local or of any file system of Spark's.")
+        str, typer.Argument(metavar="PATH", help="Folder to write, local or on any file system that Spark supports.")
     ],
     ledgers: LedgersOption = None,
     dataset: DatasetOption = None,
     time_pattern: Annotated[
         str | None,
         typer.Option(
-            "--time-pattern", metavar="REGEX", help="Adds a column time, parsed from the first group of this."
+            "--time-pattern", metavar="REGEX", help="Add a column time, parsed from the first group of REGEX."
         ),
     ] = None,
     time_format: Annotated[
         str | None,
-        typer.Option("--time-format", metavar="PATTERN", help="Its form, as Spark writes it. (default: ISO)"),
+        typer.Option(
+            "--time-format", metavar="PATTERN", help="Spark's datetime pattern of that time. (default: ISO 8601)"
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at PATH.")] = False,
     allow_gaps: Annotated[
-        bool, typer.Option("--allow-gaps", help="Entries that cannot be had become rows without a value.")
+        bool, typer.Option("--allow-gaps", help="Write rows without a value for unreadable entries.")
     ] = False,
     master: MasterOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Write the entries of ledgers or a dataset to Parquet, a folder for each ledger."""
+    """Write the entries of ledgers or a dataset to Parquet, one folder for each ledger."""
     _need_spark()
     from octavo.pipeline.jobs import export as job  # noqa: PLC0415
 
     if time_format is not None and time_pattern is None:
-        raise InvalidArgumentError("--time-format needs --time-pattern, which says where the time is")
+        raise InvalidArgumentError("--time-format needs --time-pattern")
     timestamps = None if time_pattern is None else job.Timestamps(time_pattern, time_format)
 
     def run(spark: "SparkSession") -> Any:
@@ -105,15 +107,17 @@ async def export(
 @command(app)
 async def ingest(
     session: Session,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="Files to read, local or of any file system of Spark's.")],
-    dataset: Annotated[str, typer.Option("--dataset", metavar="NAME", help="Dataset to publish them in.")],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="Files to read, local or on any file system that Spark supports.")
+    ],
+    dataset: Annotated[str, typer.Option("--dataset", metavar="NAME", help="Name of the dataset to publish.")],
     input_format: Annotated[
-        InputFormatName, typer.Option("--format", help="What the files are.")
+        InputFormatName, typer.Option("--format", help="Format of the files.")
     ] = InputFormatName.TEXT,
     field: Annotated[
-        str | None, typer.Option("--field", help="Field of JSON, or column of Parquet, that is the entry.")
+        str | None, typer.Option("--field", help="JSON field or Parquet column that is the entry.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what the dataset holds.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the contents of the dataset.")] = False,
     ensemble: EnsembleOption = 3,
     write_quorum: WriteQuorumOption = 3,
     ack_quorum: AckQuorumOption = 2,
@@ -121,7 +125,7 @@ async def ingest(
     master: MasterOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Write lines of text, JSON lines or rows of Parquet into ledgers, one entry each; publish them as a dataset."""
+    """Write text lines, JSON lines or Parquet rows into ledgers, one entry each, and publish them as a dataset."""
     _need_spark()
     from octavo.pipeline.jobs import export as job  # noqa: PLC0415
 
@@ -158,7 +162,7 @@ async def verify(
     master: MasterOption = None,
     password_file: PasswordFileOption = None,
 ) -> int:
-    """Read every replica of every entry of closed ledgers and compare them; exit status 1 when anything is wrong."""
+    """Read and compare every replica of every entry of closed ledgers; exit status 1 if there is any problem."""
     _need_spark()
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
     from octavo.pipeline.jobs import verify as job  # noqa: PLC0415
@@ -227,7 +231,7 @@ async def inventory(
             for share in shares
         ],
     )
-    print_line(f"imbalance {found.imbalance:.2f} (the fullest bookie over the mean)")
+    print_line(f"imbalance {found.imbalance:.2f} (bytes of the fullest bookie divided by the mean)")
 
 
 @command(app)
@@ -242,7 +246,7 @@ async def loglines(
     master: MasterOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Parse system logs held in ledgers, one line an entry; count them by form, level, hour and template."""
+    """Parse system logs in ledgers, one line per entry, and count the lines by format, level, hour and template."""
     _need_spark()
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
     from octavo.pipeline.jobs import loglines as job  # noqa: PLC0415
@@ -277,18 +281,20 @@ async def loglines(
 @command(app)
 async def clean(
     session: Session,
-    dataset: Annotated[str | None, typer.Argument(metavar="[DATASET]", help="Only this one. (default: all)")] = None,
+    dataset: Annotated[
+        str | None, typer.Argument(metavar="[DATASET]", help="Clean only this dataset. (default: all)")
+    ] = None,
     older_than: Annotated[
         float,
         typer.Option(
             "--older-than",
             metavar="SECONDS",
             min=0,
-            help="Age from which on an unpublished ledger is taken for one whose job is dead.",
+            help="Treat the job of an unpublished ledger of this age as failed.",
         ),
     ] = CLEAN_AGE_SECONDS,
 ) -> None:
-    """Delete what failed jobs have left: ledgers that were written for a dataset and are not in it."""
+    """Delete the ledgers of failed jobs: ledgers that were written for a dataset and are not in it."""
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
     from octavo.pipeline.datasets import dataset_store  # noqa: PLC0415
 
@@ -303,7 +309,7 @@ async def clean(
 
 @command(app)
 async def script(session: Session) -> None:
-    """Print the path of the script for spark-submit, which takes these same commands."""
+    """Print the path of the script for spark-submit, which runs the same commands."""
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
     path = str(Path(__file__).with_name("pipeline_submit.py"))
@@ -317,7 +323,7 @@ async def script(session: Session) -> None:
 
 
 def _need_spark() -> None:
-    """Raise :class:`CommandError` where Spark is not installed."""
+    """Raise :class:`CommandError` unless Spark is installed."""
     import importlib.util  # noqa: PLC0415
 
     for module in ("pyspark", "pyarrow"):
@@ -334,8 +340,8 @@ def _cluster(session: Session, password_file: Path | None) -> "ClusterOptions":
 
 
 def _located(path: str) -> str:
-    """The path as Spark, whose processes stand elsewhere, is to take it: a relative one is below our working
-    directory."""
+    """The path for Spark. A relative path is resolved here, because Spark's processes have other working
+    directories."""
     return path if ":" in path else str(Path(path).absolute())
 
 
@@ -346,7 +352,7 @@ def _selection(ledgers: str | None, dataset: str | None) -> str | None:
 
 
 async def _on_spark[T](name: str, job: "Callable[[SparkSession], T]", master: str | None, session: Session) -> T:
-    """What the job returns; it runs in a thread, and is cancelled if this is."""
+    """Run the job in a thread and return its result. Cancelling this cancels the job."""
     from octavo.cli.pipeline_run import run_on_spark  # noqa: PLC0415
 
     return await run_on_spark(name, job, master=master, log_level=session.log_level)

@@ -1,4 +1,4 @@
-"""Running one job of the pipeline: a Spark session in a thread, its progress on a terminal, one line for an error."""
+"""Runs one job of the pipeline: a Spark session in a thread, progress on a terminal, and one line for an error."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROGRESS_SECONDS = 0.5
-"""How often the stages of a running job are looked at."""
+"""Interval at which the progress of a job is updated."""
 
 _ERROR_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception|Block): (?P<text>.+)$", re.MULTILINE)
 """The last line of a Python traceback within what Spark reports."""
@@ -24,9 +24,9 @@ _ERROR_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception
 async def run_on_spark[T](
     name: str, job: "Callable[[SparkSession], T]", *, master: str | None, log_level: LogLevel
 ) -> T:
-    """What the job returns. Cancelling it cancels Spark's jobs and waits for the session to end.
+    """Run a job and return its result. Cancelling it cancels Spark's jobs and waits for the session to end.
 
-    Raises :class:`CommandError`, one line, for what Spark reports.
+    Raises :class:`CommandError` with one line for an error that Spark reports.
     """
     quiet = log_level is not LogLevel.DEBUG
     started: asyncio.Future[SparkSession] = asyncio.get_running_loop().create_future()
@@ -57,7 +57,7 @@ async def run_on_spark[T](
 
 
 def describe_spark_error(error: PySparkException) -> str:
-    """What went wrong, without the tracebacks of the processes it came through."""
+    """The error in one line, without the tracebacks of the processes that it passed through."""
     text = str(error)
     lines = [found["text"] for found in _ERROR_LINE.finditer(text) if "pyspark" not in found[0].split(":")[0]]
     if lines:
@@ -66,13 +66,13 @@ def describe_spark_error(error: PySparkException) -> str:
 
 
 async def _cancel[T](working: asyncio.Future[T], started: "asyncio.Future[SparkSession]") -> None:
-    """Stop what runs; return when it has ended."""
+    """Cancel Spark's jobs until the work has ended."""
     while not working.done():
         if started.done():
             started.result().sparkContext.cancelAllJobs()
         await asyncio.wait([working], timeout=PROGRESS_SECONDS)
     if not working.cancelled():
-        working.exception()  # retrieved: it was cancelled, whatever it says
+        working.exception()  # mark it as retrieved
 
 
 async def _show(started: "asyncio.Future[SparkSession]", progress: Progress) -> None:
@@ -83,7 +83,7 @@ async def _show(started: "asyncio.Future[SparkSession]", progress: Progress) -> 
 
 
 def _tasks(tracker: StatusTracker) -> tuple[float, str]:
-    """Tasks done in the running stages, and that in words."""
+    """The number of tasks done in the running stages, and the progress as text."""
     stages = [tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds()]
     done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
     total = sum(stage.numTasks for stage in stages if stage is not None)

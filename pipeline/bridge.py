@@ -1,8 +1,8 @@
-"""Between Spark's synchronous workers and the client's event loop.
+"""Connects Spark's synchronous workers with the client's event loop.
 
-A task of Spark runs in a thread of a Python worker that lives on after the task. Each task has a loop of its own, in a
-thread of its own (so that connections are served while Spark takes its time with a batch), which is opened for the task
-and gone after it: also when Spark stops asking (LIMIT), when the task is cancelled, when anything fails.
+A Spark task runs in a thread of a Python worker that outlives the task. Each task has its own event loop in its own
+thread, so that connections are served while Spark processes a batch. The loop is closed when the task ends: also when
+Spark stops reading (LIMIT), when the task is cancelled, and after a failure.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from typing import Any, Self, cast
 import uvloop
 
 BATCHES_AHEAD_MAX = 2
-"""Batches that wait for Spark: one while it takes another. Bounds the memory of a task."""
+"""Largest number of batches that wait for Spark. It bounds the memory of a task."""
 
 
 class LoopThread:
-    """An event loop in a thread; a context manager. Leaving the block cancels what still runs and ends the thread."""
+    """An event loop in a thread; a context manager. Leaving the block cancels running tasks and ends the thread."""
 
     def __init__(self, name: str = "octavo") -> None:
         self._loop = cast(asyncio.AbstractEventLoop, uvloop.new_event_loop())
-        # A daemon: should Spark end the worker without ado, the process does not stay for this thread's sake.
+        # A daemon thread does not keep the process alive if Spark ends the worker without closing the loop.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -38,7 +38,7 @@ class LoopThread:
         self.close()
 
     def run[T](self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` returns or raises; if waiting is interrupted, it is cancelled."""
+        """Run ``work`` and return its result. If waiting is interrupted, ``work`` is cancelled."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -49,9 +49,9 @@ class LoopThread:
             raise
 
     def iterate[T](self, make: Callable[[], AsyncGenerator[T]], *, ahead: int = BATCHES_AHEAD_MAX) -> Generator[T]:
-        """The items of an asynchronous generator, at most ``ahead`` of which wait to be taken.
+        """The items of an asynchronous generator, which runs at most ``ahead`` items ahead.
 
-        Closing the iterator closes the generator, and returns when that is done.
+        Closing the iterator closes the generator and waits until it is closed.
         """
         items: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
         room = asyncio.Semaphore(ahead)
@@ -63,7 +63,7 @@ class LoopThread:
                         await room.acquire()
                         items.put((True, item))
                 items.put((False, None))
-            except BaseException as error:  # whatever it is, whoever iterates must not wait for ever
+            except BaseException as error:  # the consumer must not wait for ever
                 items.put((False, error))
                 if not isinstance(error, Exception):
                     raise
@@ -86,11 +86,11 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(room.release)
                 yield value
         finally:
-            if self._thread.is_alive():  # else closing the loop has ended the generator
+            if self._thread.is_alive():  # otherwise closing the loop has ended the generator
                 self.run(end())
 
     def close(self) -> None:
-        """Cancel what runs, let it clean up, end the thread. May be called twice."""
+        """Cancel running tasks, let them clean up, and end the thread. May be called twice."""
         if not self._thread.is_alive():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,4 +1,4 @@
-"""The way from options to a client: on the driver, and in every task."""
+"""Connects a client from the options of the data source, on the driver and in every task."""
 
 import asyncio
 import os
@@ -15,14 +15,13 @@ from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 
 METADATA_READS_AT_ONCE_MAX = 32
-"""Ledgers whose metadata are read at the same time: hides the store's latency without flooding it."""
+"""Ledgers whose metadata is read concurrently: enough to hide the latency of the store without overloading it."""
 
 _SQLITE = "sqlite:///"
 
 
 def settled(options: ClusterOptions) -> ClusterOptions:
-    """The same with nothing that depends on where the process stands: executors have working directories of their
-    own."""
+    """The options with absolute paths, because executors have other working directories."""
     uri, file = options.metadata_uri, options.password_file
     if uri.startswith(_SQLITE) and not uri.startswith(f"{_SQLITE}/"):
         uri = _SQLITE + str(Path(uri.removeprefix(_SQLITE)).resolve())
@@ -32,9 +31,9 @@ def settled(options: ClusterOptions) -> ClusterOptions:
 
 
 def read_password(options: ClusterOptions) -> bytes:
-    """The password, from the file or the environment of this machine; empty when there is none.
+    """The password from the file or environment variable on this machine; empty if the variable is not set.
 
-    One newline at the end of a file is not part of it. Raises :class:`InvalidArgumentError` naming the file.
+    One newline at the end of the file is removed. Raises :class:`InvalidArgumentError` if the file cannot be read.
     """
     if options.password_file is None:
         return os.environb.get(options.password_variable.encode(), b"")
@@ -42,21 +41,21 @@ def read_password(options: ClusterOptions) -> bytes:
         password = Path(options.password_file).read_bytes()
     except OSError as error:
         raise InvalidArgumentError(
-            f"passwordFile {options.password_file}: {error.strerror}; it must be there on every machine"
+            f"passwordFile {options.password_file}: {error.strerror}; the file must exist on every machine"
         ) from error
     return password.removesuffix(b"\n").removesuffix(b"\r") if password.endswith(b"\n") else password
 
 
 @asynccontextmanager
 async def connected(options: ClusterOptions) -> AsyncIterator[Client]:
-    """A client of the cluster."""
+    """A client of the cluster, closed at the end of the block."""
     client_options: dict[str, Any] = dict(options.client_options)
     async with connect(options.metadata_uri, **client_options) as client:
         yield client
 
 
 async def metadata_of_each(client: Client, ledger_ids: Iterable[int]) -> AsyncGenerator[LedgerMetadata]:
-    """Metadata of these ledgers, in their order, some being read ahead; those that are gone are left out."""
+    """The metadata of these ledgers, in order, read ahead concurrently. Deleted ledgers are left out."""
 
     async def read(ledger_id: int) -> LedgerMetadata | None:
         try:

@@ -1,4 +1,4 @@
-"""Rows as Arrow columns: the schema of the source, and how entries become record batches without a step per entry."""
+"""The schema of the source, and the conversion of entries to Arrow record batches without a step per entry."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -20,12 +20,13 @@ COLUMNS: Mapping[str, DataType] = {
     "length": LongType(),
     "last_add_confirmed": LongType(),
 }
-"""What a row has. ``value`` is never NULL but for an entry that cannot be had (``failOnDataLoss=false``), where nothing
-but the ids is known. ``length``: the ledger's payload bytes up to this entry. ``last_add_confirmed``: the writer's when
-it sealed the entry; NULL before its first."""
+"""The columns of a row. ``value`` is NULL only for an unreadable entry (``failOnDataLoss=false``), for which only the
+ids are known. ``length``: the ledger's payload bytes up to and including this entry. ``last_add_confirmed``: the
+writer's LAC when it sealed the entry; NULL before the first."""
 
 SOURCE_COLUMNS: Mapping[str, DataType] = {"bookie": StringType(), "fragment": LongType()}
-"""Further columns, on request: the bookie that gave the entry, and the first entry of its fragment."""
+"""Additional columns (``includeSource=true``): the bookie that returned the entry, and the first entry id of its
+fragment."""
 
 _ARROW: Mapping[str, pa.DataType] = {
     **dict.fromkeys(("ledger_id", "entry_id", "length", "last_add_confirmed", "fragment"), pa.int64()),
@@ -44,16 +45,16 @@ def source_schema(*, include_source: bool) -> StructType:
 
 
 def check_schema(schema: StructType) -> tuple[str, ...]:
-    """The names of the columns wanted: any of those there are, in any order.
+    """The names of the selected columns: any subset in any order.
 
-    Raises :class:`InvalidArgumentError` for another name or type.
+    Raises :class:`InvalidArgumentError` for an unknown name or a wrong type.
     """
     known = {**COLUMNS, **SOURCE_COLUMNS}
     for field in schema.fields:
         if known.get(field.name) != field.dataType:
             kinds = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
             raise InvalidArgumentError(
-                f"schema: there is no column {field.name} of type {field.dataType.simpleString()}; there are {kinds}"
+                f"schema: no column {field.name} of type {field.dataType.simpleString()}; the columns are {kinds}"
             )
     return tuple(schema.fieldNames())
 
@@ -67,7 +68,7 @@ def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
 def entries_as_arrow(
     names: Sequence[str], batches: Sequence[EntryBatch], fragment_of: Callable[[int], int]
 ) -> pa.RecordBatch:
-    """Consecutive batches of one ledger as one record batch. ``fragment_of``: first entry of the fragment of an id."""
+    """Consecutive batches of one ledger as one record batch. ``fragment_of``: entry id -> first id of its fragment."""
     pieces = [batch.entries for batch in batches if isinstance(batch.entries, EntryColumns)]
     if len(pieces) == len(batches):
         makers = _of_columns(pieces)
@@ -83,7 +84,7 @@ def entries_as_arrow(
 
 
 def gap_as_arrow(names: Sequence[str], lost: EntryRange) -> pa.RecordBatch:
-    """A row for each entry that cannot be had: nothing but its ids."""
+    """A row for each unreadable entry, with nothing but its ids."""
     known = {
         "ledger_id": lambda: pa.array([lost.ledger_id] * lost.count, pa.int64()),
         "entry_id": lambda: pa.array(range(lost.first, lost.last + 1), pa.int64()),
@@ -122,7 +123,8 @@ def _last_adds_confirmed(plus_one: "np.ndarray[Any, np.dtype[np.int64]]") -> pa.
 
 
 def _payloads(pieces: Sequence[EntryColumns], sizes: "np.ndarray[Any, np.dtype[np.uint64]]") -> pa.Array:
-    """Without headers and checksums, in one copy. A record batch is far from the 2 GiB that 32-bit offsets reach."""
+    """The payloads without headers and checksums, in one copy. A record batch is far below the 2 GiB of 32-bit
+    offsets."""
     offsets = np.zeros(len(sizes) + 1, np.int32)
     offsets[1:] = np.cumsum(sizes)
     payloads = np.empty(offsets[-1], np.uint8)

@@ -1,7 +1,7 @@
-"""Datasets in the metadata store: reading and publishing the set, and deleting what was written and never published.
+"""Datasets in the metadata store: reads and publishes their ledgers, and deletes ledgers that were never published.
 
-Every ledger that a sink writes says in its custom metadata whose it is; :class:`Tags` has the names. Whoever finds one
-that its dataset does not list can so tell what became of its job.
+Every ledger that a sink writes has tags (:class:`Tags`) in its custom metadata. They identify the job of a ledger that
+its dataset does not list.
 """
 
 import secrets
@@ -36,13 +36,13 @@ from octavo.protocol.errors import (
 _PREFIX = "datasets/"
 
 PUBLISH_ATTEMPTS_MAX = 100
-"""Rounds of one publication. Every lost round is another job's progress."""
+"""Attempts of one publication. An attempt fails only when another job has published in the meantime."""
 
 _UNAVAILABLE_ATTEMPTS_MAX = 5
-"""Times a publication is tried again when the store did not answer: what was written took far longer."""
+"""Attempts to read the head while the store is unavailable."""
 
 SEGMENT_GRACE_SECONDS = 3600.0
-"""Age above which a segment that no head names is rubbish: it is written an instant before its head."""
+"""Age above which a segment that no head names is deleted. A segment is written shortly before its head."""
 
 
 class Tags:
@@ -65,7 +65,7 @@ class DatasetStore:
     store: MetadataStore
 
     async def names(self) -> list[str]:
-        """All datasets that were ever published to."""
+        """The names of all datasets."""
         ends = "/head"
         return [
             name.removeprefix(_PREFIX).removesuffix(ends)
@@ -74,14 +74,14 @@ class DatasetStore:
         ]
 
     async def read_head(self, name: str) -> tuple[Head, Version | None]:
-        """The head and its version; an empty one without a version if nothing was ever published."""
+        """The head and its version; an empty head and None if nothing has been published."""
         document = await self.store.read_document(_head_name(name))
         if document is None:
             return Head(), None
         return decode_head(document.value, name), document.version
 
     async def ledgers(self, name: str) -> list[PublishedLedger]:
-        """The published set, in order. Raises :class:`InvalidArgumentError` when there is no such dataset."""
+        """The published ledgers, in order. Raises :class:`InvalidArgumentError` if the dataset does not exist."""
         head, version = await self.read_head(name)
         if version is None:
             known = ", ".join(await self.names()) or "none"
@@ -89,15 +89,15 @@ class DatasetStore:
         return await self._all_of(name, head)
 
     async def publish(self, name: str, publication: Publication) -> bool:
-        """Add to the set, or find that it was added before; gives whether it was by this call.
+        """Publish ledgers. Returns whether this call published them; False if they had been published before.
 
-        Ledgers that it replaces are deleted once they are out of the set. Raises :class:`MetadataConflictError` after
-        very many conflicts, :class:`MetadataUnavailableError` when the store does not answer: then it may have
-        happened, and calling again settles it.
+        Replaced ledgers are deleted once they are out of the set. Raises :class:`MetadataConflictError` after
+        :data:`PUBLISH_ATTEMPTS_MAX` conflicts, and :class:`MetadataUnavailableError` if the store does not answer; the
+        publication may then have happened, and calling again is safe.
         """
         mine = False
         for _ in range(PUBLISH_ATTEMPTS_MAX):
-            head, version = await _persistently(lambda: self.read_head(name))
+            head, version = await _with_retries(lambda: self.read_head(name))
             after = head.published(publication)
             if after is head:
                 return mine
@@ -113,7 +113,7 @@ class DatasetStore:
             except MetadataConflictError:
                 continue
             except MetadataUnavailableError:
-                # Read again: it may stand there.
+                # It may have been stored: the next round reads the head again.
                 mine = True
                 continue
             await self.delete(ledger.ledger_id for ledger in replaced)
@@ -121,7 +121,7 @@ class DatasetStore:
         raise MetadataConflictError(f"dataset {name} changed {PUBLISH_ATTEMPTS_MAX} times while this job published")
 
     async def delete(self, ledger_ids: Iterable[int]) -> int:
-        """Delete ledgers, those that are gone already too; gives how many there were."""
+        """Delete ledgers, ignoring those that do not exist. Returns the number deleted."""
         deleted = 0
         for ledger_id in ledger_ids:
             try:
@@ -132,23 +132,23 @@ class DatasetStore:
         return deleted
 
     async def sweep(
-        self, name: str, keep: Collection[int], is_rubbish: Callable[[LedgerMetadata], bool], first: int = 0
+        self, name: str, keep: Collection[int], is_garbage: Callable[[LedgerMetadata], bool], first: int = 0
     ) -> list[int]:
-        """Delete the ledgers tagged with this dataset that are not to be kept and that ``is_rubbish`` says are dead;
-        gives them. Looks at ledgers from ``first`` on."""
+        """Delete the ledgers tagged with this dataset that are not in ``keep`` and that ``is_garbage`` selects, among
+        those from ``first`` on. Returns their ids."""
         found = []
         async for metadata in metadata_of_each(self.client, await existing_ledgers(self.client, first)):
             tagged = metadata.custom_metadata.get(Tags.DATASET) == name.encode()
-            if tagged and metadata.ledger_id not in keep and is_rubbish(metadata):
+            if tagged and metadata.ledger_id not in keep and is_garbage(metadata):
                 found.append(metadata.ledger_id)
         await self.delete(found)
         return list(found)
 
     async def clean(self, only: str | None = None, *, older_than_seconds: float) -> "list[Cleaned]":
-        """Delete what jobs that failed have left, of all datasets or one: ledgers of jobs and batches that were
-        published without them, and unpublished ones of that age, whose job is taken for dead.
+        """Delete the ledgers that failed jobs have left, of all datasets or one: ledgers of jobs and batches that were
+        published without them, and unpublished ledgers of at least that age, whose job is taken for failed.
 
-        Raises :class:`InvalidArgumentError` when there is no trace of the dataset named.
+        Raises :class:`InvalidArgumentError` if the named dataset neither exists nor has any ledger.
         """
         names = [only] if only is not None else await self.names()
         states = {name: await self._state(name) for name in names}
@@ -213,7 +213,7 @@ class DatasetStore:
 
 
 class Cleaned(NamedTuple):
-    """What :meth:`DatasetStore.clean` removed of one dataset."""
+    """The ledgers and the number of segments that :meth:`DatasetStore.clean` deleted of one dataset."""
 
     dataset: str
     ledger_ids: tuple[int, ...]
@@ -222,7 +222,7 @@ class Cleaned(NamedTuple):
 
 @asynccontextmanager
 async def dataset_store(options: ClusterOptions) -> AsyncIterator[DatasetStore]:
-    """The datasets of a cluster."""
+    """The datasets of a cluster, disconnected at the end of the block."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connected(options))
         store = await stack.enter_async_context(await open_metadata_store(options.metadata_uri))
@@ -230,7 +230,7 @@ async def dataset_store(options: ClusterOptions) -> AsyncIterator[DatasetStore]:
 
 
 def _is_settled(head: Head, custom_metadata: Mapping[str, bytes]) -> bool:
-    """Whether the job or batch that wrote a ledger has been published: if so without it."""
+    """Whether the job or batch that wrote an unpublished ledger has been published, without this ledger."""
     query, batch = custom_metadata.get(Tags.QUERY), custom_metadata.get(Tags.BATCH)
     if query is not None and batch is not None:
         return head.has(query.decode(), int(batch))
@@ -238,8 +238,8 @@ def _is_settled(head: Head, custom_metadata: Mapping[str, bytes]) -> bool:
     return job is not None and head.has(job.decode(), None)
 
 
-async def _persistently[T](read: Callable[[], Awaitable[T]]) -> T:
-    """What ``read`` gives, tried again while the store does not answer."""
+async def _with_retries[T](read: Callable[[], Awaitable[T]]) -> T:
+    """The result of ``read``, retried while the store does not answer."""
     for _ in range(_UNAVAILABLE_ATTEMPTS_MAX - 1):
         try:
             return await read()

@@ -1,6 +1,6 @@
-"""The data source ``octavo`` as Spark sees it: thin classes of its interface around what the other modules do.
+"""The data source ``octavo``: thin implementations of Spark's interface around the other modules.
 
-Spark makes and pickles these objects at will, in processes of its own; none of them holds anything but options.
+Spark creates and pickles these objects in several processes, so they hold nothing but options.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,7 +73,7 @@ class OctavoDataSource(DataSource):
 
 
 class ScanReader(DataSourceReader):
-    """One scan: planned once on the driver, where open ledgers get their end; tasks that are retried read the same."""
+    """One scan. It is planned once on the driver, which fixes the end of open ledgers; retried tasks read the same."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -82,7 +82,7 @@ class ScanReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> "_FilterPushdown":
-        """Takes over filters on ledger_id and entry_id; see :class:`_FilterPushdown`."""
+        """Accepts filters on ledger_id and entry_id; see :class:`_FilterPushdown`."""
         return _FilterPushdown(self._push)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -103,9 +103,9 @@ class ScanReader(DataSourceReader):
 
 
 class _FilterPushdown:
-    """Spark's setting ``spark.sql.python.filterPushdown.enabled`` is off by default, and then a reader that overrides
-    ``pushFilters`` is refused. Ours is right either way; so to Spark, which looks at ``__func__``, it shows the method
-    that overrides nothing."""
+    """The reader's ``pushFilters``. While Spark's setting ``spark.sql.python.filterPushdown.enabled`` is off, the
+    default, Spark rejects a reader that overrides ``pushFilters``, which it detects by ``__func__``. This reader is
+    correct either way, so it shows Spark the method of the base class."""
 
     def __init__(self, push: Callable[[list[Filter]], list[Filter]]) -> None:
         self._push = push

@@ -1,4 +1,4 @@
-"""What the driver finds out before anything is read: which ledgers are selected, and how far each can be read now."""
+"""Planning on the driver: which ledgers are selected, and how far each can be read now."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
@@ -14,7 +14,7 @@ from octavo.pipeline.planning import EntryRange, Piece, pieces_of, plan_partitio
 from octavo.protocol.errors import NoSuchLedgerError
 
 OPENED_AT_ONCE_MAX = 32
-"""Open ledgers whose bookies are asked at the same time how far they can be read."""
+"""Open ledgers that are opened concurrently to find how far they can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class Extent:
 
     metadata: LedgerMetadata
     last_entry: int
-    """-1: nothing."""
+    """Last readable entry id; -1: none."""
     length: int
-    """Payload bytes up to there."""
+    """Payload bytes up to and including that entry."""
 
 
 async def plan_scan(options: SourceOptions, bounds: IdBounds) -> list[tuple[EntryRange, ...]]:
-    """The partitions of a scan as the ledgers stand now. Open ones end at the last add confirmed; none is fenced.
+    """Plan the partitions of a scan. An open ledger ends at its last add confirmed now; no ledger is fenced.
 
-    Raises :class:`NoSuchLedgerError` for a ledger named by its id that does not exist, :class:`UnauthorizedError` for
-    an open ledger of another password.
+    Raises :class:`NoSuchLedgerError` if a ledger that is selected by its id does not exist, and
+    :class:`UnauthorizedError` for an open ledger with another password.
     """
     members = await published_members(options)
     async with connected(options.cluster) as client:
@@ -53,7 +53,7 @@ async def plan_scan(options: SourceOptions, bounds: IdBounds) -> list[tuple[Entr
 
 
 async def published_members(options: SourceOptions) -> frozenset[int] | None:
-    """The ledgers of the dataset that is read; None when no dataset is."""
+    """The ledgers of the selected dataset; None if no dataset is selected."""
     if options.dataset is None:
         return None
     async with dataset_store(options.cluster) as datasets:
@@ -63,7 +63,7 @@ async def published_members(options: SourceOptions) -> frozenset[int] | None:
 async def candidates(
     client: Client, options: SourceOptions, members: Collection[int] | None, first: int = 0
 ) -> Iterable[int]:
-    """The ids, ascending, of the ledgers that may be selected, from ``first`` on."""
+    """The ids of the ledgers that may be selected, from ``first`` on, ascending."""
     if members is not None:
         return sorted(ledger_id for ledger_id in members if ledger_id >= first)
     selection = options.selection
@@ -73,7 +73,7 @@ async def candidates(
 
 
 async def extents_of(client: Client, password: bytes, ledgers: Iterable[LedgerMetadata]) -> list[Extent]:
-    """How far each ledger can be read: to its end if it is closed, else to the last add confirmed now."""
+    """How far each ledger can be read: to its end if it is closed, otherwise to its last add confirmed now."""
     permits = asyncio.Semaphore(OPENED_AT_ONCE_MAX)
 
     async def extent_of(metadata: LedgerMetadata) -> Extent:

@@ -1,8 +1,8 @@
-"""What can go wrong in the pipeline and nowhere else."""
+"""Errors that only the pipeline raises."""
 
 from octavo.protocol.errors import OctavoError
 
 
 class DataLossError(OctavoError):
-    """An entry that was to be read cannot be had: its ledger is gone, or no bookie that should hold it gives it. With
-    the option ``failOnDataLoss=false`` it becomes a row without a value."""
+    """A selected entry cannot be read: its ledger has been deleted, or no bookie that should hold the entry returns it.
+    With the option ``failOnDataLoss=false`` such an entry becomes a row without a value."""

@@ -1,4 +1,4 @@
-"""Filters on ids that the source takes over from Spark: what they leave of the ledgers and their entries. Pure."""
+"""Filters on ids that Spark pushes down to the source, and the ids that pass them. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ class IdBounds:
     entries: IdRanges = field(default_factory=IdRanges.everything)
 
     def narrowed(self, filter_: Filter) -> "IdBounds | None":
-        """What passes this filter, too; None for a filter that says nothing of ids alone."""
+        """The bounds narrowed by one more filter; None if the filter is not about ids alone."""
         column, passing = _passing(filter_)
         if passing is None:
             return None
@@ -37,7 +37,7 @@ class IdBounds:
 
 
 def take_over(bounds: IdBounds, filters: Iterable[Filter]) -> tuple[IdBounds, list[Filter]]:
-    """Bounds narrowed by the filters, and those that are left to Spark."""
+    """The bounds narrowed by the filters, and the filters that Spark must apply itself."""
     left = []
     for filter_ in filters:
         narrowed = bounds.narrowed(filter_)
@@ -49,7 +49,7 @@ def take_over(bounds: IdBounds, filters: Iterable[Filter]) -> tuple[IdBounds, li
 
 
 def _passing(filter_: Any) -> tuple[str, IdRanges | None]:
-    """The id column a filter is about, and the ids that pass; None if it is about something else."""
+    """The column of a filter, and the ids that pass it; None if the column is not an id."""
     column = ".".join(getattr(filter_, "attribute", ()))
     if column not in {"ledger_id", "entry_id"}:
         return column, None

@@ -1,4 +1,4 @@
-"""The ledgers of a cluster as a table: ``spark.read.format("octavo-ledgers")``, from the metadata alone."""
+"""The ledgers of a cluster as a table, ``spark.read.format("octavo-ledgers")``, read from the metadata alone."""
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 FORMAT_NAME = "octavo-ledgers"
 
 LEDGERS_PER_PARTITION = 5000
-"""Ledgers whose metadata one task reads: a second of work."""
+"""Ledgers whose metadata one task reads, about a second of work."""
 
 SCHEMA = (
     "ledger_id long, state string, created_at timestamp, entries long, length long, ensemble_size int, "
@@ -23,12 +23,12 @@ SCHEMA = (
     "fragments array<struct<first_entry: long, entries: long, length: long, bookies: array<string>>>, "
     "custom_metadata map<string, binary>"
 )
-"""``entries`` and ``length`` of a ledger that is not closed, and of its last fragment, are those before its last
-fragment: what its metadata know."""
+"""``entries`` and ``length`` of a ledger that is not closed exclude its last fragment, which its metadata does not
+cover; those of the last fragment are 0."""
 
 
 class LedgerTable(DataSource):
-    """See the module. Options: those of the source that say which cluster and which ledgers."""
+    """The format ``octavo-ledgers``. Its options are those of the source that select the cluster and the ledgers."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,18 +1,16 @@
-"""Forms of system logs: where the time, the level, the component and the message stand in a line. Pure.
+"""Formats of system logs: the positions of time, level, component and message in a line. Pure.
 
-Each form is one regular expression, in the syntax that Java and Python share, whose four groups are time, level,
-component and message; a group that a form does not have is empty. What varies in a message (numbers, addresses, ids,
-paths) is masked by :data:`MASKS`; what is left is its *template*.
+Each format is one regular expression, in the syntax that Java and Python share, whose four groups are time, level,
+component and message; a group that a format does not have is empty. :data:`MASKS` replace the variable parts of a
+message (numbers, addresses, ids, paths); the result is the message's *template*.
 """
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class LogFormat:
-    """A form of log lines; ``time_form`` is Spark's pattern of the time. Forms without a year are given
+    """A format of log lines. ``time_form`` is Spark's pattern of the time; times without a year get
     :data:`YEAR_UNKNOWN`."""
 
     name: str
@@ -24,7 +22,7 @@ class LogFormat:
 YEAR_UNKNOWN = "1970"
 
 EPOCH = "epoch"
-"""The pattern of a time in seconds since 1970."""
+"""The ``time_form`` of a time in seconds since 1970."""
 
 _SYSLOG_TIME = r"([A-Z][a-z]{2} +\d{1,2} \d{2}:\d{2}:\d{2})"
 
@@ -71,10 +69,10 @@ FORMATS = (
         has_year=False,
     ),
 )
-"""Every form known; a line is taken in the first that fits."""
+"""All formats; the first that matches a line is used."""
 
 UNPARSED = "unparsed"
-"""The form of a line that fits none: all of it is the message."""
+"""The format of a line that matches none; the whole line is its message."""
 
 MASKS: tuple[tuple[str, str], ...] = (
     (r"\b[\w.+-]+:(?:all|amd64|arm64|armhf|i386|ppc64el|riscv64|s390x)\b", "<*>"),
@@ -89,26 +87,4 @@ MASKS: tuple[tuple[str, str], ...] = (
     (r"(?<=[A-Za-z_])-?\d+", "<*>"),
     (r"<\*>(?:[.,:_-]?<\*>)+", "<*>"),
 )
-"""What varies, and what stands for it; applied one after another."""
-
-
-def parse_line(line: str) -> tuple[str, str, str, str, str]:
-    """Form, time, level, component and message of a line, as the job finds them: for trying forms out."""
-    for known in FORMATS:
-        found = re.match(known.pattern, line)
-        if found is not None:
-            return known.name, found[1], found[2], found[3], found[4]
-    return UNPARSED, "", "", "", line
-
-
-def template_of(message: str) -> str:
-    """The message without what varies, as the job finds it."""
-    for pattern, replacement in MASKS:
-        message = re.sub(pattern, replacement, message)
-    return message
-
-
-def check_formats(formats: Iterable[LogFormat] = FORMATS) -> None:
-    """Assert what the job relies on: four groups each."""
-    for known in formats:
-        assert re.compile(known.pattern).groups == 4, known.name
+"""Patterns of variable parts and their replacements, applied one after another."""

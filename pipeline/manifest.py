@@ -1,4 +1,4 @@
-"""The published set of a dataset: which ledgers are in it, and what was published before. Pure.
+"""The manifest of a dataset: the published ledgers, and which jobs and batches have been published. Pure.
 
 Theory of operation
 ===================
@@ -7,13 +7,12 @@ The ledgers that one job, or one batch of a streaming query, has written become 
 of the dataset's *head*, a small named document. The head holds
 
 * ``recent``: the ledgers published last, in order;
-* ``segments``: names of documents that hold earlier ones, in order. A segment is written before the head that names it
-  and never changes: so the head stays small, however many ledgers there are;
-* ``streams``: for each streaming query the last batch it published, which makes a batch that is played again after a
-  failure a batch that publishes nothing (exactly once);
-* ``jobs``: the tokens of the jobs that published last, by which a job recognises that its own publication, whose answer
-  was lost, has happened (rule M1);
-* ``epoch``: how many times the set was replaced by ``mode("overwrite")``.
+* ``segments``: names of documents that hold earlier ledgers, in order. A segment is written before the head that names
+  it and never changes, so the head stays small whatever the number of ledgers;
+* ``streams``: for each streaming query its last published batch. A batch that is repeated after a failure publishes
+  nothing (exactly once);
+* ``jobs``: tokens of the jobs that published last. A job whose answer was lost finds its own token here (rule M1);
+* ``epoch``: number of times that ``mode("overwrite")`` has replaced the set.
 """
 
 import json
@@ -26,16 +25,16 @@ from octavo.protocol.errors import MetadataError
 FORMAT = 1
 
 RECENT_MAX = 1000
-"""Ledgers in the head: some 100 KiB, which a commit reads and writes."""
+"""Largest number of ledgers in the head, about 100 KiB that each commit reads and writes."""
 
 SEGMENT_LEDGERS_MAX = 3000
-"""Ledgers of one segment: below the size of a document, with keys as long as custom metadata of ours may be."""
+"""Largest number of ledgers in one segment, so that it fits into a document."""
 
 JOBS_REMEMBERED = 100
-"""Tokens of jobs kept: a job looks for its own within seconds."""
+"""Number of job tokens that are kept. A job looks for its own token within seconds."""
 
 KEY_CHARACTERS_MAX = 256
-"""Longest key that rows are routed by: it stands in the custom metadata of the ledger."""
+"""Longest key of a row; the custom metadata of the ledger holds it."""
 
 
 class PublishedLedger(NamedTuple):
@@ -47,7 +46,7 @@ class PublishedLedger(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """What a job or a batch of a query publishes: all of it or nothing."""
+    """The ledgers that a job, or a batch of a query, publishes atomically."""
 
     ledgers: Sequence[PublishedLedger]
     job: str
@@ -55,12 +54,12 @@ class Publication(NamedTuple):
     batch: int | None = None
     """Number of the batch; None for a job."""
     replaces: bool = False
-    """In the place of everything published before."""
+    """Whether it replaces everything published before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """See the module."""
+    """The head of a dataset."""
 
     epoch: int = 0
     segments: tuple[str, ...] = ()
@@ -76,7 +75,7 @@ class Head:
         return job in self.streams and batch <= self.streams[job][0]
 
     def published(self, publication: Publication) -> "Head":
-        """With what is published; itself when that has happened before."""
+        """The head with the publication added; the head itself if it has been published before."""
         if self.has(publication.job, publication.batch):
             return self
         ledgers = tuple(publication.ledgers)
@@ -89,11 +88,11 @@ class Head:
         return replace(head, recent=(*head.recent, *ledgers))
 
     def floor(self, query: str) -> int:
-        """A ledger id below which nothing that the query's next batch writes can lie (ids ascend); -1 if not known."""
+        """A ledger id below which the query's next batch has no ledger (ids ascend); -1 if it is not known."""
         return self.streams[query][1] if query in self.streams else -1
 
     def overflow(self) -> list[tuple[PublishedLedger, ...]]:
-        """What must move from ``recent`` into segments, one each, in order."""
+        """Contents of the segments into which ``recent`` must be moved, in order; empty if it fits into the head."""
         if len(self.recent) <= RECENT_MAX:
             return []
         return [
@@ -102,11 +101,11 @@ class Head:
         ]
 
     def moved(self, names: Sequence[str]) -> "Head":
-        """With everything in ``recent`` moved to the segments of these names."""
+        """The head with everything in ``recent`` moved to segments of these names."""
         return replace(self, segments=(*self.segments, *names), recent=())
 
     def encode(self) -> bytes:
-        """The document."""
+        """The head as a document."""
         return _encode(
             {
                 "epoch": self.epoch,
@@ -139,7 +138,7 @@ def encode_segment(ledgers: Sequence[PublishedLedger], *, written_at: float) -> 
 
 
 def decode_segment(value: bytes, name: str) -> tuple[tuple[PublishedLedger, ...], float]:
-    """Ledgers of a segment, and when it was written. Raises :class:`MetadataError`."""
+    """The ledgers of a segment, and when it was written (seconds since 1970). Raises :class:`MetadataError`."""
     fields = _decode(value, name)
     try:
         return _ledgers(fields["ledgers"]), float(fields["written_at"])
@@ -162,5 +161,5 @@ def _decode(value: bytes, name: str) -> Mapping[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise MetadataError(f"dataset {name}: its list of ledgers is damaged: {error!r}") from error
     if number != FORMAT:
-        raise MetadataError(f"dataset {name} has format {number}; this version knows {FORMAT}: upgrade Octavo")
+        raise MetadataError(f"dataset {name} has format {number}; this version reads format {FORMAT}: upgrade Octavo")
     return dict(fields)

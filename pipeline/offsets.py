@@ -1,23 +1,23 @@
-"""Where a streaming query stands: its offsets, and how they advance. Pure.
+"""The offsets of a streaming query, and how they advance. Pure.
 
 Theory of operation
 ===================
 
-An offset says which entries have been read: for each ledger the *next* entry id. As ledgers come and go for ever, those
-read to their end must leave it again, and yet never be read a second time. An offset therefore is::
+An offset says which entries have been read: for each ledger the *next* entry id. As new ledgers keep coming, a ledger
+that has been read to its end must be removed from the offset, and yet never be read again. An offset therefore is::
 
     {"below": 12, "ledgers": {"7": 100, "11": 0}, "finished": {"9": 250}, "undecided": "3,10"}
 
-* Ledgers from ``below`` on have not been looked at: they begin at entry 0.
-* Ledgers below it are done with, unless they stand in ``ledgers`` (being read, with the next entry to read) or in
-  ``undecided`` (ids that may still turn out to be selected: given to nobody that was seen, or of an open ledger that
-  does not match, whose custom metadata may change). Of those, the first entry to read is 0.
-* ``finished`` are ledgers whose end, which no one can change (rule I2), was reached by the very batch that ends at
-  this offset, with their next entry: what that batch reads must follow from two offsets alone. The next offset drops
+* Ledgers from ``below`` on have not been examined; their first entry to read is 0.
+* Ledgers below it are done, unless they are in ``ledgers`` (being read, with the next entry to read) or in
+  ``undecided`` (ids that may be selected later: an id without a ledger, or an open ledger that does not match, whose
+  custom metadata may change). For undecided ids the first entry to read is 0.
+* ``finished`` are ledgers whose end, which never changes (rule I2), was reached by the batch that ends at this offset,
+  with their next entry. They are needed because a batch must follow from its two offsets alone. The next offset drops
   them.
 
-So its size is that of the ledgers being read and of the runs of undecided ids. What a batch reads is
-:func:`batch_ranges` of its two offsets, whatever happened since.
+The size of an offset is that of the ledgers being read and of the runs of undecided ids. A batch reads
+:func:`batch_ranges` of its two offsets, whatever has happened since.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from octavo.pipeline.ranges import IdRanges
 from octavo.protocol.errors import InvalidArgumentError
 
 LOST = -1
-"""In ``ledgers``: it was deleted before it had been read to its end, and the query goes on without it."""
+"""In ``ledgers``: the ledger was deleted before it was read to its end; the query continues without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class Tail:
     """How far a selected ledger can be read now."""
 
     next_entry: int
-    """One above its readable end."""
+    """The last readable entry id plus one."""
     closed: bool
     entry_bytes: float
-    """Mean payload of its entries."""
+    """Mean payload size of its entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """See the module."""
+    """The offset of a query."""
 
     below: int = 0
     ledgers: Mapping[int, int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Offsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The offsets that :meth:`to_json` gave. Raises :class:`InvalidArgumentError` for anything else."""
+        """The offsets that :meth:`to_json` wrote. Raises :class:`InvalidArgumentError` for anything else."""
         try:
             return cls(
                 int(value["below"]),
@@ -64,11 +64,11 @@ class Offsets:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidArgumentError(
-                f"the checkpoint holds offsets of another source or version: {error!r}; start with a new checkpoint"
+                f"the checkpoint holds offsets of another source or version ({error!r}); use a new checkpoint location"
             ) from None
 
     def to_json(self) -> dict[str, Any]:
-        """A value of text, integers and dictionaries, the same for the same offsets."""
+        """The offsets as plain values, the same for equal offsets."""
         return {
             "below": self.below,
             "ledgers": {str(key): self.ledgers[key] for key in sorted(self.ledgers)},
@@ -77,7 +77,7 @@ class Offsets:
         }
 
     def next_entry(self, ledger_id: int) -> int | None:
-        """The first entry of the ledger that has not been read; None when the ledger is done with."""
+        """The first unread entry of the ledger; None if the ledger is done."""
         if ledger_id in self.ledgers:
             at = self.ledgers[ledger_id]
             return None if at == LOST else at
@@ -96,31 +96,31 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a look at the cluster found, of ledgers that :meth:`Offsets.next_entry` is not done with."""
+    """The state of the cluster as inspected, limited to ledgers that are not done."""
 
     below: int
-    """One above the highest ledger there is."""
+    """The highest existing ledger id plus one."""
     tails: Mapping[int, Tail]
     """Selected ledgers."""
     rejected: Sequence[int]
     """Ledgers that are not selected and never will be."""
     lost: Sequence[int]
-    """Ledgers that were being read and are gone."""
+    """Ledgers that were being read and have been deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one batch may take; None: no limit."""
+    """The limits of one batch; None: no limit."""
 
     entries: int | None = None
     payload_bytes: int | None = None
 
 
 def advance(start: Offsets, seen: Sighting, scope: IdRanges, limits: Limits) -> Offsets:
-    """The end of the batch that begins at ``start``; ``start`` itself when there is nothing to do.
+    """The end of the batch that begins at ``start``; ``start`` itself if there is nothing to read.
 
-    Ledgers that wait share the limits evenly, so that a busy one does not starve the others; at least one entry is
-    taken if there is one.
+    Ledgers with unread entries share the limits evenly, so that a busy ledger does not starve the others. At least one
+    entry is taken if there is one.
     """
     waiting = {
         ledger_id: (tail.next_entry - (start.next_entry(ledger_id) or 0), tail.entry_bytes)
@@ -151,7 +151,7 @@ def advance(start: Offsets, seen: Sighting, scope: IdRanges, limits: Limits) -> 
 
 
 def share(waiting: Mapping[int, tuple[int, float]], limits: Limits) -> dict[int, int]:
-    """How many entries to take of each ledger: ``waiting`` has, by ledger, their number and mean bytes."""
+    """Number of entries to take of each ledger. ``waiting``: ledger -> number of unread entries, mean bytes of one."""
     wanted = {ledger_id: count for ledger_id, (count, _) in waiting.items()}
     if limits.entries is not None:
         wanted = _even(wanted, dict.fromkeys(wanted, 1.0), limits.entries)
@@ -164,11 +164,12 @@ def share(waiting: Mapping[int, tuple[int, float]], limits: Limits) -> dict[int,
 
 
 def _even(wanted: Mapping[int, int], costs: Mapping[int, float], budget: float) -> dict[int, int]:
-    """Fill up all evenly; what one does not need goes to the others. Who gets nothing is left out."""
+    """Share the budget evenly; what one ledger does not need goes to the others. Ledgers without a share are left
+    out."""
     taken: dict[int, int] = {}
     left = sorted(wanted, key=lambda ledger_id: (wanted[ledger_id] * costs[ledger_id], ledger_id))
     for index, ledger_id in enumerate(left):
-        # The last to be served may have what is left over, so that a budget of less than one each is not lost.
+        # The last ledger gets the remainder, so that a budget below one entry for each ledger is used.
         part = budget / (len(left) - index)
         count = min(wanted[ledger_id], int(part // costs[ledger_id]))
         if count:
@@ -178,8 +179,8 @@ def _even(wanted: Mapping[int, int], costs: Mapping[int, float], budget: float) 
 
 
 def batch_ranges(start: Offsets, end: Offsets) -> list[EntryRange]:
-    """What the batch between two offsets reads, in order of ledgers. A lost ledger stands for the one entry at which it
-    was lost."""
+    """The entries that the batch between two offsets reads, in order of ledgers. A lost ledger contributes the one
+    entry at which it was lost."""
     ranges = []
     for ledger_id, at in sorted((*end.ledgers.items(), *end.finished.items())):
         first = start.next_entry(ledger_id)
@@ -193,8 +194,8 @@ def batch_ranges(start: Offsets, end: Offsets) -> list[EntryRange]:
 
 
 def initial_offsets(tails: Mapping[int, Tail], starting: "Mapping[int, int]", below: int, scope: IdRanges) -> Offsets:
-    """Where a query begins that does not begin with every ledger's first entry: ``starting`` has the next entry of each
-    ledger there is (in ``tails``)."""
+    """The first offset of a query that does not start at every ledger's first entry. ``starting``: existing ledger (a
+    key of ``tails``) -> first entry to read."""
     ledgers = {
         ledger_id: starting[ledger_id]
         for ledger_id, tail in tails.items()

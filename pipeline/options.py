@@ -1,7 +1,7 @@
-"""The options of the data source, read from the strings that Spark hands over, checked in one place. Pure.
+"""Parses and checks the options of the data source. Pure.
 
-Spark passes options as text under names without case. Whatever is wrong with one is an :class:`InvalidArgumentError`
-that names it, raised on the driver before anything is read or written.
+Spark passes options as strings with case-insensitive names. A wrong option raises an :class:`InvalidArgumentError` that
+names it, on the driver, before anything is read or written.
 """
 
 import json
@@ -21,7 +21,7 @@ PASSWORD_VARIABLE_DEFAULT = "OCTAVO_PASSWORD"
 """The environment variable that holds the password unless an option names another or a file."""
 
 TARGET_PARTITION_BYTES_DEFAULT = 128 * 1024 * 1024
-"""Payload of one partition: as much as Spark's own file sources take. A task then runs for a second or less."""
+"""Payload bytes of one partition, as in Spark's own file sources. A task then runs for about a second."""
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -29,38 +29,38 @@ LATEST = "latest"
 _DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname", "path"})
-"""What Spark puts among the options of a sink for itself."""
+"""Options that Spark adds for itself."""
 
 _CLIENT_PREFIX = "client."
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """How to reach the cluster, and where the password is. It never holds the password itself: options stand in plans,
-    logs and the UI."""
+    """How to reach the cluster, and where the password is. Never the password itself, because Spark shows options in
+    plans, logs and its UI."""
 
     metadata_uri: str
     password_file: str | None = None
     password_variable: str = PASSWORD_VARIABLE_DEFAULT
     client_options: tuple[tuple[str, int | float], ...] = ()
-    """Of :class:`ClientOptions`, by name."""
+    """Name -> value of :class:`ClientOptions`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A position in each ledger: one for all of them, or one for each that is named."""
+    """A position in each ledger: the same in all ledgers, or one for each named ledger."""
 
     everywhere: int | None = None
     by_ledger: tuple[tuple[int, int], ...] = ()
 
     def of(self, ledger_id: int) -> int | None:
-        """The position in that ledger; None where none is given."""
+        """The position in that ledger; None if none is given."""
         return dict(self.by_ledger).get(ledger_id, self.everywhere)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What is read, and how."""
+    """The options of a read."""
 
     cluster: ClusterOptions
     selection: Selection
@@ -68,7 +68,7 @@ class SourceOptions:
     starting_entry: Position
     ending_entry: Position
     starting_offsets: str | Position
-    """:data:`EARLIEST`, :data:`LATEST`, or a position in each ledger (-1: its end, -2: its beginning)."""
+    """:data:`EARLIEST`, :data:`LATEST`, or a position in each ledger (-1: the end, -2: the beginning)."""
     target_partition_bytes: int
     partitions_min: int
     fail_on_data_loss: bool
@@ -79,7 +79,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where rows go, and as what."""
+    """The options of a write."""
 
     cluster: ClusterOptions
     dataset: str
@@ -87,7 +87,7 @@ class SinkOptions:
     digest: Digest
     value_column: str
     key_column: str | None
-    """None: a column called ``key``, if there is one."""
+    """None: the column ``key``, if there is one."""
     keys_per_task_max: int
 
 
@@ -108,7 +108,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     cluster = reader.cluster()
     selection, dataset = reader.text("ledgers"), reader.dataset()
     if selection is None and dataset is None:
-        raise InvalidArgumentError(f"give the option ledgers: {HELP}; or dataset: the name of a published set")
+        raise InvalidArgumentError(f"give the option ledgers: {HELP}; or the option dataset: the name of a dataset")
     return SourceOptions(
         cluster=cluster,
         selection=parse_selection(selection if selection is not None else "all"),
@@ -131,13 +131,13 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     cluster = reader.cluster()
     dataset = reader.dataset()
     if dataset is None:
-        raise InvalidArgumentError("give the option dataset: the name under which what is written is published")
+        raise InvalidArgumentError("give the option dataset: the name of the dataset to publish")
     sizes = reader.integer("ensembleSize", 3, 1), reader.integer("writeQuorum", 3, 1), reader.integer("ackQuorum", 2, 1)
     Quorums(*sizes)
     digest = reader.text("digest") or Digest.CRC32C.value
     if digest not in {known.value for known in Digest}:
         known = ", ".join(known.value for known in Digest)
-        raise InvalidArgumentError(f"option digest: {digest!r} is none of {known}")
+        raise InvalidArgumentError(f"option digest must be one of {known}, not {digest!r}")
     return SinkOptions(
         cluster=cluster,
         dataset=dataset,
@@ -150,9 +150,12 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def check_dataset_name(name: str) -> str:
-    """The name, if a dataset can have it. Raises :class:`InvalidArgumentError`."""
+    """The name, if it is valid for a dataset. Raises :class:`InvalidArgumentError`."""
     if _DATASET_NAME.fullmatch(name) is None:
-        raise InvalidArgumentError(f"{name!r} cannot name a dataset: 1 to 128 letters, digits and ._-")
+        raise InvalidArgumentError(
+            f"{name!r} is not a valid name of a dataset: it must have 1 to 128 letters, digits and ._- and must begin "
+            "with a letter or digit"
+        )
     return name
 
 
@@ -168,14 +171,15 @@ class _Reader:
             elif name in known:
                 self._values[known[name]] = value
             elif name == "password":
-                # The value stays out of the message: it is in enough places already.
+                # The message does not repeat the password.
                 raise InvalidArgumentError(
-                    "a password is no option, since options are shown in plans and logs: give passwordFile, a file on "
-                    f"every machine, or passwordVariable, an environment variable (default {PASSWORD_VARIABLE_DEFAULT})"
+                    "there is no option password, because Spark shows options in plans and logs: give passwordFile, a "
+                    "file on every machine, or passwordVariable, an environment variable (default "
+                    f"{PASSWORD_VARIABLE_DEFAULT})"
                 )
             elif name not in _SPARK_OWN:
                 raise InvalidArgumentError(
-                    f"unknown option {key!r}; known are {', '.join(sorted(known.values()))} and {_CLIENT_PREFIX}*"
+                    f"unknown option {key!r}; the options are {', '.join(sorted(known.values()))} and {_CLIENT_PREFIX}*"
                 )
 
     def cluster(self) -> ClusterOptions:

@@ -1,4 +1,4 @@
-"""What Spark carries from the driver to a task."""
+"""The partition object that Spark sends from the driver to a task."""
 
 from octavo.pipeline.planning import EntryRange
 from pyspark.sql.datasource import InputPartition
@@ -12,5 +12,5 @@ class RangesPartition(InputPartition):
 
 
 def ranges_of(partition: InputPartition) -> tuple[EntryRange, ...]:
-    """What a task reads; nothing for the empty partition that Spark makes where there are none."""
+    """The ranges that a task reads; empty for the partition that Spark creates when a scan has none."""
     return partition.value or ()

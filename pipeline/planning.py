@@ -1,8 +1,8 @@
-"""How the entries of ledgers are cut into partitions. Pure.
+"""Splits the entries of ledgers into partitions. Pure.
 
-Pieces follow fragments, so that a task talks to one ensemble at a time, and are cut further until each has about
-``target_bytes``; small neighbours share a partition, so that ten thousand small ledgers are not ten thousand tasks. The
-same extents give the same partitions.
+A piece lies within one fragment, so that a task reads from one ensemble at a time. Pieces are split until each has
+about ``target_bytes``. Small neighbours share a partition, so that ten thousand small ledgers do not need ten thousand
+tasks. The same extents give the same partitions.
 """
 
 import math
@@ -15,7 +15,7 @@ from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.ids import EntryId
 
 ENTRY_OVERHEAD_BYTES = 64
-"""What an entry counts besides its payload: ledgers of empty entries are work, too."""
+"""Cost of an entry in addition to its payload, so that empty entries count as work, too."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,24 +28,24 @@ class EntryRange:
 
     @property
     def count(self) -> int:
-        """How many entries."""
+        """Number of entries."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A range within one fragment, and about how many payload bytes an entry of it has."""
+    """A range within one fragment, and the mean payload size of its entries in bytes."""
 
     range: EntryRange
     entry_bytes: float
 
     @property
     def cost(self) -> float:
-        """Bytes it counts for."""
+        """Cost in bytes."""
         return self.range.count * (self.entry_bytes + ENTRY_OVERHEAD_BYTES)
 
     def cut(self, parts: int) -> list["Piece"]:
-        """As even parts as can be; no more than it has entries."""
+        """Split into parts of nearly equal size, at most one for each entry."""
         parts = min(parts, self.range.count)
         starts = [self.range.first + self.range.count * part // parts for part in range(parts + 1)]
         return [
@@ -55,8 +55,8 @@ class Piece:
 
 
 def pieces_of(metadata: LedgerMetadata, first: int, last: int, length: int) -> list[Piece]:
-    """Entries ``first..last`` of a ledger by fragment; none if last < first. ``length``: payload bytes of the ledger,
-    as far as it can be read, which is what an open ledger's metadata do not tell."""
+    """Entries ``first..last`` of a ledger by fragment; none if last < first. ``length``: payload bytes of the readable
+    part of the ledger, which the metadata of an open ledger does not contain."""
     pieces = []
     for fragment, following in zip(metadata.fragments, (*metadata.fragments[1:], None), strict=True):
         if following is not None:
@@ -78,7 +78,7 @@ def plan_partitions(
 ) -> list[tuple[EntryRange, ...]]:
     """Partitions that hold every entry of ``pieces`` once, in their order, each of about ``target_bytes``.
 
-    At least ``partitions_min`` if there are so many entries.
+    There are at least ``partitions_min`` partitions if there are that many entries.
     """
     pieces = list(pieces)
     target = min(float(target_bytes), max(1.0, sum(piece.cost for piece in pieces) / partitions_min))
@@ -95,7 +95,7 @@ def plan_partitions(
 
 
 def _at_least(partitions: Sequence[list[Piece]], number: int) -> list[list[Piece]]:
-    """Halve the largest until there are so many or all have one entry."""
+    """Halve the largest partition until there are ``number`` partitions or each has one entry."""
     result: dict[tuple[int, int], list[Piece]] = {
         (partition[0].range.ledger_id, partition[0].range.first): partition for partition in partitions
     }

@@ -1,4 +1,4 @@
-"""Charts of what jobs found: as a PNG, an SVG, or an HTML page that needs nothing but itself."""
+"""Charts of job results, as PNG, SVG or a self-contained HTML page."""
 
 import html
 import io
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".svg", ".html")
 
 _BARS_MAX = 30
-"""Bars of one chart: more cannot be told apart; the rest is summed up in one."""
+"""Largest number of bars in one chart; the remaining values are added up in the last bar."""
 
 _INCHES_WIDE = 9.0
 _INCHES_PER_BAR = 0.28
 _TIME_CHART_INCHES = 2.6
 
 _TIME_LABELS_MAX = 9
-"""Labels below a time chart: more would run into each other."""
+"""Largest number of labels below a time chart; more would overlap."""
 
 _TIME_FORMS = {
     Step.MINUTE: "%H:%M\n%Y-%m-%d",
@@ -58,14 +58,14 @@ type Chart = BarChart | TimeChart
 
 
 def check_plot_path(path: Path) -> Path:
-    """The path, if a plot can be written to it. Raises :class:`InvalidArgumentError`."""
+    """The path, if its suffix is that of a plot. Raises :class:`InvalidArgumentError`."""
     if path.suffix.lower() not in FORMATS:
-        raise InvalidArgumentError(f"{path}: a plot is a file whose name ends in {' or '.join(FORMATS)}")
+        raise InvalidArgumentError(f"{path}: the name of a plot must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     return path
 
 
 def write_plot(path: Path, title: str, charts: Sequence[Chart]) -> None:
-    """Draw the charts one below the other. Raises :class:`InvalidArgumentError` for another kind of file,
+    """Draw the charts one below the other. Raises :class:`InvalidArgumentError` for another kind of file, and
     :class:`OSError`."""
     check_plot_path(path)
     from matplotlib.figure import Figure  # noqa: PLC0415 - loaded only when something is drawn
@@ -102,7 +102,7 @@ def _draw_bars(axis: "Axes", chart: BarChart) -> None:
     for name, values in chart.series.items():
         axis.barh(positions, values, left=left, label=name)
         left = [start + value for start, value in zip(left, values, strict=True)]
-    # Set by themselves: labels that are alike must not share a bar.
+    # Positions and labels are set separately, because equal labels must not share a bar.
     axis.set_yticks(positions, [_plain(label) for label in chart.labels], fontsize=8)
     axis.invert_yaxis()
     axis.set_xlabel(_plain(chart.unit), fontsize=8)
@@ -114,7 +114,10 @@ def _draw_times(axis: "Axes", chart: TimeChart) -> None:
     bins = chart.timeline.bins
     bottom = [0.0] * len(bins)
     for name, values in chart.timeline.series.items():
-        axis.bar(range(len(bins)), values, bottom=bottom, width=1.0, label=_plain(name))
+        # Bars without height would make most of the size of a drawing.
+        shown = [position for position, value in enumerate(values) if value]
+        heights, starts = [values[position] for position in shown], [bottom[position] for position in shown]
+        axis.bar(shown, heights, bottom=starts, width=1.0, label=_plain(name))
         bottom = [start + value for start, value in zip(bottom, values, strict=True)]
     labelled = _labelled(chart.timeline)
     axis.set_xticks(list(labelled), list(labelled.values()), fontsize=7)
@@ -129,7 +132,7 @@ def _draw_times(axis: "Axes", chart: TimeChart) -> None:
 
 
 def _labelled(timeline: Timeline) -> dict[int, str]:
-    """Positions of the bins that get a label, and the labels: the first after each gap, and others far enough away."""
+    """Position of each labelled bin -> its label: the first bin after each gap, and others at sufficient distance."""
     apart = max(1, -(-len(timeline.bins) // _TIME_LABELS_MAX))
     labelled: dict[int, str] = {}
     last = -apart
@@ -146,7 +149,7 @@ def _svg(figure: "Figure") -> str:
     import matplotlib as mpl  # noqa: PLC0415 - loaded only when something is drawn
 
     drawing = io.StringIO()
-    # Text as text; nothing that differs from one run to the next.
+    # Text stays text, and nothing differs from one run to the next.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "octavo"}):
         figure.savefig(drawing, format="svg", metadata={"Date": None})
     return drawing.getvalue()
@@ -172,6 +175,6 @@ def _shortened(chart: BarChart) -> BarChart:
 
 
 def _plain(text: str) -> str:
-    """Text as it is: matplotlib takes what stands between dollar signs for formulas, and has no control characters."""
+    """The text without what matplotlib would interpret: dollar signs (formulas) and control characters."""
     shown = "".join(character if character.isprintable() else "?" for character in text)
     return (shown if len(shown) <= 60 else shown[:57] + "...").replace("$", r"\$")

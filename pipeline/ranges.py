@@ -1,4 +1,4 @@
-"""Sets of ids kept as runs: what stands in offsets and selections, where single ids would be too many. Pure."""
+"""Sets of ids that are stored as ranges, for offsets and selections. Pure."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ class IdRanges:
 
     @classmethod
     def of(cls, runs: Iterable[tuple[int, int]]) -> Self:
-        """The ids of ``runs``, which may overlap and come in any order."""
+        """The set of the ids in ``runs``, which may overlap and come in any order."""
         merged: list[tuple[int, int]] = []
         for first, last in sorted(runs):
             if first > last:
@@ -29,12 +29,12 @@ class IdRanges:
 
     @classmethod
     def everything(cls) -> Self:
-        """Every id there can be."""
+        """The set of all ids."""
         return cls(((0, ID_MAX),))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The set that :func:`str` wrote. Raises :class:`ValueError`."""
+        """Parse what :func:`str` wrote. Raises :class:`ValueError`."""
         runs = []
         for part in text.split(",") if text else []:
             first, _, last = part.partition("-")
@@ -56,23 +56,23 @@ class IdRanges:
             yield from range(first, last + 1)
 
     def count(self) -> int:
-        """How many ids."""
+        """Number of ids."""
         return sum(last - first + 1 for first, last in self.runs)
 
     def below(self, stop: int) -> "IdRanges":
-        """Those less than ``stop``."""
+        """The ids less than ``stop``."""
         return IdRanges(tuple((first, min(last, stop - 1)) for first, last in self.runs if first < stop))
 
     def from_on(self, start: int) -> "IdRanges":
-        """Those not less than ``start``."""
+        """The ids not less than ``start``."""
         return IdRanges(tuple((max(first, start), last) for first, last in self.runs if last >= start))
 
     def union(self, other: "IdRanges") -> "IdRanges":
-        """Ids in either."""
+        """The ids in either set."""
         return IdRanges.of((*self.runs, *other.runs))
 
     def intersection(self, other: "IdRanges") -> "IdRanges":
-        """Ids in both."""
+        """The ids in both sets."""
         found: list[tuple[int, int]] = []
         mine, theirs = 0, 0
         while mine < len(self.runs) and theirs < len(other.runs):
@@ -86,7 +86,7 @@ class IdRanges:
         return IdRanges(tuple(found))
 
     def without(self, ids: Iterable[int]) -> "IdRanges":
-        """All but these ids."""
+        """The ids except those given."""
         runs: list[tuple[int, int]] = []
         removed = iter(sorted(ids))
         gone = next(removed, None)

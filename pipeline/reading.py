@@ -1,4 +1,4 @@
-"""What a task of Spark does to read: ranges of entries in, Arrow record batches out, in bounded memory."""
+"""The read task: reads ranges of entries and yields Arrow record batches, in bounded memory."""
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -19,14 +19,14 @@ from octavo.protocol.errors import NoSuchEntryError, NoSuchLedgerError, QuorumLo
 from octavo.protocol.ids import EntryId
 
 RECORD_BATCH_BYTES = 4 * 1024 * 1024
-"""Payload after which a record batch is handed over: enough that what a batch costs by itself, here and in Spark, is
-little beside its bytes. A task holds a few of them."""
+"""Payload after which a record batch is passed to Spark: large enough that the fixed cost of a batch is small compared
+with its bytes. A task holds a few batches."""
 
 RECORD_BATCH_ROWS = 16 * 1024
-"""Rows after which one is handed over where entries are small."""
+"""Rows after which a record batch of small entries is passed to Spark."""
 
 GAP_ROWS_MAX = 64 * 1024
-"""Rows of one record batch of entries that cannot be had."""
+"""Rows of one record batch of unreadable entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class ReadTask:
 
 
 def read_in_worker(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The rows of a task; for Spark's worker. Closing the iterator closes everything."""
+    """The rows of a task, for Spark's synchronous worker. Closing the iterator closes the connections."""
     prepare_worker()
     with LoopThread("octavo reading") as loop:
         yield from loop.iterate(partial(read_ranges, task))
 
 
 async def read_ranges(task: ReadTask) -> AsyncGenerator[pa.RecordBatch]:
-    """The rows of a task, range by range, each entry in its place.
+    """The rows of a task, range by range, in order.
 
-    Raises :class:`DataLossError` for one that cannot be had, naming ledger, entry and what each bookie says; unless
-    that is to become a row without a value.
+    Raises :class:`DataLossError` for an unreadable entry, naming the ledger, the entry and each bookie's answer; with
+    ``failOnDataLoss=false`` the entry becomes a row without a value.
     """
     password = read_password(task.cluster)
     async with connected(task.cluster) as client:
@@ -89,7 +89,7 @@ async def _read_range(
 async def _record_batches(
     reader: LedgerReader, first: int, last: int, columns: Sequence[str]
 ) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
-    """The last id of each record batch, and the batch. What arrived before an error comes before the error."""
+    """The last entry id of each record batch, and the batch. Entries read before an error precede the error."""
 
     def fragment_of(entry_id: int) -> int:
         return reader.metadata.fragment_of(EntryId(entry_id)).first_entry_id
@@ -97,7 +97,7 @@ async def _record_batches(
     gathered: list[EntryBatch] = []
     rows = payload_bytes = 0
     failure: Exception | None = None
-    # That `last` is confirmed was found out when the query was planned.
+    # The planning of the query has found that `last` is confirmed.
     async with aclosing(reader.batches(first, last, confirmed=True)) as batches:
         while failure is None:
             try:
@@ -121,12 +121,12 @@ async def _record_batches(
 
 
 def _gaps(lost: EntryRange, error: Exception, task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """Rows for entries that cannot be had; or the error, if that is what is wanted."""
+    """Rows for unreadable entries. Raises :class:`DataLossError` with ``failOnDataLoss=true``."""
     if task.fail_on_data_loss:
         text = getattr(error, "message", "") or str(error)
         raise DataLossError(
             f"ledger {lost.ledger_id} entry {lost.first} cannot be read: {text} "
-            "(option failOnDataLoss=false gives rows without a value instead)"
+            "(the option failOnDataLoss=false gives rows without a value instead)"
         ) from error
     for first in range(lost.first, lost.last + 1, GAP_ROWS_MAX):
         part = EntryRange(lost.ledger_id, first, min(lost.last, first + GAP_ROWS_MAX - 1))

@@ -1,4 +1,4 @@
-"""Comparing the replicas of a run of entries. Pure, and no step per entry where all is well."""
+"""Compares the replicas of a run of entries, without a step per entry if all are sound. Pure."""
 
 import enum
 from collections import Counter
@@ -11,22 +11,22 @@ from octavo.protocol.errors import OctavoError
 from octavo.protocol.quorums import Quorums
 
 type Verify = Callable[[Sequence[bytes]], Sequence[int]]
-"""Gives the ids of sealed entries of one ledger, ascending; raises an :class:`OctavoError` unless all verify."""
+"""Returns the ids of sealed entries of one ledger, ascending; raises an :class:`OctavoError` unless all verify."""
 
 
 class Problem(enum.StrEnum):
-    """What is wrong with one replica of one entry."""
+    """A problem of one replica of one entry."""
 
     MISSING = "missing"
-    """The bookie says that it has no such entry."""
+    """The bookie answers that it does not have the entry."""
     UNKNOWN = "unknown"
-    """The bookie cannot tell: what it holds is damaged, or it is in doubt."""
+    """The bookie cannot tell: its copy is damaged, or the bookie is in doubt."""
     DIGEST_MISMATCH = "digest-mismatch"
-    """What it sent does not match its digest."""
+    """The copy does not match its digest."""
     DIFFERS = "differs"
-    """It verifies, and is not what most replicas hold; without a majority all of them differ."""
+    """The copy verifies but differs from most replicas; without a majority every copy is reported."""
     UNREACHABLE = "unreachable"
-    """The bookie did not answer, or refused."""
+    """The bookie did not answer or refused the request."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,13 +35,13 @@ class Finding:
 
     entry_id: int
     position: int
-    """Of the bookie in the ensemble."""
+    """Position of the bookie in the ensemble."""
     problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What one bookie gave for a run of entries, whole: every id it should hold was covered by its answers."""
+    """The copies of a run of entries on one bookie. Its answers cover every id that it should hold."""
 
     sealed: Sequence[bytes]
     unknown: tuple[tuple[int, int], ...] = ()
@@ -51,7 +51,7 @@ class Replica:
 def compare_replicas(
     quorums: Quorums, first: int, last: int, replicas: Mapping[int, Replica], verify: Verify
 ) -> list[Finding]:
-    """Everything wrong with entries ``first..last`` of one fragment, in order. ``replicas`` has every position of the
+    """All problems of entries ``first..last`` of one fragment, in order. ``replicas`` has every position of the
     ensemble."""
     if _all_well(quorums, first, last, replicas, verify):
         return []
@@ -59,7 +59,7 @@ def compare_replicas(
 
 
 def _all_well(quorums: Quorums, first: int, last: int, replicas: Mapping[int, Replica], verify: Verify) -> bool:
-    """Whether every replica is there and the same: decided at C speed."""
+    """Whether every replica is present and all are equal; decided without a Python step per entry."""
     reference: dict[int, bytes] = {}
     for position in range(quorums.ensemble_size):
         replica = replicas[position]
@@ -67,7 +67,7 @@ def _all_well(quorums: Quorums, first: int, last: int, replicas: Mapping[int, Re
         if len(replica.sealed) != len(wanted) or replica.unknown or not replica.reachable:
             return False
         if not quorums.striped and reference:
-            # The same ids everywhere, in the same order: equal bytes say it all, and were verified once.
+            # Every bookie holds the same ids in the same order, so comparing with verified bytes is sufficient.
             if not all(map(eq, reference.values(), replica.sealed)):
                 return False
             continue
@@ -95,7 +95,7 @@ def ids_held(quorums: Quorums, position: int, first: int, last: int) -> Iterable
 def _each(
     quorums: Quorums, first: int, last: int, replicas: Mapping[int, Replica], verify: Verify
 ) -> Iterator[Finding]:
-    """Entry by entry."""
+    """The problems, entry by entry."""
     intact: dict[int, dict[int, bytes]] = {}
     mismatched: dict[int, set[int]] = {}
     for position, replica in replicas.items():
@@ -126,7 +126,7 @@ def _problem(entry_id: int, replica: Replica, mismatched: set[int]) -> Problem:
 
 
 def _sorted_out(replica: Replica, verify: Verify) -> tuple[dict[int, bytes], set[int]]:
-    """The entries that verify, and the ids in the headers of those that do not."""
+    """The copies that verify, and the ids in the headers of those that do not."""
     intact: dict[int, bytes] = {}
     mismatched: set[int] = set()
     for sealed in replica.sealed:

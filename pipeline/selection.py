@@ -1,4 +1,4 @@
-"""Which ledgers are meant: the language of the option ``ledgers``. Pure.
+"""The syntax of the option ``ledgers``, which selects ledgers. Pure.
 
 A selection is a list of alternatives, joined by commas; a ledger is selected if one of them holds:
 
@@ -11,8 +11,8 @@ A selection is a list of alternatives, joined by commas; a ledger is selected if
 ``app=a&region=b``  both hold
 ==================  ==================================================================================================
 
-Characters of keys and values that mean something here are written as in URLs: ``%2C`` for a comma, ``%26`` for ``&``,
-``%3D`` for ``=``, ``%2A`` for ``*``, ``%25`` for ``%``.
+Special characters in keys and values are escaped as in URLs: ``%2C`` for a comma, ``%26`` for ``&``, ``%3D`` for ``=``,
+``%2A`` for ``*``, ``%25`` for ``%``.
 """
 
 import re
@@ -47,18 +47,18 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """See the module."""
+    """A selection of ledgers."""
 
     required: frozenset[int]
-    """Ledgers named one by one."""
+    """Ledgers that are named by a single id and must exist."""
     ranges: IdRanges
-    """Ledgers selected by their ids alone, those in :attr:`required` included."""
+    """Ledgers that are selected by their ids, including :attr:`required`."""
     conditions: tuple[tuple[Condition, ...], ...] = ()
-    """Alternatives, each of which needs all of its conditions."""
+    """Alternatives; in each, all conditions must hold."""
 
     @property
     def scope(self) -> IdRanges:
-        """The only ids that can ever be selected."""
+        """The ids that can be selected."""
         return IdRanges.everything() if self.conditions else self.ranges
 
     def matches(self, ledger_id: int, custom_metadata: Mapping[str, bytes]) -> bool:
@@ -69,7 +69,7 @@ class Selection:
 
 
 def parse_selection(text: str) -> Selection:
-    """The selection that ``text`` describes. Raises :class:`InvalidArgumentError`."""
+    """Parse a selection. Raises :class:`InvalidArgumentError`."""
     required: set[int] = set()
     ranges: list[tuple[int, int]] = []
     conditions: list[tuple[Condition, ...]] = []
@@ -80,7 +80,7 @@ def parse_selection(text: str) -> Selection:
             first = int(ids[1])
             last = first if ids[2] is None else int(ids[2])
             if not first <= last <= ID_MAX:
-                raise InvalidArgumentError(f"ledgers: {term!r} is no range of ids from 0 to {ID_MAX}")
+                raise InvalidArgumentError(f"ledgers: {term!r} is not a range of ids from 0 to {ID_MAX}")
             ranges.append((first, last))
             if ids[2] is None:
                 required.add(first)
@@ -94,7 +94,9 @@ def parse_selection(text: str) -> Selection:
 def _condition(text: str, term: str) -> Condition:
     key, separator, value = text.strip().partition("=")
     if not key or not separator or "=" in value or "*" in value[:-1] or "*" in key:
-        raise InvalidArgumentError(f"ledgers: {term!r} is no condition on custom metadata; write key=value or key=val*")
+        raise InvalidArgumentError(
+            f"ledgers: {term!r} is not a condition on custom metadata; write key=value or key=val*"
+        )
     is_prefix = value.endswith("*")
     return Condition(
         unquote_to_bytes(key).decode(errors="replace"), unquote_to_bytes(value.removesuffix("*")), is_prefix

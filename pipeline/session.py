@@ -1,4 +1,4 @@
-"""The Spark session of the jobs that ``octavo pipeline`` runs."""
+"""The Spark session in which ``octavo pipeline`` runs its jobs."""
 
 import os
 import sys
@@ -20,15 +20,15 @@ _SETTINGS = {
 
 @contextmanager
 def spark_session(name: str, *, master: str | None = None, quiet: bool = True) -> Iterator[SparkSession]:
-    """A session with the format registered: the one of this process, if there is one, which is left as it is; else a
-    new one at ``master``, or where spark-submit says.
+    """A session with the format registered. If this process has a session, that one is used and left unchanged.
+    Otherwise a new session is started at ``master``, or at spark-submit's master, and stopped at the end.
 
     Python workers run under this interpreter unless ``PYSPARK_PYTHON`` names another.
     """
     try:
         present = SparkSession.active()
     except PySparkRuntimeError:
-        pass  # there is none yet
+        pass  # no session yet
     else:
         register(present)
         yield present
@@ -52,5 +52,5 @@ def spark_session(name: str, *, master: str | None = None, quiet: bool = True) -
 
 
 def _submitted() -> bool:
-    """Whether spark-submit started this process, which then knows the master."""
+    """Whether spark-submit started this process and has set the master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -1,11 +1,11 @@
-"""The sink: rows become ledgers, which are published together when the job, or the batch of a query, commits.
+"""The sink: writes rows into ledgers, which are published together when the job, or the batch of a query, commits.
 
-Each attempt of a task writes ledgers of its own and tells the driver of them in its commit message. Of all attempts the
-driver commits one for each task; ledgers of the others, of jobs that were aborted and of batches that were begun twice
-are deleted by the next commit, or by ``octavo pipeline clean``.
+Each attempt of a task writes its own ledgers and lists them in its commit message. The driver commits one attempt of
+each task. The next commit, or ``octavo pipeline clean``, deletes the ledgers of other attempts, of aborted jobs and of
+batches that were started twice.
 
-Exactly once: a batch of a streaming query is known by the query's id, which stays the same over restarts from a
-checkpoint, and its number. The dataset remembers the last one published; a batch that comes again publishes nothing.
+Exactly once: a batch of a streaming query is identified by its number and the query's id, which stays the same across
+restarts from a checkpoint. The dataset stores the last published batch; a repeated batch publishes nothing.
 """
 
 import secrets
@@ -27,12 +27,12 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"
-"""Local properties of the tasks of a streaming query: its id, the same over restarts, and the batch's number."""
+"""Local properties of the tasks of a streaming query: its id, which survives restarts, and the batch number."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskWritten(WriterCommitMessage):
-    """What a task has written; ``query`` is None in a batch job."""
+    """The commit message of a task: the ledgers that it has written. ``query`` is None in a batch job."""
 
     partition: int
     query: str | None
@@ -41,38 +41,38 @@ class TaskWritten(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Where values and keys are in the rows."""
+    """The columns of values and keys."""
 
     value: str
     key: str | None
 
 
 def sink_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
-    """The columns that are written. Raises :class:`InvalidArgumentError` for rows that do not have them."""
+    """The columns to write. Raises :class:`InvalidArgumentError` if the schema does not fit."""
     types = {field.name: field.dataType for field in schema.fields}
     key = options.key_column if options.key_column is not None else ("key" if "key" in types else None)
     for option, name in (("valueColumn", options.value_column), ("keyColumn", key)):
         if name is None:
             continue
         if name not in types:
-            raise InvalidArgumentError(f"{option}: there is no column {name} among {', '.join(types)}")
+            raise InvalidArgumentError(f"option {option}: no column {name}; the columns are {', '.join(types)}")
         if option == "valueColumn" and not isinstance(types[name], BinaryType | StringType):
             raise InvalidArgumentError(
-                f"{option}: column {name} is {types[name].simpleString()}; an entry is made of binary or string"
+                f"option {option}: column {name} has type {types[name].simpleString()}; it must be binary or string"
             )
     others = sorted(set(types) - {options.value_column, key})
     if others:
         raise InvalidArgumentError(
-            f"columns {', '.join(others)} have no place in an entry, which is one value; select "
-            f"{options.value_column} (and a key) only, or put them into the value, say with to_json(struct(*))"
+            f"an entry is one value and cannot hold columns {', '.join(others)}; select only "
+            f"{options.value_column} (and a key), or include them in the value, for example with to_json(struct(*))"
         )
     return SinkColumns(options.value_column, key)
 
 
 class BatchSink(DataSourceArrowWriter):
-    """``df.write.format("octavo")``. Made on the driver, and sent to every task and to the commit.
+    """``df.write.format("octavo")``. Created on the driver and sent to every task and to the commit.
 
-    Raises :class:`MetadataUnavailableError` when there is no such cluster.
+    Raises :class:`MetadataUnavailableError` if the metadata store cannot be reached.
     """
 
     def __init__(self, options: SinkOptions, columns: SinkColumns, *, overwrite: bool) -> None:
@@ -87,21 +87,21 @@ class BatchSink(DataSourceArrowWriter):
         return _write(self._options, self._columns, self._job, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish what all tasks have written."""
+        """Publish the ledgers of all tasks."""
         ledgers = _ledgers_of(messages)
         publication = Publication(ledgers, self._job, replaces=self._overwrite)
         name, first = self._options.dataset, self._first_ledger_id
         _on_datasets(self._options, lambda datasets: _commit(datasets, name, publication, first))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete what was written, unless it was published after all."""
+        """Delete the ledgers of the job, unless they have been published."""
         publication = Publication(_ledgers_of(messages), self._job)
         name, first = self._options.dataset, self._first_ledger_id
         _on_datasets(self._options, lambda datasets: _abort(datasets, name, publication, first))
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """``df.writeStream.format("octavo")``. Made anew for each batch, and again for its commit."""
+    """``df.writeStream.format("octavo")``. Created for each batch, and again for its commit."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns, *, overwrite: bool) -> None:
         self._options = options
@@ -113,7 +113,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         return _write(self._options, self._columns, "", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish the batch, once and for all."""
+        """Publish the batch, unless it has been published before."""
         query = _query_of(messages)
         if query is None:
             return
@@ -121,7 +121,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         _on_datasets(self._options, lambda datasets: _commit(datasets, self._options.dataset, publication))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete what was written, unless it was published after all."""
+        """Delete the ledgers of the batch, unless they have been published."""
         query = _query_of(messages)
         if query is None:
             return
@@ -152,7 +152,7 @@ def _write(options: SinkOptions, columns: SinkColumns, job: str, batches: Iterat
 
 
 def _ledgers_of(messages: Sequence[WriterCommitMessage | None]) -> list[PublishedLedger]:
-    """The ledgers of all tasks, in the order of partitions, so that rows stay in order."""
+    """The ledgers of all tasks in the order of partitions, which is the order of rows."""
     written = sorted(
         (message for message in messages if isinstance(message, TaskWritten)), key=lambda message: message.partition
     )
@@ -165,34 +165,34 @@ def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
 
 
 async def _next_ledger_id(datasets: DatasetStore) -> int:
-    """An id below those of all ledgers that will be made: they ascend."""
+    """An id below those of all ledgers created later; ids ascend."""
     return await datasets.store.allocate_ledger_id()
 
 
 async def _commit(datasets: DatasetStore, name: str, publication: Publication, first: int | None = None) -> None:
-    """``first``: nothing that was written for this publication has a lower id; None: the head tells."""
+    """``first``: no ledger of this publication has a lower id; None: derived from the head."""
     head, _ = await datasets.read_head(name)
     ours = {ledger.ledger_id for ledger in publication.ledgers}
     if head.has(publication.job, publication.batch):
-        # The same batch again, after a failure between its publication and Spark's note of it.
+        # The batch is repeated, after a failure between its publication and Spark's own record of it.
         published = {ledger.ledger_id for ledger in await datasets.ledgers(name)}
         await datasets.delete(ours - published)
         return
     await datasets.publish(name, publication)
-    await datasets.sweep(name, ours, _is_of(publication), head.floor(publication.job) + 1 if first is None else first)
+    await datasets.sweep(name, ours, _IsOf(publication), head.floor(publication.job) + 1 if first is None else first)
 
 
 async def _abort(datasets: DatasetStore, name: str, publication: Publication, first: int | None = None) -> None:
     head, _ = await datasets.read_head(name)
     if head.has(publication.job, publication.batch):
-        # It is the answer to the publication that was lost; or a batch that comes again, for the next commit to sweep.
+        # Only the answer of the publication was lost, or the batch is repeated and the next commit sweeps its ledgers.
         return
     await datasets.delete(ledger.ledger_id for ledger in publication.ledgers)
-    await datasets.sweep(name, (), _is_of(publication), head.floor(publication.job) + 1 if first is None else first)
+    await datasets.sweep(name, (), _IsOf(publication), head.floor(publication.job) + 1 if first is None else first)
 
 
-class _is_of:  # noqa: N801 - reads as the predicate it is
-    """Whether a ledger was written by the job, or the batch of the query, that is published."""
+class _IsOf:
+    """A predicate: whether a ledger was written by the job, or the batch of the query, that is published."""
 
     def __init__(self, publication: Publication) -> None:
         self._wanted = (

@@ -1,8 +1,8 @@
-"""The streaming source: looks at the cluster, and tells Spark how far the next batch goes.
+"""The streaming source: inspects the cluster and tells Spark where the next batch ends.
 
-The object lives in a process of the driver for as long as the query runs; it keeps a client and the readers of open
-ledgers, which is all it keeps: what a batch reads follows from its two offsets (:mod:`octavo.pipeline.offsets`).
-Nothing is trimmed when a batch is committed.
+The object lives in a Python process of the driver while the query runs. It holds a client and the readers of open
+ledgers. Its state does not matter for correctness: the two offsets of a batch determine what the batch reads
+(:mod:`octavo.pipeline.offsets`). Committing a batch deletes nothing.
 """
 
 import asyncio
@@ -35,27 +35,27 @@ from pyspark.sql.streaming.datasource import (
 
 FROM_THE_END = -1
 FROM_THE_BEGINNING = -2
-"""What a position may be in ``startingOffsets`` besides an entry id."""
+"""Positions in ``startingOffsets`` besides entry ids."""
 
 ENTRY_BYTES_GUESS = 1024.0
-"""Payload of an entry of a ledger of which nothing is known."""
+"""Assumed payload size of an entry of a ledger without statistics."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module."""
+    """The streaming reader of the data source."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = tuple(columns)
         self._watch: _Watch | None = None
         self._target: Mapping[int, Tail] | None = None
-        """With Trigger.AvailableNow: the ledgers there were at the start, and their ends then."""
+        """With Trigger.AvailableNow: the ledgers that existed at the start of the query, and their ends then."""
         self._latest: dict[str, Any] | None = None
 
     # --- offsets, on the driver --------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins; a checkpoint wins over it."""
+        """The offset at which a new query begins. A restarted query uses its checkpoint instead."""
         starting = self._options.starting_offsets
         if starting == EARLIEST:
             return Offsets().to_json()
@@ -66,8 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the batch that begins at ``start``.
 
-        Raises :class:`DataLossError` when a ledger that was being read is gone, unless that is to be a row without a
-        value.
+        Raises :class:`DataLossError` if a ledger was deleted before it was read to its end; with
+        ``failOnDataLoss=false`` the batch gets a row without a value instead.
         """
         offsets = Offsets.from_json(start)
         seen = self._look(offsets)
@@ -75,8 +75,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             seen = _up_to(seen, self._target)
         if seen.lost and self._options.fail_on_data_loss:
             raise DataLossError(
-                f"ledger {seen.lost[0]} was deleted when the query had read it up to entry "
-                f"{offsets.next_entry(seen.lost[0])} only (option failOnDataLoss=false goes on without it)"
+                f"ledger {seen.lost[0]} was deleted before the query read entry {offsets.next_entry(seen.lost[0])} and "
+                "those after it (the option failOnDataLoss=false continues without them)"
             )
         scope = self._options.selection.scope
         self._latest = advance(offsets, seen, scope, Limits()).to_json()
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- batches -----------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch; the same whenever they are asked for."""
+        """The tasks of a batch; the same for the same offsets."""
         pieces = [
             Piece(wanted, ENTRY_BYTES_GUESS)
             for wanted in batch_ranges(Offsets.from_json(start), Offsets.from_json(end))
@@ -134,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             seen = watch.look(start)
         except BaseException:
-            # Connections or the store may be broken: begin anew next time.
+            # Connections may be broken: the next call connects again.
             watch.close()
             raise
         self._watch = watch
@@ -162,7 +162,7 @@ def _starting(starting: str | Position, ledger_id: int, tail: Tail) -> int:
 
 
 def _up_to(seen: Sighting, target: Mapping[int, Tail]) -> Sighting:
-    """What was seen, without what came after the target was noted."""
+    """The sighting, limited to the ledgers and entries that existed when the target was recorded."""
     tails = {
         ledger_id: Tail(
             min(tail.next_entry, target[ledger_id].next_entry),
@@ -176,7 +176,7 @@ def _up_to(seen: Sighting, target: Mapping[int, Tail]) -> Sighting:
 
 
 class _Watch:
-    """Looks at the cluster over a client that it keeps."""
+    """Inspects the cluster with a client that it keeps open."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -186,11 +186,11 @@ class _Watch:
         self._readers: dict[int, LedgerReader] = {}
 
     def look(self, start: Offsets) -> Sighting:
-        """What there is to read behind ``start``."""
+        """The ledgers that have entries to read after ``start``."""
         return self._loop.run(self._look(start))
 
     def close(self) -> None:
-        """Let go of everything. Never raises."""
+        """Disconnect. Never raises."""
         try:
             self._loop.run(self._stack.aclose())
         except OctavoError:
@@ -224,7 +224,7 @@ class _Watch:
         return Sighting(below, seen, rejected, lost)
 
     async def _tail_of(self, metadata: LedgerMetadata) -> Tail | None:
-        """How far it can be read now; None when it has gone meanwhile."""
+        """How far the ledger can be read now; None if it has been deleted."""
         if metadata.is_closed:
             end = -1 if metadata.last_entry_id is None else metadata.last_entry_id
             return _tail(end, metadata.length, closed=True)

@@ -1,5 +1,4 @@
-"""When things happened, as the bins of a bar chart: in steps that suit what there is, without long empty stretches.
-Pure."""
+"""Counts over time in the bins of a bar chart, with a suitable bin width and without long empty stretches. Pure."""
 
 import enum
 from collections import Counter
@@ -8,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 BINS_MAX = 240
-"""Bins of one timeline: more are thinner than a line."""
+"""Largest number of bins in one timeline; more would be too thin to see."""
 
 EMPTY_BINS_MAX = 12
-"""Empty bins in a row that are shown; a longer stretch is left out, and a gap stands for it."""
+"""Largest number of consecutive empty bins that are shown; a longer stretch is replaced by a gap."""
 
 OTHERS = "others"
 
@@ -48,23 +47,23 @@ _AT_LEAST = {
     Step.MONTH: timedelta(days=31),
     Step.YEAR: timedelta(days=366),
 }
-"""Reaches from the beginning of a bin into the next one, whatever its length, and never beyond that."""
+"""A time that, added to the beginning of any bin, lies in the next bin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Counts over time; ``series`` has one value for each bin."""
+    """Counts over time. ``series`` has one value for each bin."""
 
     step: Step
     bins: tuple[datetime | None, ...]
-    """In order; None where a long time without anything was left out."""
+    """Beginnings of the bins, ascending; None for a gap."""
     series: Mapping[str, tuple[int, ...]]
     """The largest first."""
 
 
 def timeline(counts: Mapping[tuple[str, datetime], int], step: Step, *, series_max: int) -> Timeline:
-    """``counts`` by series and time in bins of ``step``, or wider ones if those are too many; the smallest series
-    beyond ``series_max`` are summed up as others."""
+    """A timeline of ``counts`` (by series and time) in bins of ``step``, or of a wider step if there were too many
+    bins. The smallest series beyond ``series_max`` are added up as others."""
     bins = _bins({time for _, time in counts}, step)
     for wider in list(Step)[list(Step).index(step) + 1 :]:
         if len(bins) <= BINS_MAX:
@@ -84,7 +83,7 @@ def timeline(counts: Mapping[tuple[str, datetime], int], step: Step, *, series_m
 
 
 def _bins(begins: Iterable[datetime], step: Step) -> list[datetime | None]:
-    """Those given, ascending, with the empty ones between them, or a None for many of those."""
+    """The bins given, ascending, with the empty bins between them, or None for a long empty stretch."""
     bins: list[datetime | None] = []
     previous: datetime | None = None
     for begin in sorted(begins):

@@ -1,8 +1,7 @@
-"""Reading every replica of a run of entries from the bookies that should hold it, and comparing them: a task of the
-job ``verify``.
+"""A task of the job ``verify``: reads every replica of a run of entries from the bookies that should hold it, and
+compares them.
 
-Several chunks are under way at a time, each from all of its bookies at once; so the bookies' reading is what takes the
-time, and memory is bounded by the chunks.
+Several chunks are read concurrently, each from all of its bookies. The chunks bound the memory of the task.
 """
 
 import asyncio
@@ -27,13 +26,13 @@ from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TA
 from octavo.protocol.quorums import Quorums
 
 CHUNKS_IN_FLIGHT_MAX = 4
-"""Chunks of a task that are read at the same time."""
+"""Largest number of chunks of a task that are read concurrently."""
 
 ATTEMPTS_MAX = 3
-"""Times a bookie is asked before it counts as unreachable; then this task asks it no more."""
+"""Failed requests after which a bookie counts as unreachable for the rest of the task."""
 
 RETRY_SECONDS = 0.5
-"""Pause between them."""
+"""Delay before a failed request is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ def _verifier(metadata: LedgerMetadata, password: bytes) -> tuple[Verify, bool]:
 
 
 def _as_runs(findings: Sequence[Finding]) -> Iterator[tuple[int, int, Problem]]:
-    """Neighbouring entries with the same problem together; ``findings`` ascend."""
+    """Runs of consecutive entries with the same problem (first, last, problem); ``findings`` ascend."""
     keyed = groupby(enumerate(findings), key=lambda item: (item[1].entry_id - item[0], item[1].problem))
     for (_, problem), group in keyed:
         ids = [finding.entry_id for _, finding in group]
@@ -147,14 +146,14 @@ def _as_runs(findings: Sequence[Finding]) -> Iterator[tuple[int, int, Problem]]:
 
 
 class _ReplicaReader:
-    """Reads replicas, and remembers which bookies do not answer."""
+    """Reads replicas, and remembers unreachable bookies."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._unreachable: set[str] = set()
 
     async def read(self, quorums: Quorums, fragment: Fragment, chunk: EntryRange) -> dict[int, Replica]:
-        """What each bookie of the fragment holds of the chunk, by position."""
+        """The replica of each bookie of the fragment, by position."""
         replicas = await asyncio.gather(
             *(self._read_one(quorums, position, bookie, chunk) for position, bookie in enumerate(fragment.bookies))
         )

@@ -1,24 +1,24 @@
-"""What a Python worker of Spark does once, before its first task: two habits of Python and of the C library cost a
-worker that moves hundreds of megabytes a second more than what it does with them.
+"""Memory settings of a Spark Python worker, made once before its first task. Without them, garbage collection and
+memory allocation cost a worker that moves hundreds of megabytes a second more than its own work.
 """
 
 import gc
 from functools import cache
 
 _LARGEST_BUFFER_BYTES = 16 * 1024 * 1024
-"""Above the frames, record batches and pieces that a task holds at a time; below the 32 MiB that glibc goes up to."""
+"""Larger than the frames, record batches and pieces of a task; below glibc's limit of 32 MiB for this threshold."""
 
 
 @cache
 def prepare_worker() -> None:
-    """Make tasks of this process cheaper; whatever it is called for, it does so once.
+    """Make the tasks of this process cheaper. Only the first call has an effect.
 
-    Spark's worker collects garbage after each task, which looks at every object of every module that is loaded: those
-    there are now are set aside (``gc.freeze``).
+    Spark's worker runs the garbage collector after each task, which visits every object of every loaded module.
+    ``gc.freeze`` exempts the objects that exist now.
 
-    glibc gives a buffer that is larger than any it has seen freed to the system again, and takes a new one page by
-    page, each to be cleared by the kernel. One that is allocated (its pages are never touched) and freed here teaches
-    it to keep those of a task; other C libraries lose nothing by it.
+    glibc returns a freed buffer to the system if it is larger than any freed before, and the kernel must clear every
+    page of the next one. Allocating and freeing one large buffer here (its pages are never touched) raises that
+    threshold. Other C libraries are not affected.
     """
     gc.freeze()
     bytes(_LARGEST_BUFFER_BYTES)

@@ -1,6 +1,6 @@
-"""What a task of Spark does to write: rows in, closed ledgers out, which nobody sees before they are published.
+"""The write task: writes rows into ledgers and closes them. They are not visible before they are published.
 
-Memory is bounded: values are taken from Arrow piece by piece, and few pieces are under way to the bookies at a time.
+Memory is bounded: values are taken from Arrow piece by piece, and only a few pieces are in flight at a time.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ from octavo.protocol.errors import InvalidArgumentError, OctavoError
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 PIECE_BYTES = 1024 * 1024
-"""Payload handed to a writer at a time."""
+"""Payload bytes of one piece (one call of ``add_many``)."""
 
 PIECE_ROWS_MAX = 4096
-"""Rows handed to a writer at a time where they are small."""
+"""Largest number of rows in one piece."""
 
 PIECES_IN_FLIGHT_MAX = 4
-"""Pieces handed over and not yet acknowledged: bookies stay busy while Spark makes the next rows."""
+"""Largest number of unacknowledged pieces, so that bookies stay busy while Spark produces the next rows."""
 
 
 class AttemptTags(NamedTuple):
-    """Which attempt of which task writes: noted in the ledgers it makes."""
+    """Identifies an attempt of a task; stored in the custom metadata of its ledgers."""
 
     job: str
     query: str | None
@@ -60,7 +60,7 @@ class AttemptTags(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """What one task writes, and as what."""
+    """The work of one write task."""
 
     options: SinkOptions
     value_column: str
@@ -69,9 +69,9 @@ class WriteTask:
 
 
 def write_in_worker(task: WriteTask, batches: Iterator[pa.RecordBatch]) -> list[PublishedLedger]:
-    """Write all rows of a task; gives the ledgers made, closed, in the order of their first rows. For Spark's worker.
+    """Write all rows of a task. Returns its ledgers, closed, in the order of their first rows. For Spark's worker.
 
-    If anything fails, the ledgers are deleted again as far as that is possible.
+    After a failure it deletes the ledgers as far as possible.
     """
     prepare_worker()
     with LoopThread("octavo writing") as loop:
@@ -96,11 +96,11 @@ async def _open_writer(task: WriteTask) -> "_TaskWriter":
 
 
 class _TaskWriter:
-    """The ledgers of one task, one for each key. Ledgers are made when the first row comes."""
+    """The ledgers of one task, one for each key, created when the first row of the key arrives."""
 
     def __init__(self, task: WriteTask, client: Client, stack: AsyncExitStack, password: bytes) -> None:
         self.rows = 0
-        """Rows of the batches before the present one."""
+        """Number of rows in the batches before the current one."""
         self._task = task
         self._client = client
         self._stack = stack
@@ -109,18 +109,19 @@ class _TaskWriter:
         self._in_flight: deque[asyncio.Task[range]] = deque()
 
     async def add(self, key: str | None, payloads: list[bytes]) -> None:
-        """Hand entries to the ledger of the key; waits while too many are under way. Raises earlier failures, too."""
+        """Add entries to the ledger of the key. Waits while too many pieces are in flight. Also raises earlier
+        failures."""
         ledger = self._ledgers.get(key)
         if ledger is None:
             ledger = await self._create(key)
         self._in_flight.append(asyncio.ensure_future(ledger.add_many(payloads)))
-        # Let it be queued now: pieces of one ledger must enter in order.
+        # The task must run now, so that the pieces of one ledger are added in order.
         await asyncio.sleep(0)
         while len(self._in_flight) > PIECES_IN_FLIGHT_MAX:
             await self._in_flight.popleft()
 
     async def finish(self) -> list[PublishedLedger]:
-        """Wait for everything, close the ledgers."""
+        """Wait for all adds and close the ledgers."""
         while self._in_flight:
             await self._in_flight.popleft()
         for ledger in self._ledgers.values():
@@ -131,20 +132,20 @@ class _TaskWriter:
         ]
 
     async def discard(self) -> None:
-        """Delete the ledgers. What cannot be deleted now is swept later."""
+        """Delete the ledgers. A later commit sweeps those that cannot be deleted now."""
         for add in self._in_flight:
             add.cancel()
         await asyncio.gather(*self._in_flight, return_exceptions=True)
         for ledger in self._ledgers.values():
             with contextlib.suppress(OctavoError):
                 await self._client.delete_ledger(ledger.id)
-            # It has nothing left to add to; closing it here keeps the client from reporting that.
+            # The ledger is gone; closing the writer here keeps the client from reporting an error.
             with contextlib.suppress(OctavoError):
                 await ledger.close()
         self._ledgers.clear()
 
     async def close(self) -> None:
-        """Let go of the cluster."""
+        """Disconnect from the cluster."""
         await self._stack.aclose()
 
     async def _create(self, key: str | None) -> LedgerWriter:

@@ -1,4 +1,4 @@
-"""What all jobs share."""
+"""Functions that all jobs share."""
 
 from octavo.pipeline import FORMAT_NAME, register
 from octavo.pipeline.options import ClusterOptions, parse_source_options
@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def cluster_options(cluster: ClusterOptions) -> dict[str, str]:
-    """The options that say how to reach the cluster, as Spark takes them."""
+    """The options of the cluster, as strings for Spark."""
     options = {"metadata": cluster.metadata_uri, "passwordVariable": cluster.password_variable}
     if cluster.password_file is not None:
         options["passwordFile"] = cluster.password_file
@@ -17,13 +17,13 @@ def cluster_options(cluster: ClusterOptions) -> dict[str, str]:
 def entries_frame(
     spark: SparkSession, cluster: ClusterOptions, *, ledgers: str | None, dataset: str | None, **more: str
 ) -> DataFrame:
-    """The entries of ledgers or of a dataset. Raises :class:`InvalidArgumentError` for a selection that is none."""
+    """The entries of ledgers or of a dataset. Raises :class:`InvalidArgumentError` for a wrong selection."""
     options = {**cluster_options(cluster), "minPartitions": str(spark.sparkContext.defaultParallelism), **more}
     if ledgers is not None:
         options["ledgers"] = ledgers
     if dataset is not None:
         options["dataset"] = dataset
-    # Here rather than by Spark, whose errors carry a traceback of its workers along.
+    # Checked here, because errors that Spark reports contain tracebacks of its workers.
     parse_source_options(options)
     register(spark)
     return spark.read.format(FORMAT_NAME).options(**options).load()

@@ -1,7 +1,7 @@
-"""The jobs ``export`` and ``ingest``: ledgers to Parquet and back, and text, JSON lines or Parquet into ledgers.
+"""The jobs ``export`` (ledgers to Parquet) and ``ingest`` (text, JSON lines or Parquet into ledgers).
 
-What is exported and ingested again has the same entries in the same order, byte for byte: each ledger becomes one
-ledger again, which notes the id it had as its key.
+Exporting and ingesting again gives the same entries in the same order, byte for byte. Each exported ledger becomes one
+ledger, whose key is the id of the exported ledger.
 """
 
 import enum
@@ -17,34 +17,34 @@ from pyspark.sql import functions as F
 
 @dataclass(frozen=True, slots=True)
 class Transferred:
-    """What was copied."""
+    """Amount of data copied."""
 
     entries: int
     payload_bytes: int
 
 
 class InputFormat(enum.StrEnum):
-    """What is ingested."""
+    """Formats of ingested files."""
 
     TEXT = "text"
-    """A line (its bytes up to and without ``\\n``) is an entry."""
+    """Each line, without ``\\n``, is an entry."""
     JSON_LINES = "jsonl"
-    """A line is an entry, and must be JSON; or one field of it is."""
+    """Each line must be JSON; the line or one of its fields is an entry."""
     PARQUET = "parquet"
-    """The column ``value`` (binary or string) is the entry; with ``ledger_id`` and ``entry_id`` beside it, as exported,
-    each ledger becomes one ledger."""
+    """The column ``value`` (binary or string) is the entry. If there are columns ``ledger_id`` and ``entry_id``, as in
+    an export, each ledger becomes one ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timestamps:
-    """Where a time stands in an entry: the first group of ``pattern`` (a Java regular expression), in ``form`` (Spark's
-    pattern of date and time; None: ISO 8601)."""
+    """How to find the time in an entry: the first group of ``pattern`` (a Java regular expression), in the format
+    ``form`` (a datetime pattern of Spark; None: ISO 8601)."""
 
     pattern: str
     form: str | None = None
 
     def column(self, value: Column) -> Column:
-        """The time, NULL where there is none."""
+        """The time in ``value``; NULL if there is none."""
         text = F.regexp_extract(value.cast("string"), self.pattern, 1)
         return F.try_to_timestamp(text) if self.form is None else F.try_to_timestamp(text, F.lit(self.form))
 
@@ -60,7 +60,7 @@ def export(
     overwrite: bool = False,
     fail_on_data_loss: bool = True,
 ) -> Transferred:
-    """Write the entries of ledgers or a dataset to Parquet at ``path``, a folder for each ledger, rows in order.
+    """Write the entries of ledgers or a dataset to Parquet at ``path``, one folder for each ledger, rows in order.
 
     ``timestamps`` adds a column ``time``. Raises :class:`InvalidArgumentError`.
     """
@@ -88,8 +88,8 @@ def ingest(
 ) -> Transferred:
     """Write the rows at ``path`` into ledgers that are published as ``dataset``, one entry per row.
 
-    ``field``: of JSON, the field whose text is the entry; of Parquet, the column (default ``value``). ``sink_options``
-    are further ones of the sink. Raises :class:`InvalidArgumentError`.
+    ``field``: the JSON field, or the Parquet column (default ``value``), that is the entry. ``sink_options``:
+    additional options of the sink. Raises :class:`InvalidArgumentError`.
     """
     check_dataset_name(dataset)
     register(spark)
@@ -103,12 +103,12 @@ def ingest(
 def _rows(
     spark: SparkSession, path: str, input_format: InputFormat, field: str | None
 ) -> tuple[DataFrame, dict[str, str]]:
-    """Rows of ``value`` (and ``key``), and the options of the sink that go with them."""
+    """Rows of ``value`` (and ``key``), and the sink options that they need."""
     if input_format is InputFormat.PARQUET:
         return _parquet_rows(spark.read.parquet(path), field or "value")
     if input_format is InputFormat.TEXT and field is not None:
-        raise InvalidArgumentError("a field can be chosen of JSON lines or Parquet; a line of text has none")
-    # Without the separator Spark would take a carriage return for the end of a line, too.
+        raise InvalidArgumentError("a line of text has no fields; a field can be given only for JSON lines and Parquet")
+    # Without this option Spark would also end a line at a carriage return.
     lines = spark.read.option("lineSep", "\n").text(path)
     if input_format is InputFormat.TEXT:
         return lines.select(F.col("value").cast("binary").alias("value")), {}
@@ -122,17 +122,17 @@ def _rows(
 
 def _parquet_rows(frame: DataFrame, column: str) -> tuple[DataFrame, dict[str, str]]:
     if column not in frame.columns:
-        raise InvalidArgumentError(f"there is no column {column}; there are {', '.join(frame.columns)}")
+        raise InvalidArgumentError(f"no column {column}; the columns are {', '.join(frame.columns)}")
     value = F.col(column).alias("value")
     if {"ledger_id", "entry_id"} <= set(frame.columns):
         ordered = frame.repartition("ledger_id").sortWithinPartitions("ledger_id", "entry_id")
-        # Many ledgers may meet in one task.
+        # One task may get the rows of many ledgers.
         return ordered.select(value, F.col("ledger_id").cast("string").alias("key")), {"maxKeysPerTask": "10000"}
     return frame.select(value), {}
 
 
 def _observed(frame: DataFrame, name: str) -> tuple[DataFrame, Observation]:
-    """The frame, and what will have been seen of it once it is written."""
+    """The frame, and an observation that holds its totals once it has been written."""
     observed = Observation(name)
     length = F.coalesce(F.sum(F.octet_length("value")), F.lit(0)).alias("payload_bytes")
     return frame.observe(observed, F.count("*").alias("entries"), length), observed

@@ -1,8 +1,8 @@
-"""The job ``inventory``: how many bytes and entries there are, by bookie, state, age and custom metadata, and how
-evenly they are spread.
+"""The job ``inventory``: counts ledgers, entries and bytes by bookie, state, age and custom metadata, and measures how
+evenly the bookies are filled.
 
-It reads metadata only. A bookie's share of a fragment is counted as Qw / E of it, which striping makes nearly exact;
-what an open ledger has beyond its last ensemble change is not in the metadata and not counted.
+It reads only metadata. A bookie's share of a fragment is counted as Qw / E of the fragment, which is nearly exact
+because of striping. Entries of an open ledger after its last ensemble change are not in the metadata and not counted.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ AGES = (
     ("under 30 days", 30),
     ("under a year", 365),
 )
-"""Names and upper bounds, in days, of the ages told apart; older ones are the last group."""
+"""Names and upper bounds, in days, of the age groups."""
 
 OLDEST = "a year and more"
 
 VALUES_PER_KEY_MAX = 20
-"""Values of one key of custom metadata that are told apart, the largest first."""
+"""Largest number of groups by custom metadata in an inventory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What there is."""
+    """The result of the job."""
 
     total: Share
     by_bookie: tuple[Share, ...]
@@ -53,7 +53,7 @@ class Inventory:
     by_custom_metadata: tuple[Share, ...]
     """Named ``key=value``."""
     imbalance: float
-    """Bytes of the fullest bookie over the mean of those that hold something; 1.0: even."""
+    """Bytes of the fullest bookie divided by the mean of all bookies that hold data; 1.0: even."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -61,7 +61,7 @@ class Inventory:
 
 
 def ledger_table(spark: SparkSession, cluster: ClusterOptions, ledgers: str = "all") -> DataFrame:
-    """The ledgers selected as a table (:mod:`octavo.pipeline.ledger_table`)."""
+    """The selected ledgers as a table (:mod:`octavo.pipeline.ledger_table`)."""
     spark.dataSource.register(LedgerTable)
     return spark.read.format(FORMAT_NAME).option("ledgers", ledgers).options(**cluster_options(cluster)).load()
 
@@ -69,7 +69,7 @@ def ledger_table(spark: SparkSession, cluster: ClusterOptions, ledgers: str = "a
 def inventory(
     spark: SparkSession, cluster: ClusterOptions, *, ledgers: str = "all", plot: Path | None = None
 ) -> Inventory:
-    """Take stock of the ledgers selected. ``plot``: a PNG or HTML file to draw it into.
+    """Count the selected ledgers. ``plot``: a file (.png, .svg, .html) to draw the result into.
 
     Raises :class:`InvalidArgumentError` for another kind of file.
     """
@@ -95,7 +95,7 @@ def _inventory(table: DataFrame) -> Inventory:
         (F.col("fragment.length") * share).alias("length"),
     )
     custom = table.select("ledger_id", "entries", "length", F.explode("custom_metadata").alias("key", "value"))
-    # Values that differ in every ledger (attempts, jobs) tell nothing.
+    # Values that occur in one ledger only (attempts, jobs) are left out.
     pair = F.concat_ws("=", F.col("key"), F.col("value").cast("string"))
     by_bookie = _shares(copies, F.col("bookie"), limit=None)
     sizes = [bookie.length for bookie in by_bookie if bookie.length]
@@ -112,7 +112,7 @@ def _inventory(table: DataFrame) -> Inventory:
 
 
 def _shares(frame: DataFrame, name: Column, limit: int | None = 1000) -> tuple[Share, ...]:
-    """Sums by ``name``, the largest first."""
+    """Totals by ``name``, the largest first."""
     grouped = frame.groupBy(name.alias("name")).agg(
         F.count_distinct("ledger_id").alias("ledgers"),
         F.round(F.sum("entries")).cast("long").alias("entries"),

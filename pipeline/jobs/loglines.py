@@ -1,6 +1,6 @@
-"""The job ``loglines``: system logs held in ledgers, one line an entry, as columns; and what there is of them.
+"""The job ``loglines``: parses system logs in ledgers, one line per entry, into columns, and counts the lines.
 
-Lines are parsed by Spark itself, without Python, in the forms of :mod:`octavo.pipeline.log_formats`.
+Spark parses the lines without Python, with the formats of :mod:`octavo.pipeline.log_formats`.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 TEMPLATES_MAX = 25
-"""Templates that are told, the most frequent first."""
+"""Largest number of templates in a summary, the most frequent ones."""
 
 HOURS_MAX = 1000
-"""Hours that are told."""
+"""Largest number of hours in a summary."""
 
 HOURS_BY_MINUTE_MAX = 6
-"""A log that has lines in no more hours is drawn minute by minute."""
+"""A log with lines in at most this many hours is drawn by minute."""
 
 SERIES_MAX = 7
-"""Levels or components that are told apart over time."""
+"""Largest number of levels or components in the chart over time."""
 
 
 _NO_LEVEL = "none"
@@ -36,7 +36,7 @@ _NO_LEVEL = "none"
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many lines have something."""
+    """Number of lines with a format, level, hour or template."""
 
     name: str
     lines: int
@@ -44,13 +44,13 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """What the lines are."""
+    """The result of the job."""
 
     lines: int
     by_format: tuple[Count, ...]
     by_level: tuple[Count, ...]
     by_hour: tuple[Count, ...]
-    """In order of time; of forms without a year in 1970."""
+    """In order of time. Times without a year are in 1970."""
     by_template: tuple[Count, ...]
     templates: int
 
@@ -61,7 +61,8 @@ class LogSummary:
 
 def log_columns(frame: DataFrame) -> DataFrame:
     """``ledger_id``, ``entry_id``, ``format``, ``time``, ``level``, ``component``, ``message`` and ``template`` of each
-    line in ``value``. Where a line fits no form, all of it is the message and the rest is NULL."""
+    line in ``value``. If a line matches no format, its message is the whole line, and time, level and component are
+    NULL."""
     text = F.regexp_replace(F.col("value").cast("string"), r"\r$", "")
     lines = frame.select("ledger_id", "entry_id", text.alias("text"))
     form = reduce(
@@ -108,8 +109,8 @@ def loglines(
 ) -> LogSummary:
     """Parse the lines of ledgers or a dataset, and count them by hour, level and template.
 
-    ``table``: a new folder that gets the parsed lines in Parquet. ``plot``: a PNG or HTML file. Raises
-    :class:`InvalidArgumentError`.
+    ``table``: a new folder for the parsed lines in Parquet. ``plot``: a file (.png, .svg, .html) to draw the result
+    into. Raises :class:`InvalidArgumentError`.
     """
     check_one_of("ledgers and dataset", ledgers, dataset)
     if plot is not None:
@@ -150,20 +151,19 @@ def _time(known: LogFormat) -> Column:
     if known.time_form == EPOCH:
         return F.timestamp_seconds(F.try_to_number(text, F.lit("9999999999")))
     if not known.has_year:
-        # One blank where syslog pads the day with two.
+        # syslog pads the day with a second blank.
         text = F.concat(F.lit(f"{YEAR_UNKNOWN} "), F.regexp_replace(text, " +", " "))
     return F.try_to_timestamp(text, F.lit(known.time_form))
 
 
 def _timeline(parsed: DataFrame, summary: LogSummary) -> tuple[str, Timeline]:
-    """What is told apart over time, levels where lines have any, else components; and how many lines of each there were
-    when."""
+    """The kind of series (``level`` if any line has one, otherwise ``component``), and the lines of each over time."""
     levels = any(count.name != _NO_LEVEL for count in summary.by_level)
     what = "level" if levels else "component"
     step = Step.MINUTE if len(summary.by_hour) <= HOURS_BY_MINUTE_MAX else Step.HOUR
     name = F.coalesce(F.col(what), F.lit(f"no {what}")).alias("name")
     grouped = parsed.where("time is not null").groupBy(name, F.date_trunc(step, "time").alias("at"))
-    # A time of Spark's becomes one of this process's zone; the text of it does not.
+    # As text, because Spark would convert a timestamp to the time zone of this process.
     rows = grouped.agg(F.count("*").alias("lines")).select("name", F.col("at").cast("string"), "lines").collect()
     counts = {(row.name, datetime.fromisoformat(row.at)): row.lines for row in rows}
     return what, timeline(counts, step, series_max=SERIES_MAX)
@@ -173,7 +173,7 @@ def _charts(summary: LogSummary, times: tuple[str, Timeline]) -> Sequence[Chart]
     what, when = times
     groups = {
         "Lines by form": summary.by_format,
-        # Nothing to see where no line has one.
+        # Left out if no line has a level.
         "Lines by level": summary.by_level if what == "level" else (),
         f"Lines by template ({summary.templates:,} in all)": summary.by_template,
     }

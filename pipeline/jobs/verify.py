@@ -1,7 +1,7 @@
-"""The job ``verify``: is every entry of every closed ledger on every bookie that should hold it, with the same bytes?
+"""The job ``verify``: checks that every bookie holds every entry of closed ledgers that it should hold, with the same
+bytes.
 
-Each replica is read from its own bookie, not from whichever answers first. What is wrong is reported by ledger,
-fragment and bookie, and entry by entry.
+Each replica is read from its own bookie. Problems are reported by ledger, fragment and bookie, and by entry.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ _SCHEMA = ", ".join(
 
 
 class ReplicasDataSource(DataSource):
-    """``spark.read.format("octavo-replicas")``: one row for each bookie of each range of entries that was verified."""
+    """``spark.read.format("octavo-replicas")``: one row for each bookie and verified range of entries."""
 
     @classmethod
     def name(cls) -> str:
@@ -45,7 +45,7 @@ class ReplicasDataSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> str:
-        """Counts of problems, and which entries have them."""
+        """The columns: counts of problems, and the entries that have them."""
         parse_source_options(self.options)
         return _SCHEMA
 
@@ -95,7 +95,7 @@ class _ReplicasReader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
-    """What was verified, and how many replicas of entries have which problem."""
+    """The totals of the job. ``problems``: problem -> number of replicas of entries that have it."""
 
     ledgers: int
     replicas: int
@@ -105,7 +105,7 @@ class VerifySummary:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no problem."""
         return not any(self.problems.values())
 
 

@@ -63,5 +63,5 @@ def test_a_damaged_list_names_the_dataset(value: bytes) -> None:
 
 
 def test_a_newer_format_says_so() -> None:
-    with pytest.raises(MetadataError, match="dataset orders has format 2; this version knows 1: upgrade Octavo"):
+    with pytest.raises(MetadataError, match="dataset orders has format 2; this version reads format 1: upgrade Octavo"):
         decode_head(b'{"format":2}', "orders")

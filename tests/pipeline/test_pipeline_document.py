@@ -65,7 +65,7 @@ def run_commands(spark: SparkSession, up: Up, capfd: pytest.CaptureFixture[str])
     head, tail = table.split("...\n")
     assert shown["loglines"].startswith(head)
     assert shown["loglines"].endswith(tail)
-    assert texts(Path("packages.svg")) == texts(ROOT / "docs" / "packages.svg"), "draw docs/packages.svg anew"
+    assert texts(Path("package-log.svg")) == texts(ROOT / "docs" / "package-log.svg"), "run scripts/draw_package_log.py"
     assert Path("inventory.png").stat().st_size > 1000
     assert Path("report/replicas").is_dir()
 
@@ -93,7 +93,7 @@ def test_a_command_that_spark_refuses_says_why_in_one_line(
     for arguments, status, message in (
         (["export", "out", "--dataset", "nothing"], 1, "octavo: there is no dataset 'nothing'; there are: "),
         (["loglines", "--ledgers", "x"], 2, "octavo: ledgers: 'x' selects nothing; give ids and ranges"),
-        (["ingest", "/nowhere", "--dataset", "a b"], 2, "octavo: 'a b' cannot name a dataset"),
+        (["ingest", "/nowhere", "--dataset", "a b"], 2, "octavo: 'a b' is not a valid name of a dataset"),
         (["export", "out"], 2, "octavo: give --ledgers or --dataset"),
     ):
         assert main(["pipeline", *arguments]) == status

@@ -80,7 +80,7 @@ def test_columns_on_request_and_pushed_filters(spark: SparkSession, cluster: Up)
     narrow = spark.read.format("octavo").schema("entry_id long, value binary").option("metadata", cluster.uri)
     narrow_frame = narrow.option("ledgers", str(ledger_id)).load()
     assert narrow_frame.where("entry_id = 7").collect() == [(7, b"7")]
-    with pytest.raises(PySparkException, match="there is no column wrong of type string"):
+    with pytest.raises(PySparkException, match="no column wrong of type string"):
         narrow.schema("wrong string").option("ledgers", str(ledger_id)).load().count()
     for enabled in ("true", "false"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
@@ -122,14 +122,14 @@ def test_an_open_ledger_is_read_up_to_its_confirmed_end_without_being_fenced(spa
     [
         ({}, "give the option ledgers: ids and ranges"),
         ({"ledgers": "x"}, "'x' selects nothing"),
-        ({"ledgers": "9-3"}, "'9-3' is no range of ids"),
+        ({"ledgers": "9-3"}, "'9-3' is not a range of ids"),
         ({"ledgers": "all", "leders": "1"}, "unknown option 'leders'"),
         ({"ledgers": "all", "minPartitions": "0"}, "option minPartitions must be an integer from 1"),
         ({"ledgers": "all", "failOnDataLoss": "maybe"}, "option failOnDataLoss must be true or false"),
         ({"ledgers": "all", "startingEntry": "[1]"}, "option startingEntry must be an entry id"),
         ({"ledgers": "all", "client.read_ahead_bytes": "0"}, "option read_ahead_bytes must be a number"),
         ({"ledgers": "all", "client.nonsense": "0"}, "unknown option 'nonsense'"),
-        ({"ledgers": "all", "password": "hunter2"}, "a password is no option"),
+        ({"ledgers": "all", "password": "hunter2"}, "there is no option password"),
     ],
 )
 def test_a_wrong_option_is_one_clear_error_on_the_driver(
@@ -150,7 +150,7 @@ def test_a_password_comes_from_a_file_and_shows_nowhere(spark: SparkSession, clu
     assert "hunter2" not in frame._jdf.queryExecution().toString()
     with pytest.raises(PySparkException, match=f"ledger {ledger_id}: wrong password or digest type"):
         scan(spark, cluster.uri, ledgers=ledger_id).count()
-    with pytest.raises(PySparkException, match="it must be there on every machine"):
+    with pytest.raises(PySparkException, match="the file must exist on every machine"):
         scan(spark, cluster.uri, ledgers=ledger_id, passwordFile=tmp_path / "missing").count()
 
 

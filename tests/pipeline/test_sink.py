@@ -110,12 +110,12 @@ def test_keys_route_rows_and_select_ledgers(spark: SparkSession, sinks: Up, tmp_
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ("id as value", {}, "column value is bigint"),
-        ("cast(id as string) as text", {}, "valueColumn: there is no column value among text"),
-        ("cast(id as string) as value, id as other", {}, "columns other have no place in an entry"),
-        ("cast(id as string) as value", {"dataset": "a/b"}, "'a/b' cannot name a dataset"),
+        ("id as value", {}, "column value has type bigint"),
+        ("cast(id as string) as text", {}, "option valueColumn: no column value; the columns are text"),
+        ("cast(id as string) as value, id as other", {}, "an entry is one value and cannot hold columns other"),
+        ("cast(id as string) as value", {"dataset": "a/b"}, "'a/b' is not a valid name of a dataset"),
         ("cast(id as string) as value", {"writeQuorum": "4"}, "E >= Qw"),
-        ("cast(id as string) as value", {"digest": "md5"}, "'md5' is none of crc32c"),
+        ("cast(id as string) as value", {"digest": "md5"}, "option digest must be one of crc32c"),
     ],
 )
 def test_rows_and_options_are_checked_on_the_driver(

@@ -231,7 +231,7 @@ def test_a_ledger_deleted_before_it_was_read_stops_the_query_or_leaves_a_row(
 
     gone = with_client(streams.uri, scenario)
     query = stream.start(available_now=True)
-    with pytest.raises(StreamingQueryException, match=f"ledger {gone} was deleted when the query had read it up to"):
+    with pytest.raises(StreamingQueryException, match=f"ledger {gone} was deleted before the query read entry"):
         query.awaitTermination(120)
     stays = write_ledger(streams.uri, payloads("stays", 2), custom_metadata=tag)
     stream.run(failOnDataLoss="false")
