@@ -254,7 +254,7 @@ class BookieConnection:
             if wire is not None:
                 wire.abort(ClientClosedError("the client is closed"))
             raise
-        if not wire.greeted:
+        if not wire.state.was_up:
             assert wire.error is not None
             raise wire.error
         return wire

@@ -1,14 +1,14 @@
 """One TCP connection to a bookie: hello, frames, outstanding requests, deadlines, back-pressure.
 
-A wire lives once: ``connecting -> greeting -> up -> lost``, and never leaves ``lost``. Requests are taken only while
-it is up. Each taken request gets exactly one outcome: its reply, its refusal, :class:`OctavoTimeoutError` at its
-deadline, or :class:`BookieUnavailableError` when the wire is lost. A reply that comes after that is ignored.
+:mod:`octavo.client.wire.wire_state` is the life of a wire as a table. Every request that the wire takes gets exactly
+one outcome: its reply, its refusal, :class:`OctavoTimeoutError` at its deadline, or :class:`BookieUnavailableError`
+when the connection is lost. A reply that arrives after that is ignored.
 
-Deadlines cost one timer for the whole wire, armed for the earliest deadline; replies leave it alone, and when it
-fires it looks at every outstanding request once. An idle wire has no timer.
+One timer serves all deadlines. It is armed for the earliest one; a reply does not touch it, and when it fires the wire
+checks every outstanding request once. An idle wire has no timer.
 
-A bookie from which nothing at all has arrived since an overdue request was sent is taken for dead or unreachable: the
-wire is given up, so that everything on it fails now instead of at its own deadline.
+If nothing at all has arrived from the bookie since an overdue request was sent, the bookie is taken to be dead or
+unreachable: the wire is closed, so that every request on it fails now and not at its own deadline.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, cast
 
+from octavo.client.wire.wire_state import WireEvent, WireState, after
 from octavo.protocol.bulk_answers import decode_bulk_answer
 from octavo.protocol.errors import (
     BookieUnavailableError,
@@ -41,22 +42,22 @@ Outcome = Reply | OctavoError
 OnOutcome = Callable[[Outcome], None]
 
 _JOIN_BYTES_MAX = 128 * 1024
-"""Bodies up to this size are copied behind their length: a write of four bytes by itself is a system call and a packet
-more, and wakes the peer for nothing."""
+"""Bodies up to this size are copied behind their length prefix: writing the four bytes separately would cost a system
+call and a packet, and would wake the bookie before the body is there."""
 
 _RESUME_REQUESTS = REQUESTS_PER_CONNECTION_MAX * 3 // 4
-"""A wire that was full of requests takes more once this few are outstanding: resuming at every reply would resume
-in drips."""
+"""A full wire takes requests again when this few are outstanding. Resuming at every single reply would send requests
+one at a time."""
 
 
 class WireOwner(Protocol):
-    """What a wire tells its owner. None of these may raise."""
+    """What a wire reports to its owner. None of these methods may raise."""
 
     def wire_up(self, wire: "Wire", hello: Hello) -> None:
-        """The hellos are exchanged and agree."""
+        """The hellos have been exchanged and agree."""
 
     def wire_lost(self, wire: "Wire", error: OctavoError) -> None:
-        """The wire is no more; called once, before the outcomes of what was outstanding, also if it was never up."""
+        """The connection is lost, or could not be established. Called once, before the outstanding requests fail."""
 
     def wire_writable(self, wire: "Wire") -> None:
         """The wire takes requests again."""
@@ -71,7 +72,7 @@ class _Outstanding(NamedTuple):
 
 
 class Wire(asyncio.Protocol):
-    """See the module. ``writable`` says whether :meth:`send` would take a request."""
+    """See the module."""
 
     def __init__(self, owner: WireOwner, *, hello: Hello, address: str, outgoing_bytes_max: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -84,28 +85,20 @@ class Wire(asyncio.Protocol):
         self._outstanding: dict[int, _Outstanding] = {}
         self._long_polls = 0
         self._bulk_reads = 0
-        self._paused = False
-        self._lost = False
-        self._greeted = False
         self._received_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self.state = WireState.CONNECTING
+        """Where it is in its life."""
         self.writable = False
+        """Whether :meth:`send` takes a request now. Derived from :attr:`state`; checked for every request."""
+        self.peer: Hello | None = None
+        """The bookie's hello, once it has arrived and agrees."""
         self.error: OctavoError | None = None
-        """Why it was lost; None before."""
+        """Why the connection was lost; None before that."""
         self.settled = asyncio.Event()
-        """Set once it is up or lost."""
+        """Set when the wire is up, or lost."""
         self.closed = asyncio.Event()
-        """Set once a transport that was made is gone."""
-
-    @property
-    def up(self) -> bool:
-        """Whether the hellos are exchanged and the connection has not been lost since."""
-        return self._greeted and not self._lost
-
-    @property
-    def greeted(self) -> bool:
-        """Whether it is up or was once."""
-        return self._greeted
+        """Set when the transport is gone; never set if there was none."""
 
     @property
     def outstanding(self) -> int:
@@ -114,7 +107,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def takes_long_polls(self) -> bool:
-        """Whether fewer long-polls wait than a bookie holds for one connection."""
+        """Whether fewer long polls wait than a bookie accepts from one connection."""
         return self._long_polls < LONG_POLLS_PER_CONNECTION_MAX
 
     def send(
@@ -127,11 +120,11 @@ class Wire(asyncio.Protocol):
         long_poll: bool = False,
         bulk: bool = False,
     ) -> bool:
-        """Send a request's body; False, and nothing happens, unless :attr:`writable`. The id must not be outstanding.
-        ``bulk``: entries of the answer may come as :mod:`octavo.protocol.bulk_answers` has them.
+        """Send the body of a request. Returns False, and does nothing, unless :attr:`writable`.
 
-        Long-polls wait for somebody else, so they do not count among the requests that make a wire unwritable;
-        callers look at :attr:`takes_long_polls`.
+        ``request_id`` must not be outstanding. ``bulk``: the entries of the answer may be decoded as
+        :mod:`octavo.protocol.bulk_answers` does. A long poll does not count towards the limit of outstanding requests,
+        because a bookie may hold it for long; the caller checks :attr:`takes_long_polls` before it sends one.
         """
         if not self.writable:
             return False
@@ -144,14 +137,14 @@ class Wire(asyncio.Protocol):
         self._long_polls += long_poll
         self._bulk_reads += bulk
         if len(outstanding) - self._long_polls >= REQUESTS_PER_CONNECTION_MAX:
-            self.writable = False
+            self._go(WireEvent.FILLED)
         if self._timer is None or deadline < self._timer.when():
             self._arm(deadline)
         self._write(body)
         return True
 
     def abort(self, error: OctavoError) -> None:
-        """Give the connection up, now: the owner and everything outstanding learn of it before this returns."""
+        """Close the connection now. The owner is told and every outstanding request fails before this returns."""
         if self._transport is not None:
             self._transport.abort()
         self._lose(error)
@@ -159,11 +152,12 @@ class Wire(asyncio.Protocol):
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say hello."""
+        """Send the hello."""
         # Not checked: uvloop's transports are no subclass of asyncio's.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
-        if self._lost:
+        self._go(WireEvent.MADE)
+        if self.state.is_over:
             transport.abort()
             return
         transport.set_write_buffer_limits(high=self._outgoing_bytes_max, low=self._outgoing_bytes_max // 4)
@@ -181,17 +175,17 @@ class Wire(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The socket does not keep up."""
-        self._paused = True
-        self.writable = False
+        self._go(WireEvent.SOCKET_FULL)
 
     def resume_writing(self) -> None:
         """The socket has caught up."""
-        self._paused = False
-        self._reconsider_writable()
+        self._go(WireEvent.SOCKET_DRAINED)
+        self._tell_writable()
 
     def data_received(self, data: bytes) -> None:
-        """Hand out every reply that is complete."""
-        if self._lost:
+        """Deliver every reply that is complete."""
+        lost = self.error
+        if lost is not None:
             return
         self._received_at = self._loop.time()
         try:
@@ -205,7 +199,7 @@ class Wire(asyncio.Protocol):
             self.abort(error)
             return
         if not self.writable:
-            self._reconsider_writable()
+            self._consider_drained()
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +207,7 @@ class Wire(asyncio.Protocol):
         transport = self._transport
         assert transport is not None
         if transport.is_closing():
-            # It has failed, and `connection_lost` is on its way; transports complain in the log of writes after that.
+            # It has failed, and `connection_lost` will follow; a transport logs a warning for each write after that.
             return
         prefix = LENGTH.pack(len(body))
         if len(body) <= _JOIN_BYTES_MAX:
@@ -224,12 +218,12 @@ class Wire(asyncio.Protocol):
             transport.write(body)
 
     def _frame_received(self, values: list[object]) -> None:
-        if not self._greeted:
+        if self.peer is None:
             self._hello_received(values)
             return
         request_id, outcome = decode_reply(values)
         if request_id == CONNECTION_REQUEST_ID:
-            # The bookie is about to close because of what we sent.
+            # The bookie is about to close the connection because of something that this client sent.
             assert isinstance(outcome, OctavoError)
             self.abort(outcome)
             return
@@ -237,7 +231,7 @@ class Wire(asyncio.Protocol):
             self._deliver(self._take(request_id).on_outcome, outcome)
 
     def _bulk_received(self, body: memoryview) -> bool:
-        """Deliver the frame if it is the answer to a bulk read and of a kind that needs no object for each entry."""
+        """Deliver the frame if it answers a bulk read and can be decoded without an object per entry; else False."""
         answer = decode_bulk_answer(body)
         if answer is None:
             return False
@@ -260,10 +254,10 @@ class Wire(asyncio.Protocol):
             self.abort(theirs)
         elif ours.cluster_id and theirs.cluster_id != ours.cluster_id:
             self.abort(
-                WrongClusterError(f"{self._name}: belongs to cluster {theirs.cluster_id}, not to {ours.cluster_id}")
+                WrongClusterError(f"{self._name} belongs to cluster {theirs.cluster_id}, not to {ours.cluster_id}")
             )
         elif theirs.bookie_id != ours.bookie_id:
-            self.abort(WrongClusterError(f"{self._name}: bookie {theirs.bookie_id} answers there"))
+            self.abort(WrongClusterError(f"{self._name}: bookie {theirs.bookie_id} answers at this address"))
         elif common_version(ours, theirs) is None:
             self.abort(
                 UnsupportedVersionError(
@@ -272,23 +266,31 @@ class Wire(asyncio.Protocol):
                 )
             )
         else:
-            self._greeted = True
-            self.writable = not self._paused
+            self.peer = theirs
+            self._go(WireEvent.GREETED)
             self.settled.set()
             self._owner.wire_up(self, theirs)
 
-    def _reconsider_writable(self) -> None:
-        counted = len(self._outstanding) - self._long_polls
-        if self.up and not self.writable and not self._paused and counted <= _RESUME_REQUESTS:
-            self.writable = True
+    def _go(self, event: WireEvent) -> None:
+        self.state = after(self.state, event)
+        self.writable = self.state is WireState.READY
+
+    def _consider_drained(self) -> None:
+        """If the wire was full and few requests are outstanding, take requests again."""
+        full = self.state is WireState.FULL or self.state is WireState.PAUSED_FULL
+        if full and len(self._outstanding) - self._long_polls <= _RESUME_REQUESTS:
+            self._go(WireEvent.DRAINED)
+            self._tell_writable()
+
+    def _tell_writable(self) -> None:
+        if self.writable:
             self._owner.wire_writable(self)
 
     def _lose(self, error: OctavoError) -> None:
-        if self._lost:
+        if self.state.is_over:
             return
-        self._lost = True
+        self._go(WireEvent.LOSE)
         self.error = error
-        self.writable = False
         self.settled.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -296,7 +298,7 @@ class Wire(asyncio.Protocol):
         outstanding, self._outstanding = self._outstanding, {}
         self._owner.wire_lost(self, error)
         for request in outstanding.values():
-            # One instance each: a raised exception collects its raiser's traceback.
+            # One instance for each request: an exception collects the traceback of whatever raises it.
             failure = BookieUnavailableError(error.message, may_have_happened=True)
             failure.__cause__ = error
             self._deliver(request.on_outcome, failure)
@@ -304,7 +306,7 @@ class Wire(asyncio.Protocol):
     def _deliver(self, on_outcome: OnOutcome, outcome: Outcome) -> None:
         try:
             on_outcome(outcome)
-        except Exception as error:  # a defect in one ledger's writer must not take the others' replies with it
+        except Exception as error:  # a defect in one ledger's writer must not lose the replies to other ledgers
             self._loop.call_exception_handler(
                 {"message": f"{self._name}: handling an outcome failed", "exception": error, "protocol": self}
             )
@@ -321,22 +323,26 @@ class Wire(asyncio.Protocol):
         now = self._loop.time()
         overdue = [request_id for request_id, request in self._outstanding.items() if request.deadline <= now]
         if overdue and self._received_at < min(self._outstanding[request_id].sent_at for request_id in overdue):
-            self._silent(overdue)
+            self._give_up_silent_bookie(overdue)
             return
         for request_id in overdue:
             self._time_out(self._take(request_id))
-        if self._lost:
+        if self.error is not None:
             return
         if self._outstanding and self._timer is None:
             self._arm(min(request.deadline for request in self._outstanding.values()))
-        self._reconsider_writable()
+        self._consider_drained()
 
     def _time_out(self, request: _Outstanding) -> None:
         seconds = request.deadline - request.sent_at
         self._deliver(request.on_outcome, OctavoTimeoutError(f"{self._name}: no answer within {seconds:.3g} s"))
 
-    def _silent(self, overdue: list[int]) -> None:
+    def _give_up_silent_bookie(self, overdue: list[int]) -> None:
         timed_out = [self._take(request_id) for request_id in overdue]
-        self.abort(BookieUnavailableError(f"{self._name}: silent, given up"))
+        self.abort(
+            BookieUnavailableError(
+                f"{self._name}: connection closed: the bookie sent nothing since a request timed out"
+            )
+        )
         for request in timed_out:
             self._time_out(request)
