@@ -11,9 +11,9 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, overload
 
+from octavo.client.closable import Closable
 from octavo.client.creations import Creations
 from octavo.client.opening import Opening
 from octavo.client.options import ClientOptions
@@ -99,7 +99,7 @@ def connect(
     return Opening(open_client)
 
 
-class Client:
+class Client(Closable):
     """See the module. Made by :func:`connect`; used from the event loop that made it.
 
     Methods raise :class:`ClientClosedError` once it is closed, and :class:`MetadataUnavailableError` when the
@@ -262,7 +262,7 @@ class Client:
         await self._store.delete_ledger(LedgerId(ledger_id))
         writer = self._writers.get(LedgerId(ledger_id))
         if writer is not None:
-            writer.ledger_deleted()
+            writer._ledger_deleted()
 
     async def list_ledgers(self) -> AsyncIterator[LedgerId]:
         """All ledgers, in order of their ids, in bounded memory."""
@@ -317,19 +317,6 @@ class Client:
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="octavo client closing")
         await asyncio.shield(self._closing)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        try:
-            await self.close()
-        except OctavoError:
-            # What went wrong first is what the caller must see.
-            if error is None:
-                raise
-
     async def _close(self) -> None:
         failures: list[OctavoError] = []
 
@@ -343,7 +330,7 @@ class Client:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._creations.interrupt())
                 for writer in self._writers.values():
-                    group.create_task(attempt(writer.__aexit__(None, None, None)))
+                    group.create_task(attempt(writer.close()))
                 for reader in list(self._readers):
                     group.create_task(attempt(reader.close()))
         finally:

@@ -2,20 +2,14 @@
 
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
-
-class Closable(Protocol):
-    """What can be opened: it closes itself on the way out of a block."""
-
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None: ...
+from octavo.client.closable import Closable
 
 
 class Opening[T: Closable]:
-    """Something about to be opened: ``thing = await opening``, or ``async with opening as thing``. For one use."""
+    """A client, writer or reader about to be opened: ``thing = await opening``, or ``async with opening as thing``. Can
+    be used once."""
 
     def __init__(self, open_thing: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._open: Callable[[], Coroutine[Any, Any, T]] | None = open_thing
@@ -30,12 +24,12 @@ class Opening[T: Closable]:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         assert self._thing is not None, "entered before it is left"
-        return await self._thing.__aexit__(kind, error, traceback)
+        await self._thing.__aexit__(kind, error, traceback)
 
     def _take(self) -> Callable[[], Coroutine[Any, Any, T]]:
         if self._open is None:
-            raise RuntimeError("this was awaited or entered before; ask for another one")
+            raise RuntimeError("this was awaited or entered already; call connect, create_ledger or open_ledger again")
         open_thing, self._open = self._open, None
         return open_thing

@@ -13,8 +13,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from octavo.client.closable import Closable
 from octavo.client.options import ClientOptions
 from octavo.client.read.follow import LedgerTail
 from octavo.client.read.lac import LacAsker
@@ -62,7 +63,7 @@ class EntryBatch(NamedTuple):
         return [given[entry.entry_id] for entry in self.entries]
 
 
-class LedgerReader:
+class LedgerReader(Closable):
     """Reads one ledger. Made by ``Client.open_ledger``; use it as an async context manager, or :meth:`close` it.
 
     Every method may be called from any task of the loop. After :meth:`close` they raise :class:`ClientClosedError`.
@@ -257,12 +258,6 @@ class LedgerReader:
         self._replicas.abandon_all(self._closed_error)
         self._on_close(self)
         await self._tail.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_exception: object) -> None:
-        await self.close()
 
     # --- chunks --------------------------------------------------------------------------------------------------
 

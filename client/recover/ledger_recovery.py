@@ -111,7 +111,6 @@ class LedgerRecovery:
         "_lac",
         "_lac_lengths",
         "_length",
-        "_length_before",
         "_next",
         "_quorums",
         "_recovered",
@@ -135,7 +134,6 @@ class LedgerRecovery:
         self._window_entries = window_entries
         self._window_bytes = window_bytes
         self._first = first_entry_id
-        self._length_before = length_before
         self._fenced = 0
         self._gave_up = 0
         self._fence_over = False

@@ -328,7 +328,7 @@ class _Recovery:
         self._fragments.append(fragment)
         return True
 
-    def _written_back(self, first: int, last: int) -> None:
+    def _written_back(self, first: int, last: int, _payload_bytes: int) -> None:
         count = last + 1 - first
         sealed_bytes = sum(self._unwritten[:count])
         del self._unwritten[:count]

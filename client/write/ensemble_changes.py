@@ -117,11 +117,6 @@ class EnsembleChanges:
         """Whether any position is in trouble."""
         return bool(self._troubled_since)
 
-    @property
-    def refusing(self) -> int:
-        """Mask of the positions whose bookies refuse."""
-        return self._refusing
-
     def wake_at(self) -> float | None:
         """When :meth:`poll` may have something to say though nothing else happens; None: not before something does."""
         if self.phase is not Phase.IDLE:

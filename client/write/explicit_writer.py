@@ -1,16 +1,15 @@
-"""The writer of a ledger whose entry ids its callers choose (rule W12).
+"""The writer of a ledger whose entry ids are chosen by the application (rule W12).
 
-What it is for: a stream that is numbered already, and is delivered here out of order or by several tasks. Every id from
-0 on must be added, by whoever has it, once; :mod:`octavo.client.write.held_adds` holds what comes early, and an
-ordinary :class:`~octavo.client.write.writer.LedgerWriter` is given the rest, in order. So nobody but this client sees
-a difference: the ledger, its recovery and its readers are ordinary ones.
+It serves a stream that is numbered already and arrives out of order, or from several tasks. Every id from 0 on must be
+added exactly once. :mod:`octavo.client.write.held_adds` holds adds that come early; an ordinary
+:class:`~octavo.client.write.writer.LedgerWriter` gets the adds in the order of their ids. So only this client knows the
+difference: for bookies, recovery and readers the ledger is an ordinary one.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
 
+from octavo.client.closable import Closable
 from octavo.client.options import ClientOptions
 from octavo.client.write.adds import Payload, checked_payload, reject
 from octavo.client.write.held_adds import AlreadyAddedError, Held, HeldAdds, TooFarAheadError
@@ -29,15 +28,15 @@ _IDS_NAMED_MAX = 5
 """How many ids an error's message names."""
 
 
-class ExplicitIdWriter:
-    """Appends entries under ids of the callers' choice, each from 0 on exactly once, in any order. Made by
+class ExplicitIdWriter(Closable):
+    """Appends entries under ids that the application chooses: each id from 0 on exactly once, in any order. Made by
     :meth:`octavo.client.client.Client.create_ledger` with ``ids="explicit"``.
 
-    Everything but :meth:`add`, :meth:`add_nowait` and what closing does with a gap is as in :class:`LedgerWriter`.
+    Behaves as :class:`LedgerWriter`, except for :meth:`add`, :meth:`add_nowait` and a gap at :meth:`close`.
     """
 
     def __init__(self, make_writer: Callable[[Callable[[OctavoError], None]], LedgerWriter], options: ClientOptions):
-        """``make_writer`` gives the ordinary writer; what it is passed is to be told that writer's failure."""
+        """``make_writer`` makes the ordinary writer; its argument is to be called with that writer's failure."""
         self._held: HeldAdds[asyncio.Future[EntryId]] = HeldAdds(
             ahead_max=options.window_entries, bytes_max=options.window_bytes
         )
@@ -49,63 +48,64 @@ class ExplicitIdWriter:
 
     @property
     def id(self) -> LedgerId:
-        """The ledger."""
+        """The ledger's id."""
         return self._writer.id
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata as this writer knows them."""
+        """The latest metadata of the ledger that this writer has seen or written."""
         return self._writer.metadata
 
     @property
     def last_add_confirmed(self) -> EntryId | None:
-        """The highest id such that it and all lower ones are acknowledged; None before the first."""
+        """The highest id such that its entry and all lower ones are acknowledged; None before the first."""
         return self._writer.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> EntryId | None:
-        """The highest id on its way to the bookies; None before the first. Held ones are not."""
+        """The highest id on its way to the bookies; None before the first. Does not count entries that are held."""
         return self._writer.last_add_pushed
 
     @property
     def first_missing(self) -> EntryId:
-        """The lowest id that nobody has added. Entries above it are held until it is there."""
+        """The lowest id that has not been added. Entries above it are held until it is."""
         return EntryId(self._held.missing)
 
     @property
     def length(self) -> int:
-        """Acknowledged payload bytes."""
+        """Payload bytes of all acknowledged entries."""
         return self._writer.length
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` of this handle has ended."""
+        """Whether closing this writer is over."""
         return self._writer.closed
 
-    def ledger_deleted(self) -> None:
-        """As :meth:`LedgerWriter.ledger_deleted`."""
-        self._writer.ledger_deleted()
+    def _ledger_deleted(self) -> None:
+        """This client has deleted the ledger. For this package."""
+        self._writer._ledger_deleted()
 
     # --- adding -----------------------------------------------------------------------------------------------------
 
     async def add(self, payload: Payload, *, entry_id: int) -> EntryId:
-        """Add an entry under this id; the id, once it and all lower ones are acknowledged.
+        """Add an entry under ``entry_id`` and return the id, once the entry and all before it are acknowledged.
 
-        The lowest missing id is always taken, and waits for room in the window; one above it is held until those below
-        it are there. Cancelling withdraws nothing.
+        The lowest missing id is always accepted, and waits for room in the window. An entry above it is held until all
+        lower ids are there. Cancelling the call does not withdraw the entry.
 
-        Raises as :meth:`LedgerWriter.add`; :class:`DuplicateEntryError` for an id that was added already;
-        :class:`WouldBlock` for one more than a window ahead of the lowest missing one, which waiting would not help if
-        it is the same caller who is to bring that; :class:`InvalidArgumentError` for what is no id.
+        Raises as :meth:`LedgerWriter.add` does; :class:`InvalidArgumentError` if ``entry_id`` is not an entry id;
+        :class:`DuplicateEntryError` if it was added already; :class:`WouldBlock` if it is more than a window above the
+        lowest missing id. It does not wait in that case, because the same task may be the one to add the missing id.
         """
         return await self._offer(checked_payload(payload), entry_id)
 
     def add_nowait(self, payload: Payload, *, entry_id: int) -> asyncio.Future[EntryId]:
-        """As :meth:`add`, but a future of the id, and :class:`WouldBlock` for the lowest missing id while the window is
-        full. A failure that nobody asks the future about is raised by :meth:`close`."""
+        """As :meth:`add`, but returns a future of the id, and raises :class:`WouldBlock` also for the lowest missing id
+        while the window is full. If the application does not look at a future that failed, :meth:`close` raises the
+        failure."""
         checked = checked_payload(payload)
         if entry_id == self._held.missing:
-            self._writer.check_room(len(checked))
+            self._writer._check_room(len(checked))
         return self._offer(checked, entry_id)
 
     async def flush(self) -> None:
@@ -115,22 +115,22 @@ class ExplicitIdWriter:
     def _offer(self, payload: bytes, entry_id: int) -> asyncio.Future[EntryId]:
         if type(entry_id) is not int or not 0 <= entry_id <= ID_MAX:
             raise InvalidArgumentError(f"an entry id is an integer from 0 to {ID_MAX}, not {entry_id!r}")
-        self._writer.check_usable()
+        self._writer._check_usable()
         future: asyncio.Future[EntryId] = self._loop.create_future()
         missing = self._held.missing
         try:
-            going = self._held.offer(entry_id, payload, future)
+            released = self._held.offer(entry_id, payload, future)
         except AlreadyAddedError:
             raise DuplicateEntryError(
                 f"ledger {self.id}: entry {entry_id} has been added already", may_have_happened=False
             ) from None
         except TooFarAheadError as error:
             raise WouldBlock(
-                f"ledger {self.id}: entry {entry_id} is too far above {missing}, the lowest id that is missing: "
-                f"{error}; add what is missing first"
+                f"ledger {self.id}: entry {entry_id} is too far above the lowest missing entry {missing}: {error}; "
+                "add the missing entries first"
             ) from None
-        for add in going:
-            self._writer.enqueue([add.payload], add.tag)
+        for add in released:
+            self._writer._enqueue([add.payload], add.tag)
         return future
 
     def _writer_failed(self, error: OctavoError) -> None:
@@ -140,14 +140,15 @@ class ExplicitIdWriter:
     # --- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close the ledger as :meth:`LedgerWriter.close` does. Entries held above a missing one are not part of it:
-        their adds fail at once, as not happened, and so does this call in the end, naming the missing id.
+        """Close the ledger as :meth:`LedgerWriter.close` does. Entries that are held above a missing id do not become
+        part of it: their adds fail at once (they did not happen), and this call raises :class:`LedgerClosedError`,
+        naming the missing id, when the ledger is closed.
         """
         held = self._held.give_up()
         if held:
             self._gap_error = LedgerClosedError(
-                f"ledger {self.id}: closed before entry {self._held.missing} was added, which "
-                f"{_named(held)} waited for; they did not happen",
+                f"ledger {self.id}: closed before entry {self._held.missing} was added; "
+                f"{_named(held)} above it did not happen",
                 may_have_happened=False,
             )
             for add in held:
@@ -155,18 +156,6 @@ class ExplicitIdWriter:
         await self._writer.close()
         if self._gap_error is not None:
             raise LedgerClosedError(self._gap_error.message, may_have_happened=False)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        try:
-            await self.close()
-        except OctavoError:
-            if error is None:
-                raise
 
 
 def _named[T](held: Sequence[Held[T]]) -> str:

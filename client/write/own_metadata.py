@@ -61,7 +61,7 @@ class OwnMetadata:
             # that of closing at the latest, meets the same and tells it to the caller.
             return
 
-    def heed_no_more_news(self) -> None:
+    def stop_watching(self) -> None:
         """From now on only :meth:`close` says how things stand."""
         self._closing = True
 

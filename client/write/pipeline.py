@@ -1,4 +1,4 @@
-"""The writer's pipeline: which adds are pending, who has confirmed them, what is acknowledged. Pure.
+"""The writer's pipeline: which adds are pending, which bookies confirmed them, what is acknowledged. Pure.
 
 Theory of operation
 -------------------
@@ -20,26 +20,29 @@ Each position has a *cursor*: the lowest run that it has not been sent, or must 
 *ready*, and is sent every run as it is pushed (its cursor stands behind the newest run), or it is *held*: not
 connected, not taking more bytes, or pausing after a refusal. Nothing is sent to a held position; when the shell
 reports it ready again it is sent every run from its cursor on that it has not confirmed, lowest first, the same bytes
-(rules W2 and W8). A failed or untaken send moves the cursor back. A slow bookie thus costs a number, not a queue of
-its own.
+(rules W2 and W8). A send that failed, or that the connection did not take, moves the cursor back. A slow bookie thus
+costs a number, not a queue of its own.
 
 A run leaves the row once it is acknowledged and every position that holds part of it has confirmed it. Acknowledged
 runs that some position still lacks are *retained*, oldest given up first, within a bound on their bytes: enough that
 a short break leaves no hole in a replica, bounded however long a bookie stays away. Pending runs are bounded by the
 writer's window.
 
+The length of the ledger (its cumulative payload bytes) is kept here and nowhere else in the writer: at the last add
+confirmed, and behind every run.
+
 *Ensemble changes* (rule W3). Bookies are replaced in two steps. :meth:`Pipeline.begin_change` chooses the new
-fragment's first id, LAC + 1, and from then on nothing is acknowledged (rule W1): the fragment may be
-in the metadata already. Confirmations go on being noted. Once the compare-and-set has succeeded,
+fragment's first id, LAC + 1, and from then on nothing is acknowledged, whatever is confirmed (rule W1): the fragment
+may be in the metadata already. Confirmations are still noted. Once the compare-and-set has succeeded,
 :meth:`Pipeline.commit_change` clears the bits of the replaced positions, puts their cursors on the first pending run
-and acknowledges what is complete now (rule W4). Each bookie at a position has a *tenure*: sends carry it, and an answer
-to a send of an earlier tenure is ignored, so what a replaced bookie confirms does not count. Runs below the new
-fragment stay with the old ensemble; nobody waits for the replaced bookies' copies of them.
+and acknowledges what is complete now (rule W4). Each bookie at a position has a *tenure*: sends carry it, and the
+outcome of a send of an earlier tenure is ignored, so what a replaced bookie confirms does not count. Runs below the
+new fragment stay with the old ensemble, and the replaced bookies' copies of them are not waited for.
 
 What it never does: acknowledge out of order, or before Qa confirmations of the current ensemble, or anything after
-:meth:`Pipeline.stop`; seal, or change the bytes of an entry; decide that a bookie has failed or a quorum is lost. Time
-is the shell's: it asks for :attr:`Pipeline.pending_since` and stops the pipeline when its patience is over (rules
-W6 and W8). No flags are kept of what is complete: it is computed from the bits.
+:meth:`Pipeline.stop`; seal, or change the bytes of an entry; decide that a bookie has failed or a quorum is lost. The
+shell keeps the time: it reads :attr:`Pipeline.pending_since` and stops the pipeline at the quorum timeout (rules W6
+and W8). There are no flags for what is complete: it is computed from the masks.
 
 *How a harness drives it.* ``push`` what was sealed with :attr:`~Pipeline.next_entry_id` on; perform every
 :class:`Send`, and answer it with ``on_confirmed``, ``on_failed`` or ``on_unsent`` and the send's position, run number
@@ -94,12 +97,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Tell the callers of ``first..last`` that their entries are acknowledged. These ids follow those of the last
-    one.
+    """Tell the callers of ``first..last`` that their entries are acknowledged. The ids follow those of the
+    :class:`Acknowledge` before.
     """
 
     first: int
     last: int
+    payload_bytes: int
+    """Payload bytes of these entries."""
 
 
 type Effect = Send | Acknowledge
@@ -107,7 +112,7 @@ type Effect = Send | Acknowledge
 
 @dataclass(frozen=True, slots=True)
 class EnsembleChange:
-    """A change of the ensemble that has begun and is not settled: what the metadata are to say (rule W3)."""
+    """A change of the ensemble that has begun and is not committed: what to write into the metadata (rule W3)."""
 
     replaced: int
     """Mask of the positions that get another bookie."""
@@ -169,11 +174,6 @@ class Pipeline:
         return EntryId(self._first_unacknowledged - 1) if self._first_unacknowledged else None
 
     @property
-    def last_add_pushed(self) -> EntryId | None:
-        """The highest id pushed; None before the first."""
-        return EntryId(self._next_entry_id - 1) if self._next_entry_id else None
-
-    @property
     def next_entry_id(self) -> int:
         """The id that the next entry pushed gets."""
         return self._next_entry_id
@@ -182,6 +182,11 @@ class Pipeline:
     def length(self) -> int:
         """Payload bytes up to the last add confirmed."""
         return self._length
+
+    @property
+    def length_pushed(self) -> int:
+        """Payload bytes up to the last entry pushed."""
+        return self._runs[-1].length_after if self._runs else self._length
 
     @property
     def pending(self) -> int:
@@ -198,11 +203,6 @@ class Pipeline:
         """No entry above this id was ever sent to any bookie, so none of them can have happened (rule W6)."""
         return self._highest_sent
 
-    @property
-    def retained_bytes(self) -> int:
-        """Sealed bytes of acknowledged runs kept for positions that lack them."""
-        return self._retained_bytes
-
     def is_ready(self, position: int) -> bool:
         """Whether runs are sent to the position as they are pushed."""
         return bool(self._ready >> position & 1)
@@ -213,7 +213,7 @@ class Pipeline:
         return self._change
 
     def tenure(self, position: int) -> int:
-        """How many bookies were at the position before the present one."""
+        """How many bookies were at the position before the current one."""
         return self._tenures[position]
 
     def is_waited_for(self, position: int) -> bool:
@@ -272,8 +272,8 @@ class Pipeline:
         return effects
 
     def on_confirmed(self, position: int, number: int, tenure: int) -> Sequence[Effect]:
-        """The bookie at ``position`` has made its share of run ``number`` durable. Late and repeated news are
-        welcome; of a bookie that has been replaced they mean nothing any more (rule W3).
+        """The bookie at ``position`` has made its share of run ``number`` durable. May come late or repeatedly; from a
+        bookie that has been replaced it has no effect (rule W3).
         """
         index = number - self._oldest
         if index < 0 or self._stopped or tenure != self._tenures[position]:
@@ -326,7 +326,7 @@ class Pipeline:
 
         Until :meth:`commit_change` nothing is acknowledged, and nothing is sent to these positions (rules W1 and W3).
         """
-        assert replaced, "a change replaces somebody"
+        assert replaced, "a change replaces at least one bookie"
         assert replaced & ~self._quorums.full_mask == 0, "positions are those of the ensemble"
         assert self._change is None, "a writer makes one change at a time (rule W5)"
         assert not self._stopped, "nothing is changed after the stop"
@@ -390,6 +390,7 @@ class Pipeline:
             return _NOTHING
         quorums, runs = self._quorums, self._runs
         first = at = self._first_unacknowledged
+        length_before = self._length
         while self._head - self._oldest < len(runs):
             run = runs[self._head - self._oldest]
             at = quorums.first_unacknowledged(at, run.last, run.confirmed)
@@ -401,10 +402,10 @@ class Pipeline:
             self._retained_bytes += run.sealed_bytes
             self._head += 1
         self._first_unacknowledged = at
-        return (Acknowledge(first, at - 1),) if at > first else _NOTHING
+        return (Acknowledge(first, at - 1, self._length - length_before),) if at > first else _NOTHING
 
     def _release(self) -> None:
-        """Let go of acknowledged runs that nobody lacks, and of the oldest ones over the bound."""
+        """Drop acknowledged runs that no position lacks, and the oldest ones over the bound."""
         runs = self._runs
         while self._oldest < self._head and (
             runs[0].confirmed == runs[0].holders or self._retained_bytes > self._retained_bytes_max
@@ -413,6 +414,11 @@ class Pipeline:
             self._oldest += 1
 
     # --- for tests and model checkers -----------------------------------------------------------------------------
+
+    @property
+    def retained_bytes(self) -> int:
+        """Sealed bytes of acknowledged runs kept for positions that lack them."""
+        return self._retained_bytes
 
     def state(self) -> tuple[object, ...]:
         """Everything that decides what happens next, as one comparable, hashable value."""

@@ -65,10 +65,10 @@ _SPARE_TIMEOUT_SECONDS: Final = 2.0
 class Replication:
     """See the module. Callbacks come from the event loop or from inside :meth:`push`, never after :meth:`close`.
 
-    ``on_acknowledged(first, last)`` in order; ``on_failure(error)`` when the writer cannot go on. The replication
-    goes on until it is told to :meth:`stop`. ``commit`` writes a new last fragment into the metadata and says whether
-    it stands there; ``start`` runs a coroutine that ends with the writer. A recovery
-    writes back with ``flags`` of its own, from ``first_entry_id`` on, with the ``length`` before it.
+    ``on_acknowledged(first, last, payload_bytes)`` in order; ``on_failure(error)`` when the writer cannot go on. The
+    replication goes on until :meth:`stop`. ``commit`` writes a new last fragment into the metadata and returns whether
+    it is there; ``start`` runs a coroutine that ends with the writer. A recovery writes back with ``flags`` of its
+    own, from ``first_entry_id`` on, with the ``length`` before that entry.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Replication:
         options: ClientOptions,
         commit: Callable[[Commit], Awaitable[bool]],
         start: Callable[[Coroutine[Any, Any, None]], object],
-        on_acknowledged: Callable[[int, int], None],
+        on_acknowledged: Callable[[int, int, int], None],
         on_failure: Callable[[OctavoError], None],
         first_entry_id: int = 0,
         length: int = 0,
@@ -186,7 +186,7 @@ class Replication:
         for position in range(len(self._connections)):
             self._end_pause(position)
 
-    async def settled(self) -> None:
+    async def wait_change_settled(self) -> None:
         """Return once no change of the metadata is under way (rule W5: a writer makes one at a time)."""
         if self._change_settled is not None:
             await asyncio.wait([self._change_settled])
@@ -204,7 +204,7 @@ class Replication:
         body, number, request_id = b"", -1, 0
         for effect in effects:
             if isinstance(effect, Acknowledge):
-                self._on_acknowledged(effect.first, effect.last)
+                self._on_acknowledged(effect.first, effect.last, effect.payload_bytes)
                 continue
             run, position, tenure = effect.run, effect.position, effect.tenure
             if run.number != number or not self._shared_body:

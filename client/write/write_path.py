@@ -1,4 +1,4 @@
-"""What a writer has from its first add on, and what stands in for it before."""
+"""The parts that a writer needs from its first add on, and what stands in for them before that."""
 
 from collections import deque
 from typing import Any, Final, NamedTuple, NoReturn
@@ -10,8 +10,8 @@ from octavo.protocol.entries import Sealer
 from octavo.protocol.ids import EntryId
 
 
-class Work(NamedTuple):
-    """What adding takes."""
+class WritePath(NamedTuple):
+    """What an add passes through between the writer's queue and the bookies."""
 
     supervisor: Supervisor
     replication: Replication
@@ -19,8 +19,8 @@ class Work(NamedTuple):
     lac_teller: LacTeller
 
 
-class NothingPushed:
-    """What a pipeline says before the first add."""
+class EmptyPipeline:
+    """What a :class:`~octavo.client.write.pipeline.Pipeline` would say before the first add."""
 
     last_add_confirmed: Final[EntryId | None] = None
     next_entry_id: Final = 0
@@ -29,16 +29,16 @@ class NothingPushed:
     highest_sent: Final = -1
 
 
-NOTHING_PUSHED: Final = NothingPushed()
+EMPTY_PIPELINE: Final = EmptyPipeline()
 
 
-class _NoDeque(deque[Any]):
-    """Empty, and nothing can be appended: whoever wants to makes a deque first."""
+class _EmptyDeque(deque[Any]):
+    """A deque to which nothing can be appended."""
 
     def append(self, _item: object) -> NoReturn:
-        raise AssertionError("there is no deque yet")
+        raise AssertionError("a deque is made before anything is appended")
 
 
-NO_DEQUE: Final[deque[Any]] = _NoDeque()
-"""What stands where a writer has nothing queued: thousands of ledgers that are written little need no deques, which are
-a good part of their memory and of the garbage collector's work."""
+EMPTY_DEQUE: Final[deque[Any]] = _EmptyDeque()
+"""Stands in for the deques of a writer that has nothing queued. A client may have thousands of ledgers open that are
+seldom written; deques of their own would be much of their memory and of the garbage collector's work."""

@@ -1,32 +1,34 @@
 """The writer of one ledger, as an application sees it.
 
-Adds gather for one turn of the event loop; then they are sealed, cut into frames and handed to the replication, which
-tells in order what is acknowledged. Two windows bound what is unacknowledged, one by entries and one by bytes. Adds
-over them wait in the *queue*, first come first served; while anybody waits there, every later add goes behind.
+The adds of one turn of the event loop are collected, then sealed, cut into frames and handed to the replication, which
+reports in order what is acknowledged. Two windows bound the unacknowledged adds, one by their number and one by their
+bytes. Adds beyond the windows wait in the *queue*, first in, first out; while the queue is not empty every later add
+joins it.
 
 ::
 
     add -> [queue] -> the turn's adds -> runs -> acknowledged
            no room     not sealed yet     pending
 
-Nothing is set up before the first add: a writer that only waits costs no task, no timer and no watch, and creating
-ledgers is as cheap as their metadata. From the first add on the metadata are watched, so that a writer notices that its
-ledger is deleted or taken over also while it adds nothing. Before it nobody has been promised anything, and whatever
-happened to the ledger meets the first add (bookies are fenced; the watch begins with a look) or the change that closes.
+The write path is set up by the first add. Before that a writer has no task, no timer and no watch, so that creating a
+ledger costs hardly more than its metadata. From the first add on the writer watches the metadata, and notices even
+while idle that its ledger is deleted or recovered. Before the first add no entry has been acknowledged, and whatever
+happened to the ledger is found by the first add (its bookies are fenced, or the watch reports it) or by closing.
 
-The writer fails once (rule W7): a bookie says that somebody recovers the ledger, an add misses the quorum
-timeout, the metadata say that the ledger is deleted or taken over. Then every unacknowledged add fails, in doubt if
-it was ever sent to a bookie (rule W6), and every later one is refused.
+The writer fails once (rule W7): a bookie reports that another client recovers the ledger, an add misses the quorum
+timeout, the metadata say that the ledger is deleted or being recovered. Then every unacknowledged add fails, in doubt
+if it was ever sent to a bookie (rule W6), and every later add is refused. :mod:`octavo.client.write.writer_life` is the
+writer's life as a table.
 
-Per entry this costs one future, two list appends and the seal; everything else is per frame.
+An entry costs one future, two list appends and its seal; all other costs are per frame.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from octavo.client.closable import Closable
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.supervisor import Supervisor
@@ -37,7 +39,8 @@ from octavo.client.write.lac_teller import LacTeller
 from octavo.client.write.own_metadata import OwnMetadata
 from octavo.client.write.pipeline import Pipeline
 from octavo.client.write.replication import Replication
-from octavo.client.write.writer_work import NO_DEQUE, NOTHING_PUSHED, NothingPushed, Work
+from octavo.client.write.write_path import EMPTY_DEQUE, EMPTY_PIPELINE, EmptyPipeline, WritePath
+from octavo.client.write.writer_life import WriterLife, WriterState
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import LedgerSecrets, Sealer
@@ -49,23 +52,21 @@ from octavo.protocol.errors import (
     WouldBlock,
 )
 from octavo.protocol.ids import EntryId, LedgerId
-from octavo.protocol.limits import (
-    ENTRY_PAYLOAD_BYTES_MAX,
-)
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 _DRAIN_SHARE = 0.75
-"""Share of the time to close that pending adds may take; the rest is for the metadata."""
+"""Share of the closing time that pending adds may take; the rest is for writing the end into the metadata."""
 
 type _Futures = list[asyncio.Future[Any] | None]
-"""One place per entry; None for entries that nobody waits for by themselves (all but the last of an ``add_many``)."""
+"""One item per entry; None for an entry without a future of its own (all but the last of an ``add_many``)."""
 
 
-class LedgerWriter:
+class LedgerWriter(Closable):
     """Appends entries to one ledger. Made by :meth:`octavo.client.client.Client.create_ledger`.
 
-    An async context manager: leaving the block waits for pending adds, closes the ledger and raises the first failure;
-    leaving it on an exception closes with what is acknowledged and never masks that exception. Used from one event
-    loop.
+    An async context manager: leaving the block waits for pending adds, closes the ledger and raises the first failure.
+    Leaving it on an exception closes the ledger with the entries acknowledged so far and never masks that exception.
+    Used from one event loop.
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class LedgerWriter:
         on_failure: Callable[[OctavoError], object] | None = None,
     ) -> None:
         """``ledger``: as just created, empty and OPEN. ``clock_ms`` gives the time of day in milliseconds since 1970,
-        which is sealed into the entries. ``on_close`` is called once closing has ended, however it
-        ended; ``on_failure`` when the writer fails, in that step.
+        which is sealed into the entries. ``on_close`` is called when closing is over, with or without an error;
+        ``on_failure`` when the writer fails, in the same step.
         """
         self._own = OwnMetadata(ledger, store=store, retry_seconds=options.resend_delay_seconds)
         self._secrets = secrets
@@ -96,82 +97,80 @@ class LedgerWriter:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._create_future: Callable[[], asyncio.Future[EntryId]] = self._loop.create_future
-        self._work: Work | None = None
-        """What adding takes; None before the first add."""
-        self._pipeline: Pipeline | NothingPushed = NOTHING_PUSHED
+        self._life = WriterLife()
+        self._closing: asyncio.Task[None] | None = None
+        self._write_path: WritePath | None = None
+        """None before the first add."""
+        self._pipeline: Pipeline | EmptyPipeline = EMPTY_PIPELINE
 
-        self._direct = True
-        """Whether an add that finds room may skip the queue: it is empty, and the writer neither failed nor closing."""
+        self._skips_queue = True
+        """Whether an add that finds room need not pass the queue: the writer is OPEN and the queue is empty. Derived;
+        checked for every add."""
         self._free_entries = options.window_entries
         self._free_bytes = options.window_bytes
-        self._queue: deque[Queued] = NO_DEQUE
+        self._queue: deque[Queued] = EMPTY_DEQUE
         self._queued_entries = 0
         self._payloads: list[bytes] = []
         self._futures: _Futures = []
         self._turn_scheduled = False
-        self._waiting: deque[tuple[int, _Futures]] = NO_DEQUE
-        self._flushes: deque[tuple[int, asyncio.Future[None]]] = NO_DEQUE
-
-        self._length_pushed = 0
-        self._length_freed = 0
-
-        self._failure: OctavoError | None = None
-        self._failed_adds = False
-        self._settling = False
-        self._closing: asyncio.Task[None] | None = None
-        self._close_error: OctavoError | None = None
+        self._unacknowledged: deque[tuple[int, _Futures]] = EMPTY_DEQUE
+        """First id and futures of each frame pushed."""
+        self._flushes: deque[tuple[int, asyncio.Future[None]]] = EMPTY_DEQUE
         for bookie_id in ledger.value.last_fragment.bookies:
-            # The first add should find them connected.
+            # So that the first add finds the connections established.
             pool.get(bookie_id).connect_soon()
 
     # --- what is known --------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> LedgerId:
-        """The ledger."""
+        """The ledger's id."""
         return self._own.value.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata as this writer knows them."""
+        """The latest metadata of the ledger that this writer has seen or written."""
         return self._own.value
 
     @property
     def last_add_confirmed(self) -> EntryId | None:
-        """The highest id such that it and all lower ones are acknowledged; None before the first."""
+        """The highest id such that its entry and all lower ones are acknowledged; None before the first."""
         return self._pipeline.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> EntryId | None:
-        """The highest id given to an add; None before the first. Adds that wait for room have none yet."""
+        """The highest id assigned to an add; None before the first. An add that waits for room has no id yet."""
         end = self._pipeline.next_entry_id + len(self._payloads)
         return EntryId(end - 1) if end else None
 
     @property
     def length(self) -> int:
-        """Acknowledged payload bytes."""
+        """Payload bytes of all acknowledged entries."""
         return self._pipeline.length
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` of this handle has ended."""
-        return self._closing is not None and self._closing.done()
+        """Whether closing this writer is over. False while it closes, and after a failure until it is closed."""
+        return self._life.state is WriterState.CLOSED
 
     # --- adding ---------------------------------------------------------------------------------------------------
 
     async def add(self, payload: Payload) -> EntryId:
-        """Append an entry; its id, once it and all lower ones are acknowledged (rule I1). Waits for room in the window.
+        """Append an entry and return its id, once it and all entries before it are acknowledged (rule I1).
 
-        Cancelling withdraws nothing: the entry is added all the same. ``payload`` may be a bytearray or memoryview,
-        which is copied.
+        Waits for room in the window (options ``window_entries`` and ``window_bytes``). Cancelling the call does not
+        withdraw the entry: it is added all the same. ``payload`` may be a bytearray or memoryview, which is copied; it
+        has at most ``octavo.protocol.limits.ENTRY_PAYLOAD_BYTES_MAX`` bytes.
 
-        Raises :class:`EntryTooLargeError`, :class:`InvalidArgumentError`, :class:`LedgerClosedError`; and when the
-        writer fails :class:`LedgerFencedError`, :class:`QuorumLostError`, :class:`MetadataUnavailableError` (a bookie
-        could not be replaced), :class:`NoSuchLedgerError`, :class:`UnauthorizedError`, :class:`DuplicateEntryError`:
-        ``may_have_happened`` says whether the entry may exist.
+        Raises :class:`EntryTooLargeError` and :class:`InvalidArgumentError` for the payload, and
+        :class:`LedgerClosedError` after :meth:`close`. When the writer has failed, raises the failure:
+        :class:`LedgerFencedError` (another client recovers the ledger), :class:`QuorumLostError`,
+        :class:`MetadataUnavailableError` (a failed bookie could not be replaced), :class:`NoSuchLedgerError` (the
+        ledger has been deleted), :class:`UnauthorizedError`, :class:`DuplicateEntryError`. ``may_have_happened`` of the
+        error says whether the entry may be in the ledger (rule W6).
         """
-        # The same as `_enter`, spelt out: this is the one path whose cost is counted per entry.
-        if type(payload) is bytes and self._direct and self._free_entries > 0:
+        # The same as `_enter`, written out: this is the only path whose cost counts for every single entry.
+        if type(payload) is bytes and self._skips_queue and self._free_entries > 0:
             size = len(payload)
             if size <= self._free_bytes and size <= ENTRY_PAYLOAD_BYTES_MAX:
                 self._free_entries -= 1
@@ -184,75 +183,76 @@ class LedgerWriter:
                     self._loop.call_soon(self._end_turn)
                 return await future
         payload = checked_payload(payload)
-        self.check_usable()
+        self._check_usable()
         future = self._create_future()
-        self.enqueue([payload], future)
+        self._enqueue([payload], future)
         return EntryId(await future)
 
     def add_nowait(self, payload: Payload) -> asyncio.Future[EntryId]:
-        """Queue an entry; a future of its id. Raises :class:`WouldBlock`, and queues nothing, when the window is full.
+        """Append an entry without waiting, and return a future of its id.
 
-        Otherwise as :meth:`add`, whose errors about the entry or a closed or failed writer it raises at once. A
-        failure that nobody asks the future about is raised by :meth:`close`.
+        Raises at once what :meth:`add` raises about the payload or about a closed or failed writer, and
+        :class:`WouldBlock`, with nothing queued, when the window is full. Every other failure is the future's; if the
+        application does not look at the future, :meth:`close` raises it.
         """
         payload = checked_payload(payload)
-        self.check_usable()
-        self.check_room(len(payload))
+        self._check_usable()
+        self._check_room(len(payload))
         future = self._create_future()
         self._enter(payload, future)
         return future
 
-    def check_room(self, size: int) -> None:
-        """Raise :class:`WouldBlock` if an add of so many bytes would have to wait."""
+    def _check_room(self, size: int) -> None:
+        """Raise :class:`WouldBlock` if an add of ``size`` bytes would have to wait. For this package."""
         if self._queue or not self._has_room(size):
             raise WouldBlock(
                 f"ledger {self.id}: the window of {self._options.window_entries} entries and "
-                f"{self._options.window_bytes} bytes is full"
+                f"{self._options.window_bytes} bytes is full; wait for an earlier add"
             )
 
     async def add_many(self, payloads: Iterable[Payload]) -> range:
-        """Append entries, also more than a window, with consecutive ids; the ids, once the last is acknowledged.
+        """Append entries under consecutive ids and return the range of ids, once the last is acknowledged.
 
-        All payloads are checked before the first is queued. Otherwise as :meth:`add`; if it fails, a prefix may have
-        been added.
+        The entries may exceed the window; those beyond it wait for room. All payloads are checked before the first is
+        queued. Raises as :meth:`add` does; the first few entries may have been added then.
         """
         checked = [checked_payload(payload) for payload in payloads]
-        self.check_usable()
+        self._check_usable()
         if not checked:
             end = self._pipeline.next_entry_id + len(self._payloads)
             return range(end, end)
         future = self._create_future()
-        self.enqueue(checked, future)
+        self._enqueue(checked, future)
         last = await future
         return range(last + 1 - len(checked), last + 1)
 
     async def flush(self) -> None:
-        """Return once every add made so far is acknowledged, those waiting for room included. Raises the writer's
+        """Return once every add made so far is acknowledged, including those that wait for room. Raises the writer's
         failure.
         """
-        if self._failure is not None:
-            raise another(self._failure)
+        if self._life.failure is not None:
+            raise another(self._life.failure)
         unacknowledged = self._pipeline.pending + len(self._payloads) + self._queued_entries
         if unacknowledged:
             end = self._pipeline.next_entry_id + len(self._payloads) + self._queued_entries
             acknowledged: asyncio.Future[None] = self._loop.create_future()
-            if self._flushes is NO_DEQUE:
+            if self._flushes is EMPTY_DEQUE:
                 self._flushes = deque()
             self._flushes.append((end - 1, acknowledged))
             await acknowledged
 
-    def enqueue(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
-        """Queue checked payloads behind everything else, room or not; ``future`` gets the id of the last. For callers
-        who have called :meth:`check_usable` and bound by themselves what waits."""
-        if self._queue is NO_DEQUE:
+    def _enqueue(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
+        """Append checked payloads to the queue, whether there is room or not; ``future`` gets the id of the last. The
+        caller has called :meth:`_check_usable`, and itself bounds what waits. For this package."""
+        if self._queue is EMPTY_DEQUE:
             self._queue = deque()
         self._queue.append(Queued(payloads, future))
         self._queued_entries += len(payloads)
-        self._direct = False
+        self._skips_queue = False
         self._admit()
 
     def _admit(self) -> None:
-        """Let in from the queue what there is room for, in order."""
+        """Move adds from the queue into the window while there is room, in order."""
         queue = self._queue
         while queue:
             queued = queue[0]
@@ -265,11 +265,11 @@ class LedgerWriter:
             if at <= last:
                 return
             queue.popleft()
-        self._direct = self._failure is None and self._closing is None
+        self._skips_queue = self._life.state is WriterState.OPEN
 
     def _has_room(self, size: int) -> bool:
-        """Whether the windows have room. A payload over the whole window of bytes goes when nothing else is under
-        way.
+        """Whether the windows have room. A payload larger than the whole window of bytes is let in when no other add is
+        unacknowledged.
         """
         return self._free_entries > 0 and (
             size <= self._free_bytes or self._free_entries == self._options.window_entries
@@ -284,12 +284,14 @@ class LedgerWriter:
             self._turn_scheduled = True
             self._loop.call_soon(self._end_turn)
 
-    def check_usable(self) -> None:
-        """Raise what an add would be refused with now: the writer's failure, or :class:`LedgerClosedError`."""
-        if self._failure is not None:
-            # Rule W6: an add issued after the failure did not happen.
-            raise another(self._failure, may_have_happened=False)
-        if self._closing is not None:
+    def _check_usable(self) -> None:
+        """Raise what an add is refused with now: the writer's failure, or :class:`LedgerClosedError`. For this
+        package."""
+        failure = self._life.failure
+        if failure is not None:
+            # rule W6: an add issued after the failure did not happen.
+            raise another(failure, may_have_happened=False)
+        if self._life.state is not WriterState.OPEN:
             raise LedgerClosedError(f"ledger {self.id}: this writer is closed")
 
     # --- pushing and acknowledging ----------------------------------------------------------------------------------
@@ -303,19 +305,19 @@ class LedgerWriter:
             return
         pushed = 0
         try:
-            work = self._work if self._work is not None else self._begin_work()
+            path = self._write_path if self._write_path is not None else self._set_up_write_path()
             for start, stop in frames_of(payloads):
                 whole = start == 0 and stop == len(payloads)
-                self._waiting.append((self._pipeline.next_entry_id, futures if whole else futures[start:stop]))
+                self._unacknowledged.append((self._pipeline.next_entry_id, futures if whole else futures[start:stop]))
                 pushed = stop
-                self._push(work, payloads if whole else payloads[start:stop])
-        except Exception as error:  # a broken invariant: nothing may be added after it
+                self._push(path, payloads if whole else payloads[start:stop])
+        except Exception as error:  # a broken invariant: nothing may be added any more
             self._futures = futures[pushed:]
             self._fail(internal_error(self.id, error))
             raise
 
-    def _begin_work(self) -> Work:
-        """Before the first add: listen to the bookies, watch the metadata."""
+    def _set_up_write_path(self) -> WritePath:
+        """Before the first add: connect the replication, and watch the metadata."""
         metadata = self._own.value
         supervisor = Supervisor(f"octavo writer of ledger {metadata.ledger_id}", self._supervisor_failed)
         replication = Replication(
@@ -338,45 +340,34 @@ class LedgerWriter:
                 sealer.seal_explicit_lac(lac, length=length, sealed_at_ms=self._next_sealed_at_ms())
             ),
         )
-        self._work = work = Work(supervisor, replication, sealer, lac_teller)
+        self._write_path = path = WritePath(supervisor, replication, sealer, lac_teller)
         self._pipeline = replication.pipeline
-        self._waiting = deque()
+        self._unacknowledged = deque()
         supervisor.start(self._own.watch(self._fail))
-        return work
+        return path
 
-    def _push(self, work: Work, payloads: Sequence[bytes]) -> None:
-        """Seal the entries of one frame, with the LAC of this moment (rule W2), and send them."""
-        pipeline, length = self._pipeline, self._length_pushed
-        lac = pipeline.last_add_confirmed
-        sealed = work.sealer.seal(
-            EntryId(pipeline.next_entry_id),
-            payloads,
-            last_add_confirmed=lac,
-            length=length,
-            sealed_at_ms=self._next_sealed_at_ms(),
-        )
-        self._length_pushed = length + sum(map(len, payloads))
-        work.replication.push(sealed, sealed_bytes=sum(map(len, sealed)), length_after=self._length_pushed)
+    def _push(self, path: WritePath, payloads: Sequence[bytes]) -> None:
+        """Seal the entries of one frame, with the LAC known now (rule W2), and send them."""
+        pipeline = path.replication.pipeline
+        lac, length = pipeline.last_add_confirmed, pipeline.length_pushed
+        sealed = path.sealer.seal(
+            EntryId(pipeline.next_entry_id), payloads, last_add_confirmed=lac, length=length
+        )  # fmt: skip
+        length_after = length + sum(map(len, payloads))
+        path.replication.push(sealed, sealed_bytes=sum(map(len, sealed)), length_after=length_after)
 
-    def _next_sealed_at_ms(self) -> int:
-        """The time of day, or the last one given where the clock has gone back: times never fall within a ledger."""
-        self._sealed_at_ms = now = max(self._sealed_at_ms, self._clock_ms())
-        return now
-
-    def _acknowledged(self, first: int, last: int) -> None:
-        length = self._pipeline.length
+    def _acknowledged(self, first: int, last: int, payload_bytes: int) -> None:
         self._free_entries += last + 1 - first
-        self._free_bytes += length - self._length_freed
-        self._length_freed = length
-        waiting = self._waiting
+        self._free_bytes += payload_bytes
+        unacknowledged = self._unacknowledged
         while first <= last:
-            run_first, futures = waiting[0]
+            run_first, futures = unacknowledged[0]
             if run_first + len(futures) - 1 <= last:
-                waiting.popleft()
+                unacknowledged.popleft()
             if run_first != first or len(futures) > last + 1 - first:
                 futures = futures[first - run_first : last + 1 - run_first]
             for entry_id, future in enumerate(futures, first):
-                # Done already if whoever waited was cancelled; the entry was added all the same.
+                # Done already if the caller was cancelled; the entry was added all the same.
                 if future is not None and not future.done():
                     future.set_result(entry_id)
             first += len(futures)
@@ -386,13 +377,13 @@ class LedgerWriter:
             acknowledged = self._flushes.popleft()[1]
             if not acknowledged.done():
                 acknowledged.set_result(None)
-        work = self._work
-        assert work is not None, "something is acknowledged"
-        if work.lac_teller.timer is None and not self._pipeline.pending:
-            work.lac_teller.arm()
+        path = self._write_path
+        assert path is not None, "only what was pushed is acknowledged"
+        if path.lac_teller.timer is None and not self._pipeline.pending:
+            path.lac_teller.arm()
 
-    def ledger_deleted(self) -> None:
-        """The ledger has been deleted by this very client, which need not wait for a watch's news."""
+    def _ledger_deleted(self) -> None:
+        """This client has deleted the ledger; the writer need not wait for the watch to report it. For this package."""
         deleted = self._own.deleted()
         if deleted is not None:
             self._fail(deleted)
@@ -400,30 +391,30 @@ class LedgerWriter:
     # --- failing ----------------------------------------------------------------------------------------------------
 
     def _fail(self, error: OctavoError) -> None:
-        """The writer is dead (rule W7). The first reason is the one that counts."""
-        if self._failure is not None or self._settling:
+        """The writer cannot go on (rule W7)."""
+        if not self._life.fail(error):
             return
-        self._failure = error
-        if self._work is not None:
-            self._work.replication.stop()
+        if self._write_path is not None:
+            self._write_path.replication.stop()
         self._fail_pending(error, in_doubt=True)
         if self._on_failure is not None:
             self._on_failure(error)
 
     def _fail_pending(self, error: OctavoError, *, in_doubt: bool) -> None:
-        """Fail every unacknowledged add; with ``in_doubt`` those that may be on some bookie say so (rule W6)."""
-        self._direct = False
-        if self._work is not None:
-            self._work.lac_teller.cancel()
+        """Fail every unacknowledged add. ``in_doubt``: an add that may be on a bookie says so (rule W6)."""
+        self._skips_queue = False
+        if self._write_path is not None:
+            self._write_path.lac_teller.cancel()
         sent = self._pipeline.highest_sent if in_doubt else -1
-        waiting, self._waiting = self._waiting, NO_DEQUE
+        unacknowledged, self._unacknowledged = self._unacknowledged, EMPTY_DEQUE
         futures, self._futures = self._futures, []
-        queue, self._queue = self._queue, NO_DEQUE
-        flushes, self._flushes = self._flushes, NO_DEQUE
-        self._failed_adds = self._failed_adds or bool(self._pipeline.pending or futures or queue)
+        queue, self._queue = self._queue, EMPTY_DEQUE
+        flushes, self._flushes = self._flushes, EMPTY_DEQUE
+        if self._pipeline.pending or futures or queue:
+            self._life.adds_failed()
         self._payloads = []
         self._queued_entries = 0
-        for first, run_futures in waiting:
+        for first, run_futures in unacknowledged:
             for entry_id, future in enumerate(run_futures, first):
                 if future is not None:
                     reject(future, error, may_have_happened=entry_id <= sent)
@@ -431,7 +422,7 @@ class LedgerWriter:
             if future is not None:
                 reject(future, error, may_have_happened=False)
         for queued in queue:
-            # Of an add_many, the part let in so far may have been sent.
+            # Of an add_many, the part that found room may have been sent.
             reject(queued.future, error, may_have_happened=in_doubt and queued.at > 0)
         for _, flushed in flushes:
             reject(flushed, error, may_have_happened=in_doubt)
@@ -440,83 +431,81 @@ class LedgerWriter:
         self._fail(internal_error(self.id, error))
 
     async def _change_ensemble(self, change: Commit) -> bool:
-        return await self._own.change_ensemble(change, lambda: self._failure is None)
+        return await self._own.change_ensemble(change, lambda: self._life.failure is None)
 
     # --- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Wait for pending adds, then close the ledger with what is acknowledged; within ``close_timeout_seconds``.
+        """Wait for pending adds, then close the ledger at the last acknowledged entry; within the option
+        ``close_timeout_seconds``.
 
-        Any task may call it, any number of times: all calls share one closing, and cancelling one leaves it going on.
-        Raises the first failure: of an add, else of closing. Adds that are still pending when their share of the time
-        is over fail once the end is settled; they did not happen then (rule W9).
+        Any task may call it, any number of times: all calls share one closing, and cancelling a call does not stop it.
+        Raises the first failure: of an add, otherwise of closing. An add that is still pending after three quarters of
+        the time fails when the end of the ledger is written; it did not happen then (rule W9).
         """
         if self._closing is None:
-            self._direct = False
+            self._life.close()
+            self._skips_queue = False
             self._closing = self._loop.create_task(self._close(), name=f"octavo closing of ledger {self.id}")
         await asyncio.wait([self._closing])
         self._closing.result()
-        if self._close_error is not None:
-            raise another(self._close_error)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        try:
-            await self.close()
-        except OctavoError:
-            if error is None:
-                raise
+        if self._life.close_error is not None:
+            raise another(self._life.close_error)
 
     async def _close(self) -> None:
+        life = self._life
         deadline = self._loop.time() + self._options.close_timeout_seconds
         try:
             await self._drain(self._options.close_timeout_seconds * _DRAIN_SHARE)
-            answers = "" if self._work is None else self._work.replication.describe()
+            path = self._write_path
+            too_late = QuorumLostError(
+                f"ledger {self.id}: closed before the add reached its ack quorum; "
+                f"{'' if path is None else path.replication.describe()}"
+            )
             # From here on nothing more is acknowledged: the end that is about to be written is the end.
-            self._settling = True
-            self._own.heed_no_more_news()
-            if self._work is not None:
-                self._work.replication.stop()
+            life.drained()
+            self._own.stop_watching()
+            if path is not None:
+                path.replication.stop()
             refused = await self._settle_end(deadline)
-            if self._failure is None:
-                reason = refused or QuorumLostError(
-                    f"ledger {self.id}: closed before the add reached its ack quorum; {answers}"
-                )
-                self._fail_pending(reason, in_doubt=refused is not None)
-                if self._failed_adds or refused is not None:
-                    self._close_error = reason
-            elif self._failed_adds or refused is not None:
-                self._close_error = self._failure
+            if life.failure is None:
+                self._fail_pending(refused or too_late, in_doubt=refused is not None)
+            life.settled(refused or too_late, end_written=refused is None)
         finally:
-            if self._work is not None:
-                self._work.lac_teller.cancel()
-                self._work.replication.close()
-                await self._work.supervisor.close()
-            if self._on_close is not None:
-                self._on_close(self)
+            try:
+                await self._tear_down_write_path()
+            finally:
+                life.ended()
+                if self._on_close is not None:
+                    self._on_close(self)
+
+    async def _tear_down_write_path(self) -> None:
+        path = self._write_path
+        if path is not None:
+            path.lac_teller.cancel()
+            path.replication.close()
+            await path.supervisor.close()
 
     async def _drain(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self.flush()
         except (TimeoutError, OctavoError):
-            # What is unacknowledged is dealt with once the end is settled; a failure is kept in `_failure`.
+            # Unacknowledged adds fail once the end is written; the writer's life keeps a failure.
             return
 
     async def _settle_end(self, deadline: float) -> OctavoError | None:
-        """Write the end into the metadata; why it could not be written, or None."""
+        """Write the end into the metadata. Returns why it could not be written, or None."""
         pipeline = self._pipeline
         try:
             async with asyncio.timeout_at(deadline):
-                if self._work is not None:
-                    await self._work.replication.settled()
+                if self._write_path is not None:
+                    await self._write_path.replication.wait_change_settled()
                 await self._own.close(pipeline.last_add_confirmed, pipeline.length)
         except TimeoutError:
-            return MetadataUnavailableError(f"ledger {self.id}: the metadata store did not settle its end in time")
+            return MetadataUnavailableError(
+                f"ledger {self.id}: the metadata store did not confirm the end of the ledger in time"
+            )
         except OctavoError as error:
             return error
         return None

@@ -52,7 +52,7 @@ async def test_an_opening_is_for_one_use() -> None:
     async with cluster_of(1) as cluster:
         opening = octavo.connect(cluster.uri)
         async with opening:
-            with pytest.raises(RuntimeError, match="ask for another one"):
+            with pytest.raises(RuntimeError, match="awaited or entered already"):
                 await opening
 
 

@@ -84,7 +84,7 @@ async def test_an_id_is_added_once_and_the_first_one_stands() -> None:
 async def test_an_id_too_far_ahead_is_refused_naming_the_missing_one() -> None:
     async with connected(window_entries=10) as (_, client), client.create_ledger(ids="explicit") as ledger:
         await ledger.add(b"x", entry_id=0)
-        with pytest.raises(octavo.WouldBlock, match="entry 11 is too far above 1, the lowest id that is missing"):
+        with pytest.raises(octavo.WouldBlock, match="entry 11 is too far above the lowest missing entry 1"):
             await ledger.add(b"x", entry_id=11)
 
 
@@ -122,7 +122,7 @@ async def test_closing_with_a_gap_fails_what_was_held_as_not_happened_and_keeps_
         await ledger.add(b"kept", entry_id=0)
         held = [ledger.add_nowait(b"x", entry_id=entry_id) for entry_id in range(9, 2, -1)]
         with pytest.raises(
-            octavo.LedgerClosedError, match="before entry 1 was added, which entries 3, 4, 5, 6, 7 and 2 more waited"
+            octavo.LedgerClosedError, match="before entry 1 was added; entries 3, 4, 5, 6, 7 and 2 more above it"
         ):
             await ledger.close()
         for add in held:
@@ -154,7 +154,7 @@ async def test_closing_the_client_closes_the_ledger_and_tells_of_the_gap() -> No
         ledger = await client.create_ledger(ids="explicit")
         await ledger.add(b"kept", entry_id=0)
         held = ledger.add_nowait(b"x", entry_id=2)
-        with pytest.raises(octavo.LedgerClosedError, match="entry 2 waited for"):
+        with pytest.raises(octavo.LedgerClosedError, match="entry 2 above it did not happen"):
             await client.close()
         with pytest.raises(octavo.LedgerClosedError):
             await held

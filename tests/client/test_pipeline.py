@@ -123,6 +123,7 @@ class Driver:
             else:
                 assert effect.first == len(self.acknowledged), "in order, without gaps"
                 assert effect.first <= effect.last
+                assert effect.payload_bytes == (effect.last + 1 - effect.first) * len(PAYLOAD)
                 self.acknowledged.extend(range(effect.first, effect.last + 1))
         self.check()
         return list(effects)
@@ -147,6 +148,8 @@ class Driver:
     def check(self) -> None:
         """What must hold after every event."""
         self.pipeline.check_invariants()
+        assert self.pipeline.length == len(self.acknowledged) * len(PAYLOAD)
+        assert self.pipeline.length_pushed == len(self.confirmations) * len(PAYLOAD)
         complete = itertools.takewhile(
             lambda entry_id: len(self.confirmations[entry_id]) >= self.quorums.ack_quorum,
             range(len(self.confirmations)),
@@ -181,7 +184,7 @@ def test_a_run_is_acknowledged_when_qa_bookies_have_confirmed_it() -> None:
     assert sends(driver.push(4)) == [(0, 0), (1, 0), (2, 0)]
     assert driver.confirm(2, 0) == []
     assert driver.confirm(2, 0) == [], "the same bookie twice is one confirmation"
-    assert driver.confirm(0, 0) == [Acknowledge(0, 3)]
+    assert driver.confirm(0, 0) == [Acknowledge(0, 3, 4 * len(PAYLOAD))]
     assert driver.confirm(1, 0) == []
     assert driver.pipeline.retained_bytes == 0
 
@@ -193,7 +196,7 @@ def test_a_later_run_waits_for_the_earlier_ones() -> None:
     assert driver.confirm(0, 1) == []
     assert driver.confirm(1, 1) == []
     assert driver.confirm(0, 0) == []
-    assert driver.confirm(1, 0) == [Acknowledge(0, 4)]
+    assert driver.confirm(1, 0) == [Acknowledge(0, 4, 5 * len(PAYLOAD))]
 
 
 def test_in_a_striped_ledger_a_prefix_of_a_run_is_acknowledged() -> None:
@@ -201,9 +204,9 @@ def test_in_a_striped_ledger_a_prefix_of_a_run_is_acknowledged() -> None:
     driver = ready_driver(Quorums(3, 2, 2))
     driver.push(3)
     assert driver.confirm(0, 0) == []
-    assert driver.confirm(1, 0) == [Acknowledge(0, 0)]
+    assert driver.confirm(1, 0) == [Acknowledge(0, 0, len(PAYLOAD))]
     assert driver.pipeline.length == len(PAYLOAD)
-    assert driver.confirm(2, 0) == [Acknowledge(1, 2)]
+    assert driver.confirm(2, 0) == [Acknowledge(1, 2, 2 * len(PAYLOAD))]
 
 
 def test_a_short_run_goes_only_to_bookies_that_hold_some_of_it() -> None:
@@ -295,10 +298,10 @@ def test_nothing_is_acknowledged_while_the_ensemble_changes() -> None:
     assert driver.confirm(0, 1) == []
     assert driver.confirm(1, 1) == [], "two of three, but the new fragment's first id has been chosen (rule W1)"
     assert sends(driver.push(1)) == [(0, 2), (1, 2)]
-    assert driver.commit() == [Acknowledge(1, 2)], "complete now, though no further answer comes (rule W4)"
+    assert driver.commit() == [Acknowledge(1, 2, 2 * len(PAYLOAD))], "complete now, without a further answer (rule W4)"
     assert sends(driver.ready(2)) == [(2, 1), (2, 2)]
     assert driver.confirm(2, 2) == []
-    assert driver.confirm(0, 2) == [Acknowledge(3, 3)]
+    assert driver.confirm(0, 2) == [Acknowledge(3, 3, len(PAYLOAD))]
 
 
 def test_confirmations_of_replaced_bookies_do_not_count() -> None:
@@ -311,7 +314,7 @@ def test_confirmations_of_replaced_bookies_do_not_count() -> None:
     assert driver.confirm(2, 0, tenure=0) == []
     assert sends(driver.ready(2)) == [(2, 0)]
     assert driver.confirm(2, 0, tenure=0) == [], "also when it says so again"
-    assert driver.confirm(2, 0) == [Acknowledge(0, 0)]
+    assert driver.confirm(2, 0) == [Acknowledge(0, 0, len(PAYLOAD))]
 
 
 def test_a_new_bookie_is_sent_what_its_fragment_holds_lowest_first_and_nothing_below() -> None:
@@ -320,7 +323,7 @@ def test_a_new_bookie_is_sent_what_its_fragment_holds_lowest_first_and_nothing_b
     driver.push(4)
     driver.push(3)
     driver.confirm(0, 0)
-    assert driver.confirm(1, 0) == [Acknowledge(0, 0)]
+    assert driver.confirm(1, 0) == [Acknowledge(0, 0, len(PAYLOAD))]
     change = driver.begin(1)
     assert change.first_entry_id == 1
     driver.commit()

@@ -11,7 +11,6 @@ from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.recover.recovery import Recoverer
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import LedgerMetadata, LedgerState, Versioned
 from octavo.protocol.entries import Sealer, derive_secrets
 from octavo.protocol.errors import (
@@ -44,13 +43,6 @@ async def recover(cluster: FakeCluster, ledger_id: LedgerId, **options: Any) -> 
     recoverer = Recoverer(store=cluster.store, pool=pool, placer=placer, options=checked, rng=random.Random())
     ledger: Versioned[LedgerMetadata] = await cluster.store.read_ledger(ledger_id)
     return (await recoverer.recover(ledger, derive_secrets(PASSWORD, ledger_id))).value
-
-
-async def abandon(writer: LedgerWriter) -> None:
-    """The writer's process is gone: nothing of it is closed or told."""
-    if writer._work is not None:
-        writer._work.replication.close()
-        await writer._work.supervisor.close()
 
 
 async def test_what_was_acknowledged_is_in_it_and_the_writer_finds_out(cluster: FakeCluster) -> None:
@@ -99,7 +91,7 @@ async def test_an_empty_ledger_is_closed_empty(cluster: FakeCluster) -> None:
 async def test_every_recovery_read_fences(cluster: FakeCluster) -> None:
     writer = await cluster.writer(3, 3, 2)
     await writer.add_many([b"x"] * 3)
-    await abandon(writer)
+    await cluster.abandon(writer)
     for bookie in cluster.bookies:
         bookie.requests.clear()
     await recover(cluster, writer.id)
@@ -114,7 +106,7 @@ async def test_every_recovery_read_fences(cluster: FakeCluster) -> None:
 async def test_a_hung_bookie_holds_up_nobody(cluster: FakeCluster) -> None:
     writer = await cluster.writer(3, 3, 2)
     await writer.add_many([b"x"] * 10)
-    await abandon(writer)
+    await cluster.abandon(writer)
     cluster.bookies[1].hang()
     async with asyncio.timeout(5):
         metadata = await recover(cluster, writer.id, recovery_timeout_seconds=1000, request_timeout_seconds=1000)
@@ -129,7 +121,7 @@ async def test_entries_are_written_back_to_spares_when_their_bookies_are_gone(cl
         bookie.refuse(Op.ADD, BookieStorageError("only one has it"))
     pending = writer.add_nowait(b"on one bookie only")
     await cluster.until(lambda: 10 in cluster.held(0, writer.id))
-    await abandon(writer)
+    await cluster.abandon(writer)
     metadata = await recover(cluster, writer.id)
     assert metadata.last_entry_id in {9, 10}
     if metadata.last_entry_id == 10:
@@ -142,7 +134,7 @@ async def test_entries_are_written_back_to_spares_when_their_bookies_are_gone(cl
 async def test_without_enough_bookies_it_names_them_and_the_ledger_can_be_recovered_later(cluster: FakeCluster) -> None:
     writer = await cluster.writer(3, 3, 2)
     await writer.add_many([b"x"] * 5)
-    await abandon(writer)
+    await cluster.abandon(writer)
     await cluster.bookies[0].stop()
     await cluster.bookies[2].stop()
     with pytest.raises(LedgerRecoveryError, match=r"could be fenced: bookie b0: .*; bookie b2: "):
@@ -155,7 +147,7 @@ async def test_without_enough_bookies_it_names_them_and_the_ledger_can_be_recove
 async def test_a_blocked_recovery_adopts_the_end_that_somebody_else_has_written(cluster: FakeCluster) -> None:
     writer = await cluster.writer(3, 3, 2)
     await writer.add_many([b"x"] * 5)
-    await abandon(writer)
+    await cluster.abandon(writer)
     for bookie in cluster.bookies[:3]:
         bookie.hold(Op.READ_LAC)
     blocked = asyncio.ensure_future(recover(cluster, writer.id))
@@ -168,7 +160,7 @@ async def test_a_blocked_recovery_adopts_the_end_that_somebody_else_has_written(
 
 async def test_a_ledger_deleted_while_it_is_recovered_is_said_to_be(cluster: FakeCluster) -> None:
     writer = await cluster.writer(3, 3, 2)
-    await abandon(writer)
+    await cluster.abandon(writer)
     for bookie in cluster.bookies[:3]:
         bookie.refuse(Op.READ_LAC, NoSuchLedgerError("deleted"))
         bookie.hold(Op.READ_LAC)
@@ -189,7 +181,7 @@ async def test_other_bytes_where_an_entry_is_to_be_written_back_are_told_and_nev
     cluster.bookies[1].hold(Op.ADD)
     pending = writer.add_nowait(b"in doubt")
     await cluster.until(lambda: all(1 in cluster.held(at, writer.id) for at in range(3)))
-    await abandon(writer)
+    await cluster.abandon(writer)
     sealer = Sealer(writer.id, DIGEST, derive_secrets(PASSWORD, writer.id))
     other = sealer.seal(EntryId(1), [b"another"], last_add_confirmed=EntryId(0), length=12, sealed_at_ms=0)
     cluster.bookies[2].put(writer.id, other)
@@ -202,7 +194,7 @@ async def test_other_bytes_where_an_entry_is_to_be_written_back_are_told_and_nev
 
 async def test_closing_the_client_ends_its_recovery(cluster: FakeCluster) -> None:
     writer = await cluster.writer(3, 3, 2)
-    await abandon(writer)
+    await cluster.abandon(writer)
     for bookie in cluster.bookies[:3]:
         bookie.hold(Op.READ_LAC)
     recovery = asyncio.ensure_future(recover(cluster, writer.id, recovery_timeout_seconds=1000))
@@ -215,7 +207,7 @@ async def test_closing_the_client_ends_its_recovery(cluster: FakeCluster) -> Non
 async def test_a_bookie_that_cannot_tell_blocks_and_is_named(cluster: FakeCluster) -> None:
     writer = await cluster.writer(3, 3, 2)
     await writer.add_many([b"x"] * 2)
-    await abandon(writer)
+    await cluster.abandon(writer)
     for bookie in cluster.bookies[:3]:
         bookie.ledger(writer.id).unknown |= set(range(1, 5000))
     with pytest.raises(LedgerRecoveryError, match=r"whether entry \d+ is in it: bookie b0: cannot tell of entry"):
@@ -229,7 +221,7 @@ async def test_a_damaged_copy_is_neither_an_entry_nor_an_absence(cluster: FakeCl
     writer = await cluster.writer(3, 3, 3)
     await writer.add_many([b"x"] * 2)
     await writer.add(b"y")
-    await abandon(writer)
+    await cluster.abandon(writer)
     cluster.bookies[0].damage(writer.id, 2)
     cluster.bookies[1].damage(writer.id, 2)
     assert (await recover(cluster, writer.id)).last_entry_id == 2, "the third copy is enough"
@@ -238,7 +230,7 @@ async def test_a_damaged_copy_is_neither_an_entry_nor_an_absence(cluster: FakeCl
 async def test_a_recovery_broken_off_in_the_middle_is_made_again(cluster: FakeCluster) -> None:
     writer = await cluster.writer(3, 3, 2)
     await writer.add_many([b"x"] * 4)
-    await abandon(writer)
+    await cluster.abandon(writer)
     for held in (Op.READ_LAC, Op.READ, Op.ADD):
         for bookie in cluster.bookies:
             bookie.hold(held)
@@ -258,7 +250,7 @@ async def test_many_entries_are_recovered_in_order(cluster: FakeCluster) -> None
         bookie.hold(Op.ADD)  # stored, and never confirmed: all of them are to be recovered
     pending = asyncio.ensure_future(writer.add_many([b"%d" % number for number in range(10_000)]))
     await cluster.until(lambda: all(len(cluster.bookies[at].ledger(writer.id).entries) > 6600 for at in range(3)))
-    await abandon(writer)
+    await cluster.abandon(writer)
     for bookie in cluster.bookies:
         bookie.release(Op.ADD)
     metadata = await recover(cluster, writer.id)

@@ -336,7 +336,7 @@ async def test_a_bookie_that_does_not_answer_is_tried_again(cluster: FakeCluster
 
 
 async def test_the_quorum_timeout_names_each_bookie_and_ends_the_writer(cluster: FakeCluster) -> None:
-    ledger = await cluster.writer(add_quorum_timeout_seconds=1.0, window_entries=2)
+    ledger = await cluster.writer(add_quorum_timeout_seconds=1.0, window_entries=2, resend_delay_seconds=0.4)
     assert await ledger.add(b"good") == 0
     await cluster.bookies[1].stop()
     cluster.bookies[2].refuse(Op.ADD, BookieStorageError("disk on fire"))

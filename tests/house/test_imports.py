@@ -56,13 +56,24 @@ ROOMS = {
     ),
     "client.options": frozenset[str](),
     "client.supervisor": frozenset[str](),
+    "client.closable": frozenset[str](),
     "client.wire": frozenset({"client.options", "client.supervisor"}),
     "client.place": frozenset({"client.options"}),
-    "client.read": frozenset({"client.options", "client.wire"}),
-    "client.write": frozenset({"client.options", "client.supervisor", "client.wire", "client.place"}),
+    "client.read": frozenset({"client.options", "client.closable", "client.wire"}),
+    "client.write": frozenset(
+        {"client.options", "client.closable", "client.supervisor", "client.wire", "client.place"}
+    ),
     "client.recover": frozenset({"client.options", "client.supervisor", "client.wire", "client.place", "client.write"}),
     "client": frozenset(
-        {"client.options", "client.wire", "client.place", "client.read", "client.write", "client.recover"}
+        {
+            "client.options",
+            "client.closable",
+            "client.wire",
+            "client.place",
+            "client.read",
+            "client.write",
+            "client.recover",
+        }
     ),
     "metadata": frozenset[str](),
     "metadata.sqlite": frozenset({"metadata"}),

@@ -173,12 +173,12 @@ def replaced_still_counts() -> list[Patch]:
 def reseal() -> list[Patch]:
     writers: dict[int, Any] = {}
 
-    @patch(LedgerWriter, "_begin_work")
+    @patch(LedgerWriter, "_set_up_write_path")
     def begin(original: Any, self: Any) -> Any:
-        work = original(self)
+        path = original(self)
         opener = Opener(self.id, self._own.value.digest, self._secrets)
-        writers[id(self._pipeline)] = (self, work.sealer, opener)
-        return work
+        writers[id(self._pipeline)] = (self, path.sealer, opener)
+        return path
 
     @patch(Pipeline, "on_ready")
     def on_ready(original: Any, self: Any, position: int) -> Any:

@@ -45,6 +45,7 @@ class FakeCluster:
     bookies: list[FakeBookie]
     cluster_id: str
     pools: list[ConnectionPool] = field(default_factory=list)
+    """Those of the writers, in their order, and of whatever else a test makes."""
     writers: list[LedgerWriter] = field(default_factory=list)
 
     async def writer(
@@ -53,7 +54,7 @@ class FakeCluster:
         """A writer of a new ledger, connected to every bookie that is up."""
         checked = ClientOptions.from_keywords(QUICK | options)
         pool = ConnectionPool(self.store, cluster_id=self.cluster_id, options=checked, rng=random.Random(0))
-        self.pools.append(pool)
+        self.pools.insert(len(self.writers), pool)
         ledger_id = await self.store.allocate_ledger_id()
         ensemble = tuple(BookieId(bookie.bookie_id) for bookie in self.bookies[:ensemble_size])
         secrets = derive_secrets(PASSWORD, ledger_id)
@@ -85,6 +86,10 @@ class FakeCluster:
             if bookie.listening and not bookie.hello_hung:
                 await pool.get(BookieId(bookie.bookie_id)).wait_writable(timeout_seconds=10)
         return writer
+
+    async def abandon(self, writer: LedgerWriter) -> None:
+        """The writer's process is gone: it reaches no bookie any more, and nothing of it is closed."""
+        await self.pools[self.writers.index(writer)].close()
 
     def held(self, position: int, ledger_id: LedgerId) -> dict[int, bytes]:
         """Id to payload of what the bookie holds, verified."""

@@ -1,0 +1,29 @@
+"""What a client, a writer and a reader have in common: they are async context managers that close themselves."""
+
+from types import TracebackType
+from typing import Self
+
+from octavo.protocol.errors import OctavoError
+
+
+class Closable:
+    """An async context manager whose block ends with :meth:`close`.
+
+    If the block ends with an exception, that exception is what the caller sees, whatever closing raises.
+    """
+
+    async def close(self) -> None:
+        """Close it. May be called more than once."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except OctavoError:
+            if error is None:
+                raise

@@ -1,0 +1,126 @@
+"""The life of a writer as a table: when it takes adds, why it ended, what closing reports. Pure.
+
+Theory of operation
+-------------------
+
+A writer *fails* at most once (rule W7): it is fenced, its ledger is deleted, an add misses the quorum timeout. Closing
+has two steps: the writer first waits for pending adds (DRAINING), then settles the end of the ledger (SETTLING). From
+SETTLING on nothing more is acknowledged, so that the end that is being written is the end, and a failure that comes
+then changes nothing (rule W9)::
+
+    OPEN ----close----> DRAINING ----drained----> SETTLING ----ended----> CLOSED
+     |                     |                                                ^
+     fail                 fail                                              |
+     v                     v                                              ended
+    FAILED ---close---> CLOSING_FAILED -------------------------------------'
+
+Closing a failed writer writes the end, too; it has nothing to wait for. Closing may be cut short in any of its steps,
+by the end of the program for example.
+
+:data:`TRANSITIONS` has an entry for every state and event. An event that cannot happen in a state is ``None`` there:
+meeting it is a defect. An event that comes too late to matter leaves the state as it is.
+
+What it never does: take an add in any state but OPEN; replace the first failure by a later one; leave CLOSED.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from octavo.protocol.errors import OctavoError
+
+
+class WriterState(enum.Enum):
+    """See the module."""
+
+    OPEN = "open"
+    FAILED = "failed"
+    DRAINING = "closing, waiting for pending adds"
+    SETTLING = "closing, writing the end of the ledger"
+    CLOSING_FAILED = "failed, closing"
+    CLOSED = "closed"
+
+
+class WriterEvent(enum.Enum):
+    """What happens to a writer."""
+
+    FAIL = "fail"
+    """It cannot go on."""
+    CLOSE = "close"
+    """The application closes it."""
+    DRAINED = "drained"
+    """Every add is acknowledged, or the time for that is over."""
+    ENDED = "ended"
+    """Closing is over, however it went."""
+
+
+def _table() -> dict[tuple[WriterState, WriterEvent], WriterState | None]:
+    s = WriterState
+    columns = (WriterEvent.FAIL, WriterEvent.CLOSE, WriterEvent.DRAINED, WriterEvent.ENDED)
+    rows: dict[WriterState, tuple[WriterState | None, ...]] = {
+        #                  FAIL              CLOSE             DRAINED           ENDED
+        s.OPEN:           (s.FAILED,         s.DRAINING,       None,             None),
+        s.FAILED:         (s.FAILED,         s.CLOSING_FAILED, None,             None),
+        s.DRAINING:       (s.CLOSING_FAILED, s.DRAINING,       s.SETTLING,       s.CLOSED),
+        s.SETTLING:       (s.SETTLING,       s.SETTLING,       None,             s.CLOSED),
+        s.CLOSING_FAILED: (s.CLOSING_FAILED, s.CLOSING_FAILED, s.CLOSING_FAILED, s.CLOSED),
+        s.CLOSED:         (s.CLOSED,         s.CLOSED,         None,             None),
+    }  # fmt: skip
+    return {
+        (state, event): following for state, row in rows.items() for event, following in zip(columns, row, strict=True)
+    }
+
+
+TRANSITIONS: Final[Mapping[tuple[WriterState, WriterEvent], WriterState | None]] = _table()
+"""State and event -> the state that follows; None: the event cannot happen in that state."""
+
+
+class WriterLife:
+    """See the module."""
+
+    __slots__ = ("_adds_failed", "close_error", "failure", "state")
+
+    def __init__(self) -> None:
+        self.state = WriterState.OPEN
+        self.failure: OctavoError | None = None
+        """Why the writer cannot go on; None while it can, and if it was closed before anything went wrong."""
+        self.close_error: OctavoError | None = None
+        """What closing reports; None if every add was acknowledged and the end was written."""
+        self._adds_failed = False
+
+    def fail(self, error: OctavoError) -> bool:
+        """The writer cannot go on. Returns whether this is the failure that counts: if so every unacknowledged add
+        fails with it."""
+        if not self._go(WriterEvent.FAIL):
+            return False
+        self.failure = error
+        return True
+
+    def close(self) -> bool:
+        """The application closes the writer. Returns whether closing begins with this call."""
+        return self._go(WriterEvent.CLOSE)
+
+    def drained(self) -> None:
+        """Nothing more is waited for: from now on nothing is acknowledged."""
+        self._go(WriterEvent.DRAINED)
+
+    def adds_failed(self) -> None:
+        """At least one add failed: closing reports it, because the application may not have looked at its future."""
+        self._adds_failed = True
+
+    def settled(self, reason: OctavoError, *, end_written: bool) -> None:
+        """The attempt to write the end is over. ``reason``: why the end was not written or, if it was, why adds that
+        were still pending failed."""
+        if self._adds_failed or not end_written:
+            self.close_error = self.failure or reason
+
+    def ended(self) -> None:
+        """Closing is over."""
+        self._go(WriterEvent.ENDED)
+
+    def _go(self, event: WriterEvent) -> bool:
+        following = TRANSITIONS[self.state, event]
+        assert following is not None, f"{event.value}: not while the writer is {self.state.value}"
+        changed = following is not self.state
+        self.state = following
+        return changed
