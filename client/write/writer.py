@@ -351,10 +351,19 @@ class LedgerWriter(Closable):
         pipeline = path.replication.pipeline
         lac, length = pipeline.last_add_confirmed, pipeline.length_pushed
         sealed = path.sealer.seal(
-            EntryId(pipeline.next_entry_id), payloads, last_add_confirmed=lac, length=length
-        )  # fmt: skip
+            EntryId(pipeline.next_entry_id),
+            payloads,
+            last_add_confirmed=lac,
+            length=length,
+            sealed_at_ms=self._next_sealed_at_ms(),
+        )
         length_after = length + sum(map(len, payloads))
         path.replication.push(sealed, sealed_bytes=sum(map(len, sealed)), length_after=length_after)
+
+    def _next_sealed_at_ms(self) -> int:
+        """The time of day, or the last one given where the clock has gone back: times never fall within a ledger."""
+        self._sealed_at_ms = now = max(self._sealed_at_ms, self._clock_ms())
+        return now
 
     def _acknowledged(self, first: int, last: int, payload_bytes: int) -> None:
         self._free_entries += last + 1 - first
