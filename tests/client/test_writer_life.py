@@ -51,7 +51,7 @@ def test_every_history_of_a_few_events_is_what_the_facts_say() -> None:
                 case WriterEvent.ENDED:
                     ended = True
         seen.add(life.state)
-        assert life.failure is failure, "the first failure counts"
+        assert life.failure is failure, "the first failure counts (rule W7)"
         assert (life.state is WriterState.OPEN) == (failure is None and not closing), "only then it takes adds"
         assert (life.state is WriterState.CLOSED) == ended
         if len(history) == HISTORY_EVENTS:
