@@ -1,8 +1,9 @@
 """Build Octavo's wheel from a clean copy of the tree: ``build_wheel.py OUT [--unpack]``.
 
-setuptools builds inside the source tree and packs whatever an earlier build left there, so that a module removed since
-would still be in the wheel. A copy that holds only what the distribution is made from has no such past, and several
-builds can run at once. Prints the path of the wheel; with ``--unpack``, OUT becomes what an installation would hold.
+setuptools builds inside the source tree and includes what an earlier build left there, so a module that has been
+removed since would still be in the wheel. A copy with nothing but the distribution's sources avoids that, and several
+builds can run at once. Prints the path of the wheel; with ``--unpack``, OUT gets the files that an installation would
+have.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def copy_tree(copy: Path) -> None:
 
 
 def build_wheel(out: Path) -> Path:
-    """Build the wheel into the folder ``out`` and return its path. RuntimeError, with the log, if that fails."""
+    """Build the wheel into the folder ``out`` and return its path. Raises RuntimeError with the build's log."""
     with tempfile.TemporaryDirectory(prefix="octavo-wheel-") as copy:
         copy_tree(Path(copy))
         build = subprocess.run(

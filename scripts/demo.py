@@ -1,8 +1,8 @@
-"""A cluster that loses a bookie while it is written to, and no entry: what `make demo` shows.
+"""The demo: a cluster loses a bookie during writes and loses no entry (`make demo`).
 
 Starts three bookies with `octavo up` in a temporary folder, writes a real log over and over, kills one bookie with
 SIGKILL in the middle, goes on until that bookie is back and has taken part again, closes the ledger, reads everything
-with a fresh client and compares every byte. Exit status 0 only if all of it held.
+with a fresh client and compares every byte. Exit status 0 only if all checks succeed.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SAMPLE = Path(__file__).parent / "sample" / "dpkg.log"
 SAMPLE_NAME = f"{SAMPLE.parent.name}/{SAMPLE.name}"
 
 KILL_AFTER_BYTES = 8_000_000
-"""Written before the kill: enough that it comes in the middle of something."""
+"""Written before the kill: enough that writing is in full progress."""
 
 WRITE_AFTER_RETURN_BYTES = 8_000_000
 """Written after the killed bookie is back."""
@@ -37,27 +37,27 @@ ADDS_IN_FLIGHT_MAX = 4
 
 
 class DemoError(Exception):
-    """Something did not hold."""
+    """A check of the demo failed."""
 
 
 class Story:
-    """Tells what happens, and when."""
+    """Prints what happens, with the time since the start."""
 
     def __init__(self) -> None:
         self._begun = time.perf_counter()
         self._colours = sys.stdout.isatty()
 
     def tell(self, text: str, *, sign: str = "·", colour: int = 36) -> None:
-        """One line of the story."""
+        """Print one line."""
         mark = f"\x1b[{colour};1m{sign}\x1b[0m" if self._colours else sign
         print(f"{time.perf_counter() - self._begun:6.2f} s  {mark} {text}", flush=True)
 
     def fine(self, text: str) -> None:
-        """Something that had to hold, and did."""
+        """Print that a check succeeded."""
         self.tell(text, sign="✓", colour=32)
 
     def bad(self, text: str) -> None:
-        """Something bad: done on purpose, or found."""
+        """Print a fault that the demo causes, or a failed check."""
         self.tell(text, sign="✗", colour=31)
 
 
@@ -74,9 +74,7 @@ async def write_through_a_crash(
         octavo.connect(uri) as client,
         client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2) as ledger,
     ):
-        story.tell(
-            f"writing {SAMPLE_NAME} again and again to ledger {ledger.id}: 3 copies, acknowledged when 2 are synced"
-        )
+        story.tell(f"writing {SAMPLE_NAME} repeatedly to ledger {ledger.id}: 3 copies, acknowledged when 2 are synced")
         while stop_at is None or ledger.length < stop_at:
             pending.append(asyncio.ensure_future(ledger.add_many(lines)))
             if len(pending) >= ADDS_IN_FLIGHT_MAX:
@@ -84,13 +82,15 @@ async def write_through_a_crash(
             if returning is None and ledger.length >= KILL_AFTER_BYTES:
                 os.kill(victim["pid"], signal.SIGKILL)
                 confirmed, pushed = ledger.last_add_confirmed or 0, ledger.last_add_pushed or 0
-                story.bad(f"killed {victim['name']} (SIGKILL) at entry {confirmed:,}, those to {pushed:,} under way")
+                story.bad(
+                    f"killed {victim['name']} (SIGKILL) at entry {confirmed:,}, entries up to {pushed:,} in flight"
+                )
                 returning = asyncio.ensure_future(asyncio.to_thread(cluster.wait_for, "started again"))
             if returning is not None and returning.done() and stop_at is None:
                 returning.result()
                 stop_at = ledger.length + WRITE_AFTER_RETURN_BYTES
                 story.fine(
-                    f"{victim['name']} is back; the writer went on meanwhile, to entry {ledger.last_add_confirmed:,}"
+                    f"{victim['name']} is back; meanwhile the writer continued, to entry {ledger.last_add_confirmed:,}"
                 )
             if time.perf_counter() - begun > TIME_SECONDS_MAX:
                 raise DemoError(f"{victim['name']} did not come back within {TIME_SECONDS_MAX:g} s")
@@ -125,7 +125,7 @@ async def read_and_compare(uri: str, ledger_id: int, lines: list[bytes], story: 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder that is removed whatever happens."""
+    """A folder that is removed at the end, also after an error."""
     folder = Path(tempfile.mkdtemp(prefix="octavo-demo-"))
     try:
         yield folder
@@ -135,18 +135,18 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def metadata_store(wanted: str, folder: Path, story: Story) -> Iterator[str | None]:
-    """URI of the metadata store that was ``wanted``: a URI; ``zk`` for a ZooKeeper of the demo's own; nothing for the
-    embedded store, which has none yet."""
+    """The URI of the metadata store: ``wanted`` itself, or for ``zk`` that of a ZooKeeper started here. None: the
+    embedded store, which `octavo up` creates."""
     if wanted != "zk":
         yield wanted or None
         return
     with ServerGroup(folder / "zookeeper", outlives=False) as group:
-        story.fine(f"a ZooKeeper server is up, out of PySpark's jars, at {group.uri}")
+        story.fine(f"a ZooKeeper server (from PySpark's jars) is running at {group.uri}")
         yield group.uri
 
 
 def run(story: Story, metadata: str) -> None:
-    """The whole story. Raises :class:`DemoError`, :class:`ClusterError` or an Octavo error where it does not hold."""
+    """Run the demo. Raises :class:`DemoError`, :class:`ClusterError` or an Octavo error if a check fails."""
     lines = SAMPLE.read_bytes().splitlines(keepends=True)
     with (
         temporary_folder() as folder,
@@ -155,7 +155,9 @@ def run(story: Story, metadata: str) -> None:
     ):
         ready = cluster.wait_for("ready")
         uri = ready["metadata"]
-        story.fine(f"three bookies are up, processes {', '.join(str(bookie['pid']) for bookie in ready['bookies'])}")
+        story.fine(
+            f"three bookies are running, processes {', '.join(str(bookie['pid']) for bookie in ready['bookies'])}"
+        )
         writing = write_through_a_crash(uri, lines, cluster, ready, story)
         ledger_id = asyncio.run(writing, loop_factory=uvloop.new_event_loop)
         asyncio.run(read_and_compare(uri, ledger_id, lines, story), loop_factory=uvloop.new_event_loop)

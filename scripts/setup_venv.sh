@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes .venv hold Octavo (editable) and all that its checks, tests and demo need; returns at once when it already does.
+# Installs Octavo (editable) into .venv with all that its checks, tests and demo need. Returns at once if .venv is up to date.
 #
 #   scripts/setup_venv.sh                 set up
 #   scripts/setup_venv.sh --find-python   print the interpreter that would be used, or say what is missing
 #
 # PYTHON names the interpreter (3.12 or newer). Without it: the version in .python-version, then any that is new enough.
-# Several may run at once: the first does the work, the others wait for it.
+# Several instances may run at once: the first one installs, the others wait for it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -35,7 +35,7 @@ find_python() {
     if [ -n "${PYTHON:-}" ]; then
         if usable "$PYTHON"; then echo "$PYTHON"; return 0; fi
         echo "octavo: PYTHON=$PYTHON is not a Python 3.12 or newer with the venv and ensurepip modules;" \
-            "name another, or unset PYTHON to have one looked for" >&2
+            "name another, or unset PYTHON to search for one" >&2
         return 1
     fi
     local candidate
@@ -51,7 +51,7 @@ MESSAGE
     return 1
 }
 
-wanted_stamp() { # what .venv must have been made from
+wanted_stamp() { # identifies what .venv was made from
     printf '%s\n' "$root"
     cksum <pyproject.toml
     cksum <scripts/setup_venv.sh
@@ -64,7 +64,7 @@ ready() {
     [ -z "${PYTHON:-}" ] || [ "$(interpreter_version "$PYTHON")" = "$(interpreter_version "$venv/bin/python")" ]
 }
 
-keep_environment() { # a usable environment is filled up; one that is broken, too old, or moved here is made anew
+keep_environment() { # keep and complete a usable environment; recreate one that is broken, too old or was moved
     usable "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1 || return 1
     [ ! -f "$stamp" ] || [ "$(head -n 1 "$stamp")" = "$root" ] || return 1
     [ -z "${PYTHON:-}" ] || [ "$(interpreter_version "$PYTHON")" = "$(interpreter_version "$venv/bin/python")" ]
@@ -90,7 +90,7 @@ rm -f "$stamp"
 echo "Installing Octavo and its tools into .venv (once; a minute or two) ..." >&2
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --progress-bar off \
     --editable '.[dev]' </dev/null >&2 || {
-    echo "octavo: installing into .venv failed; pip says why above. Run the same command again once it is mended" >&2
+    echo "octavo: installing into .venv failed; pip says why above. Fix the cause and run the same command again" >&2
     exit 1
 }
 wanted_stamp >"$stamp"

@@ -148,9 +148,29 @@ def test_a_sound_link_is_let_through(link: str) -> None:
     assert broken_links(ROOT / "README.md", f"# A heading\n\n[words]({link})\n") == []
 
 
+def decisions() -> list[Path]:
+    folder = [path for path in documents() if path.parent == Path("docs/decisions")]
+    return sorted(path for path in folder if path.name != "README.md")
+
+
 def test_decisions_are_numbered_one_after_another() -> None:
-    numbers = sorted(path.name[:3] for path in documents() if path.parent == Path("docs/decisions"))
+    numbers = [path.name[:3] for path in decisions()]
     assert numbers == [f"{number:03}" for number in range(1, len(numbers) + 1)]
+
+
+def test_decisions_have_one_form() -> None:
+    form = re.compile(
+        r"# (?P<number>\d{3}): .+\n\n\* Status: (accepted|replaced by \d{3})\n\* Date: \d{4}-\d\d-\d\d\n\n"
+        r"## Context\n\n(?!#).+\n\n## Decision\n\n(?!#).+\n\n## Consequences\n\n(?!#).+\n",
+        re.DOTALL,
+    )
+    wrong = []
+    for path in decisions():
+        text = (ROOT / path).read_text(encoding="utf-8")
+        found = form.fullmatch(text)
+        if found is None or found["number"] != path.name[:3] or len(HEADING.findall(text)) != 4:
+            wrong.append(path)
+    assert wrong == []
 
 
 def test_the_picture_of_the_rooms_shows_the_tables_as_they_are() -> None:
