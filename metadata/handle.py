@@ -3,7 +3,7 @@ records."""
 
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -43,6 +43,9 @@ _NAME: Final = re.compile(r"(?!.{513})[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._/-]{0,512}")
 _HOLDER_CHARACTERS_MAX: Final = 512
 
+CONFIRM_PAGE_RECORDS: Final = 200
+"""Absences confirmed at a time: with ZooKeeper, as many requests are outstanding at once."""
+
 
 class RecordMetadataStore(MetadataStore):
     """See :class:`MetadataStore`. ``clock`` gives seconds for leases; ``rng`` generates the names of sessions."""
@@ -53,6 +56,8 @@ class RecordMetadataStore(MetadataStore):
         check_lease_seconds(lease_seconds)
         self._records = records
         self._closed = False
+        self.list_page_records = LIST_PAGE_RECORDS
+        """Keys that lists of this handle read at a time."""
         self._bookies = SharedLoad(self._load_bookies)
         self._hub = WatchHub(records.watching, self._on_topic)
         self._keeper = LeaseKeeper(records, lease_seconds, clock, lambda: f"{rng.getrandbits(128):032x}")
@@ -87,6 +92,19 @@ class RecordMetadataStore(MetadataStore):
 
     async def allocate_ledger_id(self) -> LedgerId:
         return await self._open().allocate_ledger_id()
+
+    async def ledger_ids_stop(self) -> LedgerId:
+        return await self._open().ledger_ids_stop()
+
+    async def confirm_absent(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
+        for ledger_id in ledger_ids:
+            if not 0 <= ledger_id <= ID_MAX:
+                raise InvalidArgumentError(f"a ledger id must be between 0 and {ID_MAX}, not {ledger_id}")
+        absent: list[LedgerId] = []
+        for start in range(0, len(ledger_ids), CONFIRM_PAGE_RECORDS):
+            keys = [ledger_key(ledger_id) for ledger_id in ledger_ids[start : start + CONFIRM_PAGE_RECORDS]]
+            absent += [LedgerId(int(key)) for key in await self._open().confirm_absent(Kind.LEDGER, keys)]
+        return absent
 
     async def create_ledger(self, metadata: LedgerMetadata) -> Version:
         ledger_id = metadata.ledger_id
@@ -305,10 +323,11 @@ class RecordMetadataStore(MetadataStore):
     async def _keys(self, kind: Kind, prefix: str) -> AsyncIterator[str]:
         after = ""
         while True:
-            keys = await self._open().list_keys(kind, prefix=prefix, after=after, limit=LIST_PAGE_RECORDS)
+            limit = self.list_page_records
+            keys = await self._open().list_keys(kind, prefix=prefix, after=after, limit=limit)
             for key in keys:
                 yield key
-            if len(keys) < LIST_PAGE_RECORDS:
+            if len(keys) < limit:
                 return
             after = keys[-1]
 

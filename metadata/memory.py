@@ -8,7 +8,7 @@ the event loop once before it takes effect, as with any real store.
 import asyncio
 import random
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -85,8 +85,8 @@ class MemoryServer:
         self._next_ledger_id += 1
         return LedgerId(self._next_ledger_id - 1)
 
-    def is_allocated(self, ledger_id: LedgerId) -> bool:
-        return ledger_id < self._next_ledger_id
+    def ledger_ids_stop(self) -> LedgerId:
+        return LedgerId(self._next_ledger_id)
 
     def create(self, kind: Kind, key: str, value: bytes, session: str | None, *, take_over: bool) -> Version | None:
         self.end_late_sessions()
@@ -232,7 +232,14 @@ class MemoryRecordStore(RecordStore):
         return (await self._reach()).allocate_ledger_id()
 
     async def is_allocated(self, ledger_id: LedgerId) -> bool:
-        return (await self._reach()).is_allocated(ledger_id)
+        return ledger_id < await self.ledger_ids_stop()
+
+    async def ledger_ids_stop(self) -> LedgerId:
+        return (await self._reach()).ledger_ids_stop()
+
+    async def confirm_absent(self, kind: Kind, keys: Sequence[str]) -> list[str]:
+        server = await self._reach()
+        return [key for key in keys if server.read(kind, key) is None]
 
     async def create(self, kind: Kind, key: str, value: bytes) -> Version | None:
         return (await self._reach()).create(kind, key, value, None, take_over=False)

@@ -8,7 +8,7 @@ in time. Registrations and locks are such records.
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from octavo.metadata.store import Version
@@ -77,7 +77,16 @@ class RecordStore(ABC):
 
     @abstractmethod
     async def is_allocated(self, ledger_id: LedgerId) -> bool:
-        """Whether the id may have been given to a client."""
+        """Whether the id may have been given to a client. May answer from what this handle already knows."""
+
+    @abstractmethod
+    async def ledger_ids_stop(self) -> LedgerId:
+        """The lowest ledger id that has never been allocated, read from the store by this call."""
+
+    @abstractmethod
+    async def confirm_absent(self, kind: Kind, keys: Sequence[str]) -> list[str]:
+        """Those of the keys that have no record as of some moment after the call began, in the order given. Never
+        answered from stale data: a driver whose ordinary reads can be stale commits a write of its own first."""
 
     @abstractmethod
     async def create(self, kind: Kind, key: str, value: bytes) -> Version | None:

@@ -20,7 +20,7 @@ Every driver guarantees:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, NewType, Protocol, Self
 
@@ -125,6 +125,28 @@ class MetadataStore(ABC):
     @abstractmethod
     async def allocate_ledger_id(self) -> LedgerId:
         """An id that no other call returns, whatever is deleted and whatever crashes. Gaps are possible."""
+
+    @abstractmethod
+    async def ledger_ids_stop(self) -> LedgerId:
+        """The lowest ledger id that has never been allocated. Ids below it may have been given to clients, also without
+        a ledger having been created; no id at or above it has.
+
+        The call reads the store; it does not answer from what the handle remembers. It is how a bookie tells a deleted
+        ledger from an id that these metadata have never allocated (rule B5): the bookie holds entries of the latter
+        when the metadata have been restored from an older copy. Raises :class:`MetadataError` when the store finds by
+        itself that its data are older than what this handle has already seen.
+        """
+
+    @abstractmethod
+    async def confirm_absent(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
+        """Those of the ledgers that have no metadata as of some moment after the call began, in the order given.
+
+        Unlike :meth:`read_ledger`, the answer is never stale (rule B5, M3): with ZooKeeper, whose ``sync`` is no quorum
+        operation (ZOOKEEPER-1675), the handle commits a write of its own before it reads. An id in the answer belongs
+        to a ledger that was deleted, was never created, or was never allocated: see :meth:`ledger_ids_stop`. A client
+        that holds a block of allocated ids may still create the ledger later. Raises :class:`InvalidArgumentError` for
+        what can be no ledger id.
+        """
 
     @abstractmethod
     async def create_ledger(self, metadata: LedgerMetadata) -> Version:

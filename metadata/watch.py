@@ -28,8 +28,9 @@ when nothing has changed, which saves decoding."""
 class _Topic:
     """One watched value and the task that loads it. Used only by :class:`WatchHub` and its watches."""
 
-    def __init__(self, key: Hashable, load: Load[Any]) -> None:
+    def __init__(self, key: Hashable, load: Load[Any], retry_seconds: float) -> None:
         self.key = key
+        self._retry_seconds = retry_seconds
         self.watchers = 0
         self.value: Any = _NOTHING
         self.error: OctavoError | None = None
@@ -70,7 +71,7 @@ class _Topic:
                 try:
                     value = await self._load(None if self.value is _NOTHING else self.value)
                 except MetadataUnavailableError:
-                    await asyncio.sleep(RETRY_SECONDS)
+                    await asyncio.sleep(self._retry_seconds)
                     self._wanted.set()
                     continue
                 self.value, self.loaded = value, serving
@@ -135,7 +136,10 @@ class WatchHub:
         self,
         on_watching: Callable[[bool], None],
         on_topic: Callable[[Hashable, bool], None] = lambda _key, _active: None,
+        *,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
+        self._retry_seconds = retry_seconds
         self._on_watching = on_watching
         self._on_topic = on_topic
         self._topics: dict[Hashable, _Topic] = {}
@@ -177,7 +181,7 @@ class WatchHub:
             if not self._topics:
                 self._on_watching(True)
             self._on_topic(key, True)
-            topic = self._topics[key] = _Topic(key, load)
+            topic = self._topics[key] = _Topic(key, load, self._retry_seconds)
         topic.watchers += 1
         return topic
 

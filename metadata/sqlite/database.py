@@ -20,7 +20,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -79,6 +79,10 @@ class Database:
         self._clock = clock
         self._boot_id = boot_id
         self._busy_timeout_seconds = busy_timeout_seconds
+        self._version_seen_max = 0
+        """The highest version that this handle has seen committed: the file never goes back behind it."""
+        self._version_drawn = 0
+        """The latest version given out in the current transaction."""
         with self._translated():
             if create:
                 _make_directory(path.parent)
@@ -116,9 +120,9 @@ class Database:
                 if self._is_empty():  # no other process was faster
                     self._make_tables()
             _sync_directory(self._path.parent)
-        if self._pragma("application_id") != APPLICATION_ID:
+        if self.pragma("application_id") != APPLICATION_ID:
             raise MetadataError(f"{self._path} is not an Octavo metadata store")
-        format_number = self._pragma("user_version")
+        format_number = self.pragma("user_version")
         if format_number > FORMAT:
             raise MetadataError(
                 f"{self._path}: format {format_number} is newer than {FORMAT}, the newest that this version "
@@ -132,12 +136,12 @@ class Database:
         # nothing unsynced is visible.
         self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         self._identity = _identity_of(self._file)
-        self._data_version = self._pragma("data_version")
-        self._version_seen = self._setting("versions")
+        self._data_version = self.pragma("data_version")
+        self._version_seen = self._version_seen_max = self._setting("versions")
         self._sessions_seen = self._live_sessions()
 
     def _is_empty(self) -> bool:
-        return self._pragma("application_id") == 0 and self._pragma("schema_version") == 0
+        return self.pragma("application_id") == 0 and self.pragma("schema_version") == 0
 
     def _switch_to_wal(self) -> None:
         # SQLite does not apply its busy timeout when two connections switch at once, so this loop does.
@@ -170,7 +174,7 @@ class Database:
     # --- operations: meanings as in RecordStore --------------------------------------------------------------------
 
     def cluster_id(self) -> str:
-        with self._translated():
+        with self._reading():
             (cluster_id,) = self._execute("SELECT value FROM settings WHERE name = 'cluster_id'").fetchone()
             return str(cluster_id)
 
@@ -182,10 +186,16 @@ class Database:
             self._execute("UPDATE settings SET value = ? WHERE name = 'next_ledger_id'", (ledger_id + 1,))
             return LedgerId(ledger_id)
 
-    def ledger_ids_allocated(self) -> int:
-        """All ids below may have been handed out."""
-        with self._translated():
-            return self._setting("next_ledger_id")
+    def ledger_ids_stop(self) -> LedgerId:
+        """The lowest id that has never been allocated."""
+        with self._reading():
+            self._check_not_older()
+            return LedgerId(self._setting("next_ledger_id"))
+
+    def confirm_absent(self, kind: Kind, keys: Sequence[str]) -> list[str]:
+        with self._reading():
+            self._check_not_older()
+            return [key for key in keys if self._find(kind, key) is None]
 
     def create(
         self, kind: Kind, key: str, value: bytes, session: str | None = None, *, take_over: bool = False
@@ -203,7 +213,7 @@ class Database:
             return version
 
     def read(self, kind: Kind, key: str) -> Record | None:
-        with self._translated():
+        with self._reading():
             return self._find(kind, key)
 
     def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
@@ -230,7 +240,7 @@ class Database:
             return changed.rowcount > 0
 
     def list_keys(self, kind: Kind, prefix: str, after: str, limit: int) -> list[str]:
-        with self._translated():
+        with self._reading():
             rows = self._execute(
                 "SELECT key FROM records WHERE kind = ? AND key > ? AND key >= ? AND key < ? ORDER BY key LIMIT ?",
                 (kind.value, after, prefix, prefix + _KEY_END, limit),
@@ -238,7 +248,7 @@ class Database:
             return [key for (key,) in rows]
 
     def read_all(self, kind: Kind) -> list[Record]:
-        with self._translated():
+        with self._reading():
             rows = self._execute(
                 f"SELECT key, value, version FROM records WHERE kind = :kind AND {_ALIVE} ORDER BY key",
                 {"kind": kind.value, **self._present()},
@@ -270,13 +280,14 @@ class Database:
 
     def look_for_changes(self) -> Changes:
         """What other connections changed since the previous call, or since opening. Cheap when nothing changed."""
-        with self._translated():
+        with self._reading():
             records = False
-            data_version = self._pragma("data_version")
+            data_version = self.pragma("data_version")
             if data_version != self._data_version:
                 # Renewals of leases change the file, too, but not the number of versions.
                 version = self._setting("versions")
                 records = version != self._version_seen
+                self._version_seen_max = max(self._version_seen_max, version)
                 self._data_version, self._version_seen = data_version, version
             live = self._live_sessions()
             sessions = live != self._sessions_seen
@@ -328,18 +339,27 @@ class Database:
         (version,) = self._execute(
             "UPDATE settings SET value = value + 1 WHERE name = 'versions' RETURNING value"
         ).fetchone()
+        self._version_drawn = int(version)
         return Version(version)
 
     def _setting(self, name: str) -> int:
         (value,) = self._execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
         return int(value)
 
-    def _pragma(self, name: str) -> int:
+    def pragma(self, name: str) -> int:
+        """The value of one of SQLite's numeric pragmas."""
         (value,) = self._execute(f"PRAGMA {name}").fetchone()
         return int(value)
 
     def _execute(self, statement: str, values: tuple[object, ...] | dict[str, str | float] = ()) -> sqlite3.Cursor:
         return self._connection.execute(statement, values)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What is read inside counts only if the file is still in its place afterwards."""
+        with self._translated():
+            yield
+            self._check_in_place()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -349,12 +369,26 @@ class Database:
                 yield
                 self._check_in_place()
                 self._execute("COMMIT")
+                self._version_seen_max = max(self._version_seen_max, self._version_drawn)
             finally:
                 if self._connection.in_transaction:
                     self._execute("ROLLBACK")
+                self._version_drawn = 0
+
+    def _check_not_older(self) -> None:
+        """Refuse a file whose content has gone back: it was overwritten with an older copy while it was in use."""
+        version = self._setting("versions")
+        if version < self._version_seen_max:
+            raise MetadataError(
+                f"{self._path} is older than what this process has already read from it (change {version}, not "
+                f"{self._version_seen_max}): it was overwritten with a copy while it was in use; stop every process "
+                "that uses it before restoring it"
+            )
+        self._version_seen_max = version
 
     def _check_in_place(self) -> None:
-        """Refuse to change a file that nobody else can find any more: it would be lost without a word."""
+        """Refuse to use a file that other processes can no longer find: what is written there would be lost, and what
+        is read there is not what they see."""
         if self._identity is not None and _identity_of(self._file) != self._identity:
             raise MetadataUnavailableError(
                 f"{self._path} has been deleted or replaced while it was in use; put the original file back and "

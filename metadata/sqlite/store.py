@@ -7,7 +7,7 @@ watched.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -97,8 +97,14 @@ class SqliteRecordStore(RecordStore):
 
     async def is_allocated(self, ledger_id: LedgerId) -> bool:
         if ledger_id >= self._ledger_ids_allocated:
-            self._ledger_ids_allocated = await self._run(self._database.ledger_ids_allocated)
+            self._ledger_ids_allocated = await self.ledger_ids_stop()
         return ledger_id < self._ledger_ids_allocated
+
+    async def ledger_ids_stop(self) -> LedgerId:
+        return await self._run(self._database.ledger_ids_stop)
+
+    async def confirm_absent(self, kind: Kind, keys: Sequence[str]) -> list[str]:
+        return await self._run(lambda: self._database.confirm_absent(kind, keys))
 
     async def create(self, kind: Kind, key: str, value: bytes) -> Version | None:
         return await self._change(kind, key, lambda: self._database.create(kind, key, value))

@@ -153,6 +153,7 @@ class Paths:
         self.root = root
         self.layout = f"{root}/layout"
         self.ledger_ids = f"{root}/ledger-ids"
+        self.confirmation = f"{root}/confirmation"
         self.folders = tuple(f"{root}/{folder}" for folder in FOLDERS)
         self._folder = {kind: f"{root}/{folder}" for kind, folder in _FOLDER_OF.items()}
 

@@ -82,9 +82,15 @@ class LedgerIds:
     async def is_allocated(self, ledger_id: LedgerId) -> bool:
         """See :meth:`RecordStore.is_allocated`."""
         if ledger_id >= self._ids_known:
-            async with self._nodes.operation("ledger ids"):
-                self._know_ids((await self._read_ids())[0])
+            await self.stop()
         return ledger_id < self._ids_known
+
+    async def stop(self) -> LedgerId:
+        """See :meth:`RecordStore.ledger_ids_stop`."""
+        async with self._nodes.operation("ledger ids"):
+            stop = (await self._read_ids())[0]
+        self._know_ids(stop)
+        return LedgerId(stop)
 
     async def _take_ids(self) -> tuple[int, int]:
         path = self._paths.ledger_ids

@@ -1,7 +1,7 @@
 """Reads and changes of ZooKeeper's nodes that end in a definite answer, or in an error that says there is none.
 
 Reads are preceded by ``sync``: they see every change that had returned when they were made, whichever server answers
-(rule M3; :meth:`Nodes.read_after_write` covers the exception). When the answer to a change is lost, the node is read
+(rule M3; :meth:`Nodes.stats_after_write` covers the exception). When the answer to a change is lost, the node is read
 before the caller gets an answer (rule M1): every change comes with a function that reads the node and tells whether
 this handle made the change, another handle changed the node, or the change was not made and may be sent again.
 :mod:`octavo.metadata.zookeeper.session` explains why such a read settles the question.
@@ -16,6 +16,7 @@ from octavo.metadata.zookeeper.connection import AnswerLostError
 from octavo.metadata.zookeeper.fast_messages import Acl
 from octavo.metadata.zookeeper.layout import Stat
 from octavo.metadata.zookeeper.messages import (
+    ANY_VERSION,
     BAD_VERSION,
     NO_AUTH,
     NO_NODE,
@@ -30,6 +31,7 @@ from octavo.metadata.zookeeper.messages import (
     failure_of,
     get,
     multi,
+    set_value,
     sync,
 )
 from octavo.metadata.zookeeper.session import Session
@@ -147,6 +149,29 @@ class Nodes:
         for path, answer in zip(paths, answers, strict=True):
             self._check(answer, path, NO_NODE)
         return [answer.value for answer in answers]
+
+    async def stats_after_write(self, written: str, paths: Sequence[str]) -> list[Stat | None]:
+        """The stats of the nodes, in this order, after a write of the node ``written``; None for nodes that do not
+        exist. ``written`` is made if it does not exist; its value is not used.
+
+        A quorum commits the write, and the server executes the requests of a session in order, so the stats show every
+        change that was committed before the write. The same is not true of ``sync``, which a leader answers that has
+        lost its followers and does not know it yet (ZOOKEEPER-1675).
+        """
+        while True:
+            try:
+                write, *answers = await self.session.call_together(
+                    set_value(written, b"", ANY_VERSION), *map(exists, paths)
+                )
+            except AnswerLostError:
+                continue
+            if write.code == NO_NODE:
+                await self.ensure(written)
+                continue
+            self._check(write, written)
+            for path, answer in zip(paths, answers, strict=True):
+                self._check(answer, path, NO_NODE)
+            return [answer.value for answer in answers]
 
     # --- changes ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from octavo.metadata.records import Kind, Listener, Record, RecordStore
 from octavo.metadata.store import Version
@@ -171,6 +171,9 @@ class ZooKeeperRecordStore(RecordStore):
     async def is_allocated(self, ledger_id: LedgerId) -> bool:
         return await self._ids.is_allocated(ledger_id)
 
+    async def ledger_ids_stop(self) -> LedgerId:
+        return await self._ids.stop()
+
     # --- reads -----------------------------------------------------------------------------------------------------
 
     async def read(self, kind: Kind, key: str) -> Record | None:
@@ -191,6 +194,12 @@ class ZooKeeperRecordStore(RecordStore):
                 self._armed.update([folder, *paths])
             nodes = await self.nodes.read_many(paths, watch=watch)
         return [_record(kind, key, node) for key, node in zip(keys, nodes, strict=True) if node is not None]
+
+    async def confirm_absent(self, kind: Kind, keys: Sequence[str]) -> list[str]:
+        paths = [self.paths.node(kind, key) for key in keys]
+        async with self.nodes.operation(f"confirming that records of kind {kind.value} are absent"):
+            stats = await self.nodes.stats_after_write(self.paths.confirmation, paths)
+        return [key for key, stat in zip(keys, stats, strict=True) if stat is None]
 
     async def list_keys(self, kind: Kind, *, prefix: str, after: str, limit: int) -> list[str]:
         async with self.nodes.operation(f"the list of every {kind.value}"):

@@ -55,6 +55,37 @@ async def test_id_allocated_by_another_handle_may_be_used(store: MetadataStore, 
     await other.create_ledger(open_ledger(ledger_id))
 
 
+async def test_ids_that_were_never_allocated_are_told_from_others(store: MetadataStore, other: MetadataStore) -> None:
+    assert await store.ledger_ids_stop() == 0
+    for handle in (other, store, other, other):
+        ledger_id = await handle.allocate_ledger_id()
+        # Read anew each time: what this handle knew before does not count.
+        assert await store.ledger_ids_stop() > ledger_id
+    stop = await store.ledger_ids_stop()
+    with pytest.raises(InvalidArgumentError, match="never allocated"):
+        await other.create_ledger(open_ledger(stop))
+
+
+async def test_absence_of_ledgers_is_confirmed(store: MetadataStore, other: MetadataStore) -> None:
+    kept, deleted = [(await new_ledger(store))[0] for _ in range(2)]
+    unused = await other.allocate_ledger_id()
+    never = LedgerId(10**6)
+    assert await store.confirm_absent([kept, deleted]) == []
+    await other.delete_ledger(deleted)
+    assert await store.confirm_absent([never, deleted, kept, unused]) == [never, deleted, unused]
+    await other.create_ledger(open_ledger(unused))
+    assert await store.confirm_absent([unused, deleted]) == [deleted]
+    assert await store.confirm_absent([]) == []
+    with pytest.raises(InvalidArgumentError, match="not -1"):
+        await store.confirm_absent([kept, LedgerId(-1)])
+
+
+async def test_absence_of_many_ledgers_is_confirmed_page_by_page(store: MetadataStore) -> None:
+    present = {(await new_ledger(store))[0] for _ in range(3)}
+    asked = [LedgerId(number) for number in (*range(1000, 1450), *present, *range(2000, 2300))]
+    assert await store.confirm_absent(asked) == [ledger_id for ledger_id in asked if ledger_id not in present]
+
+
 async def test_missing_ledger_is_named(store: MetadataStore) -> None:
     for missing in (0, 99, -1, 2**63, 10**30):
         with pytest.raises(NoSuchLedgerError, match=f"ledger {missing} "):
@@ -158,10 +189,9 @@ async def test_ledgers_are_listed_in_order_of_their_ids(store: MetadataStore, ot
     assert [ledger_id async for ledger_id in other.list_ledgers()] == [*ids[:5], *ids[6:]]
 
 
-async def test_long_list_comes_page_by_page_while_ledgers_come_and_go(
-    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("octavo.metadata.handle.LIST_PAGE_RECORDS", 4)
+async def test_long_list_comes_page_by_page_while_ledgers_come_and_go(cluster: Cluster) -> None:
+    store = await cluster.open()
+    store.list_page_records = 4
     ids = [(await new_ledger(store))[0] for _ in range(13)]
     seen = []
     async for ledger_id in store.list_ledgers():

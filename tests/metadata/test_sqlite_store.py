@@ -8,18 +8,18 @@ import sqlite3
 import sys
 import threading
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 from octavo.metadata import Version
 from octavo.metadata.boot_time import boot_time_seconds
+from octavo.metadata.handle import RecordMetadataStore
 from octavo.metadata.records import Kind
 from octavo.metadata.sqlite.database import Changes, Database
 from octavo.metadata.sqlite.store import (
     POLL_SECONDS,
-    SqliteRecordStore,
     open_sqlite_store,
     path_of_uri,
     read_boot_id,
@@ -145,14 +145,21 @@ def make_database(path: Path, *, now: list[float] | None = None, boot_id: str = 
     return Database(path, create=True, busy_timeout_seconds=0.05, clock=clock, boot_id=boot_id)
 
 
+def rows_of(path: Path, statement: str, *values: object) -> list[tuple[object, ...]]:
+    """What another program gets for a statement; committed."""
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as connection:
+        return connection.execute(statement, values).fetchall()
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_every_commit_is_synced(path: Path, again: bool) -> None:
     with closing(make_database(path)) as database:
-        settings = [database._pragma("synchronous"), database._execute("PRAGMA journal_mode").fetchone()[0]]
+        synchronous = database.pragma("synchronous")
     if again:
         with closing(make_database(path)) as database:
-            settings = [database._pragma("synchronous"), database._execute("PRAGMA journal_mode").fetchone()[0]]
-    assert settings == [2, "wal"]
+            synchronous = database.pragma("synchronous")
+    assert synchronous == 2
+    assert rows_of(path, "PRAGMA journal_mode") == [("wal",)]
 
 
 def test_what_a_killed_process_left_in_the_log_is_durable_once_it_can_be_seen(tmp_path: Path) -> None:
@@ -203,10 +210,50 @@ async def test_store_locked_for_long_is_unavailable_and_nothing_happened(path: P
 
 async def test_operation_that_failed_leaves_no_transaction_open(path: Path) -> None:
     with closing(make_database(path)) as database:
-        database._execute("DROP TABLE sessions")
+        rows_of(path, "DROP TABLE sessions")
         with pytest.raises(MetadataUnavailableError):
             database.begin_session("s", 10)
-        assert not database._connection.in_transaction
+        rows_of(path, "BEGIN IMMEDIATE")  # the failed transaction holds no lock
+
+
+READS: dict[str, Callable[[RecordMetadataStore], Awaitable[object]]] = {
+    "cluster_id": lambda store: store.cluster_id(),
+    "read_ledger": lambda store: store.read_ledger(LedgerId(0)),
+    "list_ledgers": lambda store: anext(aiter(store.list_ledgers())),
+    "list_bookies": lambda store: store.list_bookies(),
+    "list_cookies": lambda store: store.list_cookies(),
+    "read_document": lambda store: store.read_document("document"),
+    "ledger_ids_stop": lambda store: store.ledger_ids_stop(),
+    "confirm_absent": lambda store: store.confirm_absent([LedgerId(0)]),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_file_replaced_while_in_use_is_reported_by_every_read(path: Path, read: str) -> None:
+    """A bookie that reads an older copy, or the deleted file, would take ledgers for deleted that exist (rule B5)."""
+    async with await open_sqlite_store(path, create=True) as store:
+        await store.create_ledger(open_ledger(await store.allocate_ledger_id()))
+        await READS[read](store)
+        copy = path.with_name("copy.db")
+        shutil.copyfile(path, copy)
+        copy.replace(path)
+        with pytest.raises(MetadataUnavailableError, match="deleted or replaced"):
+            await READS[read](store)
+
+
+@pytest.mark.parametrize("decide", ["ledger_ids_stop", "confirm_absent"])
+async def test_file_restored_in_place_while_in_use_decides_nothing(path: Path, decide: str) -> None:
+    async with await open_sqlite_store(path, create=True) as store:
+        await store.allocate_ledger_id()
+        with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(path.with_name("backup.db"))) as backup:
+            live.backup(backup)
+            await store.create_ledger(open_ledger(0))
+            await READS[decide](store)
+            backup.backup(live)
+        with pytest.raises(MetadataError, match=r"metadata\.db is older than what this process has already read"):
+            await READS[decide](store)
+    async with await open_sqlite_store(path) as store:
+        await READS[decide](store)
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -231,7 +278,7 @@ async def test_file_deleted_or_replaced_while_in_use_is_reported_by_every_change
 
 def test_last_ledger_id_is_refused_when_all_are_used(path: Path) -> None:
     with closing(make_database(path)) as database:
-        database._execute("UPDATE settings SET value = ? WHERE name = 'next_ledger_id'", (2**63 - 2,))
+        rows_of(path, "UPDATE settings SET value = ? WHERE name = 'next_ledger_id'", 2**63 - 2)
         assert database.allocate_ledger_id() == 2**63 - 2
         with pytest.raises(MetadataUnavailableError, match="all ledger ids"):
             database.allocate_ledger_id()
@@ -252,8 +299,8 @@ def test_leases_end_with_the_boot(path: Path) -> None:
         assert after.read_all(Kind.BOOKIE) == []
         assert after.renew_session("session", 10.0) is None
         after.begin_session("another", 10.0)
-        assert after._execute("SELECT count(*) FROM records").fetchone() == (0,)
-        assert after._execute("SELECT session FROM sessions").fetchall() == [("another",)]
+        assert rows_of(path, "SELECT count(*) FROM records") == [(0,)]
+        assert rows_of(path, "SELECT session FROM sessions") == [("another",)]
 
 
 def test_renewals_and_own_changes_are_no_news(path: Path) -> None:
@@ -277,25 +324,24 @@ def test_refused_changes_write_nothing(path: Path) -> None:
     with closing(make_database(path)) as watcher, closing(make_database(path)) as other:
         other.create(Kind.DOCUMENT, "d", b"")
         watcher.look_for_changes()
+        before = watcher.pragma("data_version")
         assert other.create(Kind.DOCUMENT, "d", b"x") is None
         assert other.compare_and_set(Kind.DOCUMENT, "d", b"x", Version(99)) is None
         assert other.set_in_session(Kind.BOOKIE, "b", b"x", "none") is None
         assert other.delete(Kind.DOCUMENT, "e") is False
-        before = watcher._data_version
-        watcher.look_for_changes()
-        assert watcher._data_version == before
+        assert watcher.pragma("data_version") == before
 
 
-async def test_nobody_polls_unless_something_is_watched(path: Path) -> None:
+async def test_file_is_polled_only_while_something_is_watched(path: Path) -> None:
+    def polling() -> bool:
+        return f"watch sqlite:///{path}" in {task.get_name() for task in asyncio.all_tasks() if not task.cancelling()}
+
     async with await open_sqlite_store(path, create=True) as store:
-        records = store._records
-        assert isinstance(records, SqliteRecordStore)
-        polling = [records._polling is not None]
+        assert not polling()
         async with store.watch_bookies():
-            polling.append(records._polling is not None)
-        polling.append(records._polling is not None)
-        assert polling == [False, True, False]
-    assert POLL_SECONDS <= 0.1  # others' changes are to be noticed within 200 ms
+            assert polling()
+        assert not polling()
+    assert POLL_SECONDS <= 0.1  # changes by other processes are to be noticed within 200 ms
 
 
 async def test_change_between_two_times_of_watching_is_noticed(path: Path) -> None:

@@ -38,7 +38,7 @@ def watching() -> list[bool]:
 
 @pytest.fixture
 def hub(watching: list[bool]) -> WatchHub:
-    return WatchHub(watching.append)
+    return WatchHub(watching.append, retry_seconds=0)
 
 
 async def turns(number: int = 5) -> None:
@@ -88,10 +88,7 @@ async def test_value_loaded_again_and_found_the_same_is_no_news(hub: WatchHub, s
         assert await waiting is None
 
 
-async def test_watch_outlasts_a_store_that_cannot_be_reached(
-    hub: WatchHub, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("octavo.metadata.watch.RETRY_SECONDS", 0)
+async def test_watch_outlasts_a_store_that_cannot_be_reached(hub: WatchHub, source: Source) -> None:
     async with hub.watch("k", source.load) as watch:
         await anext(watch)
         source.failure, source.value = MetadataUnavailableError("away"), 1

@@ -9,7 +9,7 @@ list of bookies is a hint (rule M2), so it may be stale here. Watch events may b
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,7 +234,16 @@ class SimulatedRecords(RecordStore):
         return LedgerId(await self._ask(self._server.allocate_ledger_id, change=True))
 
     async def is_allocated(self, ledger_id: LedgerId) -> bool:
-        return bool(await self._ask(lambda: self._server.is_allocated(ledger_id)))
+        return ledger_id < await self.ledger_ids_stop()
+
+    async def ledger_ids_stop(self) -> LedgerId:
+        return LedgerId(await self._ask(self._server.ledger_ids_stop))
+
+    async def confirm_absent(self, kind: Kind, keys: Sequence[str]) -> list[str]:
+        absent: list[str] = await self._ask(
+            lambda: [key for key in keys if self._server.read(kind, key) is None], change=True
+        )
+        return absent
 
     async def create(self, kind: Kind, key: str, value: bytes) -> Version | None:
         version: Version | None = await self._ask(

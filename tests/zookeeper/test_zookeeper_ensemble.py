@@ -105,6 +105,30 @@ async def test_server_without_the_others_is_not_asked(ensemble: ServerGroup, sta
             break
 
 
+async def test_absence_is_not_confirmed_by_a_leader_without_followers(
+    ensemble: ServerGroup, stack: AsyncExitStack
+) -> None:
+    """For some moments such a leader answers ``sync`` and reads as ever, though the others may have elected another
+    that has gone on (ZOOKEEPER-1675). What it reads then must not be taken for the truth."""
+    leader = ensemble.leader()
+    store = await open_at(stack, where(ensemble, leader))
+    (ledger_id, _), absent = await new_ledger(store), await store.allocate_ledger_id()
+    assert await store.confirm_absent([ledger_id, absent]) == [absent]
+    followers = [number for number in (1, 2, 3) if number != leader]
+    for number in followers:
+        ensemble.signal_server(number, signal.SIGSTOP)
+    try:
+        confirming = asyncio.ensure_future(store.confirm_absent([ledger_id, absent]))
+        for _ in range(3):  # these are answered: had it been, too, its answer would have come before the last of them
+            await soon(store.read_ledger(ledger_id))
+        assert not confirming.done()
+    finally:
+        for number in followers:
+            ensemble.signal_server(number, signal.SIGCONT)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await confirming == [absent]
+
+
 async def test_leader_that_hangs_costs_no_lease_and_no_change(ensemble: ServerGroup, stack: AsyncExitStack) -> None:
     store = await open_at(stack, ",".join(where(ensemble, number) for number in (1, 2, 3)))
     lease = await store.register_bookie(registration("b2"))
