@@ -21,14 +21,16 @@ from octavo.bookie.identity.errors import BookieStartError, DataWrongError
 from octavo.bookie.index.format import IndexDamagedError, IndexUnreadableError
 from octavo.bookie.journal.journal import UnsupportedJournalError
 from octavo.bookie.registration import Registrar
-from octavo.bookie.server.server import BookieServer, Identity
+from octavo.bookie.server.answer_memory import AnswerTiming
+from octavo.bookie.server.server import BookieServer
+from octavo.bookie.server.service import BookieService, Identity
 from octavo.bookie.storage.replay import JournalUnreadableError
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState
 from octavo.bookie.upkeep.garbage import GarbageCollector
 from octavo.bookie.upkeep.hours import Hours
-from octavo.bookie.upkeep.start_room import make_room_if_full
-from octavo.bookie.upkeep.upkeep import RESERVE_BYTES_MAX, Upkeep, UpkeepSettings
+from octavo.bookie.upkeep.reserve import RESERVE_BYTES_MAX, release_reserves_if_full
+from octavo.bookie.upkeep.upkeep import Upkeep, UpkeepSettings
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
@@ -45,7 +47,7 @@ class Bookie:
         self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.bookie_id = BookieId("")
         self.address = ""
-        self.server: BookieServer
+        self.service: BookieService
 
     @classmethod
     async def start(
@@ -111,11 +113,17 @@ class Bookie:
                 await storage.limit_doubt(await store.allocate_ledger_id())
             except OSError as error:
                 raise _translated(error, config.data_dir) from error
-        self.server = server = BookieServer(
+        self.service = service = BookieService(
             storage,
             Identity(self.bookie_id, identity.cluster_id, boot_id, software),
             answer_bytes=config.answer_bytes,
+            answer_timing=AnswerTiming(
+                watch_seconds=min(1.0, config.stalled_client_seconds / 6),
+                stalled_seconds_max=config.stalled_client_seconds,
+                stalled_seconds_min=config.stalled_client_seconds / 6,
+            ),
         )
+        server = BookieServer(service)
         try:
             port = await server.start(config.host, config.port)
         except OSError as error:
@@ -127,7 +135,7 @@ class Bookie:
             return BookieRegistration(
                 bookie_id=self.bookie_id,
                 address=self.address,
-                state=BookieState.READ_ONLY if server.read_only else BookieState.WRITABLE,
+                state=BookieState.READ_ONLY if service.read_only else BookieState.WRITABLE,
                 version=software,
                 boot_id=boot_id,
                 rack=config.rack,
@@ -137,7 +145,7 @@ class Bookie:
         registrar = Registrar(store, registration, rng)
 
         async def note_disks(disks: DiskState) -> None:
-            server.read_only, server.out_of_room = disks.read_only, disks.out_of_room
+            service.read_only, service.out_of_space = disks.read_only, disks.out_of_space
             await registrar.announce()
 
         upkeep = Upkeep(
@@ -156,7 +164,7 @@ class Bookie:
             await upkeep.start()
         except OSError as error:
             raise _translated(error, config.data_dir) from error
-        free_space = FreeSpaceMonitor(storage.disk_space, registrar.announce)
+        free_space = FreeSpaceMonitor(storage.space.largest, registrar.announce)
         stack.push_async_callback(free_space.stop)
         await free_space.start()
         stack.push_async_callback(registrar.stop)
@@ -202,12 +210,12 @@ class Bookie:
 
 
 async def _take_directories(filesystem: FileSystem, config: BookieConfig, stack: contextlib.AsyncExitStack) -> None:
-    """Lock every directory, and see that there is some room."""
+    """Lock every directory, and free reserved space if a disk is full."""
     places = list(dict.fromkeys(config.directories.values()))
     for directory in places:
         await _lock_directory(filesystem, directory, stack)
     try:
-        await make_room_if_full(
+        await release_reserves_if_full(
             filesystem, places, data_directory=config.data_dir, journal_directory=config.journal_directory
         )
     except OSError as error:
@@ -270,7 +278,11 @@ def _not_opened(error: OSError | OctavoError, config: BookieConfig) -> BookieSta
 
 def _translated(error: OSError, path: Path) -> BookieStartError:
     where = error.filename or path
-    remedy = "; make some room: a start must write before it can collect garbage" if is_disk_full(error) else ""
+    remedy = (
+        "; free some space: a bookie that starts must write before it can collect garbage"
+        if is_disk_full(error)
+        else ""
+    )
     return BookieStartError(f"{where}: {error.strerror or error}{remedy}")
 
 

@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from octavo.bookie.server.answer_room import ANSWER_BYTES_MIN
+from octavo.bookie.server.answer_memory import ANSWER_BYTES_MIN
 from octavo.bookie.upkeep.hours import Hours
 from octavo.metadata.registration import RACK_UNNAMED, check_rack
 from octavo.protocol.errors import InvalidArgumentError
@@ -155,6 +155,9 @@ class BookieConfig:
     """Write cache before it is flushed to an entry log; up to two of this size exist at a time."""
     answer_bytes: int = _setting(_integer(ANSWER_BYTES_MIN, 1024 * 1024 * _MEBIBYTE), 256 * _MEBIBYTE)
     """Memory for answers that readers have not taken yet, all connections together."""
+    stalled_client_seconds: float = _setting(_seconds(0.01, 86400), 60.0)
+    """A client that reads none of its answers for so long loses its connection; after a sixth of it while other clients
+    wait for the memory."""
     journal_segment_bytes: int = _setting(_segment_bytes, 64 * _MEBIBYTE)
     """Size of one preallocated journal file; a whole frame must fit."""
     checkpoint_journal_bytes: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 512 * _MEBIBYTE)

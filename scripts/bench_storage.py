@@ -120,13 +120,13 @@ async def fill(storage: Storage, gigabytes: float, ledgers: int) -> list[Writer]
     while total < gigabytes * 1024 * MEBIBYTE:
         for writer in writers:
             frame = writer.frame()
-            under_way.add(storage.add(writer.ledger_id, writer.key, frame, recovery=False))
+            under_way.add(storage.writer.add(writer.ledger_id, writer.key, frame, recovery=False))
             total += sum(map(len, frame))
             if len(under_way) >= 32:
                 done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                 for future in done:
                     future.result()
-            await storage.room()
+            await storage.admission.wait_for_room()
     await asyncio.gather(*under_way)
     return writers
 
@@ -163,7 +163,7 @@ async def random_reads(storage: Storage, writers: Sequence[Writer]) -> None:
         while time.perf_counter() < until:
             writer = chance.choice(writers)
             at = chance.randrange(writer.next)
-            result = await storage.read(writer.ledger_id, at, at, entries_max=1, bytes_max=1 << 20)
+            result = await storage.reader.read(writer.ledger_id, at, at, entries_max=1, bytes_max=1 << 20)
             assert len(result.entries) == 1
             count += 1
 
@@ -188,8 +188,8 @@ def written_bytes() -> int:
 
 async def keep_loading(storage: Storage, writer: Writer, stop: asyncio.Event) -> None:
     while not stop.is_set():
-        await storage.add(writer.ledger_id, writer.key, writer.frame(), recovery=False)
-        await storage.room()
+        await storage.writer.add(writer.ledger_id, writer.key, writer.frame(), recovery=False)
+        await storage.admission.wait_for_room()
         await asyncio.sleep(0.003)
 
 
@@ -205,7 +205,7 @@ async def lone_adds(storage: Storage, writer: Writer, seconds: float) -> list[fl
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         began_at = time.perf_counter()
-        await storage.add(writer.ledger_id, writer.key, writer.frame(1), recovery=False)
+        await storage.writer.add(writer.ledger_id, writer.key, writer.frame(1), recovery=False)
         latencies.append(time.perf_counter() - began_at)
         await asyncio.sleep(0.002)
     return latencies
@@ -253,7 +253,7 @@ async def space(folder: Path, filesystem: RealFileSystem, gigabytes: float) -> N
     await storage.checkpoint()
     say("space of twenty ledgers", disk_bytes(folder / "data") / MEBIBYTE, "MiB")
     for writer in others:
-        await storage.delete(writer.ledger_id)
+        await storage.writer.delete(writer.ledger_id)
     reading = asyncio.ensure_future(random_reads(storage, [kept]))
     for _ in range(2):
         await storage.compact(0.8, RateLimiter(1e12))
@@ -277,7 +277,7 @@ async def compaction(folder: Path, filesystem: RealFileSystem) -> None:
         compacting = None
         if name.startswith("with "):
             for writer in writers[4:]:
-                await storage.delete(writer.ledger_id)
+                await storage.writer.delete(writer.ledger_id)
             compacting = asyncio.ensure_future(storage.compact(0.8, RateLimiter(32 * MEBIBYTE)))
         latencies = await lone_adds(storage, lone, 15)
         if compacting is not None:
@@ -305,7 +305,7 @@ async def many_ledgers(folder: Path, filesystem: RealFileSystem) -> None:
     for start in range(0, len(writers), 100):
         await asyncio.gather(
             *(
-                storage.add(writer.ledger_id, writer.key, writer.frame(4, 100), recovery=False)
+                storage.writer.add(writer.ledger_id, writer.key, writer.frame(4, 100), recovery=False)
                 for writer in writers[start : start + 100]
             )
         )
@@ -314,7 +314,7 @@ async def many_ledgers(folder: Path, filesystem: RealFileSystem) -> None:
     chance, count, began_at = random.Random(2), 0, time.perf_counter()
     while time.perf_counter() < began_at + 3:
         writer = chance.choice(writers)
-        await storage.read(writer.ledger_id, 2, 2, entries_max=1, bytes_max=1 << 20)
+        await storage.reader.read(writer.ledger_id, 2, 2, entries_max=1, bytes_max=1 << 20)
         count += 1
     say("reads of single entries of 10,000 ledgers, one after another", count / (time.perf_counter() - began_at), "/s")
     say("index blocks in memory", storage.statistics().index_cache_bytes / MEBIBYTE, "MiB")

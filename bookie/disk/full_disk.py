@@ -21,17 +21,17 @@ has freed some, long enough to cost nothing."""
 
 
 class FullDiskRetry:
-    """Retries writes while the disk is full.
+    """Retries writes while the disk is full. ``retry_seconds`` is the time between two attempts while
+    :meth:`space_freed` is not called."""
 
-    ``on_full`` is called with the path whenever a write begins to wait. ``retry_seconds`` is the time between two
-    attempts while :meth:`space_freed` is not called."""
-
-    def __init__(self, on_full: Callable[[Path], None], retry_seconds: float = RETRY_SECONDS) -> None:
-        self._on_full = on_full
+    def __init__(self, retry_seconds: float = RETRY_SECONDS) -> None:
         self._retry_seconds = retry_seconds
         self._freed = asyncio.Event()
         self._stopped = False
         self._waiting: Counter[Path] = Counter()
+        self._full_places: set[Path] = set()
+        self.met = asyncio.Event()
+        """Set when a write begins to wait; cleared by :meth:`take_full_places`."""
         self.times_full = 0
         """How many attempts found the disk full."""
 
@@ -52,7 +52,8 @@ class FullDiskRetry:
         self.times_full += 1
         if not self._waiting:
             log.error("disk full, waiting for free space", path=str(path), reason=error.strerror or str(error))
-        self._on_full(path)
+        self._full_places.add(path)
+        self.met.set()
         self._freed.clear()
         self._waiting[path] += 1
         try:
@@ -62,10 +63,11 @@ class FullDiskRetry:
             self._waiting[path] -= 1
             self._waiting += Counter()  # removes paths whose count is zero
 
-    @property
-    def waiting_at(self) -> frozenset[Path]:
-        """Paths at which writes wait now."""
-        return frozenset(self._waiting)
+    def take_full_places(self) -> set[Path]:
+        """Paths at which writes have found the disk full since the last call, or wait now."""
+        places, self._full_places = self._full_places | self._waiting.keys(), set()
+        self.met.clear()
+        return places
 
     def space_freed(self) -> None:
         """Disk space has been freed: waiting writes try again at once."""

@@ -1,7 +1,7 @@
-"""How much memory answers may hold in a bookie, all connections together: for whom something may be looked up now.
+"""The memory that answers may hold in a bookie, all connections together: which connection may look something up now.
 
-An answer holds memory from the moment it is looked up until the peer's socket has taken it. A peer that asks and takes
-nothing holds it for as long as it likes. A connection's own limits bound what one of them holds; this bounds all.
+An answer holds memory from the moment it is looked up until the client's socket has taken it. A client that asks and
+reads nothing holds it for as long as it likes. A connection's own limits bound what one of them holds; this bounds all.
 
 Each connection has a *share*: bytes *reserved* for look-ups that are under way, and bytes *unsent* of answers. A
 look-up may begin if
@@ -9,13 +9,13 @@ look-up may begin if
 1. all shares, with what it reserves, stay within ``bytes_max``, and
 2. its own share holds nothing yet, or would hold at most a sixth of what is free (``FREE_PER_SHARE``).
 
-By rule 2 few peers may hold much, many hold little each, and there is room left for whoever holds nothing: a peer that
-takes its answers is not kept waiting by those that do not. (This is how switches divide a buffer among their ports:
-"dynamic queue length thresholds", Choudhury and Hahne 1998.) A look-up reserves the most that its answer may take: that
-is a whole entry at least. As room gets scarce answers are granted fewer bytes.
+By rule 2 a few clients may hold much, many clients hold little each, and memory is left for a client that holds
+nothing: a client that reads its answers is not kept waiting by those that do not. (Switches divide a buffer among their
+ports in this way: "dynamic queue length thresholds", Choudhury and Hahne 1998.) A look-up reserves the most that its
+answer may take: a whole entry at least. As memory gets scarce answers are granted fewer bytes.
 
-Should so many peers stall that nothing is left, rule 1 makes everybody wait until some of them are put out:
-:meth:`AnswerBudget.stalled` names them. It never puts out one whose socket takes something, however little.
+If so many clients stall that nothing is left, rule 1 makes all look-ups wait until some clients are evicted:
+:meth:`AnswerBudget.stalled` names them. A client whose socket takes something, however little, is never evicted.
 """
 
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ FREE_PER_GRANT = 64
 """Free bytes that must be there for each byte granted, above ``GRANT_BYTES_MIN``."""
 
 STALLED_SECONDS_MAX = 60.0
-"""A peer that takes nothing of its answers for so long is put out. Longer than any pause of an honest one."""
+"""A client that reads nothing of its answers for so long is evicted. Longer than any pause of an honest client."""
 
 STALLED_SECONDS_MIN = 10.0
-"""The same while others wait for the room that it takes."""
+"""The same while other clients wait for the memory that it holds."""
 
 
 class Grant(NamedTuple):
-    """Leave to look something up."""
+    """Permission to look something up."""
 
     bytes_max: int
     """For the entries of the answer; where a single one is larger it may still come."""
@@ -48,12 +48,12 @@ class Grant(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What the answers of one connection hold. Changed by the budget alone."""
+    """The memory that the answers of one connection hold. Changed by the budget alone."""
 
     reserved: int = 0
     unsent: int = 0
     taken: int = 0
-    """Bytes that the peer's socket has taken since it was connected, as of the last look."""
+    """Bytes that the client's socket has taken since it was connected, when it was last observed."""
     moved_at: float = 0.0
     """When it last took something or had nothing to take, in the loop's seconds."""
 
@@ -65,8 +65,16 @@ class Share:
 class AnswerBudget:
     """See the module. All sizes are in bytes, all times in the loop's seconds."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(
+        self,
+        bytes_max: int,
+        *,
+        stalled_seconds_max: float = STALLED_SECONDS_MAX,
+        stalled_seconds_min: float = STALLED_SECONDS_MIN,
+    ) -> None:
         self.bytes_max = bytes_max
+        self._stalled_seconds_max = stalled_seconds_max
+        self._stalled_seconds_min = stalled_seconds_min
         self.held = 0
         """By all shares together."""
         self._holding: dict[Share, None] = {}
@@ -76,21 +84,22 @@ class AnswerBudget:
         """The shares that hold something, longest first."""
         return list(self._holding)
 
-    def grant(self, share: Share, wanted: int, *, least: int, beside: int = 0) -> Grant | None:
-        """Leave to look up an answer with ``wanted`` bytes of entries, fewer if room is scarce; None: not now.
+    def grant(self, share: Share, wanted: int, *, entry_bytes_min: int, other_bytes: int = 0) -> Grant | None:
+        """Permission to look up an answer with ``wanted`` bytes of entries, fewer if memory is scarce; None: not now.
 
-        ``least`` is reserved for them in any case, as a single entry may take that; ``beside`` for what comes along.
+        ``entry_bytes_min`` is reserved for them in any case, as a single entry may take that; ``other_bytes`` for
+        everything else in the answer.
         """
         free = self.bytes_max - self.held
         granted = min(wanted, max(GRANT_BYTES_MIN, free // FREE_PER_GRANT))
-        reserved = max(granted, least) + beside
+        reserved = max(granted, entry_bytes_min) + other_bytes
         if reserved > free or (share.held and (share.held + reserved) * FREE_PER_SHARE > free):
             return None
         self._change(share, reserved=share.reserved + reserved, unsent=share.unsent)
         return Grant(granted, reserved)
 
     def release(self, share: Share, grant: Grant) -> None:
-        """The look-up is over: its answer is on its way (tell its bytes by :meth:`observe`), or there is none."""
+        """The look-up is over: its answer is on its way (:meth:`observe` counts its bytes), or there is none."""
         assert share.reserved >= grant.reserved, "a grant is released once"
         self._change(share, reserved=share.reserved - grant.reserved, unsent=share.unsent)
 
@@ -105,12 +114,14 @@ class AnswerBudget:
         """The connection is gone, with everything that it held."""
         self._change(share, reserved=0, unsent=0)
 
-    def stalled(self, now: float, *, room_is_wanted: bool) -> list[Share]:
-        """Whom to put out: all that have taken nothing for very long; and of those that have not for long, the one
-        that holds most, if somebody who holds nothing waits for room."""
-        stalled = [share for share in self._holding if share.unsent and now - share.moved_at >= STALLED_SECONDS_MIN]
-        overdue = [share for share in stalled if now - share.moved_at >= STALLED_SECONDS_MAX]
-        if overdue or not (stalled and room_is_wanted):
+    def stalled(self, now: float, *, memory_is_wanted: bool) -> list[Share]:
+        """The shares to evict: all that have taken nothing for ``stalled_seconds_max``; if there is none and a client
+        that holds nothing waits for memory, the largest that has taken nothing for ``stalled_seconds_min``."""
+        stalled = [
+            share for share in self._holding if share.unsent and now - share.moved_at >= self._stalled_seconds_min
+        ]
+        overdue = [share for share in stalled if now - share.moved_at >= self._stalled_seconds_max]
+        if overdue or not (stalled and memory_is_wanted):
             return overdue
         return [max(stalled, key=lambda share: share.held)]
 

@@ -1,6 +1,6 @@
-"""What a bookie answers to the requests that look things up: from storage to reply, within the limits of a frame."""
+"""The answers to look-ups: from the storage's reader to a reply, within the limits of a frame."""
 
-from octavo.bookie.storage.storage import Storage
+from octavo.bookie.storage.ledger_reader import LedgerReader
 from octavo.protocol.entries import header_of
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import FRAME_BYTES_MAX
@@ -10,18 +10,18 @@ REPLY_ENTRY_BYTES_MAX = FRAME_BYTES_MAX - 1024 * 1024
 """Entry bytes in one answer; the rest of a frame is room for what msgpack and the other fields need."""
 
 RUNS_PER_ANSWER_MAX = 4096
-"""Runs in one answer: what a decoder accepts. The asker continues above the last id covered."""
+"""Runs in one answer: what a decoder accepts. The client continues above the last id covered."""
 
 
 LIST_BYTES_MAX = 128 * 1024
-"""Bytes that the largest list of runs takes, more or less: two ids of at most nine bytes for each."""
+"""About the size of the largest list of runs: two ids of at most nine bytes for each."""
 
 
-async def answer_read(storage: Storage, request: Read, bytes_max: int) -> ReadAnswer:
-    """Entries as asked for, each id of the interval found, absent or unknown (rule R2). ``bytes_max`` of them, and
-    no more than the request and a frame allow; but one at least, if there is one."""
+async def answer_read(reader: LedgerReader, request: Read, bytes_max: int) -> ReadAnswer:
+    """The entries asked for; each id of the interval is found, absent or unknown (rule R2). At most ``bytes_max``,
+    and no more than the request and a frame allow; but one at least, if there is one."""
     ledger_id = LedgerId(request.ledger_id)
-    result = await storage.read(
+    result = await reader.read(
         ledger_id,
         request.first,
         request.last,
@@ -29,7 +29,7 @@ async def answer_read(storage: Storage, request: Read, bytes_max: int) -> ReadAn
         entries_max=request.entries_max,
         bytes_max=min(request.bytes_max, bytes_max, REPLY_ENTRY_BYTES_MAX),
     )
-    lac = storage.last_add_confirmed(ledger_id).last_add_confirmed
+    lac = reader.last_add_confirmed(ledger_id).last_add_confirmed
     entries, unknown, last_covered = result.entries, tuple(result.unknown), result.last_covered
     if len(unknown) > RUNS_PER_ANSWER_MAX:
         unknown = unknown[:RUNS_PER_ANSWER_MAX]
@@ -38,11 +38,11 @@ async def answer_read(storage: Storage, request: Read, bytes_max: int) -> ReadAn
     return ReadAnswer(last_covered, entries, unknown, lac)
 
 
-async def answer_list_entries(storage: Storage, request: ListEntries) -> EntryList:
+async def answer_list_entries(reader: LedgerReader, request: ListEntries) -> EntryList:
     """Which of the ids asked for are held."""
     runs = [
         (max(first, request.first), min(last, request.last))
-        for first, last in await storage.list_entries(LedgerId(request.ledger_id))
+        for first, last in await reader.list_entries(LedgerId(request.ledger_id))
         if first <= request.last and last >= request.first
     ]
     if len(runs) > RUNS_PER_ANSWER_MAX:
@@ -51,17 +51,17 @@ async def answer_list_entries(storage: Storage, request: ListEntries) -> EntryLi
     return EntryList(request.last, tuple(runs))
 
 
-async def answer_read_lac(storage: Storage, request: ReadLac, bytes_max: int) -> LacAnswer:
-    """The evidence of the highest LAC known, and of the entries up to it that were asked for those which fit into one
-    frame beside it: about ``bytes_max``, perhaps none."""
+async def answer_read_lac(reader: LedgerReader, request: ReadLac, bytes_max: int) -> LacAnswer:
+    """The evidence of the highest LAC known, and as many of the entries asked for up to it as fit into the same frame:
+    about ``bytes_max``, perhaps none."""
     ledger_id = LedgerId(request.ledger_id)
-    view = storage.last_add_confirmed(ledger_id)
-    entry = await storage.last_add_confirmed_entry(ledger_id)
+    view = reader.last_add_confirmed(ledger_id)
+    entry = await reader.last_add_confirmed_entry(ledger_id)
     entries: list[bytes] = []
     first = 0 if request.above is None else request.above + 1
     lac = view.last_add_confirmed
     if request.entries_max and lac is not None and first <= lac:
-        result = await storage.read(
+        result = await reader.read(
             ledger_id,
             first,
             lac,

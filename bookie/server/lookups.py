@@ -1,6 +1,6 @@
 """The requests of one connection that look something up: READ, READ_LAC with its long polls, LIST_ENTRIES.
 
-Each waits for its turn in the connection's ``AnswerQueue``. What must happen on arrival, a fence, does (rule F2).
+Each waits for its turn in the connection's ``AnswerQueue``. A fence takes effect on arrival (rule F2).
 """
 
 import asyncio
@@ -8,20 +8,17 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from octavo.bookie.server.answer_budget import Grant
-from octavo.bookie.server.answer_room import AnswerQueue
+from octavo.bookie.server.answer_memory import AnswerQueue, Demand
 from octavo.bookie.server.answers import LIST_BYTES_MAX, answer_list_entries, answer_read, answer_read_lac
+from octavo.bookie.server.replies import Replies
+from octavo.bookie.server.service import BookieService
 from octavo.protocol.entries import SEALED_BYTES_MAX
 from octavo.protocol.errors import BookieOverloadedError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import LONG_POLLS_PER_CONNECTION_MAX
 from octavo.protocol.messages import ListEntries, Op, Read, ReadFlag, ReadLac, Reply
-
-if TYPE_CHECKING:
-    from octavo.bookie.server.connection import Connection
-    from octavo.bookie.server.server import BookieServer
 
 
 @dataclass(slots=True)
@@ -33,22 +30,22 @@ class _LongPoll:
 class Lookups:
     """See the module."""
 
-    def __init__(self, connection: "Connection", answers: AnswerQueue, server: "BookieServer") -> None:
-        self._connection = connection
+    def __init__(self, replies: Replies, answers: AnswerQueue, service: BookieService) -> None:
+        self._replies = replies
         self._answers = answers
-        self._storage = server.storage
-        self._traffic = server.traffic
+        self._storage = service.storage
+        self._traffic = service.traffic
         self._long_polls = 0
 
     def read(self, request_id: int, request: Read) -> None:
         """Entries. Raises :class:`UnauthorizedError`."""
         durable = self._fence(request) if request.flags & ReadFlag.FENCE else None
-        self._look_up(request_id, request.op, request.bytes_max, partial(self._read, request), durable)
+        self._look_up(request_id, request.op, Demand(request.bytes_max), partial(self._read, request), durable)
 
     def list_entries(self, request_id: int, request: ListEntries) -> None:
         """The ids held."""
-        work = partial(self._list_entries, request)
-        self._look_up(request_id, request.op, 0, work, least=0, beside=LIST_BYTES_MAX)
+        demand = Demand(0, entry_bytes_min=0, other_bytes=LIST_BYTES_MAX)
+        self._look_up(request_id, request.op, demand, partial(self._list_entries, request))
 
     def read_lac(self, request_id: int, request: ReadLac) -> None:
         """The last add confirmed, now or when it has risen. Raises :class:`UnauthorizedError`,
@@ -56,16 +53,14 @@ class Lookups:
         fence = bool(request.flags & ReadFlag.FENCE)
         if request.wait_milliseconds == 0 or fence:
             durable = self._fence(request) if fence else None
-            entry_bytes, least = _lac_room(request)
-            work = partial(self._lac, request)
-            self._look_up(request_id, request.op, entry_bytes, work, durable, least=least, beside=SEALED_BYTES_MAX)
+            self._look_up(request_id, request.op, _lac_demand(request), partial(self._lac, request), durable)
             return
         if self._long_polls >= LONG_POLLS_PER_CONNECTION_MAX:
             raise BookieOverloadedError(f"more than {LONG_POLLS_PER_CONNECTION_MAX} long polls on one connection")
         self._long_polls += 1
-        self._connection.outstanding -= 1
+        self._replies.set_aside()
         poll = _LongPoll()
-        task = self._connection.start(request_id, request.op, self._long_poll(request, poll))
+        task = self._replies.start(request_id, request.op, self._long_poll(request, poll))
         task.add_done_callback(lambda _task: self._long_poll_finished(poll))
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -74,31 +69,28 @@ class Lookups:
         self,
         request_id: int,
         op: Op,
-        entry_bytes: int,
+        demand: Demand,
         answer: Callable[[int], Awaitable[Reply]],
         durable: asyncio.Future[None] | None = None,
-        *,
-        least: int = SEALED_BYTES_MAX,
-        beside: int = 0,
     ) -> None:
         """``answer`` is computed when it is its turn, with the bytes of entries that it may bring, and sent once
         ``durable`` is done."""
 
         def begin(grant: Grant) -> None:
             work = answer(grant.bytes_max)
-            task = self._connection.start(request_id, op, work if durable is None else _sent_after(work, durable))
+            task = self._replies.start(request_id, op, work if durable is None else _sent_after(work, durable))
             task.add_done_callback(lambda _task: self._answers.finished(grant))
 
-        self._answers.put(entry_bytes, begin, least=least, beside=beside)
+        self._answers.put(demand, begin)
 
     def _fence(self, request: Read | ReadLac) -> asyncio.Future[None]:
         """Takes effect here, in the order of arrival; done once it is durable (rule F2)."""
         if not request.ledger_key:
             raise UnauthorizedError(f"ledger {request.ledger_id}: a fence needs the ledger key")
-        return self._storage.fence(LedgerId(request.ledger_id), request.ledger_key)
+        return self._storage.writer.fence(LedgerId(request.ledger_id), request.ledger_key)
 
     async def _read(self, request: Read, bytes_max: int) -> Reply:
-        answer = await answer_read(self._storage, request, bytes_max)
+        answer = await answer_read(self._storage.reader, request, bytes_max)
         traffic = self._traffic
         traffic.reads += 1
         traffic.entries_read += len(answer.entries)
@@ -106,22 +98,21 @@ class Lookups:
         return answer
 
     async def _list_entries(self, request: ListEntries, _bytes_max: int) -> Reply:
-        return await answer_list_entries(self._storage, request)
+        return await answer_list_entries(self._storage.reader, request)
 
     async def _lac(self, request: ReadLac, bytes_max: int) -> Reply:
-        return await answer_read_lac(self._storage, request, bytes_max)
+        return await answer_read_lac(self._storage.reader, request, bytes_max)
 
     async def _long_poll(self, request: ReadLac, poll: _LongPoll) -> Reply:
-        # Counted as outstanding only while it is answered, so that the counts around it stay simple.
+        # Counted as outstanding only while it is answered.
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(request.wait_milliseconds / 1000):
-                    await self._storage.wait_lac(LedgerId(request.ledger_id), request.above)
+                    await self._storage.reader.wait_lac(LedgerId(request.ledger_id), request.above)
         finally:
-            self._connection.outstanding += 1
-        entry_bytes, least = _lac_room(request)
-        poll.grant = await self._answers.turn(entry_bytes, least=least, beside=SEALED_BYTES_MAX)
-        return await answer_read_lac(self._storage, request, poll.grant.bytes_max)
+            self._replies.resume()
+        poll.grant = await self._answers.turn(_lac_demand(request))
+        return await answer_read_lac(self._storage.reader, request, poll.grant.bytes_max)
 
     def _long_poll_finished(self, poll: _LongPoll) -> None:
         self._long_polls -= 1
@@ -136,6 +127,8 @@ async def _sent_after(work: Awaitable[Reply], durable: asyncio.Future[None]) -> 
     return reply
 
 
-def _lac_room(request: ReadLac) -> tuple[int, int]:
-    """What entries the answer may bring, and the least room for them."""
-    return (request.bytes_max, SEALED_BYTES_MAX) if request.entries_max else (0, 0)
+def _lac_demand(request: ReadLac) -> Demand:
+    """The evidence of the LAC, which may be an entry, and the entries asked for."""
+    if request.entries_max:
+        return Demand(request.bytes_max, other_bytes=SEALED_BYTES_MAX)
+    return Demand(0, entry_bytes_min=0, other_bytes=SEALED_BYTES_MAX)

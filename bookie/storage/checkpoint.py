@@ -14,8 +14,8 @@ entry, into the page cache only; where its runs lie is kept in memory (``flushed
 6. trim the journal up to the mark.
 
 A crash before 5 leaves files that no manifest names; the next start removes them and replays the journal from the
-old mark. Adds, and flushes, go on during 3 to 6. A full disk is waited out (``disk_full``); any other OSError here is
-fatal to the bookie (rule B1): nothing is tried again.
+old mark. Adds, and flushes, go on during 3 to 6. On a full disk they wait for free space; any other OSError here is
+fatal to the bookie (rule B1), and nothing is retried.
 
 States may be newer than the mark when they are encoded: they only grow, and the journal tells the rest again.
 """
@@ -31,7 +31,8 @@ from octavo.bookie.index.part import Part, PartWriter
 from octavo.bookie.index.runs import Run, RunMap, coalesce, run_bytes, span
 from octavo.bookie.journal.journal import Journal, JournalPosition, RecordKind
 from octavo.bookie.storage.cache import Generation, WriteCache
-from octavo.bookie.storage.ledger_state import LedgerState, PackedStates, encode_ledger_record
+from octavo.bookie.storage.ledger_state import BARRIER, LedgerState
+from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.bookie.storage.log_stream import LogStream
 from octavo.bookie.storage.manifest_keeper import ManifestKeeper
 
@@ -62,31 +63,27 @@ class Checkpointer:
         *,
         keeper: ManifestKeeper,
         stream: LogStream,
-        waits: FullDiskRetry,
+        disk_retry: FullDiskRetry,
         cache: WriteCache,
         index: Index,
         journal: Journal,
-        packed: PackedStates,
-        is_gone: Callable[[int], bool],
-        on_room: Callable[[], None],
+        ledgers: LedgerTable,
+        on_memory_freed: Callable[[], None],
         on_freeze: Callable[[], None],
     ) -> None:
-        """``is_gone`` tells ledgers that are durably deleted: nothing of theirs is written any more."""
+        """``on_memory_freed`` is called when the cache accepts more again, ``on_freeze`` in the synchronous step of a
+        checkpoint."""
         self._keeper = keeper
         self._stream = stream
-        self._waits = waits
+        self._disk_retry = disk_retry
         self._cache = cache
         self._index = index
         self._journal = journal
-        self._packed = packed
-        self._is_gone = is_gone
-        self._on_room = on_room
+        self._ledgers = ledgers
+        self._on_memory_freed = on_memory_freed
         self._on_freeze = on_freeze
         self._flush_lock = asyncio.Lock()
         self._commit_lock = asyncio.Lock()
-        self.dirty: dict[int, LedgerState] = {}
-        """Ledgers whose state has changed since the last mark."""
-        self.committing_states: dict[int, LedgerState] = {}
         self.flushed: dict[int, RunMap] = {}
         """In entry logs since the last freeze; newer than ``committing``."""
         self.committing: dict[int, RunMap] = {}
@@ -102,7 +99,7 @@ class Checkpointer:
     @property
     def is_dirty(self) -> bool:
         """There is something that a checkpoint would make durable outside the journal."""
-        return bool(self.dirty or self.flushed or self._cache.active.ledgers)
+        return bool(self._ledgers.dirty or self.flushed or self._cache.active.ledgers)
 
     # --- flush ------------------------------------------------------------------------------------------------
 
@@ -113,11 +110,11 @@ class Checkpointer:
                 await self._write_generation(self._cache.swap())
 
     async def _write_generation(self, generation: Generation) -> None:
-        self._on_room()
+        self._on_memory_freed()
         batch: list[tuple[int, Run]] = []
         size = 0
         for ledger_id in sorted(generation.ledgers):
-            if self._is_gone(ledger_id):
+            if self._ledgers.is_gone(ledger_id):
                 continue
             for run in generation.ledgers[ledger_id].runs:
                 length = run_bytes(run)
@@ -129,7 +126,7 @@ class Checkpointer:
         if batch:
             await self._write_batch(batch)
         self._cache.flushed()
-        self._on_room()
+        self._on_memory_freed()
         await _dismantle(generation)
 
     async def _write_batch(self, batch: list[tuple[int, Run]]) -> None:
@@ -140,7 +137,7 @@ class Checkpointer:
             start, length = span(run, 0, len(run.ids))
             buffers.append(run.place if length == len(run.place) else run.place[start : start + length])
             totals[ledger_id] = totals.get(ledger_id, 0) + length
-        log_id, offset = await self._waits.retry_while_full(
+        log_id, offset = await self._disk_retry.retry_while_full(
             self._stream.directory, lambda: self._stream.append(buffers, totals)
         )
         placed: dict[int, list[Run]] = {}
@@ -155,8 +152,8 @@ class Checkpointer:
                 run_map.put(run)
 
     def roll_log_if(self, wanted: Callable[[Mapping[int, int]], bool]) -> bool:
-        """Write no more to the log of this moment if ``wanted`` says so of the bytes of each ledger in it: after the
-        next checkpoint it can be compacted. Does nothing, and says so, while a flush writes to it."""
+        """Write no more to the active log if ``wanted`` is true for the bytes of each ledger in it: after the next
+        checkpoint it can be compacted. Returns False and does nothing while a flush writes to it."""
         totals = self._stream.totals
         if self._flush_lock.locked() or not totals or not wanted(totals):
             return False
@@ -179,11 +176,14 @@ class Checkpointer:
             for writer in writers:
                 await writer.sync()
             await frozen.barrier
-            part = await self._waits.retry_while_full(self._index.directory, lambda: self._write_part(frozen.states))
+            part = await self._disk_retry.retry_while_full(
+                self._index.directory, lambda: self._write_part(frozen.states)
+            )
             await self._keeper.commit_checkpoint((frozen.mark.segment, frozen.mark.offset), part, sizes)
-            self.committing, self.committing_states = {}, {}
+            self.committing = {}
+            self._ledgers.committed()
             await self._journal.trim(frozen.mark)
-            self._waits.space_freed()
+            self._disk_retry.space_freed()
             await self._stream.finish([writer for writer in writers if writer.size == sizes[writer.log_id]])
             self.checkpoints += 1
 
@@ -192,13 +192,12 @@ class Checkpointer:
         before."""
         self._on_freeze()
         mark = self._journal.position
-        states, self.dirty = self.dirty, {}
-        self.committing_states = states
+        states = self._ledgers.freeze()
         self.mark_bytes = self._journal.bytes_appended
         generation = self._cache.swap() if self._cache.active.ledgers else None
         barrier: asyncio.Future[None]
         if self._journal.synced_position < mark:
-            barrier = self._journal.append(RecordKind.LEDGER_KEY, [encode_ledger_record(0)])
+            barrier = self._journal.append(RecordKind.LEDGER_KEY, [BARRIER])
         else:
             barrier = asyncio.get_running_loop().create_future()
             barrier.set_result(None)
@@ -219,7 +218,7 @@ class Checkpointer:
     async def _fill_part(self, writer: PartWriter, states: dict[int, LedgerState]) -> None:
         handled = 0
         for ledger_id in sorted(self.committing):
-            if self._is_gone(ledger_id):
+            if self._ledgers.is_gone(ledger_id):
                 continue
             for run in coalesce(self.committing[ledger_id].runs):
                 await writer.add_run(ledger_id, run)
@@ -228,14 +227,12 @@ class Checkpointer:
                     handled = 0
                     await asyncio.sleep(0)
         for at, ledger_id in enumerate(sorted(states)):
-            encoded = states[ledger_id].encode()
-            self._packed.put(ledger_id, encoded)
-            await writer.add_state(ledger_id, encoded)
+            await writer.add_state(ledger_id, self._ledgers.pack(states[ledger_id]))
             if at % _YIELD_LEDGERS == 0:
                 await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Let go of the entry logs. What was not checkpointed is in the journal."""
+        """Close the entry logs. What was not checkpointed is in the journal."""
         with contextlib.suppress(OSError):
             await self._stream.close()
 

@@ -65,8 +65,8 @@ class CompactionResult(NamedTuple):
     bytes_copied: int
     logs_kept: int
     """Logs that should have gone but are damaged."""
-    out_of_room: bool
-    """There were more logs to compact and no room to copy into."""
+    out_of_space: bool
+    """There were more logs to compact and no space to copy into."""
 
 
 class _DamagedError(Exception):
@@ -84,7 +84,7 @@ class Compactor:
         keeper: ManifestKeeper,
         reader: EntryReader,
         *,
-        waits: FullDiskRetry,
+        disk_retry: FullDiskRetry,
         stream: LogStream,
         upkeep: asyncio.Lock,
         is_gone: Callable[[int], bool],
@@ -95,7 +95,7 @@ class Compactor:
         self._index = index
         self._keeper = keeper
         self._reader = reader
-        self._waits = waits
+        self._disk_retry = disk_retry
         self._stream = stream
         self._upkeep = upkeep
         self._is_gone = is_gone
@@ -130,15 +130,15 @@ class Compactor:
         return found
 
     async def compact(self, live_share_below: float, limiter: RateLimiter) -> CompactionResult:
-        """Compact every finished log of which a smaller share counts, emptiest first. Raises OSError, but for want of
-        room."""
+        """Compact every finished log with a lower live share, emptiest first. Raises OSError other than for a full
+        disk."""
         async with self._running:
             before = (self.logs_removed, self.bytes_removed, self.bytes_copied)
             shares = [share for share in await self.shares(limiter) if share.live_share < live_share_below]
             empty = [share for share in shares if not share.live_ledgers]
             if empty:
                 await self._remove(empty, {}, None, None)
-            out_of_room = False
+            out_of_space = False
             for share in sorted(shares, key=lambda share: share.live_bytes):
                 if not share.live_ledgers:
                     continue
@@ -150,8 +150,8 @@ class Compactor:
                 except OSError as error:
                     if not is_disk_full(error):
                         raise
-                    log.warning("compaction has no room", log=share.log_id, reason=str(error))
-                    out_of_room = True
+                    log.warning("compaction stopped: the disk is full", log=share.log_id, reason=str(error))
+                    out_of_space = True
                     break
             await self._finish_stream()
             return CompactionResult(
@@ -159,7 +159,7 @@ class Compactor:
                 self.bytes_removed - before[1],
                 self.bytes_copied - before[2],
                 len(self._kept),
-                out_of_room,
+                out_of_space,
             )
 
     async def _finish_stream(self) -> None:
@@ -255,7 +255,7 @@ class Compactor:
             await self._logs.remove(share.log_id)
             self.logs_removed += 1
             self.bytes_removed += share.bytes + HEADER_BYTES
-        self._waits.space_freed()
+        self._disk_retry.space_freed()
 
 
 def _pieces(run: Run) -> Iterator[Run]:

@@ -35,8 +35,8 @@ class IndexMerger:
         self.merges = 0
 
     async def merge(self) -> bool:
-        """Merge some neighbouring parts, if that is worth while. False when nothing was done. Raises OSError, but for
-        want of room."""
+        """Merge some neighbouring parts, if that is worth while. False when nothing was done. Raises OSError other
+        than for a full disk."""
         async with self._upkeep:
             parts = self._index.parts
             chosen = choose_merge([part.size for part in parts])

@@ -52,9 +52,9 @@ class LedgerState:
         self.explicit_lac: bytes | None = None
         """The sealed explicit LAC with the highest LAC (rule W2)."""
         self.waiters: Any = None
-        """The storage's: who waits for the LAC to rise. Not part of the state."""
+        """Futures of requests that wait until the LAC rises. Not part of the state."""
         self.slow_adds: Any = None
-        """The storage's: adds that wait for the disk, in order. Not part of the state."""
+        """Adds that wait for a look-up, in order. Not part of the state."""
 
     @property
     def last_add_confirmed(self) -> int | None:
@@ -66,7 +66,7 @@ class LedgerState:
         """No held entry has a higher id; None when none is held."""
         return self.highest_plus_one - 1 if self.highest_plus_one else None
 
-    def bury(self) -> None:
+    def mark_deleted(self) -> None:
         """Make it the tombstone of a deleted ledger: nothing else is remembered."""
         self.deleted = True
         self.fenced = False
@@ -157,7 +157,7 @@ class PackedStates:
 #
 # ADD           ledger id u64, first id u64, count u32, size u32 of each entry (0: they differ, or ids have gaps),
 # entries
-# LEDGER_KEY    ledger id u64, key (none: says nothing; journaled to learn when all before it is durable)
+# LEDGER_KEY    ledger id u64, key (without a key the record is a barrier, see BARRIER)
 # FENCE         ledger id u64
 # EXPLICIT_LAC  ledger id u64, sealed explicit LAC
 # TOMBSTONE     ledger id u64
@@ -206,6 +206,10 @@ def decode_add(body: bytes) -> tuple[int, Run, int]:
 def encode_ledger_record(ledger_id: int, rest: bytes = b"") -> bytes:
     """The body of every other record: the ledger id and what the kind says."""
     return _LEDGER.pack(ledger_id) + rest
+
+
+BARRIER = encode_ledger_record(0)
+"""The body of a LEDGER_KEY record that says nothing. It is appended to learn when everything before it is durable."""
 
 
 def decode_ledger_record(body: bytes) -> tuple[int, bytes]:

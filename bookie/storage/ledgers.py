@@ -1,30 +1,38 @@
-"""The ledgers a bookie knows: recently used ones as objects, all others packed, and who waits for their LAC."""
+"""The ledgers a bookie knows: recently used ones as objects, all others packed, and the requests that wait for their
+LAC."""
 
 import asyncio
 from itertools import islice
 
-from octavo.bookie.storage.checkpoint import Checkpointer
 from octavo.bookie.storage.ledger_state import LedgerState, PackedStates, is_tombstone
 from octavo.protocol.entries import header_of
 
+_EVICTED_AT_ONCE = 8
+"""States looked at when one must be evicted: enough that the table shrinks again after a burst."""
+
 
 class LedgerTable:
-    """Ledger id -> state. A clean state not used for long is dropped from memory but for its packed bytes."""
+    """Ledger id -> state. A state that has not been used for long and is durable is evicted: only its packed bytes stay
+    in memory.
+
+    A state that has changed is *dirty* until a checkpoint freezes it, and *committing* until that checkpoint is
+    durable. Neither is evicted: its packed bytes are older than the object.
+    """
 
     def __init__(self, packed: PackedStates, hot_max: int) -> None:
         self.doubt_stop: int | None = None
         """Of ledgers with lower ids something may have been lost here; None: of none (rule B4)."""
         self.deleting: set[int] = set()
         """Ledgers whose tombstone is not durable yet."""
+        self.dirty: dict[int, LedgerState] = {}
+        self.committing: dict[int, LedgerState] = {}
         self._packed = packed
         self._hot: dict[int, LedgerState] = {}
         self._hot_max = hot_max
-        self.checkpointer: Checkpointer | None = None
-        """Knows which states may not be dropped; None while the storage opens."""
 
     def get(self, ledger_id: int) -> LedgerState:
-        """The state of a ledger; a blank one for a ledger never heard of. Never drops a state that somebody changes:
-        the object stays the only one of its ledger until it is clean and nobody waits on it."""
+        """The state of a ledger; a blank one for a ledger never heard of. As long as a state is dirty, committing or
+        waited on, every call returns the same object."""
         state = self._hot.get(ledger_id)
         if state is None:
             encoded = self._packed.get(ledger_id)
@@ -33,6 +41,21 @@ class LedgerTable:
                 self._evict()
             self._hot[ledger_id] = state
         return state
+
+    def freeze(self) -> dict[int, LedgerState]:
+        """Begin a checkpoint: the dirty states become the committing ones, and are returned."""
+        self.committing, self.dirty = self.dirty, {}
+        return self.committing
+
+    def pack(self, state: LedgerState) -> bytes:
+        """Keep the packed bytes of a committing state; returns them."""
+        encoded = state.encode()
+        self._packed.put(state.ledger_id, encoded)
+        return encoded
+
+    def committed(self) -> None:
+        """The checkpoint is durable."""
+        self.committing = {}
 
     def is_deleted(self, ledger_id: int) -> bool:
         state = self._hot.get(ledger_id)
@@ -50,26 +73,23 @@ class LedgerTable:
         return self.doubt_stop is not None and ledger_id < self.doubt_stop
 
     def _evict(self) -> None:
-        checkpointer = self.checkpointer
-        if checkpointer is None:
-            return
-        for ledger_id in list(islice(self._hot, 8)):
+        for ledger_id in list(islice(self._hot, _EVICTED_AT_ONCE)):
             state = self._hot.pop(ledger_id)
-            if (
-                state.waiters
-                or state.slow_adds is not None
-                or ledger_id in checkpointer.dirty
-                or ledger_id in checkpointer.committing_states
-            ):
+            if state.waiters or state.slow_adds is not None or ledger_id in self.dirty or ledger_id in self.committing:
                 self._hot[ledger_id] = state  # to the end, with those used last
 
-    def ledger_ids(self) -> list[int]:
+    @property
+    def hot_count(self) -> int:
+        """States held as objects."""
+        return len(self._hot)
+
+    def known_ids(self) -> list[int]:
         """Every ledger known, ascending."""
         return sorted({*self._packed, *(ledger_id for ledger_id, state in self._hot.items() if is_known(state))})
 
     def live_ids(self) -> list[int]:
         """Every ledger known that is not deleted, ascending."""
-        return [ledger_id for ledger_id in self.ledger_ids() if not self.is_deleted(ledger_id)]
+        return [ledger_id for ledger_id in self.known_ids() if not self.is_deleted(ledger_id)]
 
     def count(self) -> int:
         """How many ledgers are known; those new since the last checkpoint may be missing."""
@@ -96,18 +116,18 @@ def add_waiter(state: LedgerState, above: int | None) -> "asyncio.Future[None]":
         state.waiters = {}
     state.waiters[future] = needed
 
-    def forget(done: asyncio.Future[None]) -> None:
+    def remove(done: asyncio.Future[None]) -> None:
         if state.waiters is not None:
             state.waiters.pop(done, None)
             if not state.waiters:
                 state.waiters = None
 
-    future.add_done_callback(forget)
+    future.add_done_callback(remove)
     return future
 
 
 def wake_waiters(state: LedgerState) -> None:
-    """The LAC has risen or the ledger has been fenced or deleted: tell those it concerns."""
+    """Wake the requests that waited for what has happened: the LAC has risen, or the ledger is fenced or deleted."""
     for future, needed in list((state.waiters or {}).items()):
         if (state.fenced or state.deleted or state.lac_plus_one >= needed) and not future.done():
             future.set_result(None)

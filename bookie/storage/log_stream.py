@@ -1,6 +1,6 @@
 """One stream of entries into entry logs: begins a log when there is none, and the next when one is full.
 
-Flushes of the write cache are one stream, compaction is another: entries of one age die together.
+Flushes of the write cache are one stream, compaction is another: entries of one age are deleted together.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ class LogStream:
         return Place(writer.log_id, offset)
 
     def roll(self) -> None:
-        """Write no more to the log of this moment."""
+        """Write no more to the active log."""
         if self._writer is not None:
             self._rolled.append(self._writer)
             self._writer = None
@@ -95,7 +95,7 @@ class LogStream:
             self._rolled.remove(writer)
 
     async def close(self) -> None:
-        """Let go of all of them. Totals are kept of those that the manifest counts whole."""
+        """Close all of them. Totals are kept of those that the manifest counts whole."""
         writers = self.unfinished
         self._rolled, self._writer = [], None
         for writer in writers:

@@ -22,13 +22,13 @@ class ManifestKeeper:
     """Holds the manifest in force, and hands out ids for new parts and logs."""
 
     def __init__(
-        self, filesystem: FileSystem, directory: Path, manifest: Manifest, index: Index, waits: FullDiskRetry
+        self, filesystem: FileSystem, directory: Path, manifest: Manifest, index: Index, disk_retry: FullDiskRetry
     ) -> None:
         self._filesystem = filesystem
         self._path = directory / MANIFEST_NAME
         self._manifest = manifest
         self._index = index
-        self._waits = waits
+        self._disk_retry = disk_retry
         self._lock = asyncio.Lock()
         self._next_part_id = manifest.next_part_id
         self._next_log_id = manifest.next_log_id
@@ -90,7 +90,7 @@ class ManifestKeeper:
         logs = tuple(sorted(log_sizes.items()))
         manifest = Manifest(mark, self._next_part_id, self._next_log_id, part_ids, logs, self.doubt_stop)
         content = encode_manifest(manifest)
-        await self._waits.retry_while_full(self._path, lambda: replace_file(self._filesystem, self._path, content))
+        await self._disk_retry.retry_while_full(self._path, lambda: replace_file(self._filesystem, self._path, content))
         self._manifest = manifest
         self.log_sizes = dict(log_sizes)
 

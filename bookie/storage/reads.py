@@ -132,8 +132,8 @@ class EntryReader:
         bytes_max: int,
         in_doubt: bool = False,
     ) -> ReadResult:
-        """See ``Storage.read``. No id above ``highest`` is held. ``in_doubt``: what is not held may have been lost, so
-        it is unknown (rule B4)."""
+        """See ``LedgerReader.read``. No id above ``highest`` is held. ``in_doubt``: what is not held may have been
+        lost, so it is unknown (rule B4)."""
         if highest is None or first > highest:
             return ReadResult(first, last, [], [(first, last)] if in_doubt else [])
         with self.places_kept():

@@ -23,12 +23,11 @@ async def replay_journal(
     cache: WriteCache,
     ledgers: LedgerTable,
     *,
-    changed: Callable[[LedgerState], None],
     flush: Callable[[], Awaitable[None]],
     unreadable_is_lost: bool,
 ) -> None:
-    """Put every record into cache and ledger states. ``changed`` is told of every ledger, ``flush`` is called when the
-    cache is full. Damage is logged and is in ``journal.corruption``.
+    """Put every record into the cache and the ledger states, which become dirty. ``flush`` is called when the cache is
+    full. Damage is logged and is in ``journal.corruption``.
 
     What the disk fails to read is not lost yet, but would be with the journal's trimming after this start: only a
     bookie that doubts everything anyway goes on without it (``unreadable_is_lost``).
@@ -45,7 +44,7 @@ async def replay_journal(
                 f"the journal record before {position} verifies but makes no sense: {error}"
             ) from error
         if ledger is not None:
-            changed(ledger)
+            ledgers.dirty[ledger.ledger_id] = ledger
         records += 1
         if cache.is_full:
             await flush()
@@ -73,7 +72,7 @@ def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: Le
         return None  # a barrier
     ledger = ledgers.get(ledger_id)
     if kind is RecordKind.TOMBSTONE:
-        ledger.bury()
+        ledger.mark_deleted()
     elif ledger.deleted:
         return None  # the deletion was checkpointed, and this is from before it
     elif kind is RecordKind.LEDGER_KEY:

@@ -1,4 +1,4 @@
-"""What a storage can be told, and what it tells of itself."""
+"""The settings of a storage, and the values it reports."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,7 +11,7 @@ class StorageSettings:
     """Sizes in bytes, times in seconds."""
 
     cache_bytes_max: int = 64 * 1024 * 1024
-    """A generation of the write cache; there are two, and as much again may wait for the journal."""
+    """A generation of the write cache. There are two; as much again may wait for the journal, and for look-ups."""
     entry_log_bytes: int = 1024 * 1024 * 1024
     """Size at which the next entry log is begun: compaction rewrites one at a time."""
     checkpoint_journal_bytes: int = 512 * 1024 * 1024
@@ -23,7 +23,7 @@ class StorageSettings:
     index_cache_bytes: int = 32 * 1024 * 1024
     ledgers_hot_max: int = 65_536
     full_disk_retry_seconds: float = 1.0
-    """Time between two attempts of a write that found the disk full."""
+    """Time between two attempts of a write that found the disk full, unless space is known to have been freed."""
     journal_segment_bytes: int = 64 * 1024 * 1024
     journal: JournalSettings | None = field(default=None)
     """All settings of the journal; None: the defaults with ``journal_segment_bytes``."""
@@ -43,7 +43,7 @@ class LacView(NamedTuple):
 
 
 class StorageStatistics(NamedTuple):
-    """Counts since the start, and sizes of this moment, in bytes."""
+    """Counts since the start, and current sizes in bytes."""
 
     ledgers: int
     cache_bytes: int
@@ -68,4 +68,4 @@ class StorageStatistics(NamedTuple):
     scrub_rounds: int
     bytes_scrubbed: int
     disk_full_met: int
-    """Times that a write found no room and waited for some."""
+    """How many times a write found the disk full and waited for free space."""

@@ -2,24 +2,28 @@
 
 An add whose ids are all above the highest held one is in the cache and in the journal's queue when the call returns.
 Any other add is *slow*: what is held at its ids must be looked up and compared (rule W11), which may need the
-disk. Slow adds of a ledger are worked off in order, by one task, and later adds of that ledger queue behind them.
+disk. One task works off the slow adds of a ledger in order, and later adds of that ledger queue behind them. Their
+memory is charged to ``Admission`` until they are decided, so that they push back on the sockets like other adds.
 """
 
 import asyncio
 import hmac
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import structlog
 from octavo.bookie.index.runs import Run
 from octavo.bookie.journal.journal import Journal, RecordKind, settle_future
+from octavo.bookie.storage.admission import Admission, Health
+from octavo.bookie.storage.background import Background
 from octavo.bookie.storage.cache import WriteCache
-from octavo.bookie.storage.ledger_state import LedgerState, encode_add_head, encode_ledger_record
+from octavo.bookie.storage.ledger_state import BARRIER, LedgerState, encode_add_head, encode_ledger_record
 from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac, wake_waiters
 from octavo.bookie.storage.reads import EntryReader, Selection
-from octavo.protocol.entries import SealedBatch
+from octavo.protocol.entries import SealedBatch, verify_batch
 from octavo.protocol.errors import (
     BookieInDoubtError,
     DuplicateEntryError,
@@ -29,6 +33,7 @@ from octavo.protocol.errors import (
     OctavoError,
     UnauthorizedError,
 )
+from octavo.protocol.ids import EntryId, LedgerId
 
 log = structlog.get_logger()
 
@@ -36,40 +41,81 @@ log = structlog.get_logger()
 type Done = Callable[[BaseException | None], None]
 """Called once with an add's failure, or None when its entries are durable; it must be quick and must not raise."""
 
+_COMPARED_BYTES = 1024 * 1024
+"""Held bytes read at a time to be compared with an add; at least one entry."""
+
+_LOOKUPS_AT_ONCE = 16
+"""Ledgers whose slow adds are looked up at the same time: bounds the memory of what is read."""
+
 
 class _SlowAdd(NamedTuple):
     entries: Sequence[bytes]
     batch: SealedBatch
     recovery: bool
     done: Done
+    cost_bytes: int
+    """Memory charged: the entries, and the joined copy of them in ``batch``."""
 
 
 class EntryWriter:
-    """Accepts what writers and recoverers send. ``changed`` is told of every ledger whose state has changed;
-    ``check_usable`` raises when nothing may be accepted any more."""
+    """Accepts what writers and recovering clients send.
+
+    All methods decide at once and raise :class:`UnauthorizedError`, :class:`NoSuchLedgerError` (the ledger has been
+    deleted), :class:`BookieStorageError` (the storage has failed) and :class:`BookieShuttingDownError`.
+    """
 
     def __init__(
         self,
+        *,
         journal: Journal,
         cache: WriteCache,
         ledgers: LedgerTable,
         reader: EntryReader,
-        *,
-        changed: Callable[[LedgerState], None],
-        check_usable: Callable[[], None],
+        health: Health,
+        admission: Admission,
+        background: Background,
     ) -> None:
         self._journal = journal
         self._cache = cache
         self._ledgers = ledgers
         self._reader = reader
-        self._changed = changed
-        self._check_usable = check_usable
+        self._health = health
+        self._admission = admission
+        self._changed = background.changed
         self._slow_tasks: set[asyncio.Task[None]] = set()
+        self._lookups = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
         self.duplicates_refused = 0
+
+    # --- adds -------------------------------------------------------------------------------------------------
 
     def add(
         self,
-        ledger_id: int,
+        ledger_id: LedgerId,
+        ledger_key: bytes,
+        entries: Sequence[bytes],
+        *,
+        recovery: bool,
+        batch: SealedBatch | None = None,
+    ) -> asyncio.Future[None]:
+        """Accept a frame of sealed entries, all or none; the future is done once they are durable.
+
+        ``batch`` is the result of ``verify_batch``, which is called if it is not given. The first add of a ledger pins
+        its key. An id already held with the same bytes is a success once the held copy is durable; a held copy that is
+        damaged is replaced (rule W11). Cancelling the future withdraws nothing.
+
+        Raises at once, or fails the future with, :class:`LedgerFencedError` and :class:`BookieInDoubtError` (both not
+        for recovery adds); the future may also fail with :class:`DuplicateEntryError`.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        batch = batch or verify_batch(ledger_id, entries)
+        self.add_then(
+            ledger_id, ledger_key, entries, recovery=recovery, batch=batch, done=partial(settle_future, future)
+        )
+        return future
+
+    def add_then(
+        self,
+        ledger_id: LedgerId,
         ledger_key: bytes,
         entries: Sequence[bytes],
         *,
@@ -77,40 +123,43 @@ class EntryWriter:
         batch: SealedBatch,
         done: Done,
     ) -> None:
-        """See ``Storage.add_then``."""
+        """As :meth:`add`, without a future: ``done`` is called in the very step in which the outcome is known, and not
+        when this raises."""
         ledger = self._ledgers.get(ledger_id)
         self._admit(ledger, ledger_key, recovery)
         if ledger.ledger_key is None:
             self._pin(ledger, ledger_key)
         if batch.entry_ids[0] >= ledger.highest_plus_one and ledger.slow_adds is None:
             self._append(ledger, batch, done)
-            return
-        slow_add = _SlowAdd(entries, batch, recovery, done)
-        if ledger.slow_adds is None:
-            ledger.slow_adds = deque((slow_add,))
-            self._spawn(ledger, ledger.slow_adds)
         else:
-            ledger.slow_adds.append(slow_add)
+            self._queue_slow_add(ledger, entries, batch, recovery, done)
 
     def _admit(self, ledger: LedgerState, ledger_key: bytes, recovery: bool) -> None:
-        self._check_usable()
-        self._refuse_deleted(ledger)
+        if not self._health.usable:
+            self._health.refuse()
+        if ledger.deleted:
+            self._refuse_deleted(ledger)
         pinned = ledger.ledger_key
         if pinned is not None and not hmac.compare_digest(pinned, ledger_key):
             raise UnauthorizedError(f"ledger {ledger.ledger_id}: not the ledger's key")
         if not ledger_key:
             raise UnauthorizedError(f"ledger {ledger.ledger_id}: adds need the ledger key")
-        if ledger.fenced and not recovery:
-            raise LedgerFencedError(f"ledger {ledger.ledger_id} is fenced", may_have_happened=False)
-        if not recovery and self._ledgers.in_doubt(ledger.ledger_id):
+        if recovery:
+            return
+        if ledger.fenced:
+            self._refuse_fenced(ledger)
+        if self._ledgers.in_doubt(ledger.ledger_id):
             raise BookieInDoubtError(
-                f"ledger {ledger.ledger_id}: this bookie may have lost what it held of it, its fence included",
+                f"ledger {ledger.ledger_id}: this bookie may have lost entries or a fence of this ledger; it takes "
+                "only recovery adds of it",
                 may_have_happened=False,
             )
 
     def _refuse_deleted(self, ledger: LedgerState) -> None:
-        if ledger.deleted:
-            raise NoSuchLedgerError(f"ledger {ledger.ledger_id} has been deleted", may_have_happened=False)
+        raise NoSuchLedgerError(f"ledger {ledger.ledger_id} has been deleted", may_have_happened=False)
+
+    def _refuse_fenced(self, ledger: LedgerState) -> None:
+        raise LedgerFencedError(f"ledger {ledger.ledger_id} is fenced", may_have_happened=False)
 
     def _pin(self, ledger: LedgerState, ledger_key: bytes) -> None:
         ledger.ledger_key = ledger_key
@@ -135,41 +184,51 @@ class EntryWriter:
                 wake_waiters(ledger)
         self._changed(ledger)
 
-    def barrier(self) -> asyncio.Future[None]:
-        """Done once everything journaled so far is durable. A record of its own, so that nobody shares a future."""
-        return self._journal.append(RecordKind.LEDGER_KEY, [encode_ledger_record(0)])
+    # --- slow adds --------------------------------------------------------------------------------------------
 
-    def _spawn(self, ledger: LedgerState, queue: deque[_SlowAdd]) -> None:
-        task = asyncio.get_running_loop().create_task(self._work_off(ledger, queue))
+    def _queue_slow_add(
+        self, ledger: LedgerState, entries: Sequence[bytes], batch: SealedBatch, recovery: bool, done: Done
+    ) -> None:
+        slow_add = _SlowAdd(entries, batch, recovery, done, 2 * len(batch.data))
+        self._admission.charge_waiting(slow_add.cost_bytes)
+        if ledger.slow_adds is not None:
+            ledger.slow_adds.append(slow_add)
+            return
+        ledger.slow_adds = deque((slow_add,))
+        task = asyncio.get_running_loop().create_task(self._work_off(ledger, ledger.slow_adds))
         self._slow_tasks.add(task)
         task.add_done_callback(self._slow_tasks.discard)
 
     async def _work_off(self, ledger: LedgerState, queue: deque[_SlowAdd]) -> None:
-        """Adds of ids that may be held, one after another, and every add of the ledger that came after them."""
+        """Decide the slow adds of a ledger one after another, and every add of the ledger that came after them."""
         while queue:
             slow_add = queue[0]
             try:
-                with self._reader.places_kept():
-                    missing = await self._missing(ledger, slow_add)
-                # From here to the end of the turn nothing else runs: the answer above still holds.
-                self._refuse_deleted(ledger)
-                if ledger.fenced and not slow_add.recovery:
-                    raise LedgerFencedError(f"ledger {ledger.ledger_id} is fenced", may_have_happened=False)  # noqa: TRY301
-                self._check_usable()
-                self._append_some(ledger, slow_add, missing)
+                async with self._lookups:
+                    with self._reader.places_kept():
+                        missing = await self._missing(ledger, slow_add)
+                    # From here to the end of the turn nothing else runs: the answer above still holds.
+                    self._append_missing(ledger, slow_add, missing)
             except OctavoError as error:
                 slow_add.done(error)
             except Exception as error:
                 log.exception("add failed", ledger=ledger.ledger_id)
                 slow_add.done(InternalError(f"ledger {ledger.ledger_id}: the add failed: {error!r}"))
             queue.popleft()
+            self._admission.release_waiting(slow_add.cost_bytes)
         ledger.slow_adds = None
 
-    def _append_some(self, ledger: LedgerState, slow_add: _SlowAdd, missing: list[int]) -> None:
+    def _append_missing(self, ledger: LedgerState, slow_add: _SlowAdd, missing: list[int]) -> None:
+        """Store the entries at these positions of the frame. The ledger may have changed since the add was admitted."""
+        if ledger.deleted:
+            self._refuse_deleted(ledger)
+        if ledger.fenced and not slow_add.recovery:
+            self._refuse_fenced(ledger)
+        self._health.check_usable()
         batch = slow_add.batch
         if not missing:
             # Held already: a success once the held copies are durable, as is everything before this record then.
-            self._journal.append_then(RecordKind.LEDGER_KEY, [encode_ledger_record(0)], slow_add.done)
+            self._journal.append_then(RecordKind.LEDGER_KEY, [BARRIER], slow_add.done)
             return
         if len(missing) < len(slow_add.entries):
             entries = [slow_add.entries[at] for at in missing]
@@ -190,27 +249,40 @@ class EntryWriter:
         missing = set(range(len(ids)))
         lookup = await self._reader.lookup(ledger.ledger_id, ids[0], ids[-1])
         for run in lookup.runs:
-            wanted = [at for at, entry_id in enumerate(run.ids) if entry_id in positions]
-            held = await self._reader.fetch(ledger.ledger_id, Selection(run, wanted))
-            for at, sealed in zip(wanted, held, strict=True):
-                entry_id = run.ids[at]
-                if sealed is None:
-                    continue
-                if sealed != slow_add.entries[positions[entry_id]]:
-                    self.duplicates_refused += 1
-                    log.error("other bytes for a held entry refused", ledger=ledger.ledger_id, entry=entry_id)
-                    raise DuplicateEntryError(
-                        f"ledger {ledger.ledger_id} entry {entry_id} is held with other bytes; nothing was stored",
-                        may_have_happened=False,
-                    )
-                missing.discard(positions[entry_id])
+            for wanted in _pieces(run, [at for at, entry_id in enumerate(run.ids) if entry_id in positions]):
+                held = await self._reader.fetch(ledger.ledger_id, Selection(run, wanted))
+                for at, sealed in zip(wanted, held, strict=True):
+                    if sealed is not None:
+                        position = positions[run.ids[at]]
+                        self._compare(ledger.ledger_id, run.ids[at], sealed, slow_add.entries[position])
+                        missing.discard(position)
         return sorted(missing)
 
-    def fence(self, ledger_id: int, ledger_key: bytes) -> asyncio.Future[None]:
-        """See ``Storage.fence``."""
-        self._check_usable()
+    def _compare(self, ledger_id: int, entry_id: int, held: bytes, added: bytes) -> None:
+        if held != added:
+            self.duplicates_refused += 1
+            log.error("add refused: the entry is held with other bytes", ledger=ledger_id, entry=entry_id)
+            raise DuplicateEntryError(
+                f"ledger {ledger_id} entry {entry_id} is held with other bytes; nothing was stored",
+                may_have_happened=False,
+            )
+
+    async def drain(self) -> None:
+        """Wait until the slow adds accepted so far are decided."""
+        if self._slow_tasks:
+            await asyncio.wait(self._slow_tasks)
+
+    # --- fences, LACs, deletion -------------------------------------------------------------------------------
+
+    def fence(self, ledger_id: LedgerId, ledger_key: bytes) -> asyncio.Future[None]:
+        """Refuse ordinary adds from now on; the future is done once that is durable (rules F2 and B2). Idempotent.
+
+        A ledger never heard of is fenced too, and no key is pinned (rule F0).
+        """
+        self._health.check_usable()
         ledger = self._ledgers.get(ledger_id)
-        self._refuse_deleted(ledger)
+        if ledger.deleted:
+            self._refuse_deleted(ledger)
         if ledger.ledger_key is not None and not hmac.compare_digest(ledger.ledger_key, ledger_key):
             raise UnauthorizedError(f"ledger {ledger_id}: not the ledger's key")
         if not ledger.fenced:
@@ -222,12 +294,28 @@ class EntryWriter:
         wake_waiters(ledger)
         return future
 
-    def delete(self, ledger_id: int) -> asyncio.Future[None]:
-        """See ``Storage.delete``."""
-        self._check_usable()
+    def write_lac(self, ledger_id: LedgerId, ledger_key: bytes, sealed: bytes, lac: EntryId) -> None:
+        """Apply an explicit LAC that ``verify_explicit_lac`` has passed; journaled, not waited for (rule W2)."""
+        ledger = self._ledgers.get(ledger_id)
+        self._admit(ledger, ledger_key, recovery=True)
+        if ledger.ledger_key is None:
+            self._pin(ledger, ledger_key)
+        if not apply_explicit_lac(ledger, sealed, lac):
+            return
+        self._journal.append_deferred(RecordKind.EXPLICIT_LAC, encode_ledger_record(ledger_id, sealed))
+        self._changed(ledger)
+        wake_waiters(ledger)
+
+    def delete(self, ledger_id: LedgerId) -> asyncio.Future[None]:
+        """Forget a ledger: from now on it is refused with :class:`NoSuchLedgerError`, and a tombstone keeps it so (rule
+        B5). The future is done once the tombstone is durable; from then on what the ledger held may be removed.
+        Idempotent.
+
+        Only for ledgers that the metadata say are deleted."""
+        self._health.check_usable()
         ledger = self._ledgers.get(ledger_id)
         if not ledger.deleted:
-            ledger.bury()
+            ledger.mark_deleted()
             log.info("ledger deleted", ledger=ledger_id)
             wake_waiters(ledger)
         self._ledgers.deleting.add(ledger_id)
@@ -242,19 +330,16 @@ class EntryWriter:
         self._changed(ledger)
         return future
 
-    def write_lac(self, ledger_id: int, ledger_key: bytes, sealed: bytes, lac: int) -> None:
-        """See ``Storage.write_lac``."""
-        ledger = self._ledgers.get(ledger_id)
-        self._admit(ledger, ledger_key, recovery=True)
-        if ledger.ledger_key is None:
-            self._pin(ledger, ledger_key)
-        if not apply_explicit_lac(ledger, sealed, lac):
-            return
-        self._journal.append_deferred(RecordKind.EXPLICIT_LAC, encode_ledger_record(ledger_id, sealed))
-        self._changed(ledger)
-        wake_waiters(ledger)
 
-    async def drain(self) -> None:
-        """Wait until the slow adds accepted so far are decided."""
-        if self._slow_tasks:
-            await asyncio.wait(self._slow_tasks)
+def _pieces(run: Run, positions: list[int]) -> Iterator[list[int]]:
+    """The positions in groups whose entries have about :data:`_COMPARED_BYTES`; at least one in each."""
+    piece: list[int] = []
+    size = 0
+    for at in positions:
+        size += run.sizes if isinstance(run.sizes, int) else run.sizes[at]
+        if piece and size > _COMPARED_BYTES:
+            yield piece
+            piece, size = [], run.sizes if isinstance(run.sizes, int) else run.sizes[at]
+        piece.append(at)
+    if piece:
+        yield piece

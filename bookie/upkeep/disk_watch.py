@@ -1,10 +1,10 @@
-"""From free space to what a bookie still takes. Pure.
+"""From the free space of its disks to whether a bookie is writable. Pure.
 
-Three limits of free bytes, for each disk by itself: below ``warn`` it says so, below ``read_only`` it takes no more,
-and only above ``writable`` again it takes more: in between it stays what it was, so that it does not turn to and fro.
+Three limits of free bytes apply to each disk by itself. Below ``warn`` the bookie logs a warning; below ``read_only``
+the disk is *short*; a short disk stays so until it has ``writable`` bytes free, so that the state does not flap.
 
-The journal and the index have one disk each, and a bookie is read-only when either is; entry logs may have several, and
-one that still takes some is enough.
+The journal and the index have one disk each, and a bookie is read-only when either is short. Entry logs may have
+several disks; the bookie is read-only when all of them are short.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,14 +21,14 @@ class DiskLimits:
     warn_bytes: int
     writable_bytes: int
     read_only_bytes: int
-    """Must hold what has been acknowledged and is not in its place yet: both generations of the write cache, two
+    """Must hold what has been acknowledged and not yet flushed: both generations of the write cache, two
     journal segments, and the merge of an index."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.read_only_bytes <= self.writable_bytes <= self.warn_bytes:
             raise InvalidArgumentError(
                 f"free disk space: read-only below {self.read_only_bytes}, writable again from {self.writable_bytes}, "
-                f"warning below {self.warn_bytes} bytes: these must not fall"
+                f"warning below {self.warn_bytes} bytes: the numbers must ascend in this order"
             )
 
 
@@ -37,11 +37,11 @@ class DiskState:
     """What is known of a bookie's disks."""
 
     short: frozenset[PurePath] = frozenset()
-    """Directories whose disk takes no more."""
+    """Directories whose disk is short of space."""
     warned: frozenset[PurePath] = frozenset()
     read_only: bool = False
-    out_of_room: bool = False
-    """Not even the recovery adds of a read-only bookie have room: less than half of ``read_only_bytes`` is left."""
+    out_of_space: bool = False
+    """Less than half of ``read_only_bytes`` is left: the bookie refuses recovery adds too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def judge(
     limits: DiskLimits,
     met_full: Iterable[PurePath] = (),
 ) -> DiskState:
-    """The state after a look at the disks. ``met_full``: directories in which a write has found no room, whatever the
-    free space says (a quota, a limit of file sizes)."""
+    """The state after a look at the disks. ``met_full``: directories in which a write has found the disk full, whatever
+    the free space says (a quota, a limit of file sizes)."""
     refused = frozenset(met_full)
     short = frozenset(
         directory
@@ -76,5 +76,5 @@ def judge(
     read_only = any(directory in short for directory in roles.single) or short.issuperset(roles.entries)
     tight = frozenset(directory for directory in short if free_bytes[directory] < limits.read_only_bytes // 2)
     tight |= refused & short
-    out_of_room = any(directory in tight for directory in roles.single) or tight.issuperset(roles.entries)
-    return DiskState(short, warned, read_only, out_of_room)
+    out_of_space = any(directory in tight for directory in roles.single) or tight.issuperset(roles.entries)
+    return DiskState(short, warned, read_only, out_of_space)

@@ -41,7 +41,7 @@ class GarbageCollector:
     async def collect(self) -> Collection:
         """One round. Raises :class:`MetadataError`, :class:`MetadataUnavailableError` and the storage's errors; what
         had been found until then is deleted already, rightly."""
-        held = self._storage.ledgers()
+        held = self._storage.ledgers.live_ids()
         if not held:
             return Collection(0, 0)
         await self._check_metadata()
@@ -74,7 +74,7 @@ class GarbageCollector:
             try:
                 await self._store.read_ledger(ledger_id)
             except NoSuchLedgerError:
-                waiting.append(self._storage.delete(ledger_id))
+                waiting.append(self._storage.writer.delete(ledger_id))
         for durable in waiting:
             await durable
         return len(waiting)

@@ -1,8 +1,8 @@
-"""What a bookie does in the background, beside what its storage needs by itself: garbage, space, rot.
+"""What a bookie does in the background beside the work of its storage: free space, garbage, scrubbing.
 
 Three loops under one supervisor: one looks at the disks and turns the bookie read-only and back; one collects deleted
-ledgers and compacts, at its hours or when room is short; one scrubs. The metadata store may be away: then nothing is
-collected, and nothing else changes. Time is the loop's; the hour of the day is that of ``wall_clock``.
+ledgers and compacts, at its hours or when space is short; one scrubs. While the metadata store does not answer nothing
+is collected, and nothing else changes. Time is the loop's; the hour of the day is that of ``wall_clock``.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState, judge
 from octavo.bookie.upkeep.garbage import GarbageCollector
 from octavo.bookie.upkeep.hours import Hours
+from octavo.bookie.upkeep.reserve import Reserve
 from octavo.protocol.errors import BookieShuttingDownError, MetadataError, MetadataUnavailableError, OctavoError
 
 log = structlog.get_logger("octavo.bookie")
@@ -29,26 +30,18 @@ JITTER = 0.2
 _MEBIBYTE = 1024 * 1024
 
 
-RESERVE_BYTES_MAX = 16 * 1024 * 1024
-"""Kept back for a full disk: enough for many manifests and index parts, and to compact small logs."""
-
-
-def reserve_path(data_directory: Path) -> Path:
-    """Where a bookie keeps its reserve."""
-    return data_directory / "reserve"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepSettings:
-    """Seconds, bytes, shares of an entry log that still count."""
+    """Times in seconds, sizes in bytes. A log's *live share* is the part of its bytes that belongs to ledgers that are
+    not deleted."""
 
     limits: DiskLimits = field(default_factory=lambda: DiskLimits(4096 * _MEBIBYTE, 2048 * _MEBIBYTE, 1024 * _MEBIBYTE))
     disk_check_seconds: float = 5.0
     garbage_seconds: float = 900.0
     minor_live_share: float = 0.2
-    """Logs of which less counts are compacted at every round."""
+    """Logs with a lower live share are compacted at every round."""
     major_live_share: float = 0.8
-    """Logs of which less counts are compacted at the major rounds, and when a disk is short of room."""
+    """Logs with a lower live share are compacted at the major rounds, and when a disk is short of space."""
     major_seconds: float = 86_400.0
     major_hours: Hours = field(default_factory=Hours)
     """When major rounds may begin."""
@@ -59,12 +52,12 @@ class UpkeepSettings:
     scrub_pause_seconds: float = 3600.0
     """Between two rounds."""
     reserve_bytes: int = 16 * _MEBIBYTE
-    """Kept in a file of its own and given up when the disk is full, for the manifest and for compaction. 0: none."""
+    """Set aside in a file, and given up when the disk is full, for the manifest and for compaction. 0: none."""
 
 
 class Upkeep:
-    """The supervisor. ``on_disk_state`` is told of every change of what the disks allow, again at the next look if it
-    raises an :class:`OctavoError`; ``on_failure`` of a failure after which the bookie must stop."""
+    """The supervisor. ``on_disk_state`` is called with every change of what the disks allow, and again at the next look
+    if it raises an :class:`OctavoError`; ``on_failure`` with a failure after which the bookie must stop."""
 
     def __init__(
         self,
@@ -91,11 +84,10 @@ class Upkeep:
         self._limiter = RateLimiter(settings.compaction_bytes_per_second)
         self._unlimited = RateLimiter(1e15)
         self._reclaim_wanted = asyncio.Event()
-        self._reserve = reserve_path(Path(roles.single[0]))
-        self._has_reserve = False
+        self._reserve = Reserve(filesystem, Path(roles.single[0]), settings.reserve_bytes)
         self._supervisor: asyncio.Task[None] | None = None
         self.disks = DiskState()
-        self._state_untold = False
+        self._announcement_due = False
         self.garbage_rounds = 0
         self.garbage_rounds_failed = 0
 
@@ -103,12 +95,12 @@ class Upkeep:
 
     async def start(self) -> None:
         """Look at the disks once, then go on in the background. Raises OSError."""
-        self._has_reserve = await self._filesystem.exists(self._reserve)
+        await self._reserve.find()
         await self._look_at_disks()
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise(), name="octavo-upkeep")
 
     async def stop(self) -> None:
-        """End what runs; a compaction is cut short, harmlessly."""
+        """Cancel what runs; a compaction may be cancelled at any point."""
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
@@ -130,8 +122,8 @@ class Upkeep:
     async def _watch_disks(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._storage.disk_full.wait(), self._settings.disk_check_seconds)
-            met_full = self._storage.take_full_directories()
+                await asyncio.wait_for(self._storage.space.disk_full.wait(), self._settings.disk_check_seconds)
+            met_full = self._storage.space.take_full_directories()
             if met_full:
                 await self._give_up_reserves()
             await self._look_at_disks(met_full)
@@ -144,50 +136,33 @@ class Upkeep:
         }
         before = self.disks
         self.disks = judge(before, free, self._roles, self._settings.limits, met_full)
-        self._storage.note_short_directories(self.disks.short)
+        self._storage.space.avoid(self.disks.short)
         for path in sorted(self.disks.warned - before.warned):
             log.warning("disk is filling up", path=str(path), free_bytes=free[path])
         if self.disks.read_only and not before.read_only:
-            log.error("read-only: a disk is short of room", paths=sorted(map(str, self.disks.short)))
+            log.error("read-only: a disk is short of space", paths=sorted(map(str, self.disks.short)))
             self._reclaim_wanted.set()
         elif before.read_only and not self.disks.read_only:
-            log.info("writable again: the disks have room")
-        if (self.disks.read_only, self.disks.out_of_room) != (before.read_only, before.out_of_room):
-            self._state_untold = True
-        if self._state_untold:
-            await self._tell_disk_state()
-        if not self.disks.short and not self._has_reserve and self._settings.reserve_bytes:
-            await self._make_reserve()
+            log.info("writable again: the disks have enough free space")
+        if (self.disks.read_only, self.disks.out_of_space) != (before.read_only, before.out_of_space):
+            self._announcement_due = True
+        if self._announcement_due:
+            await self._announce_disk_state()
+        if not self.disks.short:
+            await self._reserve.make()
 
-    async def _tell_disk_state(self) -> None:
+    async def _announce_disk_state(self) -> None:
         try:
             await self._on_disk_state(self.disks)
-            self._state_untold = False
+            self._announcement_due = False
         except OctavoError as error:
-            # The metadata store is out of reach, which ends no bookie: told at the next look.
-            log.warning("state of the disks not told", error=type(error).__name__, reason=error.message)
-
-    async def _make_reserve(self) -> None:
-        """Space that nobody else can take, for the day on which there is no other."""
-        try:
-            with contextlib.suppress(FileExistsError):
-                file = await self._filesystem.open(self._reserve, create=True)
-                try:
-                    await file.allocate(self._settings.reserve_bytes)
-                finally:
-                    await file.close()
-            self._has_reserve = True
-        except OSError as error:
-            log.warning("no reserve could be set aside", path=str(self._reserve), reason=str(error))
-            with contextlib.suppress(OSError):
-                await self._filesystem.remove(self._reserve)
+            # The metadata store does not answer, which ends no bookie: tried again at the next look.
+            log.warning("state of the disks not announced", error=type(error).__name__, reason=error.message)
 
     async def _give_up_reserves(self) -> None:
-        """Make a little room at once, then as much as there can be."""
-        with contextlib.suppress(OSError):
-            await self._filesystem.remove(self._reserve)
-        self._has_reserve = False
-        await self._storage.release_spares()
+        """Free a little space at once, then as much as possible."""
+        await self._reserve.give_up()
+        await self._storage.space.release_spares()
         self._reclaim_wanted.set()
 
     # --- garbage --------------------------------------------------------------------------------------------------
@@ -198,15 +173,15 @@ class Upkeep:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._reclaim_wanted.wait(), self._jittered(settings.garbage_seconds))
-            short_of_room = self._reclaim_wanted.is_set()
+            short_of_space = self._reclaim_wanted.is_set()
             self._reclaim_wanted.clear()
             await self._collect_garbage()
             major = loop.time() >= major_due_at and self._is_hour_for_major()
             if major:
                 major_due_at = loop.time() + self._jittered(settings.major_seconds)
-            threshold = settings.major_live_share if major or short_of_room else settings.minor_live_share
-            result = await self._storage.compact(threshold, self._unlimited if short_of_room else self._limiter)
-            if result.logs_removed or result.out_of_room:
+            threshold = settings.major_live_share if major or short_of_space else settings.minor_live_share
+            result = await self._storage.compact(threshold, self._unlimited if short_of_space else self._limiter)
+            if result.logs_removed or result.out_of_space:
                 log.info("compacted", **result._asdict())
 
     def _is_hour_for_major(self) -> bool:
@@ -221,20 +196,20 @@ class Upkeep:
             collection = await self._collector.collect()
         except (MetadataError, MetadataUnavailableError) as error:
             self.garbage_rounds_failed += 1
-            log.warning("nothing collected: the metadata cannot be relied upon", reason=error.message)
+            log.warning("no garbage collected: the metadata cannot be relied upon", reason=error.message)
         except OctavoError as error:
             self.garbage_rounds_failed += 1
-            log.warning("nothing collected", error=type(error).__name__, reason=error.message)
+            log.warning("no garbage collected", error=type(error).__name__, reason=error.message)
         else:
             if collection.deleted:
                 log.info("deleted ledgers collected", **collection._asdict())
 
-    # --- rot ------------------------------------------------------------------------------------------------------
+    # --- scrubbing --------------------------------------------------------------------------------------------------
 
     async def _scrub(self) -> None:
         limiter = RateLimiter(self._settings.scrub_bytes_per_second)
         while True:
             await asyncio.sleep(self._jittered(self._settings.scrub_pause_seconds))
-            result = await self._storage.scrub(limiter)
+            result = await self._storage.scrubber.round(limiter)
             report = log.error if result.damaged_places else log.info
             report("scrubbed", **result._asdict())

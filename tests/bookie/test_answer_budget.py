@@ -45,7 +45,7 @@ def test_a_look_up_begins_if_there_is_room_and_its_share_is_small_beside_it(own:
     budget = AnswerBudget(100 * MIB)
     (share,) = holding(budget, own * MIB)
     holding(budget, others * MIB)
-    grant = budget.grant(share, MIB, least=ENTRY)
+    grant = budget.grant(share, MIB, entry_bytes_min=ENTRY)
     assert (grant is not None) == may
     assert share.held == own * MIB + (ENTRY if may else 0)
     budget.check_invariants()
@@ -65,12 +65,12 @@ def test_a_look_up_begins_if_there_is_room_and_its_share_is_small_beside_it(own:
 def test_answers_get_smaller_as_room_gets_scarce(free: int, wanted: int, granted: int) -> None:
     budget = AnswerBudget(256 * MIB)
     holding(budget, 256 * MIB - free)
-    assert budget.grant(Share(), wanted, least=ENTRY) == Grant(granted, max(granted, ENTRY))
+    assert budget.grant(Share(), wanted, entry_bytes_min=ENTRY) == Grant(granted, max(granted, ENTRY))
 
 
 def test_what_comes_beside_the_entries_is_reserved_too() -> None:
     budget, share = AnswerBudget(100 * MIB), Share()
-    grant = budget.grant(share, 6 * MIB, least=ENTRY, beside=ENTRY)
+    grant = budget.grant(share, 6 * MIB, entry_bytes_min=ENTRY, other_bytes=ENTRY)
     assert grant == Grant(100 * MIB // 64, 2 * ENTRY)
     budget.release(share, grant)
     assert (budget.held, budget.holding) == (0, [])
@@ -85,13 +85,13 @@ def test_however_many_stall_one_who_takes_its_answers_is_served_and_the_bound_ho
         while served:
             served = False
             for share in shares:
-                if grant := budget.grant(share, MIB, least=ENTRY):
+                if grant := budget.grant(share, MIB, entry_bytes_min=ENTRY):
                     budget.release(share, grant)
                     budget.observe(share, unsent=share.unsent + grant.bytes_max, taken=0, now=0.0)
                     served = True
                 budget.check_invariants()
         assert budget.held <= budget.bytes_max
-        quick = budget.grant(Share(), MIB, least=ENTRY)
+        quick = budget.grant(Share(), MIB, entry_bytes_min=ENTRY)
         assert quick is not None, peers
         assert quick.bytes_max >= GRANT_BYTES_MIN
 
@@ -106,7 +106,9 @@ def test_never_more_is_held_than_there_is_whatever_happens() -> None:
             share = rng.choice(shares)
             chance = rng.random()
             if chance < 0.6:
-                if grant := budget.grant(share, rng.randrange(8 * MIB), least=ENTRY, beside=rng.choice((0, ENTRY))):
+                if grant := budget.grant(
+                    share, rng.randrange(8 * MIB), entry_bytes_min=ENTRY, other_bytes=rng.choice((0, ENTRY))
+                ):
                     grants.append((share, grant))
             elif chance < 0.85 and grants:
                 share, grant = grants.pop(rng.randrange(len(grants)))
@@ -131,17 +133,17 @@ def test_never_more_is_held_than_there_is_whatever_happens() -> None:
         (STALLED_SECONDS_MAX, True, ["small", "large"]),
     ],
 )
-def test_who_takes_nothing_is_put_out_late_or_sooner_when_its_room_is_wanted(
+def test_who_takes_nothing_is_put_out_late_or_sooner_when_its_memory_is_wanted(
     seconds: float, wanted: bool, out: list[str]
 ) -> None:
     budget = AnswerBudget(100 * MIB)
     small, large, slow, busy = holding(budget, MIB, 20 * MIB, 30 * MIB, 0)
-    assert budget.grant(busy, MIB, least=ENTRY)  # it holds something, but nothing that it could take
+    assert budget.grant(busy, MIB, entry_bytes_min=ENTRY)  # it holds something, but nothing that it could take
     for second in range(1, int(seconds) + 1):
         budget.observe(slow, unsent=30 * MIB, taken=second, now=second)
         budget.observe(small, unsent=MIB, taken=0, now=second)
     names = {small: "small", large: "large", slow: "slow", busy: "busy"}
-    assert [names[share] for share in budget.stalled(seconds, room_is_wanted=wanted)] == out
+    assert [names[share] for share in budget.stalled(seconds, memory_is_wanted=wanted)] == out
 
 
 def test_time_in_which_there_was_nothing_to_take_does_not_count() -> None:
@@ -149,5 +151,5 @@ def test_time_in_which_there_was_nothing_to_take_does_not_count() -> None:
     (share,) = holding(budget, MIB)
     budget.observe(share, unsent=0, taken=MIB, now=1.0)
     budget.observe(share, unsent=MIB, taken=MIB, now=1000.0)
-    assert budget.stalled(1000.0 + STALLED_SECONDS_MAX - 1, room_is_wanted=True) == [share]
-    assert not budget.stalled(1000.0 + STALLED_SECONDS_MIN - 1, room_is_wanted=True)
+    assert budget.stalled(1000.0 + STALLED_SECONDS_MAX - 1, memory_is_wanted=True) == [share]
+    assert not budget.stalled(1000.0 + STALLED_SECONDS_MIN - 1, memory_is_wanted=True)

@@ -312,7 +312,7 @@ async def test_a_client_that_does_not_take_its_answers_holds_up_nobody_and_littl
         assert await client.ask(add(7, seal(7, entry_id, [payload]))) == Added()
     async with client_of(bookie) as slow:
         await slow.greet()
-        slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        slow.pause_reading()
         asked = [slow.send(read(7, 0, 3, bytes_max=8 << 20)) for _ in range(60)]
         assert await client.ask(Ping()) == Pong()
 
@@ -327,7 +327,7 @@ async def test_a_client_that_does_not_take_its_answers_holds_up_nobody_and_littl
         assert isinstance(info, InfoAnswer)
         # What lies in the kernel's buffers has been taken; the bookie itself holds one answer.
         assert int(info.facts["reads"]) < 8
-        slow.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        slow.resume_reading()
         answered = sorted([(await slow.receive_reply())[0] for _ in asked])
         assert answered == asked
 
@@ -348,7 +348,7 @@ async def test_every_kind_of_answer_gives_back_the_memory_it_was_given(bookie: B
             async with asyncio.timeout(60):
                 await client.ask(request)
     assert await client.ask(Ping()) == Pong()
-    assert bookie.server.answers.budget.held == 0
+    assert bookie.service.answers.budget.held == 0
 
 
 async def test_info_tells_the_facts_that_the_document_lists(bookie: Bookie, client: RawClient) -> None:
@@ -361,18 +361,18 @@ async def test_info_tells_the_facts_that_the_document_lists(bookie: Bookie, clie
     entries = seal(7, 0, [b"a", b"bb"])
     await client.ask(add(7, entries))
     await client.ask(read(7, 1, 1))
-    await bookie.server.storage.checkpoint()
-    counted = await bookie.server.info()
+    await bookie.service.storage.checkpoint()
+    counted = await bookie.service.info()
     size = sum(map(len, entries))
     assert (counted["adds"], counted["entries_added"], counted["bytes_added"]) == (1, 2, size)
     assert (counted["reads"], counted["entries_read"], counted["bytes_read"]) == (1, 1, len(entries[1]))
     assert (counted["ledgers"], counted["connections"], counted["state"]) == (1, 1, "writable")
-    assert counted["boot_id"] == bookie.server.identity.boot_id
+    assert counted["boot_id"] == bookie.service.identity.boot_id
 
 
 async def test_a_read_only_bookie_takes_recovery_adds_only(bookie: Bookie, client: RawClient) -> None:
     """Rule B6."""
-    bookie.server.read_only = True
+    bookie.service.read_only = True
     assert isinstance(await client.ask(add(7, seal(7, 0, [b"a"]))), BookieReadOnlyError)
     assert await client.ask(add(7, seal(7, 0, [b"a"]), recovery=True)) == Added()
 
@@ -382,10 +382,10 @@ async def test_a_bookie_without_any_room_takes_no_recovery_adds_and_still_fences
 ) -> None:
     entries = seal(7, 0, [b"a"])
     await client.ask(add(7, entries))
-    bookie.server.read_only = bookie.server.out_of_room = True
+    bookie.service.read_only = bookie.service.out_of_space = True
     assert await client.ask(read(7, 0, 0, fence=True)) == ReadAnswer(0, entries, (), None)
     assert isinstance(await client.ask(add(7, seal(7, 1, [b"b"]), recovery=True)), BookieReadOnlyError)
-    bookie.server.read_only = bookie.server.out_of_room = False
+    bookie.service.read_only = bookie.service.out_of_space = False
     assert isinstance(await client.ask(add(7, seal(7, 1, [b"b"]))), LedgerFencedError), "the fence holds"
     assert await client.ask(add(7, seal(7, 1, [b"b"]), recovery=True)) == Added()
 

@@ -66,7 +66,7 @@ def manifest_of(filesystem: MemoryFileSystem) -> tuple[int, int] | None:
 async def read_back(filesystem: MemoryFileSystem, script: LedgerScript, count: int) -> None:
     storage = await open_storage(filesystem)
     assert storage.doubt_stop is None
-    result = await storage.read(script.ledger_id, 0, count - 1, entries_max=10_000, bytes_max=1 << 24)
+    result = await storage.reader.read(script.ledger_id, 0, count - 1, entries_max=10_000, bytes_max=1 << 24)
     assert result.entries == script.entries(range(count))
     await storage.close()
 
@@ -75,10 +75,10 @@ async def test_no_manifest_has_a_mark_that_the_journal_is_not_synced_up_to() -> 
     """It would point beyond the end of the journal that a crash leaves, perhaps into a segment that is not there."""
     filesystem = HeldDisk()
     storage, script = await open_storage(filesystem), LedgerScript(1)
-    await storage.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
+    await storage.writer.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
     before = manifest_of(filesystem)
     filesystem.held = "/journal-"
-    add = storage.add(script.ledger_id, script.key, [script.entry(1)], recovery=False)
+    add = storage.writer.add(script.ledger_id, script.key, [script.entry(1)], recovery=False)
     checkpoint = asyncio.ensure_future(storage.checkpoint())
     await turns()
     assert not checkpoint.done()
@@ -97,13 +97,13 @@ async def test_adds_that_fill_segments_during_a_checkpoint_keep_them(held: str) 
     """Whatever came after the mark stands in the journal alone, however many segments ago it was."""
     filesystem = HeldDisk()
     storage, script, count = await open_storage(filesystem), LedgerScript(1, payload_bytes=1000), 60
-    await storage.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
+    await storage.writer.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
     filesystem.held = held
     checkpoint = asyncio.ensure_future(storage.checkpoint())
     await turns()
     assert not checkpoint.done(), "held up behind its mark"
     for entry_id in range(1, count):
-        await storage.add(script.ledger_id, script.key, [script.entry(entry_id)], recovery=False)
+        await storage.writer.add(script.ledger_id, script.key, [script.entry(entry_id)], recovery=False)
     filesystem.let_go()
     await checkpoint
     mark = manifest_of(filesystem)

@@ -54,7 +54,7 @@ async def storage(filesystem: MemoryFileSystem) -> AsyncIterator[Storage]:
 
 
 async def add(storage: Storage, script: LedgerScript, ids: range) -> None:
-    await storage.add(script.ledger_id, script.key, script.entries(ids), recovery=False)
+    await storage.writer.add(script.ledger_id, script.key, script.entries(ids), recovery=False)
 
 
 async def compact(storage: Storage, live_share_below: float = 0.9) -> CompactionResult:
@@ -69,7 +69,7 @@ async def read(storage: Storage, script: LedgerScript, last: int = 5_000) -> lis
     found: list[bytes] = []
     first = 0
     while first <= last:
-        result = await storage.read(script.ledger_id, first, last, entries_max=500, bytes_max=100_000)
+        result = await storage.reader.read(script.ledger_id, first, last, entries_max=500, bytes_max=100_000)
         assert not result.unknown
         found += result.entries
         first = result.last_covered + 1
@@ -104,7 +104,7 @@ async def test_space_comes_back_to_within_ten_percent_of_what_counts(
     before = disk_bytes(filesystem)
     assert len(log_files(filesystem)) > 10
     for script in scripts:
-        await storage.delete(script.ledger_id)
+        await storage.writer.delete(script.ledger_id)
     result = await compact(storage, 0.8)
     assert result.logs_removed > 10
     live = sum(map(len, kept.entries(range(200))))
@@ -114,7 +114,7 @@ async def test_space_comes_back_to_within_ten_percent_of_what_counts(
     await storage.close()
     again = await open_storage(filesystem)
     assert await read(again, kept) == kept.entries(range(200))
-    assert again.ledgers() == [1]
+    assert again.ledgers.live_ids() == [1]
     with pytest.raises(NoSuchLedgerError):
         await add(again, scripts[0], range(1_000, 1_001))
     await again.close()
@@ -122,7 +122,7 @@ async def test_space_comes_back_to_within_ten_percent_of_what_counts(
 
 async def test_logs_above_the_threshold_are_left_alone(storage: Storage, filesystem: MemoryFileSystem) -> None:
     scripts = await many_logs(storage, ledgers=range(2, 6))
-    await storage.delete(scripts[0].ledger_id)
+    await storage.writer.delete(scripts[0].ledger_id)
     files = log_files(filesystem)
     assert (await compact(storage, 0.5)).logs_removed == 0
     assert log_files(filesystem) == files
@@ -133,22 +133,22 @@ async def test_deleted_ledger_is_refused_at_once_and_stays_so(filesystem: Memory
     storage = await open_storage(filesystem)
     script = LedgerScript(9)
     await add(storage, script, range(10))
-    poll = storage.wait_lac(script.ledger_id, 50)
-    deletion = storage.delete(script.ledger_id)
+    poll = storage.reader.wait_lac(script.ledger_id, 50)
+    deletion = storage.writer.delete(script.ledger_id)
     await poll  # whoever waits for the ledger is let go
     for _ in range(2):
         with pytest.raises(NoSuchLedgerError):
-            storage.add(script.ledger_id, script.key, [script.entry(10)], recovery=True)
+            storage.writer.add(script.ledger_id, script.key, [script.entry(10)], recovery=True)
         with pytest.raises(NoSuchLedgerError):
-            storage.fence(script.ledger_id, script.key)
+            storage.writer.fence(script.ledger_id, script.key)
         with pytest.raises(NoSuchLedgerError):
-            storage.wait_lac(script.ledger_id, None)
+            storage.reader.wait_lac(script.ledger_id, None)
         with pytest.raises(NoSuchLedgerError):
-            storage.write_lac(script.ledger_id, script.key, script.explicit_lac(5), EntryId(5))
+            storage.writer.write_lac(script.ledger_id, script.key, script.explicit_lac(5), EntryId(5))
         with pytest.raises(NoSuchLedgerError):
-            await storage.read(script.ledger_id, 0, 9, entries_max=10, bytes_max=1_000)
+            await storage.reader.read(script.ledger_id, 0, 9, entries_max=10, bytes_max=1_000)
         with pytest.raises(NoSuchLedgerError):
-            await storage.list_entries(script.ledger_id)
+            await storage.reader.list_entries(script.ledger_id)
         await deletion
         await storage.close()
         storage = await open_storage(filesystem)
@@ -159,8 +159,8 @@ async def test_slow_add_that_meets_a_deletion_stores_nothing(storage: Storage) -
     script = LedgerScript(9)
     await add(storage, script, range(10))
     await storage.checkpoint()
-    resent = storage.add(script.ledger_id, script.key, script.entries(range(5)), recovery=False)
-    await storage.delete(script.ledger_id)
+    resent = storage.writer.add(script.ledger_id, script.key, script.entries(range(5)), recovery=False)
+    await storage.writer.delete(script.ledger_id)
     with pytest.raises(NoSuchLedgerError):
         await resent
 
@@ -185,7 +185,7 @@ async def test_nothing_goes_before_the_tombstone_is_durable() -> None:
     scripts = await many_logs(storage, ledgers=range(2, 4))
     await compact(storage, 0.0)
     filesystem.held.set()
-    deletion = storage.delete(scripts[0].ledger_id)
+    deletion = storage.writer.delete(scripts[0].ledger_id)
     files = log_files(filesystem)
     assert (await storage.compact(0.9, FAST)).logs_removed == 0
     assert log_files(filesystem) == files
@@ -216,7 +216,7 @@ async def test_readers_and_a_writer_go_on_while_everything_moves_under_them(stor
     readers = [asyncio.ensure_future(keep_reading()) for _ in range(3)]
     writer = asyncio.ensure_future(keep_writing())
     for script in scripts:
-        await storage.delete(script.ledger_id)
+        await storage.writer.delete(script.ledger_id)
         await compact(storage, 0.9)
         await storage.checkpoint()
     stop = True
@@ -233,10 +233,10 @@ async def test_an_entry_written_anew_while_its_log_is_compacted_wins(
     scripts = await many_logs(storage, ledgers=range(2, 4))
     path = log_files(filesystem)[0]
     filesystem.damage(path, filesystem.content(path).index(KEPT.entry(3)) + 50)
-    await storage.delete(scripts[0].ledger_id)
+    await storage.writer.delete(scripts[0].ledger_id)
     assert (await compact(storage, 0.9)).logs_kept == 1
     assert path in log_files(filesystem)
-    await storage.add(KEPT.ledger_id, KEPT.key, [KEPT.entry(3)], recovery=True)
+    await storage.writer.add(KEPT.ledger_id, KEPT.key, [KEPT.entry(3)], recovery=True)
     await storage.checkpoint()
     assert await read(storage, KEPT) == KEPT.entries(range(200))
 
@@ -266,7 +266,7 @@ async def test_what_is_written_while_a_log_is_compacted_stands_above_what_compac
     for script in (KEPT, other, doomed):
         await add(storage, script, range(50))
     await storage.checkpoint()
-    await storage.delete(doomed.ledger_id)
+    await storage.writer.delete(doomed.ledger_id)
     await storage.compact(0.9, FAST)  # lets go of the log
     await storage.checkpoint()
     sealed, (old,) = KEPT.entry(3), log_files(filesystem)
@@ -275,7 +275,7 @@ async def test_what_is_written_while_a_log_is_compacted_stands_above_what_compac
     async def write_anew() -> None:
         copies.extend(path for path in log_files(filesystem) if path != old and sealed in filesystem.content(path))
         filesystem.damage(old, filesystem.content(old).index(sealed) + 50)
-        await storage.add(KEPT.ledger_id, KEPT.key, [sealed], recovery=True)
+        await storage.writer.add(KEPT.ledger_id, KEPT.key, [sealed], recovery=True)
         await storage.checkpoint()
         (copy,) = copies
         filesystem.damage(copy, filesystem.content(copy).index(sealed) + 50)
@@ -319,7 +319,7 @@ async def test_log_is_kept_where_damage_hides_what_counts(
     storage: Storage, filesystem: MemoryFileSystem, damage: Damage, logged: list[MutableMapping[str, object]]
 ) -> None:
     scripts = await many_logs(storage, ledgers=range(2, 4))
-    await storage.delete(scripts[0].ledger_id)
+    await storage.writer.delete(scripts[0].ledger_id)
     damage(filesystem, DATA)
     first = log_files(filesystem)[0]
     for _ in range(2):
@@ -338,7 +338,7 @@ async def test_index_forgets_runs_of_deleted_ledgers(storage: Storage, filesyste
     await storage.checkpoint()
     before = sum(len(filesystem.content(path)) for path in filesystem.files(DATA / "index"))
     for script in scripts:
-        await storage.delete(script.ledger_id)
+        await storage.writer.delete(script.ledger_id)
     await compact(storage, 0.9)
     after = sum(len(filesystem.content(path)) for path in filesystem.files(DATA / "index"))
     assert after < before / 3
@@ -353,7 +353,7 @@ async def test_compaction_cut_short_at_any_point_leaves_a_storage_that_closes_an
         filesystem = MemoryFileSystem()
         storage = await open_storage(filesystem)
         scripts = await many_logs(storage, ledgers=range(2, 4))
-        await storage.delete(scripts[0].ledger_id)
+        await storage.writer.delete(scripts[0].ledger_id)
         compacting = asyncio.ensure_future(storage.compact(0.9, FAST))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -384,6 +384,6 @@ async def test_damaged_totals_are_made_again_by_a_scan(storage: Storage, filesys
         if path.suffix == ".totals":
             filesystem.damage(path, 20)
     for script in scripts:
-        await storage.delete(script.ledger_id)
+        await storage.writer.delete(script.ledger_id)
     assert (await compact(storage, 0.9)).logs_removed > 2
     assert await read(storage, KEPT) == KEPT.entries(range(200))

@@ -58,10 +58,10 @@ async def used_disk(*, journal_matters: bool) -> MemoryFileSystem:
     if journal_matters not in _disks:
         filesystem = MemoryFileSystem()
         storage = await open_storage(filesystem)
-        await storage.fence(FENCED.ledger_id, FENCED.key)
+        await storage.writer.fence(FENCED.ledger_id, FENCED.key)
         for first in range(0, COUNT, 10):
             for script in SCRIPTS:
-                await storage.add(
+                await storage.writer.add(
                     script.ledger_id, script.key, script.entries(range(first, first + 10)), recovery=False
                 )
             if first < COUNT * 2 // 3 or not journal_matters:
@@ -95,7 +95,7 @@ async def hold_to_its_word(filesystem: MemoryFileSystem) -> str:
         unknown: set[int] = set()
         first = 0
         while first < COUNT:
-            result = await storage.read(script.ledger_id, first, COUNT - 1, entries_max=100, bytes_max=10**6)
+            result = await storage.reader.read(script.ledger_id, first, COUNT - 1, entries_max=100, bytes_max=10**6)
             found |= zip(ids_of(result.entries), result.entries, strict=True)
             unknown |= {entry_id for low, high in result.unknown for entry_id in range(low, high + 1)}
             first = result.last_covered + 1
@@ -103,10 +103,10 @@ async def hold_to_its_word(filesystem: MemoryFileSystem) -> str:
         assert all(sealed == script.entry(entry_id) for entry_id, sealed in found.items()), "wrong data"
         lost += len(unknown - found.keys())
     with pytest.raises((LedgerFencedError, BookieInDoubtError)):
-        storage.add(FENCED.ledger_id, FENCED.key, [FENCED.entry(0)], recovery=False)
+        storage.writer.add(FENCED.ledger_id, FENCED.key, [FENCED.entry(0)], recovery=False)
     in_doubt = storage.doubt_stop is not None
     if not in_doubt:
-        never = await storage.read(NEVER.ledger_id, 0, 5, entries_max=5, bytes_max=100)
+        never = await storage.reader.read(NEVER.ledger_id, 0, 5, entries_max=5, bytes_max=100)
         assert (never.entries, never.unknown) == ([], [])
     await storage.close()
     return "in doubt" if in_doubt else "goes on, some unknown" if lost else "goes on"
@@ -202,11 +202,13 @@ async def test_stale_copy_of_the_manifest_is_no_way_back() -> None:
     """Every manifest the bookie ever had, put back: what it does not know has gone, and that is noticed."""
     filesystem = MemoryFileSystem()
     storage = await open_storage(filesystem)
-    await storage.fence(FENCED.ledger_id, FENCED.key)
+    await storage.writer.fence(FENCED.ledger_id, FENCED.key)
     copies = [encode_manifest(EMPTY), filesystem.content(DATA / "manifest")]
     for first in range(0, COUNT, 10):
         for script in SCRIPTS:
-            await storage.add(script.ledger_id, script.key, script.entries(range(first, first + 10)), recovery=False)
+            await storage.writer.add(
+                script.ledger_id, script.key, script.entries(range(first, first + 10)), recovery=False
+            )
         await storage.checkpoint()
         copies.append(filesystem.content(DATA / "manifest"))
     await storage.close()
@@ -232,7 +234,9 @@ async def hold_everything(filesystem: MemoryFileSystem) -> None:
     for script in SCRIPTS:
         found: list[bytes] = []
         while len(found) < COUNT:
-            result = await storage.read(script.ledger_id, len(found), COUNT - 1, entries_max=100, bytes_max=10**6)
+            result = await storage.reader.read(
+                script.ledger_id, len(found), COUNT - 1, entries_max=100, bytes_max=10**6
+            )
             assert result.entries
             found += result.entries
         assert found == script.entries(range(COUNT))
@@ -387,14 +391,14 @@ async def test_rebuilding_where_something_was_lost_puts_the_bookie_in_doubt(lost
 async def test_deleted_ledgers_stay_deleted_when_the_index_is_rebuilt() -> None:
     filesystem = await used_disk(journal_matters=False)
     storage = await open_storage(filesystem)
-    await storage.delete(SCRIPTS[0].ledger_id)
+    await storage.writer.delete(SCRIPTS[0].ledger_id)
     await storage.checkpoint()
     await storage.close()
     assert await rebuild(filesystem) == ()
     storage = await open_storage(filesystem)
-    assert storage.ledgers() == [2, 3, 4]
+    assert storage.ledgers.live_ids() == [2, 3, 4]
     await storage.compact(0.9, RateLimiter(1e12))
-    assert len(await storage.list_entries(SCRIPTS[1].ledger_id)) == 1
+    assert len(await storage.reader.list_entries(SCRIPTS[1].ledger_id)) == 1
     await storage.close()
 
 

@@ -17,10 +17,10 @@ def test_a_disk_that_fills_and_empties_again_turns_once_each_way() -> None:
     state, seen = DiskState(), []
     for free in (500, 399, 200, 100, 99, 60, 49, 60, 100, 150, 199, 200, 399, 400):
         state = judge(state, {DATA: free}, ONE_DISK, LIMITS)
-        seen.append((free, bool(state.warned), state.read_only, state.out_of_room))
+        seen.append((free, bool(state.warned), state.read_only, state.out_of_space))
     assert [free for free, warned, _, _ in seen if not warned] == [500, 400]
     assert [read_only for _, _, read_only, _ in seen] == [False] * 4 + [True] * 7 + [False] * 3
-    assert [free for free, _, _, out_of_room in seen if out_of_room] == [49]
+    assert [free for free, _, _, out_of_space in seen if out_of_space] == [49]
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_one_disk_for_entries_is_enough_but_journal_and_index_have_only_theirs(
 
 def test_a_write_that_found_no_room_counts_more_than_free_space() -> None:
     state = judge(DiskState(), {DATA: 10**9}, ONE_DISK, LIMITS, met_full=[DATA])
-    assert (state.read_only, state.out_of_room) == (True, True)
+    assert (state.read_only, state.out_of_space) == (True, True)
     assert judge(state, {DATA: 10**9}, ONE_DISK, LIMITS) == DiskState()
 
 
 def test_limits_out_of_order_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="must not fall"):
+    with pytest.raises(InvalidArgumentError, match="must ascend"):
         DiskLimits(warn_bytes=1, writable_bytes=2, read_only_bytes=1)
 
 

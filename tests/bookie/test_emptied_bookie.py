@@ -39,8 +39,8 @@ async def start_and_stop(data: Path, store: MetadataStore) -> tuple[str, int | N
         bookie = await Bookie.start(
             load_config(None, {}, settings), filesystem=filesystem, store=store, rng=random.Random(1), software="0"
         )
-        assert bookie.server is not None
-        doubt_stop = bookie.server.storage.doubt_stop
+        assert bookie.service is not None
+        doubt_stop = bookie.service.storage.doubt_stop
         await bookie.stop()
         return bookie.bookie_id, doubt_stop
     finally:

@@ -42,10 +42,10 @@ async def filled(filesystem: MemoryFileSystem, store: MetadataStore) -> tuple[Le
         await store.create_ledger(open_ledger(ledger_id))
         scripts.append(LedgerScript(ledger_id, payload_bytes=1_000))
     async with running(filesystem, store) as bookie:
-        storage = bookie.server.storage
+        storage = bookie.service.storage
         for script in scripts:
             for first in range(0, COUNT, 20):
-                await storage.add(
+                await storage.writer.add(
                     script.ledger_id, script.key, script.entries(range(first, first + 20)), recovery=False
                 )
             await storage.checkpoint()
@@ -59,17 +59,17 @@ async def test_a_bookie_starts_on_a_disk_without_any_room_and_gets_some_back() -
         filesystem.capacity_bytes = filesystem.used_bytes
         full = sum(len(filesystem.content(path)) for path in filesystem.files(Path("/bookie/entries")))
         async with running(filesystem, store) as bookie:
-            storage = bookie.server.storage
-            result = await storage.read(kept.ledger_id, 0, COUNT - 1, entries_max=COUNT, bytes_max=1 << 30)
+            storage = bookie.service.storage
+            result = await storage.reader.read(kept.ledger_id, 0, COUNT - 1, entries_max=COUNT, bytes_max=1 << 30)
             assert ids_of(result.entries) == list(range(COUNT))
             await store.delete_ledger(doomed.ledger_id)
             async with asyncio.timeout(60):
                 while storage.statistics().log_bytes > full * 0.6:  # noqa: ASYNC110 - upkeep tells nobody
                     await asyncio.sleep(0.01)
-            result = await storage.read(kept.ledger_id, 0, COUNT - 1, entries_max=COUNT, bytes_max=1 << 30)
+            result = await storage.reader.read(kept.ledger_id, 0, COUNT - 1, entries_max=COUNT, bytes_max=1 << 30)
             assert ids_of(result.entries) == list(range(COUNT))
         async with running(filesystem, store) as bookie:
-            result = await bookie.server.storage.read(kept.ledger_id, 0, 0, entries_max=1, bytes_max=1 << 20)
+            result = await bookie.service.storage.reader.read(kept.ledger_id, 0, 0, entries_max=1, bytes_max=1 << 20)
             assert result.entries == kept.entries(range(1))
 
 
@@ -82,7 +82,7 @@ async def test_where_nothing_can_be_given_up_the_start_says_what_it_needs() -> N
             if path.name.startswith("spare-"):
                 await filesystem.remove(path)
         filesystem.capacity_bytes = filesystem.used_bytes
-        with pytest.raises(BookieStartError, match="make some room"):
+        with pytest.raises(BookieStartError, match="free some space"):
             async with running(filesystem, store):
                 pass
         filesystem.capacity_bytes = None

@@ -70,7 +70,7 @@ async def held(storage: Storage, store: MetadataStore, count: int) -> list[Ledge
         ledger_id = await store.allocate_ledger_id()
         await store.create_ledger(open_ledger(ledger_id))
         script = LedgerScript(ledger_id)
-        await storage.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
+        await storage.writer.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
         ids.append(ledger_id)
     return ids
 
@@ -81,7 +81,7 @@ async def test_deleted_ledgers_go_and_the_others_stay(storage: Storage, store: M
         await store.delete_ledger(ledger_id)
     collector = await collector_for(storage, store)
     assert await collector.collect() == (6, 3)
-    assert storage.ledgers() == ids[::2]
+    assert storage.ledgers.live_ids() == ids[::2]
     assert await collector.collect() == (3, 0)
 
 
@@ -91,8 +91,8 @@ async def test_late_add_to_a_collected_ledger_does_not_bring_it_back(storage: St
     await (await collector_for(storage, store)).collect()
     script = LedgerScript(ids[0])
     with pytest.raises(NoSuchLedgerError):
-        storage.add(script.ledger_id, script.key, [script.entry(1)], recovery=False)
-    assert storage.ledgers() == ids[1:]
+        storage.writer.add(script.ledger_id, script.key, [script.entry(1)], recovery=False)
+    assert storage.ledgers.live_ids() == ids[1:]
 
 
 async def test_ledger_made_while_the_metadata_are_read_is_no_garbage(storage: Storage, store: MetadataStore) -> None:
@@ -106,7 +106,7 @@ async def test_ledger_made_while_the_metadata_are_read_is_no_garbage(storage: St
 
     collector = await collector_for(storage, Doctored(store, list_ledgers=listing))
     assert (await collector.collect()).deleted == 0
-    assert storage.ledgers() == ids
+    assert storage.ledgers.live_ids() == ids
 
 
 async def test_candidate_that_exists_when_it_is_asked_for_singly_stays(storage: Storage, store: MetadataStore) -> None:
@@ -117,7 +117,7 @@ async def test_candidate_that_exists_when_it_is_asked_for_singly_stays(storage: 
 
     collector = await collector_for(storage, Doctored(store, list_ledgers=listing))
     assert (await collector.collect()).deleted == 0
-    assert storage.ledgers() == ids
+    assert storage.ledgers.live_ids() == ids
 
 
 async def _fails() -> AsyncIterator[LedgerId]:
@@ -172,7 +172,7 @@ async def test_nothing_is_deleted_on_the_word_of_metadata_that_cannot_be_relied_
     )
     with pytest.raises(error):
         await collector.collect()
-    assert storage.ledgers() == ids
+    assert storage.ledgers.live_ids() == ids
 
 
 async def test_an_empty_listing_counts_only_when_it_is_seen_twice_in_a_row(
@@ -181,7 +181,7 @@ async def test_an_empty_listing_counts_only_when_it_is_seen_twice_in_a_row(
     ids = await held(storage, store, 2)
     empty = await collector_for(storage, Doctored(store, list_ledgers=_nothing, read_ledger=_gone))
     assert (await empty.collect()).deleted == 0
-    assert storage.ledgers() == ids
+    assert storage.ledgers.live_ids() == ids
     assert (await empty.collect()).deleted == 2
 
 
@@ -199,4 +199,4 @@ async def test_metadata_that_fail_in_the_middle_of_the_confirmations_delete_no_m
     collector = await collector_for(storage, Doctored(store, list_ledgers=only_the_last, read_ledger=read_ledger))
     with pytest.raises(MetadataUnavailableError):
         await collector.collect()
-    assert storage.ledgers() == ids[1:]
+    assert storage.ledgers.live_ids() == ids[1:]

@@ -21,7 +21,7 @@ class Distraction(RateLimiter):
     async def more(self) -> None:
         entries = self._script.entries(range(self._next, self._next + 5))
         self._next += 5
-        await self._storage.add(self._script.ledger_id, self._script.key, entries, recovery=False)
+        await self._storage.writer.add(self._script.ledger_id, self._script.key, entries, recovery=False)
         await self._storage.checkpoint()
 
     async def take(self, size: int) -> None:
@@ -40,7 +40,7 @@ async def test_index_part_that_is_merged_away_during_a_scrub_is_no_damage() -> N
     await distraction.more()
     await distraction.more()
     assert len(storage._index.parts) > 1
-    result = await storage._scrubber.round(distraction)
+    result = await storage.scrubber.round(distraction)
     assert result.damaged_places == 0
     assert storage.statistics().index_damage_seen == 0
     await storage.close()
@@ -62,7 +62,7 @@ async def test_one_round_finds_every_fault_of_every_log_and_part_and_tells_each_
 
     storage = await opened()
     for first in range(0, 180, 60):
-        await storage.add(script.ledger_id, script.key, script.entries(range(first, first + 60)), recovery=False)
+        await storage.writer.add(script.ledger_id, script.key, script.entries(range(first, first + 60)), recovery=False)
         await storage.checkpoint()
     await storage.close()
     logs = [path for path in filesystem.files() if path.suffix == ".log"]
@@ -75,8 +75,8 @@ async def test_one_round_finds_every_fault_of_every_log_and_part_and_tells_each_
         filesystem.damage(path, 40)
     with structlog.testing.capture_logs() as events:
         storage = await opened()
-        result = await storage._scrubber.round(RateLimiter(1e12))
-        again = await storage._scrubber.round(RateLimiter(1e12))
+        result = await storage.scrubber.round(RateLimiter(1e12))
+        again = await storage.scrubber.round(RateLimiter(1e12))
     assert result.damaged_places == again.damaged_places == 3 * 3 + 3
     told = [event["path"] for event in events if event["log_level"] == "error"]
     assert sorted(told) == sorted([str(path) for path in logs[:3]] * 3 + [str(path) for path in parts])

@@ -40,9 +40,9 @@ async def compact_one_log(filesystem: MemoryFileSystem, *, dies: bool) -> None:
     """Up to the manifest that names the copy and not the log; at its rename the process dies, or not."""
     storage = await open_storage(filesystem)
     for script, ids in ((DELETED, range(100)), (KEPT, KEPT_IDS)):
-        await storage.add(script.ledger_id, script.key, script.entries(ids), recovery=False)
+        await storage.writer.add(script.ledger_id, script.key, script.entries(ids), recovery=False)
     await storage.checkpoint()
-    await storage.delete(DELETED.ledger_id)
+    await storage.writer.delete(DELETED.ledger_id)
     await storage.compact(0.9, RateLimiter(1e12))  # lets go of the log that is being written
     await storage.checkpoint()
     before = filesystem.operations
@@ -85,7 +85,7 @@ async def test_a_manifest_found_is_durable_before_anything_it_does_not_name_goes
         power_was_cut = await run_until_crash(filesystem, start)
         for seed in range(3):
             storage = await open_storage(filesystem.after_crash(seed))
-            result = await storage.read(
+            result = await storage.reader.read(
                 KEPT.ledger_id, 0, EntryId(KEPT_IDS.stop - 1), entries_max=100, bytes_max=100_000
             )
             assert (result.entries, result.unknown) == (KEPT.entries(KEPT_IDS), []), filesystem.history

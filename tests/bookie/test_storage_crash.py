@@ -70,7 +70,7 @@ async def work(filesystem: MemoryFileSystem, witness: Witness, rounds: int, star
     def add(ledger_id: int, ids: range, *, recovery: bool = False) -> asyncio.Future[None]:
         script = SCRIPTS[ledger_id]
         witness.sent[ledger_id].update(ids)
-        future = storage.add(script.ledger_id, script.key, script.entries(ids), recovery=recovery)
+        future = storage.writer.add(script.ledger_id, script.key, script.entries(ids), recovery=recovery)
 
         def acknowledged(done: asyncio.Future[None]) -> None:
             if not done.cancelled() and done.exception() is None:
@@ -88,13 +88,13 @@ async def work(filesystem: MemoryFileSystem, witness: Witness, rounds: int, star
         ]
         if round_number == 1 and start == 0:
             await adds[-1]
-            await storage.fence(SCRIPTS[3].ledger_id, SCRIPTS[3].key)
+            await storage.writer.fence(SCRIPTS[3].ledger_id, SCRIPTS[3].key)
             witness.fenced.add(3)
             adds.append(add(3, range(5), recovery=True))
         if round_number % 2:
             adds.append(add(2, range(first - 20, first, 2)))  # resent
             adds.append(add(2, range(first - 19, first, 2)))  # the gaps between, later
-        storage.write_lac(SCRIPTS[1].ledger_id, SCRIPTS[1].key, SCRIPTS[1].explicit_lac(first), EntryId(first))
+        storage.writer.write_lac(SCRIPTS[1].ledger_id, SCRIPTS[1].key, SCRIPTS[1].explicit_lac(first), EntryId(first))
         if round_number % 3 == 1:
             await storage.checkpoint()
         await asyncio.gather(*adds)
@@ -107,17 +107,19 @@ async def verify(filesystem: MemoryFileSystem, witness: Witness) -> None:
         held: list[bytes] = []
         first = 0
         while first < 1000:
-            result = await storage.read(script.ledger_id, first, 1000, entries_max=64, bytes_max=5_000)
+            result = await storage.reader.read(script.ledger_id, first, 1000, entries_max=64, bytes_max=5_000)
             assert not result.unknown, "a crash is no damage"
             held += result.entries
             first = result.last_covered + 1
         ids = ids_of(held)
         assert witness.acknowledged[ledger_id] <= set(ids) <= witness.sent[ledger_id]
         assert held == script.entries(ids)
-        assert [i for low, high in await storage.list_entries(script.ledger_id) for i in range(low, high + 1)] == ids
+        assert [
+            i for low, high in await storage.reader.list_entries(script.ledger_id) for i in range(low, high + 1)
+        ] == ids
         if ledger_id in witness.fenced:
             with pytest.raises(LedgerFencedError):
-                storage.add(script.ledger_id, script.key, [script.entry(999)], recovery=False)
+                storage.writer.add(script.ledger_id, script.key, [script.entry(999)], recovery=False)
     assert not storage.corruption
     await storage.close()
 

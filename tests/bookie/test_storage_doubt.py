@@ -34,7 +34,7 @@ async def open_storage(filesystem: MemoryFileSystem) -> Storage:
 
 
 def add(storage: Storage, script: LedgerScript, *ids: int, recovery: bool = False) -> asyncio.Future[None]:
-    return storage.add(script.ledger_id, script.key, script.entries(ids), recovery=recovery)
+    return storage.writer.add(script.ledger_id, script.key, script.entries(ids), recovery=recovery)
 
 
 async def damaged_journal() -> MemoryFileSystem:
@@ -44,7 +44,7 @@ async def damaged_journal() -> MemoryFileSystem:
     storage = await open_storage(filesystem)
     await add(storage, SCRIPT, 0)
     await add(storage, SCRIPT, 1)
-    await storage.fence(LOST.ledger_id, LOST.key)
+    await storage.writer.fence(LOST.ledger_id, LOST.key)
     await add(storage, SCRIPT, 2)
     survivor = filesystem.after_crash(seed=1)
     for path in survivor.files(JOURNAL):
@@ -62,20 +62,22 @@ async def test_nothing_is_absent_after_the_journal_was_damaged() -> None:
     filesystem = await damaged_journal()
     for _ in range(2):  # it is kept over restarts
         storage = await open_storage(filesystem)
-        result = await storage.read(SCRIPT.ledger_id, 0, 9, entries_max=10, bytes_max=10_000)
+        result = await storage.reader.read(SCRIPT.ledger_id, 0, 9, entries_max=10, bytes_max=10_000)
         assert (ids_of(result.entries), result.unknown, result.last_covered) == ([0, 2], [(1, 1), (3, 9)], 9)
-        result = await storage.read(LOST.ledger_id, 0, 9, entries_max=10, bytes_max=10_000)
+        result = await storage.reader.read(LOST.ledger_id, 0, 9, entries_max=10, bytes_max=10_000)
         assert (result.entries, result.unknown, result.last_covered) == ([], [(0, 9)], 9)
-        striped = await storage.read(SCRIPT.ledger_id, 0, 5, stripe=(3, (0, 2)), entries_max=10, bytes_max=10_000)
+        striped = await storage.reader.read(
+            SCRIPT.ledger_id, 0, 5, stripe=(3, (0, 2)), entries_max=10, bytes_max=10_000
+        )
         assert (ids_of(striped.entries), striped.unknown) == ([0, 2], [(3, 5)])
         with pytest.raises(BookieInDoubtError):
-            await storage.list_entries(SCRIPT.ledger_id)
+            await storage.reader.list_entries(SCRIPT.ledger_id)
         await storage.close()
 
 
 async def test_a_limited_answer_speaks_only_of_what_it_covers_in_doubt_too() -> None:
     storage = await open_storage(await damaged_journal())
-    result = await storage.read(SCRIPT.ledger_id, 0, 9, entries_max=1, bytes_max=10_000)
+    result = await storage.reader.read(SCRIPT.ledger_id, 0, 9, entries_max=1, bytes_max=10_000)
     assert (ids_of(result.entries), result.unknown, result.last_covered) == ([0], [], 0)
     await storage.close()
 
@@ -92,10 +94,10 @@ async def test_bookie_in_doubt_refuses_plain_adds_and_takes_fences_and_recovery_
         await storage.close()
     storage = await open_storage(filesystem)
     await add(storage, SCRIPT, 1, recovery=True)
-    await storage.fence(LOST.ledger_id, LOST.key)
+    await storage.writer.fence(LOST.ledger_id, LOST.key)
     with pytest.raises(LedgerFencedError):
         add(storage, LOST, 0)
-    result = await storage.read(SCRIPT.ledger_id, 0, 3, entries_max=10, bytes_max=10_000)
+    result = await storage.reader.read(SCRIPT.ledger_id, 0, 3, entries_max=10, bytes_max=10_000)
     assert (ids_of(result.entries), result.unknown) == ([0, 1, 2], [(3, 3)])
     await storage.close()
 
@@ -103,9 +105,9 @@ async def test_bookie_in_doubt_refuses_plain_adds_and_takes_fences_and_recovery_
 async def test_lac_of_a_bookie_in_doubt_says_so() -> None:
     storage = await open_storage(await damaged_journal())
     request = ReadLac(SCRIPT.ledger_id, b"", ReadFlag.NONE, 0, None, 0, 0, 0)
-    assert (await answer_read_lac(storage, request, 1 << 20)).in_doubt
+    assert (await answer_read_lac(storage.reader, request, 1 << 20)).in_doubt
     await storage.limit_doubt(SCRIPT.ledger_id)
-    assert not (await answer_read_lac(storage, request, 1 << 20)).in_doubt
+    assert not (await answer_read_lac(storage.reader, request, 1 << 20)).in_doubt
     await storage.close()
 
 
@@ -120,7 +122,7 @@ async def test_ledgers_made_after_doubt_began_are_not_in_doubt() -> None:
         with pytest.raises(BookieInDoubtError):
             add(storage, LOST, 0)
         await add(storage, LATER, 0)
-        result = await storage.read(LATER.ledger_id, 0, 9, entries_max=10, bytes_max=10_000)
+        result = await storage.reader.read(LATER.ledger_id, 0, 9, entries_max=10, bytes_max=10_000)
         assert (ids_of(result.entries), result.unknown) == ([0], [])
         await storage.checkpoint()  # keeps it, too
         await storage.close()
@@ -141,7 +143,7 @@ async def test_doubt_is_durable_before_the_damaged_journal_goes() -> None:
         crashed = await run_until_crash(filesystem, start_and_stop)
         storage = await open_storage(filesystem.after_crash(seed=crash_at))
         assert storage.doubts_every_ledger, crash_at
-        result = await storage.read(SCRIPT.ledger_id, 0, 2, entries_max=10, bytes_max=10_000)
+        result = await storage.reader.read(SCRIPT.ledger_id, 0, 2, entries_max=10, bytes_max=10_000)
         assert (ids_of(result.entries), result.unknown) == ([0, 2], [(1, 1)])
         await storage.close()
     assert crash_at > 20, "the start was cut at every operation"

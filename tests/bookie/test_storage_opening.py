@@ -41,7 +41,7 @@ async def disk_with_something_to_replay() -> MemoryFileSystem:
 
     async def add_and_crash() -> None:
         storage = await open_storage(filesystem)
-        await storage.add(SCRIPT.ledger_id, SCRIPT.key, SCRIPT.entries(range(20)), recovery=False)
+        await storage.writer.add(SCRIPT.ledger_id, SCRIPT.key, SCRIPT.entries(range(20)), recovery=False)
         filesystem.crash()
 
     assert await run_until_crash(filesystem, add_and_crash)
@@ -50,7 +50,7 @@ async def disk_with_something_to_replay() -> MemoryFileSystem:
 
 async def check_opens_with(filesystem: MemoryFileSystem, entries: int) -> None:
     storage = await open_storage(filesystem)
-    result = await storage.read(SCRIPT.ledger_id, 0, entries - 1, entries_max=100, bytes_max=100_000)
+    result = await storage.reader.read(SCRIPT.ledger_id, 0, entries - 1, entries_max=100, bytes_max=100_000)
     assert ids_of(result.entries) == list(range(entries))
     await storage.close()
     assert await tasks_left() == []
@@ -85,7 +85,7 @@ async def test_a_closing_cancelled_at_any_moment_leaves_no_task_and_loses_nothin
     while True:
         filesystem = await disk_with_something_to_replay()
         storage = await open_storage(filesystem)
-        await storage.add(SCRIPT.ledger_id, SCRIPT.key, SCRIPT.entries(range(20, 30)), recovery=False)
+        await storage.writer.add(SCRIPT.ledger_id, SCRIPT.key, SCRIPT.entries(range(20, 30)), recovery=False)
         closing = asyncio.create_task(storage.close())
         for _ in range(cut_short):
             await asyncio.sleep(0)

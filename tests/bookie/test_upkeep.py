@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from octavo.bookie.disk.filesystem import DiskSpace
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState
@@ -47,7 +48,17 @@ def never(error: BaseException) -> None:
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in timers of the bookie
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
+
+
+class WatchedDisk(MemoryFileSystem):
+    """Counts the looks at its free space."""
+
+    looks = 0
+
+    async def disk_space(self, directory: Path) -> DiskSpace:
+        self.looks += 1
+        return await super().disk_space(directory)
 
 
 class Rig:
@@ -58,14 +69,14 @@ class Rig:
         self.storage = storage
         self.store = store
         self.states: list[bool] = []
-        self.untold = 0
-        self.deaf = False
-        """The metadata store does not take the news."""
+        self.refused = 0
+        self.store_down = False
+        """The metadata store does not answer."""
         self.upkeep: Upkeep
 
     async def note(self, state: DiskState) -> None:
-        if self.deaf:
-            self.untold += 1
+        if self.store_down:
+            self.refused += 1
             raise MetadataUnavailableError("the metadata store does not answer")
         self.states.append(state.read_only)
 
@@ -79,8 +90,8 @@ class Rig:
         return LedgerScript(ledger_id, payload_bytes=400)
 
     async def add(self, script: LedgerScript, ids: range) -> None:
-        await self.storage.add(script.ledger_id, script.key, script.entries(ids), recovery=False)
-        await self.storage.room()
+        await self.storage.writer.add(script.ledger_id, script.key, script.entries(ids), recovery=False)
+        await self.storage.admission.wait_for_room()
 
 
 @asynccontextmanager
@@ -140,7 +151,7 @@ async def check(storage: Storage, script: LedgerScript, count: int) -> None:
     """Exactly the first ``count`` entries are there."""
     found: list[bytes] = []
     while len(found) < count:
-        result = await storage.read(script.ledger_id, len(found), count - 1, entries_max=500, bytes_max=10**6)
+        result = await storage.reader.read(script.ledger_id, len(found), count - 1, entries_max=500, bytes_max=10**6)
         assert not result.unknown
         assert result.entries
         found += result.entries
@@ -148,7 +159,7 @@ async def check(storage: Storage, script: LedgerScript, count: int) -> None:
 
 
 async def test_filling_disk_turns_read_only_collects_compacts_and_comes_back(store: MetadataStore) -> None:
-    filesystem = MemoryFileSystem()
+    filesystem = WatchedDisk()
     filesystem.capacity_bytes = 900_000
     limits = DiskLimits(warn_bytes=450_000, writable_bytes=400_000, read_only_bytes=300_000)
     async with rig(filesystem, quick(limits, garbage_seconds=0.05), store) as bookie:
@@ -157,8 +168,9 @@ async def test_filling_disk_turns_read_only_collects_compacts_and_comes_back(sto
         while not bookie.read_only:  # its writers move away now; here they stop
             await bookie.add(doomed, range(count, count + 20))
             await bookie.add(kept, range(count // 4, count // 4 + 5))
-            await asyncio.sleep(0.002)
             count += 20
+            looks = filesystem.looks
+            await until(lambda: filesystem.looks > looks)  # noqa: B023
         assert count > 100
         await check(bookie.storage, kept, count // 4)
         await check(bookie.storage, doomed, count)
@@ -199,7 +211,7 @@ async def test_writes_that_find_no_room_wait_and_nothing_that_was_acknowledged_i
     survivor = filesystem.after_crash(seed=1)
     survivor.capacity_bytes = None
     async with rig(survivor, quick(), store) as bookie:
-        result = await bookie.storage.read(kept.ledger_id, 0, 10**6, entries_max=10**5, bytes_max=10**8)
+        result = await bookie.storage.reader.read(kept.ledger_id, 0, 10**6, entries_max=10**5, bytes_max=10**8)
         assert ids_of(result.entries)[:count] == list(range(count))
         assert not result.unknown
 
@@ -255,7 +267,7 @@ async def test_major_compaction_waits_for_its_hours(store: MetadataStore) -> Non
             await bookie.add(kept, range(first, first + 20))
         await store.delete_ledger(doomed.ledger_id)
         await until(lambda: bookie.upkeep.garbage_rounds > 5)
-        assert bookie.storage.ledgers() == [kept.ledger_id]
+        assert bookie.storage.ledgers.live_ids() == [kept.ledger_id]
         assert bookie.storage.statistics().logs_compacted == 0
         hour[0] = 1.5
         await until(lambda: bookie.storage.statistics().logs_compacted > 2)
@@ -274,7 +286,7 @@ async def test_metadata_that_do_not_answer_change_nothing_and_end_nothing(
         await store.delete_ledger(LedgerId(kept.ledger_id))
         failed = bookie.upkeep.garbage_rounds_failed
         await until(lambda: bookie.upkeep.garbage_rounds_failed > failed + 3)
-        assert bookie.storage.ledgers() == [kept.ledger_id]
+        assert bookie.storage.ledgers.live_ids() == [kept.ledger_id]
         await check(bookie.storage, kept, 5)
     assert any("cannot be relied upon" in str(event["event"]) for event in logged)
 
@@ -286,11 +298,11 @@ async def test_disk_that_fills_up_while_the_metadata_are_away_ends_no_bookie_and
     filesystem.capacity_bytes = 900_000
     limits = DiskLimits(warn_bytes=450_000, writable_bytes=400_000, read_only_bytes=300_000)
     async with rig(filesystem, quick(limits), store) as bookie:
-        bookie.deaf = True
+        bookie.store_down = True
         filesystem.set_content(DATA / "others", bytes(700_000))
-        await until(lambda: bookie.untold > 3)
+        await until(lambda: bookie.refused > 3)
         assert bookie.read_only
-        bookie.deaf = False
+        bookie.store_down = False
         await until(lambda: bookie.states == [True])
         filesystem.set_content(DATA / "others", b"")
         await until(lambda: bookie.states == [True, False])
@@ -314,10 +326,11 @@ async def test_scrubber_finds_rot_that_nobody_has_read(
             filesystem.damage(path, filesystem.content(path).index(kept.entry(entry_id)) + 60)
         part = filesystem.files(DATA / "index")[0]
         filesystem.damage(part, 50)
-        await until(lambda: bookie.storage.statistics().scrub_rounds > 3)
+        rounds = bookie.storage.statistics().scrub_rounds
+        await until(lambda: bookie.storage.statistics().scrub_rounds > rounds + 2)
         statistics = bookie.storage.statistics()
         assert (statistics.entries_damaged, statistics.index_damage_seen) == (2, 1)
-        result = await bookie.storage.read(kept.ledger_id, 0, 0, entries_max=1, bytes_max=1_000)
+        result = await bookie.storage.reader.read(kept.ledger_id, 0, 0, entries_max=1, bytes_max=1_000)
         assert (result.entries, result.unknown) == ([], [(0, 0)]), "what the index hides is unknown"
     unreadable = [event for event in logged if event["event"] == "entry unreadable"]
     assert len(unreadable) == 2, "reported once each"

@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.bookie.index.runs import RunMap
-from octavo.bookie.journal.journal import Journal
+from octavo.bookie.journal.journal import Journal, RecordKind
 from octavo.bookie.server.connection import Connection
 from octavo.bookie.server.lookups import Lookups
 from octavo.bookie.storage.checkpoint import Checkpointer
 from octavo.bookie.storage.compaction import Compactor
+from octavo.bookie.storage.ledger_state import BARRIER
 from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.bookie.storage.reads import EntryReader
 from octavo.bookie.storage.writes import EntryWriter
@@ -51,7 +52,7 @@ def trust_replay() -> list[Patch]:
     # Only the first checkpoint, which makes durable what replay found, is skipped.
     @patch(Checkpointer, "checkpoint")
     async def checkpoint(original: Any, self: Any) -> None:
-        if self.checkpoints or not self.dirty:
+        if self.checkpoints or not self._ledgers.dirty:
             await original(self)
         else:
             self.checkpoints = 1
@@ -80,7 +81,7 @@ def directory_not_synced() -> list[Patch]:
 def fence_not_durable() -> list[Patch]:
     @patch(EntryWriter, "fence")
     def fence(_original: Any, self: Any, ledger_id: int, _ledger_key: bytes) -> Any:
-        self._check_usable()
+        self._health.check_usable()
         self._ledgers.get(ledger_id).fenced = True
         future = asyncio.get_running_loop().create_future()
         future.set_result(None)
@@ -97,7 +98,7 @@ def fence_after_lookup() -> list[Patch]:
 
         async def once_caught_up() -> None:
             # The lookup is done at once; the fence takes effect only when the journal has caught up.
-            await self._storage._writer.barrier()
+            await self._storage._journal.append(RecordKind.LEDGER_KEY, [BARRIER])
             await original(self, request)
 
         late = asyncio.ensure_future(once_caught_up())
@@ -111,18 +112,18 @@ def fence_ignored() -> list[Patch]:
     @patch(Connection, "_add")
     def add(original: Any, self: Any, request_id: int, request: Any) -> None:
         # The add waits, as behind a full journal, and is accepted without checking the fence again.
-        if self._storage._ledgers.get(request.ledger_id).fenced:
+        if self._storage.ledgers.get(request.ledger_id).fenced:
             original(self, request_id, request)
             return
 
         def late() -> None:
-            ledger = self._storage._ledgers.get(request.ledger_id)
+            ledger = self._storage.ledgers.get(request.ledger_id)
             fenced, ledger.fenced = ledger.fenced, False
             try:
                 if not self._closing:
                     original(self, request_id, request)
             except OctavoError as error:
-                self._refuse(request_id, request.op, error)
+                self._replies.refuse(request_id, request.op, error)
             finally:
                 ledger.fenced = fenced
 
@@ -177,7 +178,7 @@ def compaction_removes_early() -> list[Patch]:
 def garbage_by_listing() -> list[Patch]:
     @patch(GarbageCollector, "collect")
     async def collect(_original: Any, self: Any) -> Any:
-        held = self._storage.ledgers()
+        held = self._storage.ledgers.live_ids()
         listed = [ledger_id async for ledger_id in self._store.list_ledgers()]
         return await _delete(self, held, listed)
 
@@ -191,7 +192,7 @@ def garbage_lists_first() -> list[Patch]:
         if not listed:
             return Collection(0, 0)
         await self._store.cluster_id()
-        return await _delete(self, self._storage.ledgers(), listed)
+        return await _delete(self, self._storage.ledgers.live_ids(), listed)
 
     return [collect]
 
@@ -199,5 +200,5 @@ def garbage_lists_first() -> list[Patch]:
 async def _delete(collector: Any, held: list[int], listed: list[LedgerId]) -> Collection:
     gone = sorted(set(held) - set(listed))
     for ledger_id in gone:
-        await collector._storage.delete(ledger_id)
+        await collector._storage.writer.delete(ledger_id)
     return Collection(len(held), len(gone))

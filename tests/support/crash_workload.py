@@ -146,7 +146,7 @@ class Driver:
     def add(self, ledger_id: int, ids: Iterable[int], *, recovery: bool = False) -> asyncio.Future[None]:
         script, sent = SCRIPTS[ledger_id], tuple(ids)
         self._recording.note(Sent(ledger_id, sent))
-        future = self.storage.add(script.ledger_id, script.key, script.entries(sent), recovery=recovery)
+        future = self.storage.writer.add(script.ledger_id, script.key, script.entries(sent), recovery=recovery)
 
         def acknowledged(done: asyncio.Future[None]) -> None:
             if not done.cancelled() and done.exception() is None:
@@ -156,13 +156,13 @@ class Driver:
         return future
 
     async def fence(self, ledger_id: int) -> None:
-        await self.storage.fence(SCRIPTS[ledger_id].ledger_id, SCRIPTS[ledger_id].key)
+        await self.storage.writer.fence(SCRIPTS[ledger_id].ledger_id, SCRIPTS[ledger_id].key)
         self._recording.note(Fenced(ledger_id))
 
     async def delete(self, ledger_id: int) -> None:
         async with self.phase("delete"):
             self._recording.note(Deleting(ledger_id))
-            await self.storage.delete(SCRIPTS[ledger_id].ledger_id)
+            await self.storage.writer.delete(SCRIPTS[ledger_id].ledger_id)
             self._recording.note(Deleted(ledger_id))
 
     async def compact(self, live_share_below: float) -> None:
@@ -172,7 +172,7 @@ class Driver:
 
     def write_lac(self, ledger_id: int, lac: int) -> None:
         script = SCRIPTS[ledger_id]
-        self.storage.write_lac(script.ledger_id, script.key, script.explicit_lac(lac), EntryId(lac))
+        self.storage.writer.write_lac(script.ledger_id, script.key, script.explicit_lac(lac), EntryId(lac))
 
     @asynccontextmanager
     async def phase(self, name: str) -> AsyncIterator[None]:
@@ -233,11 +233,11 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
         assert acknowledged <= set(ids), f"ledger {ledger_id} lost {sorted(acknowledged - set(ids))}"
         assert set(ids) <= sent, f"ledger {ledger_id} made up {sorted(set(ids) - sent)}"
         assert held == script.entries(ids), f"ledger {ledger_id}: other bytes"
-        listed = await storage.list_entries(script.ledger_id)
+        listed = await storage.reader.list_entries(script.ledger_id)
         assert [i for low, high in listed for i in range(low, high + 1)] == ids
         if ledger_id in promises.fenced:
             with pytest.raises(LedgerFencedError):
-                storage.add(script.ledger_id, script.key, [script.entry(LAST_ID)], recovery=False)
+                storage.writer.add(script.ledger_id, script.key, [script.entry(LAST_ID)], recovery=False)
     statistics = storage.statistics()
     assert not statistics.entries_damaged
     assert not statistics.index_damage_seen
@@ -247,15 +247,15 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
 async def _is_gone(storage: Storage, script: LedgerScript) -> bool:
     """Every operation on the ledger is refused as one on a deleted ledger, or none is."""
     try:
-        await storage.read(script.ledger_id, 0, 1, entries_max=1, bytes_max=1)
+        await storage.reader.read(script.ledger_id, 0, 1, entries_max=1, bytes_max=1)
     except NoSuchLedgerError:
         with pytest.raises(NoSuchLedgerError):
-            storage.add(script.ledger_id, script.key, [script.entry(LAST_ID)], recovery=True)
+            storage.writer.add(script.ledger_id, script.key, [script.entry(LAST_ID)], recovery=True)
         with pytest.raises(NoSuchLedgerError):
-            storage.fence(script.ledger_id, script.key)
+            storage.writer.fence(script.ledger_id, script.key)
         with pytest.raises(NoSuchLedgerError):
-            await storage.list_entries(script.ledger_id)
-        assert script.ledger_id not in storage.ledgers()
+            await storage.reader.list_entries(script.ledger_id)
+        assert script.ledger_id not in storage.ledgers.live_ids()
         return True
     return False
 
@@ -264,7 +264,7 @@ async def _read_all(storage: Storage, script: LedgerScript) -> list[bytes]:
     held: list[bytes] = []
     first = 0
     while first <= LAST_ID:
-        result = await storage.read(script.ledger_id, first, LAST_ID, entries_max=64, bytes_max=5_000)
+        result = await storage.reader.read(script.ledger_id, first, LAST_ID, entries_max=64, bytes_max=5_000)
         assert not result.unknown, f"ledger {script.ledger_id}: {result.unknown} unknown after a power cut"
         held += result.entries
         first = result.last_covered + 1

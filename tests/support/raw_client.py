@@ -78,6 +78,13 @@ class RawClient:
         self.send_body(encode_hello(Hello(MAGIC, low, high, "test", cluster_id, bookie_id, "boot", ())))
         return decode_hello(await self.receive())
 
+    def pause_reading(self) -> None:
+        """Take nothing from the socket, not even into the reader's buffer."""
+        self.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def resume_reading(self) -> None:
+        self.writer.transport.resume_reading()  # type: ignore[attr-defined]
+
     def send_body(self, body: bytes) -> None:
         self.writer.write(LENGTH.pack(len(body)) + body)
 

@@ -4,9 +4,15 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from octavo.bookie.server import answer_room
 from octavo.bookie.server.answer_budget import STALLED_SECONDS_MAX, Grant
-from octavo.bookie.server.answer_room import ANSWER_BYTES_MIN, READS_AT_ONCE, AnswerQueue, AnswerRoom
+from octavo.bookie.server.answer_memory import (
+    ANSWER_BYTES_MIN,
+    READS_AT_ONCE,
+    AnswerMemory,
+    AnswerQueue,
+    AnswerTiming,
+    Demand,
+)
 
 MIB = 1 << 20
 
@@ -14,21 +20,21 @@ MIB = 1 << 20
 class Peer:
     """A connection as its queue sees it: a socket that takes what it is told to take."""
 
-    def __init__(self, room: AnswerRoom) -> None:
+    def __init__(self, memory: AnswerMemory) -> None:
         self.sent = 0
         self.unsent = 0
         self.begun: list[Grant] = []
         self.ended_after: float | None = None
-        self.queue = AnswerQueue(room, unsent_bytes=lambda: self.unsent, sent_bytes=lambda: self.sent, put_out=self.end)
-        room.enter(self.queue)
+        self.queue = AnswerQueue(memory, unsent_bytes=lambda: self.unsent, sent_bytes=lambda: self.sent, evict=self.end)
+        memory.enter(self.queue)
 
     def end(self, seconds: float, _unsent_bytes: int) -> None:
         self.ended_after = seconds
-        self.queue.forget()
+        self.queue.close()
 
     def ask(self, *sizes: int) -> None:
         for size in sizes:
-            self.queue.put(size, self.begun.append)
+            self.queue.put(Demand(size), self.begun.append)
 
     def answer(self, *, taken: bool) -> None:
         """The oldest look-up is over; its answer is as large as granted."""
@@ -45,12 +51,11 @@ class Peer:
 
 
 @pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnswerRoom]:
-    monkeypatch.setattr(answer_room, "LOOK_SECONDS", 0.0)
-    room = AnswerRoom(ANSWER_BYTES_MIN)
-    yield room
-    room.budget.check_invariants()
-    room.close()
+def memory() -> Iterator[AnswerMemory]:
+    memory = AnswerMemory(ANSWER_BYTES_MIN, AnswerTiming(look_seconds=0.0, watch_seconds=0.0))
+    yield memory
+    memory.budget.check_invariants()
+    memory.close()
 
 
 async def turns(count: int = 10) -> None:
@@ -59,54 +64,54 @@ async def turns(count: int = 10) -> None:
 
 
 async def test_look_ups_of_one_connection_begin_a_few_at_a_time_in_their_order() -> None:
-    room = AnswerRoom(1 << 30)
-    peer = Peer(room)
+    memory = AnswerMemory(1 << 30)
+    peer = Peer(memory)
     peer.ask(*range(1, READS_AT_ONCE + 3))
     assert [grant.bytes_max for grant in peer.begun] == [*range(1, READS_AT_ONCE + 1)]
     peer.answer(taken=True)
     assert peer.begun[-1].bytes_max == READS_AT_ONCE + 1
-    room.close()
+    memory.close()
 
 
 async def test_nothing_begins_while_the_socket_is_full() -> None:
-    room = AnswerRoom(1 << 30)
-    peer = Peer(room)
+    memory = AnswerMemory(1 << 30)
+    peer = Peer(memory)
     peer.queue.paused = True
     peer.ask(MIB)
     assert not peer.begun
     peer.queue.paused = False
-    peer.queue.go()
+    peer.queue.start_ready()
     assert len(peer.begun) == 1
-    room.close()
+    memory.close()
 
 
-async def test_who_holds_nothing_is_served_while_others_take_nothing(room: AnswerRoom) -> None:
-    stalled = [Peer(room) for _ in range(5)]
+async def test_a_client_that_holds_nothing_is_served_while_others_read_nothing(memory: AnswerMemory) -> None:
+    stalled = [Peer(memory) for _ in range(5)]
     for peer in stalled:
         peer.fill()
-    held = room.budget.held
-    quick = Peer(room)
+    held = memory.budget.held
+    quick = Peer(memory)
     for _ in range(20):
         quick.ask(MIB)
         quick.answer(taken=True)
-    assert room.budget.held == held
+    assert memory.budget.held == held
     assert all(peer.queue.waiting for peer in stalled)
 
 
-async def test_what_waits_goes_on_when_a_socket_drains_without_a_word(room: AnswerRoom) -> None:
-    stalled = Peer(room)
+async def test_waiting_look_ups_go_on_when_a_socket_drains_unannounced(memory: AnswerMemory) -> None:
+    stalled = Peer(memory)
     stalled.fill()
-    before = len(stalled.queue.waiting)
+    before = stalled.queue.waiting
     stalled.unsent = 0
     await turns()
-    assert len(stalled.queue.waiting) < before
+    assert stalled.queue.waiting < before
     assert stalled.begun
 
 
-async def test_who_starves_is_served_first_when_a_look_up_is_over_the_longest_waiting_before_all(
-    room: AnswerRoom,
+async def test_when_a_look_up_ends_the_starved_queue_that_waits_longest_is_served_first(
+    memory: AnswerMemory,
 ) -> None:
-    peers = [Peer(room) for _ in range(12)]
+    peers = [Peer(memory) for _ in range(12)]
     for peer in peers:
         peer.ask(MIB)
     running = [peer for peer in peers if peer.begun]
@@ -116,22 +121,22 @@ async def test_who_starves_is_served_first_when_a_look_up_is_over_the_longest_wa
     assert [bool(peer.begun) for peer in starving] == [True, False, False, False, False]
 
 
-async def test_a_connection_that_is_gone_leaves_its_room_to_others(room: AnswerRoom) -> None:
-    peers = [Peer(room) for _ in range(8)]
+async def test_a_lost_connection_frees_its_memory(memory: AnswerMemory) -> None:
+    peers = [Peer(memory) for _ in range(8)]
     for peer in peers:
         peer.ask(MIB)
     assert not peers[7].begun
-    peers[0].queue.forget()
+    peers[0].queue.close()
     assert peers[7].begun
     peers[0].answer(taken=False)  # its look-up ends late: of no account any more
-    assert room.budget.held == sum(grant.reserved for peer in peers[1:] for grant in peer.begun)
+    assert memory.budget.held == sum(grant.reserved for peer in peers[1:] for grant in peer.begun)
 
 
-async def test_a_turn_given_up_is_given_to_the_next(room: AnswerRoom) -> None:
-    peers = [Peer(room) for _ in range(9)]
+async def test_a_turn_given_up_is_given_to_the_next(memory: AnswerMemory) -> None:
+    peers = [Peer(memory) for _ in range(9)]
     for peer in peers[:7]:
         peer.ask(MIB)
-    waiting = asyncio.ensure_future(peers[7].queue.turn(MIB))
+    waiting = asyncio.ensure_future(peers[7].queue.turn(Demand(MIB)))
     await turns(1)
     waiting.cancel()
     peers[8].ask(MIB)
@@ -140,9 +145,8 @@ async def test_a_turn_given_up_is_given_to_the_next(room: AnswerRoom) -> None:
     assert peers[7].queue.share.held == 0
 
 
-async def test_a_peer_that_takes_nothing_for_long_is_put_out(room: AnswerRoom, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_room, "WATCH_SECONDS", 0.0)
-    stalled = Peer(room)
+async def test_a_client_that_reads_nothing_for_long_is_evicted(memory: AnswerMemory) -> None:
+    stalled = Peer(memory)
     stalled.ask(MIB)
     stalled.answer(taken=False)
     await turns()
@@ -151,14 +155,14 @@ async def test_a_peer_that_takes_nothing_for_long_is_put_out(room: AnswerRoom, m
     await turns()
     assert stalled.ended_after is not None
     assert stalled.ended_after >= STALLED_SECONDS_MAX
-    assert (room.put_out, room.budget.held) == (1, 0)
+    assert (memory.connections_evicted, memory.budget.held) == (1, 0)
     await turns()
-    assert room._timer is None, "nobody to look at"
+    assert not memory.is_watching
 
 
-async def test_the_smallest_room_is_enough_for_the_largest_answer() -> None:
-    room = AnswerRoom(ANSWER_BYTES_MIN)
-    peer = Peer(room)
-    peer.queue.put(8 * MIB, peer.begun.append, beside=5 * MIB)
+async def test_the_smallest_memory_is_enough_for_the_largest_answer() -> None:
+    memory = AnswerMemory(ANSWER_BYTES_MIN)
+    peer = Peer(memory)
+    peer.queue.put(Demand(8 * MIB, other_bytes=5 * MIB), peer.begun.append)
     assert peer.begun
-    room.close()
+    memory.close()

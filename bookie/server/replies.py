@@ -1,0 +1,121 @@
+"""The replies of one connection: which requests are outstanding, and how their answers are sent.
+
+A request is *outstanding* from :meth:`Replies.begin` to its reply, except while it is set aside (a long poll that waits
+for something to happen). Replies leave in the order in which they are ready.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import structlog
+from octavo.protocol.errors import InternalError, OctavoError
+from octavo.protocol.frames import LENGTH
+from octavo.protocol.messages import Added, Op, Reply, encode_error
+
+log = structlog.get_logger("octavo.bookie")
+
+_JOIN_BYTES_MAX = 128 * 1024
+"""Bodies up to this size are copied behind their length: a write of four bytes by itself is a system call and a packet
+more, and wakes the client for nothing."""
+
+
+class Replies:
+    """See the module. ``on_finished`` is called after a reply while :attr:`watched` is set."""
+
+    def __init__(self, on_finished: Callable[[], None]) -> None:
+        self._on_finished = on_finished
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.outstanding = 0
+        self.watched = False
+        self.bytes_sent = 0
+        self.closed = True
+
+    def connected(self, transport: asyncio.Transport) -> None:
+        """From now on replies can be sent."""
+        self._transport = transport
+        self.closed = False
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the socket has not taken yet."""
+        return self._transport.get_write_buffer_size()
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A request has arrived."""
+        self.outstanding += 1
+
+    def set_aside(self) -> None:
+        """The request waits for something to happen, and does not count meanwhile."""
+        self.outstanding -= 1
+
+    def resume(self) -> None:
+        """The request that was set aside counts again."""
+        self.outstanding += 1
+
+    def start(self, request_id: int, op: Op, work: Awaitable[Reply]) -> asyncio.Task[None]:
+        """Answer a request once ``work`` is done; cancelled when the connection is lost."""
+        task = asyncio.get_running_loop().create_task(self._answer(request_id, op, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _answer(self, request_id: int, op: Op, work: Awaitable[Reply]) -> None:
+        try:
+            reply = await work
+            body = reply.encode(request_id)
+        except asyncio.CancelledError:
+            self.outstanding -= 1
+            raise
+        except Exception as error:  # every failure is an answer; none may end the bookie from here
+            self.refuse(request_id, op, error)
+        else:
+            self.finish(body)
+
+    # --- replies ----------------------------------------------------------------------------------------------
+
+    def finish(self, body: bytes) -> None:
+        """Send the reply of a request."""
+        self.outstanding -= 1
+        self.send(body)
+        if self.watched:
+            self._on_finished()
+
+    def added(self, request_id: int, failure: BaseException | None) -> None:
+        """Send the reply of an add."""
+        if failure is None:
+            self.finish(Added().encode(request_id))
+        else:
+            self.refuse(request_id, Op.ADD, failure)
+
+    def refuse(self, request_id: int, op: Op, error: BaseException) -> None:
+        """Send an error as the reply of a request. One that is not an :class:`OctavoError` is a defect, and logged."""
+        if not isinstance(error, OctavoError):
+            log.error("request failed by a defect", error=repr(error), exc_info=error)
+            error = InternalError(f"a defect of the bookie: {type(error).__name__}")
+        self.finish(encode_error(request_id, op, error))
+
+    def send(self, body: bytes) -> None:
+        """Send a frame with this body; nothing once the connection is closed."""
+        if not self.closed:
+            # Not writelines(): asyncio's own transports do not pause their protocol in it.
+            self.bytes_sent += LENGTH.size + len(body)
+            prefix = LENGTH.pack(len(body))
+            if len(body) <= _JOIN_BYTES_MAX:
+                self._transport.write(prefix + body)
+            else:
+                self._transport.write(prefix)
+                self._transport.write(body)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self.closed = True
+
+    def cancel(self) -> None:
+        """The connection is lost: end the requests that are being worked on."""
+        self.closed = True
+        for task in self._tasks:
+            task.cancel()

@@ -1,0 +1,161 @@
+"""What all connections of a bookie share: the storage, its identity, counters, and the limits over all of them.
+
+Connections know the service, the server knows both; the service knows connections only as :class:`ServedConnection`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
+from octavo.bookie.storage.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the bookie says of itself in the hello."""
+
+    bookie_id: str
+    cluster_id: str
+    boot_id: str
+    software: str
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counters since the start."""
+
+    adds: int = 0
+    entries_added: int = 0
+    bytes_added: int = 0
+    reads: int = 0
+    entries_read: int = 0
+    bytes_read: int = 0
+    protocol_errors: int = 0
+
+
+class ServedConnection(Protocol):
+    """A connection as the service sees it."""
+
+    @property
+    def outstanding(self) -> int:
+        """Requests without an answer yet."""
+
+    def regulate(self) -> None:
+        """Read the socket, or stop reading it, as the limits say now."""
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+
+
+class BookieService:
+    """See the module."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        identity: Identity,
+        *,
+        answer_bytes: int,
+        answer_timing: AnswerTiming | None = None,
+        facts: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
+        """``answer_bytes`` bounds the memory of answers to readers, all connections together. ``facts`` adds facts to
+        INFO that only the daemon knows."""
+        self.storage = storage
+        self.answers = AnswerMemory(answer_bytes, answer_timing)
+        self.identity = identity
+        self.traffic = Traffic()
+        self.draining = False
+        self.read_only = False
+        self.out_of_space = False
+        """Read-only, and there is no disk space for recovery adds either (rule B6)."""
+        self.connections: dict[ServedConnection, None] = {}
+        """In the order in which they came, as a simulated world must repeat what is done to all of them."""
+        self._facts = facts or dict
+        self._started_at = asyncio.get_running_loop().time()
+        self._room_waiter: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+
+    # --- back-pressure ----------------------------------------------------------------------------------------
+
+    @property
+    def held_back(self) -> bool:
+        """Whether no connection may read its socket because the storage has no memory for more."""
+        return self._room_waiter is not None
+
+    def hold_back_if_full(self) -> None:
+        """Stop reading every socket until the storage has room again."""
+        if self._room_waiter is None and not self.storage.admission.has_room:
+            self._room_waiter = asyncio.get_running_loop().create_task(self._wait_for_room())
+            for connection in self.connections:
+                connection.regulate()
+
+    async def _wait_for_room(self) -> None:
+        try:
+            await self.storage.admission.wait_for_room()
+        finally:
+            self._room_waiter = None
+            for connection in list(self.connections):
+                connection.regulate()
+
+    # --- draining ---------------------------------------------------------------------------------------------
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Refuse new requests, wait until those begun are answered or the time is over, then close all connections."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.regulate()
+        if self._any_outstanding():
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), timeout_seconds)
+        for connection in list(self.connections):
+            connection.close()
+        self.answers.close()
+        if self._room_waiter is not None:
+            self._room_waiter.cancel()
+
+    def request_finished(self) -> None:
+        """A connection has answered a request or is gone; ends the wait of :meth:`drain` after the last one."""
+        if self.draining and not self._any_outstanding():
+            self._idle.set()
+
+    def _any_outstanding(self) -> bool:
+        return any(connection.outstanding for connection in self.connections)
+
+    # --- facts ------------------------------------------------------------------------------------------------
+
+    async def info(self) -> dict[str, Any]:
+        """The facts of INFO; docs/wire-protocol.md lists them."""
+        statistics = self.storage.statistics()
+        space = await self.storage.space.largest()
+        traffic = self.traffic
+        return {
+            "state": "read-only" if self.read_only else "writable",
+            "version": self.identity.software,
+            "boot_id": self.identity.boot_id,
+            "uptime_seconds": round(asyncio.get_running_loop().time() - self._started_at, 3),
+            "total_bytes": space.total_bytes,
+            "free_bytes": space.free_bytes,
+            "ledgers": statistics.ledgers,
+            "journal_bytes": statistics.journal_bytes,
+            "cache_bytes": statistics.cache_bytes,
+            "connections": len(self.connections),
+            "answer_bytes": self.answers.budget.held,
+            "connections_put_out": self.answers.connections_evicted,
+            "adds": traffic.adds,
+            "entries_added": traffic.entries_added,
+            "bytes_added": traffic.bytes_added,
+            "reads": traffic.reads,
+            "entries_read": traffic.entries_read,
+            "bytes_read": traffic.bytes_read,
+            "log_bytes": statistics.log_bytes,
+            "bytes_compacted": statistics.compaction_bytes_freed,
+            "entries_damaged": statistics.entries_damaged,
+            "index_damage": statistics.index_damage_seen,
+            "in_doubt": self.storage.doubt_stop is not None,
+            **self._facts(),
+        }

@@ -1,0 +1,75 @@
+"""What a bookie answers about its ledgers: their entries, their ids, and how far they are confirmed.
+
+The state of a ledger decides first (deleted, in doubt, its highest id); ``reads`` then looks the entries up.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from octavo.bookie.storage.admission import Health
+from octavo.bookie.storage.ledger_state import LedgerState
+from octavo.bookie.storage.ledgers import LedgerTable, add_waiter, is_known
+from octavo.bookie.storage.reads import EntryReader, ReadResult
+from octavo.bookie.storage.settings import LacView
+from octavo.protocol.errors import BookieInDoubtError, NoSuchLedgerError
+from octavo.protocol.ids import LedgerId
+
+
+class LedgerReader:
+    """All methods but :meth:`last_add_confirmed` raise :class:`NoSuchLedgerError` for a deleted ledger."""
+
+    def __init__(self, ledgers: LedgerTable, entries: EntryReader, health: Health) -> None:
+        self._ledgers = ledgers
+        self._entries = entries
+        self._health = health
+
+    async def read(
+        self,
+        ledger_id: LedgerId,
+        first: int,
+        last: int,
+        *,
+        stripe: tuple[int, Sequence[int]] = (1, (0,)),
+        entries_max: int,
+        bytes_max: int,
+    ) -> ReadResult:
+        """Entries of ``first..last`` whose id modulo ``stripe[0]`` is among ``stripe[1]``, up to either limit, but
+        one at least if one is found. Ids that damage or an I/O error hides are unknown, never absent (rule R2), and
+        so is every missing id of a ledger in doubt (rule B4)."""
+        return await self._entries.read(
+            ledger_id, first, last, highest=self._not_deleted(ledger_id).highest, stripe=stripe,
+            entries_max=entries_max, bytes_max=bytes_max, in_doubt=self._ledgers.in_doubt(ledger_id),
+        )  # fmt: skip
+
+    async def list_entries(self, ledger_id: LedgerId) -> list[tuple[int, int]]:
+        """The ids held, as intervals. Raises :class:`BookieStorageError` where damage hides them,
+        :class:`BookieInDoubtError` for a ledger in doubt, where the ids left out would be negatives."""
+        ledger = self._not_deleted(ledger_id)
+        if self._ledgers.in_doubt(ledger_id):
+            raise BookieInDoubtError(
+                f"ledger {ledger_id}: this bookie may have lost entries of it, so it cannot list those it holds",
+                may_have_happened=False,
+            )
+        return await self._entries.ranges(ledger_id, ledger.highest)
+
+    def last_add_confirmed(self, ledger_id: LedgerId) -> LacView:
+        """What is known of the ledger's end, from entries and explicit LACs."""
+        ledger, in_doubt = self._ledgers.get(ledger_id), self._ledgers.in_doubt(ledger_id)
+        return LacView(is_known(ledger), ledger.fenced, ledger.last_add_confirmed, ledger.explicit_lac, in_doubt)
+
+    async def last_add_confirmed_entry(self, ledger_id: LedgerId) -> bytes | None:
+        """The sealed entry that vouches for the highest LAC: the intact one with the highest id. None when none is
+        held."""
+        return await self._entries.highest_entry(ledger_id, self._not_deleted(ledger_id).highest)
+
+    def wait_lac(self, ledger_id: LedgerId, above: int | None) -> asyncio.Future[None]:
+        """Done once a LAC above ``above`` is known or the ledger is fenced; cancel it to stop waiting. Raises as
+        :meth:`Health.check_usable`."""
+        self._health.check_usable()
+        return add_waiter(self._not_deleted(ledger_id), above)
+
+    def _not_deleted(self, ledger_id: LedgerId) -> LedgerState:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger.deleted:
+            raise NoSuchLedgerError(f"ledger {ledger_id} has been deleted", may_have_happened=False)
+        return ledger
