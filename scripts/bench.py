@@ -27,7 +27,7 @@ WRITES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def bench(uri: str, *arguments: str) -> dict[str, Any]:
-    """The JSON that one ``octavo bench`` prints. Its errors go where ours go."""
+    """The JSON that one ``octavo bench`` prints. Its errors go to standard error."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "octavo.cli.main", "bench", *arguments, "--json"],
         env={**os.environ, "OCTAVO_METADATA": uri},
@@ -39,7 +39,7 @@ def bench(uri: str, *arguments: str) -> dict[str, Any]:
 
 
 def show(name: str, result: dict[str, Any]) -> None:
-    """One row of the table."""
+    """Print one row of the table."""
     latency = result["latency_ms"]
     times = " | ".join(f"{latency[key]:,.2f}" for key in ("p50", "p99", "p99_9", "max"))
     rate, megabytes = result["entries_per_second"], result["megabytes_per_second"]
@@ -47,9 +47,9 @@ def show(name: str, result: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Run the suite; the exit status."""
+    """Run the suite. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each write case")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each write case")
     parser.add_argument(
         "--data-dir", type=Path, help="where the cluster keeps its data (default: the temporary folder)"
     )

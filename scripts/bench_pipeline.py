@@ -1,13 +1,13 @@
-"""The pipeline's speed beside that of plain clients, on one fresh three-bookie cluster.
+"""Compare the speed of the pipeline with that of plain clients, on a new three-bookie cluster.
 
 bench_pipeline.py [--megabytes 2000] [--scans 4] [--reads-only] [--spark-arguments=ARGUMENTS] [--rounds 1]
     [--data-dir DIR]
 
-Entries of 1 KiB; ledgers with E = Qw = 3, Qa = 2. *Write*: two processes of ``octavo bench write``, against a Spark job
-(``local[2]``) that ingests Parquet. *Read*: two processes, each iterating over one ledger, in turn with scans of both
-with ``local[2]`` in one session, which sum up the values' lengths. The first scan of a session is told apart from the
-others: it starts Python workers and loads what Java compiles. *Verify*: every replica of those ledgers. Memory is the
-most that any Python worker ever had.
+Entries of 1 KiB; ledgers with E = Qw = 3, Qa = 2. *Write*: two processes of ``octavo bench write``, compared with a
+Spark job (``local[2]``) that ingests Parquet. *Read*: two processes, each iterating over one ledger, alternating with
+scans of both ledgers in one session (``local[2]``) that add up the lengths of the values. The first scan of a session
+is reported separately, because it starts Python workers and runs Java code that is not compiled yet. *Verify*: every
+replica of these ledgers. Memory is the largest resident size of any Python worker.
 """
 
 import argparse
@@ -35,7 +35,7 @@ OCTAVO = (sys.executable, "-P", "-m", "octavo.cli.main")
 
 
 def side_by_side(uri: str, commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], float]:
-    """What commands that run at the same time print, and the seconds until the last has ended its measurement."""
+    """Run commands concurrently. Returns the JSON of each, and the seconds of the longest measurement."""
     environment = {**os.environ, "OCTAVO_METADATA": uri}
     processes = [
         subprocess.Popen([*OCTAVO, *command, "--json"], env=environment, stdout=subprocess.PIPE) for command in commands
@@ -47,13 +47,13 @@ def side_by_side(uri: str, commands: Sequence[Sequence[str]]) -> tuple[list[dict
 
 
 def timed[T](work: Callable[[], T]) -> tuple[T, float]:
-    """What ``work`` returns, and how long it took."""
+    """The result of ``work``, and how many seconds it took."""
     begun = time.perf_counter()
     return work(), time.perf_counter() - begun
 
 
 def largest_worker_bytes() -> int:
-    """The most memory that any of the Python workers alive has ever had resident; they outlive their tasks."""
+    """The largest resident size that any living Python worker has had. Workers outlive their tasks."""
     largest = 0
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -66,11 +66,11 @@ def largest_worker_bytes() -> int:
 def measure_reads(
     uri: str, spark: "SparkSession", ledgers: Sequence[str], entries: int, scans: int
 ) -> tuple[list[float], list[float]]:
-    """MB/s of plain reads, one more than there are scans, and of the scans between them."""
+    """Alternate plain reads with scans. Returns the MB/s of each read (one more than scans) and of each scan."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - after the environment is set
 
     def scanned() -> "DataFrame":
-        # A frame of its own for each: Spark keeps what one has shuffled.
+        # A new frame for each scan, because Spark keeps the shuffled data of a frame.
         reader = spark.read.format("octavo").option("metadata", uri).option("ledgers", ",".join(ledgers))
         return reader.option("minPartitions", "2").load().agg(F.count("*"), F.sum(F.length("value")))
 
@@ -89,7 +89,7 @@ def measure_reads(
 
 
 def measure_jobs(uri: str, spark: "SparkSession", ledgers: Sequence[str], entries: int, folder: Path) -> float:
-    """MB/s of ingest. Verify is told beside it."""
+    """Measure ``verify``, which is printed, and ``ingest``, whose MB/s are returned."""
     from octavo.pipeline.jobs.export import InputFormat, ingest  # noqa: PLC0415 - after the environment is set
     from octavo.pipeline.jobs.verify import verify  # noqa: PLC0415
     from octavo.pipeline.options import ClusterOptions  # noqa: PLC0415
@@ -109,7 +109,7 @@ def measure_jobs(uri: str, spark: "SparkSession", ledgers: Sequence[str], entrie
 
 
 def measure(uri: str, entries: int, folder: Path, scans: int, *, reads_only: bool) -> None:
-    """One round: rates in MB/s of payload."""
+    """Run one round and print its rates in MB/s of payload."""
     from octavo.pipeline.session import spark_session  # noqa: PLC0415 - after the environment is set
 
     half = ("bench", "write", "--entry-size", str(ENTRY_BYTES), "--count", str(entries // 2))
@@ -131,16 +131,14 @@ def measure(uri: str, entries: int, folder: Path, scans: int, *, reads_only: boo
 
 
 def main() -> int:
-    """Run it; the exit status."""
+    """Run the benchmark. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=2000, help="payload of each case")
-    parser.add_argument("--scans", type=int, default=4, help="in one session")
-    parser.add_argument("--reads-only", action="store_true", help="no verify and no ingest")
-    parser.add_argument("--spark-arguments", help="further arguments of spark-submit, in one, after a =")
+    parser.add_argument("--megabytes", type=int, default=2000, help="payload of each case in MB")
+    parser.add_argument("--scans", type=int, default=4, help="number of scans in one session")
+    parser.add_argument("--reads-only", action="store_true", help="skip verify and ingest")
+    parser.add_argument("--spark-arguments", help="additional arguments of spark-submit, as one string after =")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument(
-        "--data-dir", type=Path, help="where the cluster keeps its data (default: the temporary folder)"
-    )
+    parser.add_argument("--data-dir", type=Path, help="folder for the cluster's data (default: the temporary folder)")
     arguments = parser.parse_args()
     os.environ["PYTHONSAFEPATH"] = "1"
     if arguments.spark_arguments:

@@ -30,7 +30,7 @@ ENTRY_BYTES = 1000
 FRAME_ENTRIES = 64
 GROUP_BYTES = MEBIBYTE
 JOURNAL_ROUNDS = 7
-"""Ours and fio's by turns: a disk that others share is quick one second and slow the next."""
+"""Rounds, in which Octavo and fio alternate, because the speed of a shared disk varies from second to second."""
 
 
 def say(what: str, value: float, unit: str) -> None:
@@ -70,7 +70,7 @@ async def open_storage(folder: Path, filesystem: RealFileSystem, **settings: flo
 
 
 async def journal_speed(folder: Path, filesystem: RealFileSystem) -> None:
-    """Groups of 1 MiB, each synced before the next, into segments whose blocks have been written before."""
+    """Write groups of 1 MiB, each synced before the next, into segments whose blocks have been written before."""
     settings = JournalSettings(
         segment_bytes=512 * MEBIBYTE, group_bytes_max=GROUP_BYTES, first_fill_bytes=512 * MEBIBYTE
     )
@@ -101,7 +101,7 @@ async def journal_speed(folder: Path, filesystem: RealFileSystem) -> None:
 
 
 def fio_speed(folder: Path) -> float:
-    """MB/s of fio with the journal's pattern; 0 without fio."""
+    """MB/s of fio with the write pattern of the journal; 0 without fio."""
     if shutil.which("fio") is None:
         return 0.0
     common = [
@@ -155,7 +155,7 @@ async def bulk(folder: Path, filesystem: RealFileSystem, gigabytes: float) -> No
 
 
 async def random_reads(storage: Storage, writers: Sequence[Writer]) -> None:
-    """Single entries anywhere, 16 at a time, the entry logs out of the page cache."""
+    """Read single entries at random, 16 at a time, with the entry logs dropped from the page cache."""
     chance, count = random.Random(1), 0
 
     async def reader(until: float) -> None:
@@ -179,7 +179,7 @@ def drop_from_page_cache(path: Path) -> None:
 
 
 def written_bytes() -> int:
-    """What this process has caused to be written to disks, in bytes."""
+    """Bytes that this process has caused to be written to disks."""
     for line in Path("/proc/self/io").read_text().splitlines():
         if line.startswith("write_bytes"):
             return int(line.split()[1])
@@ -200,7 +200,7 @@ async def keep_checkpointing(storage: Storage, stop: asyncio.Event) -> None:
 
 
 async def lone_adds(storage: Storage, writer: Writer, seconds: float) -> list[float]:
-    """Seconds that each of many adds took, begun 2 ms after the one before."""
+    """The seconds that each of many adds took; an add begins 2 ms after the one before."""
     latencies: list[float] = []
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -212,7 +212,7 @@ async def lone_adds(storage: Storage, writer: Writer, seconds: float) -> list[fl
 
 
 async def pauses(folder: Path, filesystem: RealFileSystem) -> None:
-    """Lone adds beside a load of some 15 MB/s; with and without checkpoints."""
+    """Lone adds during a load of about 15 MB/s, with and without checkpoints."""
     storage = await open_storage(folder, filesystem, cache_bytes_max=16 * MEBIBYTE)
     load, lone = Writer(1), Writer(2)
     slowest = []
@@ -232,7 +232,7 @@ async def pauses(folder: Path, filesystem: RealFileSystem) -> None:
 
 
 async def full_journal(folder: Path, filesystem: RealFileSystem) -> None:
-    """A start after a power cut just before a checkpoint: 512 MiB of journal."""
+    """Start after a power cut shortly before a checkpoint, with 512 MiB of journal to replay."""
     storage = await open_storage(
         folder, filesystem, checkpoint_seconds=86_400, checkpoint_journal_bytes=1 << 40, cache_bytes_max=1 << 30
     )
@@ -247,7 +247,7 @@ async def full_journal(folder: Path, filesystem: RealFileSystem) -> None:
 
 
 async def space(folder: Path, filesystem: RealFileSystem, gigabytes: float) -> None:
-    """Twenty ledgers in small logs; all but one are deleted, and compaction gives their space back while it is read."""
+    """Delete all but one of twenty ledgers in small logs, and read that one while compaction frees space."""
     storage = await open_storage(folder, filesystem, entry_log_bytes=64 * MEBIBYTE)
     kept, *others = await fill(storage, gigabytes, 20)
     await storage.checkpoint()
@@ -265,7 +265,7 @@ async def space(folder: Path, filesystem: RealFileSystem, gigabytes: float) -> N
 
 
 async def compaction(folder: Path, filesystem: RealFileSystem) -> None:
-    """Lone adds beside a load, while logs of which two fifths count are compacted at the rate that bookies have."""
+    """Lone adds during a load, while logs with two fifths of live data are compacted at the default rate."""
     storage = await open_storage(folder, filesystem, entry_log_bytes=64 * MEBIBYTE)
     writers = await fill(storage, 1.0, 10)
     await storage.checkpoint()
@@ -348,7 +348,7 @@ async def main() -> None:
     filesystem = RealFileSystem()
     folder = options.folder / "bench-storage"
     if folder.exists():
-        parser.error(f"{folder} is there already; if a run that was broken off has left it, remove it")
+        parser.error(f"{folder} exists; if an interrupted run has left it, remove it")
     try:
         for name in options.parts:
             (folder / name).mkdir(parents=True)

@@ -1,4 +1,5 @@
-"""How long after its acknowledgement an entry reaches a tailing reader in another process, and what an idle one costs.
+"""Measure how long after its acknowledgement an entry reaches a tailing reader in another process, and what an idle
+reader costs.
 
 follow_delay.py [--count 1000] [--interval-ms 10] [-E 3 -W 3 -A 2] [--idle-seconds 10] [--data-dir DIR]
 
@@ -29,7 +30,7 @@ _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def follow(uri: str, ledger_id: int) -> None:
-    """Note when each entry arrives; print it all at the end of the ledger."""
+    """Record when each entry arrives, and print the times at the end of the ledger."""
     async with octavo.connect(uri) as client, client.open_ledger(ledger_id, recover=False) as reader:
         print("ready", flush=True)
         arrived = [time.monotonic() async for _ in reader.follow()]
@@ -37,7 +38,7 @@ async def follow(uri: str, ledger_id: int) -> None:
 
 
 async def measure(uri: str, pids: list[int], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Write, idle, close; compare with what the follower noted."""
+    """Write, idle and close; then compare with the times of the follower."""
     acknowledged: list[float] = []
     latencies: list[float] = []
     async with octavo.connect(uri) as client:
@@ -81,7 +82,7 @@ def _processor_seconds(pid: int) -> float:
 
 
 def main() -> int:
-    """Measure; the exit status."""
+    """Run the benchmark. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--interval-ms", type=float, default=10.0)
@@ -90,7 +91,7 @@ def main() -> int:
     parser.add_argument("-W", type=int, default=3)
     parser.add_argument("-A", type=int, default=2)
     parser.add_argument("--idle-seconds", type=float, default=10.0)
-    parser.add_argument("--data-dir", type=Path, help="where the cluster keeps its data")
+    parser.add_argument("--data-dir", type=Path, help="folder for the cluster's data (default: the temporary folder)")
     parser.add_argument("--follow", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--uri", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

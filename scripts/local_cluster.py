@@ -1,4 +1,4 @@
-"""A cluster on this machine for developers' programs: `octavo up` as a child process, and the events it prints."""
+"""A cluster on this machine for scripts: runs `octavo up` as a child process and reads the events that it prints."""
 
 import json
 import os
@@ -12,16 +12,16 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 TIME_SECONDS_MAX = 60.0
-"""How long to wait for an event or the end."""
+"""Time-out of an event or of the end of the process."""
 
 
 class ClusterError(Exception):
-    """The cluster did not do what it should."""
+    """The cluster did not start, stop or report an event as expected."""
 
 
 class Cluster:
-    """`octavo up` with its data in ``folder``, on free ports, with its metadata at a URI if one is given. As a context
-    manager it leaves nothing running."""
+    """`octavo up` with its data in ``folder``, on free ports. ``metadata``: URI of a metadata store (default: SQLite in
+    the folder). A context manager that kills the cluster at the end of the block."""
 
     def __init__(self, folder: Path, metadata: str | None = None, *, bookies: int = 3) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")}
@@ -39,27 +39,27 @@ class Cluster:
         threading.Thread(target=self._read_events, daemon=True).start()
 
     def wait_for(self, event: str) -> dict[str, Any]:
-        """The next such event. Raises :class:`ClusterError` if it does not come."""
+        """Wait for the next event of this kind. Raises :class:`ClusterError` on time-out or exit."""
         deadline = time.monotonic() + TIME_SECONDS_MAX
         while True:
             try:
                 got = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
-                raise ClusterError(f"`octavo up` did not say {event!r} within {TIME_SECONDS_MAX:g} s") from None
+                raise ClusterError(f"`octavo up` did not report {event!r} within {TIME_SECONDS_MAX:g} s") from None
             if got is None:
                 raise ClusterError(f"`octavo up` ended with exit status {self._process.wait()}")
             if got["event"] == event:
                 return got
 
     def stop(self) -> None:
-        """Stop everything in good order. Raises :class:`ClusterError` if that fails."""
+        """Stop the cluster cleanly. Raises :class:`ClusterError` if that fails."""
         self._process.send_signal(signal.SIGINT)
         status = self._process.wait(TIME_SECONDS_MAX)
         if status != 0:
             raise ClusterError(f"`octavo up` ended with exit status {status} after Ctrl-C")
 
     def kill(self) -> None:
-        """Whatever happened, leave nothing running: bookies stop when the process that started them is gone."""
+        """Kill the cluster if it is running. The bookies stop when their parent process is gone."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -1,10 +1,11 @@
-"""How long the recovery of a ledger takes whose last fragment is short, against how large the ledger is.
+"""Measure how long recovery takes for a ledger with a short last fragment, depending on the size of the ledger.
 
 recovery_time.py [--megabytes 1 32 1024] [--entry-size 1024] [--in-flight 1000] [--rounds 5] [--data-dir DIR]
 
-A fresh cluster of four bookies; ledgers of E = Qw = 3, Qa = 2. For each size: that much is written, a bookie of the
-ensemble is killed, so that a second fragment begins, a few entries are added to it, and more adds are in flight when
-another client recovers the ledger. Timed is ``open_ledger`` of that client, connected to the bookies before.
+The benchmark starts a cluster of four bookies and uses ledgers with E = Qw = 3, Qa = 2. For each size it writes that
+much, kills a bookie of the ensemble so that a second fragment begins, and adds a few entries. While more adds are in
+flight, another client recovers the ledger. The time measured is that of ``open_ledger`` of this client, which is
+already connected to the bookies.
 """
 
 import argparse
@@ -30,7 +31,7 @@ _BATCH = 1000
 
 
 class Bookies:
-    """The cluster's bookie processes, as `octavo up` starts them and starts them again."""
+    """The bookie processes that `octavo up` starts and restarts."""
 
     def __init__(self, cluster: Cluster) -> None:
         ready = cluster.wait_for("ready")
@@ -47,13 +48,13 @@ class Bookies:
         os.kill(self._pids[name], signal.SIGKILL)
 
     def wait_started_again(self) -> None:
-        """Return once the one that was killed is back."""
+        """Wait until the killed bookie has been restarted."""
         started = self._cluster.wait_for("started again")
         self._pids[started["name"]] = started["pid"]
 
 
 async def replace_a_bookie(ledger: octavo.LedgerWriter, bookies: Bookies) -> None:
-    """Kill one that the writer uses, and add until it has another one."""
+    """Kill a bookie of the ensemble, and add until the writer has replaced it."""
     failed = ledger.metadata.last_fragment.bookies[0]
     bookies.kill(failed)
     while failed in ledger.metadata.last_fragment.bookies:
@@ -63,7 +64,7 @@ async def replace_a_bookie(ledger: octavo.LedgerWriter, bookies: Bookies) -> Non
 
 
 async def recovery(bookies: Bookies, size: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Write a ledger of that many bytes, recover it and check its end."""
+    """Write a ledger of ``size`` bytes, recover it and check its end."""
     async with (
         octavo.connect(bookies.uri, bookie_loss_seconds=0.05) as writing,
         octavo.connect(bookies.uri) as recovering,
@@ -74,7 +75,7 @@ async def recovery(bookies: Bookies, size: int, arguments: argparse.Namespace) -
             await ledger.add_many(payloads)
         await replace_a_bookie(ledger, bookies)
         acknowledged = await ledger.add(b"the last one known to be acknowledged")
-        # Connections are made by opening, too: another ledger's reader leaves this one's bookies connected.
+        # Connect to the bookies first, by opening the ledger without recovery.
         async with recovering.open_ledger(ledger.id, recover=False):
             pass
         in_flight = [ledger.add_nowait(payloads[0]) for _ in range(arguments.in_flight)]
@@ -93,7 +94,7 @@ async def recovery(bookies: Bookies, size: int, arguments: argparse.Namespace) -
 
 
 async def measure(bookies: Bookies, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """All sizes."""
+    """Measure all sizes."""
     results = []
     for megabytes in arguments.megabytes:
         size = int(megabytes * 1024 * 1024)
@@ -111,13 +112,13 @@ async def measure(bookies: Bookies, arguments: argparse.Namespace) -> list[dict[
 
 
 def main() -> int:
-    """Measure; the exit status."""
+    """Run the benchmark. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, nargs="+", default=[1, 32, 1024])
     parser.add_argument("--entry-size", type=int, default=1024)
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--data-dir", type=Path, help="where the cluster keeps its data")
+    parser.add_argument("--data-dir", type=Path, help="folder for the cluster's data (default: the temporary folder)")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="octavo-recovery-", dir=arguments.data_dir))
     try:

@@ -1,12 +1,12 @@
-"""How long it takes to replace a bookie that is lost under load, and what adds notice of it.
+"""Measure how long a writer takes to replace a bookie that fails under load, and the latency of its adds meanwhile.
 
 replacement_time.py [--rounds 5] [--rate 5000] [--entry-size 1024] [-E 3 -W 3 -A 2] [--data-dir DIR]
 
-A fresh cluster with one bookie more than the ensemble has, and a writer in this process that adds at a steady rate,
-each add on time whether or not those before it are acknowledged. In each round a bookie of the ensemble is killed with
-SIGKILL. Told are the time from the kill to the first acknowledgement by the new ensemble, and the latency of adds,
-counted from the moment each was due, in the second before the kill and from the kill until a second after the change.
-Also the longest time in either for which the writer's process did not get to run: no bookie is to blame for that.
+The benchmark starts a cluster with one bookie more than the ensemble needs. A writer in this process adds at a steady
+rate, without waiting for acknowledgements. Each round kills a bookie of the ensemble with SIGKILL. The result has the
+time from the kill to the first acknowledgement by the new ensemble, and the latency of adds, counted from the moment
+each was due, in the second before the kill and from the kill until a second after the change. It also has the longest
+time for which the writer's process did not run, because such a delay is not caused by a bookie.
 """
 
 import argparse
@@ -29,23 +29,23 @@ from local_cluster import TIME_SECONDS_MAX, Cluster
 import octavo
 
 _SETTLE_SECONDS = 2.0
-"""Load before the first kill, and after each change."""
+"""Duration of the load before the first kill and after each change."""
 
 _AROUND_SECONDS = 1.0
-"""Adds looked at before the kill and after the change."""
+"""Duration of the intervals before the kill and after the change whose adds are evaluated."""
 
 _TICK_SECONDS = 0.001
 
 
 class SteadyLoad:
-    """Adds at a rate; when each was due, and how long after that it was acknowledged."""
+    """Adds at a steady rate, and records when each add was due and how long after that it was acknowledged."""
 
     def __init__(self, ledger: octavo.LedgerWriter, rate: float, payload: bytes) -> None:
         self.latencies: list[tuple[float, float]] = []
         """(due, seconds until acknowledged), on the monotonic clock."""
         self.failures: list[str] = []
         self.turns: list[tuple[float, float]] = []
-        """(begin, seconds) of every time that was to last a tick, on the monotonic clock."""
+        """(begin, seconds) of every tick, on the monotonic clock."""
         self._ledger = ledger
         self._rate = rate
         self._payload = payload
@@ -53,7 +53,7 @@ class SteadyLoad:
         self._adds: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Add until :meth:`stop`; return when all are acknowledged."""
+        """Add until :meth:`stop` is called, then wait until all adds are acknowledged."""
         began, count = time.monotonic(), 0
         while not self._stopping:
             due = began + count / self._rate
@@ -69,15 +69,15 @@ class SteadyLoad:
         await asyncio.gather(*self._adds)
 
     def stop(self) -> None:
-        """No further adds."""
+        """Stop adding."""
         self._stopping = True
 
     def between(self, start: float, stop: float) -> list[float]:
-        """Latencies in milliseconds of the adds that were due in this time, sorted."""
+        """Latencies in milliseconds of the adds that were due in this interval, sorted."""
         return sorted(1000 * latency for due, latency in self.latencies if start <= due < stop)
 
     def held_up(self, start: float, stop: float) -> float:
-        """Milliseconds of the longest turn of the loop that began in this time."""
+        """Milliseconds of the longest tick that began in this interval."""
         return 1000 * max((seconds for began, seconds in self.turns if start <= began < stop), default=0.0)
 
     async def _add(self, due: float) -> None:
@@ -92,7 +92,7 @@ class SteadyLoad:
 async def measure(
     cluster: Cluster, ready: dict[str, Any], cookies: dict[str, bytes], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Kill and wait for the change, round after round."""
+    """Run the rounds."""
     replaced_ms: list[float] = []
     before: list[float] = []
     during: list[float] = []
@@ -139,12 +139,12 @@ async def measure(
 
 
 async def _replaced(ledger: octavo.LedgerWriter, victim: str) -> None:
-    """Return once the new ensemble has acknowledged something."""
+    """Wait until the new ensemble has acknowledged an entry."""
     async with asyncio.timeout(TIME_SECONDS_MAX):
-        while victim in ledger.metadata.last_fragment.bookies:  # noqa: ASYNC110 - nobody announces it
+        while victim in ledger.metadata.last_fragment.bookies:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(_TICK_SECONDS)
         known = ledger.last_add_confirmed
-        while ledger.last_add_confirmed == known:  # noqa: ASYNC110 - nor that
+        while ledger.last_add_confirmed == known:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(_TICK_SECONDS)
 
 
@@ -154,7 +154,7 @@ def _percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Measure; the exit status: 0 only if no add failed."""
+    """Run the benchmark. Returns the exit status, 0 only if no add failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rate", type=float, default=5000.0, help="adds per second")
@@ -162,7 +162,7 @@ def main() -> int:
     parser.add_argument("-E", type=int, default=3)
     parser.add_argument("-W", type=int, default=3)
     parser.add_argument("-A", type=int, default=2)
-    parser.add_argument("--data-dir", type=Path, help="where the cluster keeps its data")
+    parser.add_argument("--data-dir", type=Path, help="folder for the cluster's data (default: the temporary folder)")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="octavo-replace-", dir=arguments.data_dir))
     try:

@@ -1,7 +1,7 @@
-"""A real ZooKeeper on this machine, for development: ``scripts/zookeeper.py start`` prints its URI, ``stop`` ends it.
+"""A ZooKeeper on this machine, for development: ``scripts/zookeeper.py start`` prints its URI, ``stop`` stops it.
 
-It comes out of PySpark's jars (`make setup` installs them) and needs Java 17 or newer, nothing else. Data and logs are
-in a folder; started again there, it has them still and listens on the same port.
+It runs from the jars of PySpark (`make setup` installs them) and needs Java 17 or newer. Data and logs are in a folder.
+When it is started again in the same folder, it keeps its data and its port.
 """
 
 import argparse
@@ -14,9 +14,9 @@ FOLDER = Path("zookeeper-data")
 
 
 def start(arguments: argparse.Namespace) -> None:
-    """Start, or find it started; the URI on standard output."""
+    """Start the servers unless they run, and print their URI."""
     if arguments.ensemble < 1 or arguments.ensemble % 2 == 0:
-        raise ZooKeeperError(f"an ensemble of {arguments.ensemble} makes no sense: 1, 3 or 5 servers do")
+        raise ZooKeeperError(f"--ensemble must be odd (1, 3 or 5), not {arguments.ensemble}")
     group = ServerGroup(
         arguments.data_dir,
         size=arguments.ensemble,
@@ -30,13 +30,13 @@ def start(arguments: argparse.Namespace) -> None:
 
 
 def stop(arguments: argparse.Namespace) -> None:
-    """Stop; nothing happens when it does not run."""
+    """Stop the servers; does nothing if they do not run."""
     if (arguments.data_dir / "servers.json").exists():
         ServerGroup(arguments.data_dir).stop()
 
 
 def status(arguments: argparse.Namespace) -> None:
-    """Tell of each server."""
+    """Print the state of each server."""
     if not (arguments.data_dir / "servers.json").exists():
         raise ZooKeeperError(f"no ZooKeeper has been started in {arguments.data_dir}")
     group = ServerGroup(arguments.data_dir)
@@ -46,24 +46,27 @@ def status(arguments: argparse.Namespace) -> None:
 
 
 def check(_arguments: argparse.Namespace) -> None:
-    """Fail, saying what to install, where no ZooKeeper could be started."""
+    """Fail with a message that says what to install, if ZooKeeper cannot be started here."""
     find_java()
     class_path()
 
 
 def main() -> int:
-    """Run the command line; the exit status."""
+    """Run the command. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="zookeeper.py", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(required=True, metavar="start|stop|status|check")
     for does in (start, stop, status, check):
         command = commands.add_parser(does.__name__, help=does.__doc__)
         command.set_defaults(does=does)
-        command.add_argument("--data-dir", type=Path, default=FOLDER, help=f"where it has its files ({FOLDER})")
+        command.add_argument("--data-dir", type=Path, default=FOLDER, help=f"folder (default: {FOLDER})")
         if does is start:
-            command.add_argument("--ensemble", type=int, default=1, metavar="N", help="so many servers (1)")
-            command.add_argument("--port", type=int, default=0, help="of the first server (any free one)")
+            command.add_argument("--ensemble", type=int, default=1, metavar="N", help="number of servers (default: 1)")
+            command.add_argument("--port", type=int, default=0, help="port of the first server (default: a free port)")
             command.add_argument(
-                "--tick-milliseconds", type=int, default=1000, help="sessions last 2 ticks or more (1000)"
+                "--tick-milliseconds",
+                type=int,
+                default=1000,
+                help="sessions last 2 ticks or more (default: 1000)",
             )
     arguments = parser.parse_args()
     try:

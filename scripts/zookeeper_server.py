@@ -1,4 +1,4 @@
-"""Real ZooKeeper servers for development and tests, run from the jars that PySpark brings along. Needs Java 17.
+"""ZooKeeper servers for development and tests, run from the jars of PySpark. Needs Java 17.
 
 A :class:`ServerGroup` is one server or an ensemble in a folder: configuration, data, logs, and the process ids of what
 runs, so that another process can stop what this one started. Servers outlive the process that started them.
@@ -23,16 +23,16 @@ from typing import Any, Final, Self
 HOST: Final = "127.0.0.1"
 
 JAVA_VERSION_MIN: Final = 17
-"""What Spark 4 needs; ZooKeeper itself would do with less."""
+"""The version that Spark 4 needs; ZooKeeper itself needs an older one."""
 
 START_SECONDS_MAX: Final = 60.0
-"""How long servers may take until they serve: a second or two on an idle machine."""
+"""Time-out of a start, which takes a second or two on an idle machine."""
 
 STOP_SECONDS_MAX: Final = 10.0
-"""How long a server told to stop may take before it is killed. It keeps its promises either way."""
+"""Time after which a stopping server is killed; that loses no data."""
 
 SESSION_MILLISECONDS_MAX: Final = 60_000
-"""Longest session granted: what ZooKeeper's default is at ticks of three seconds."""
+"""Longest session time-out granted: ZooKeeper's default at ticks of three seconds."""
 
 _POLL_SECONDS: Final = 0.03
 
@@ -50,7 +50,7 @@ _JARS: Final = (
     "netty-*.jar",
     "commons-io-*.jar",
 )
-"""What the server loads of the 250 jars: with all of them it takes three times as long to start."""
+"""The jars that the server needs, of 250; with all of them it takes three times as long to start."""
 
 _LOGGING: Final = """\
 status = warn
@@ -64,19 +64,19 @@ rootLogger.appenderRef.file.ref = file
 
 
 class ZooKeeperError(Exception):
-    """The servers could not do what was asked; the text says why and what helps."""
+    """An operation on the servers failed; the message names the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the servers of a group run."""
+    """The settings of a group of servers."""
 
     tick_milliseconds: int = 1000
-    """Sessions last at least 2 ticks; members of an ensemble are given up after 5."""
+    """Sessions last at least 2 ticks; a member of an ensemble that does not answer counts as failed after 5."""
     sync: bool = True
     """Whether changes are synced to disk before they are acknowledged."""
     read_only_mode: bool = False
-    """Whether a member that has lost its ensemble goes on serving reads, to clients that accept that."""
+    """Whether a member that has lost its ensemble continues to serve reads to clients that accept that."""
     request_bytes_max: int = 0
     """Largest request (``jute.maxbuffer``); 0: ZooKeeper's own limit of 1 MiB."""
 
@@ -90,12 +90,12 @@ class Server:
     peer_port: int
     election_port: int
     pid: int = 0
-    """0 when it was not started or has been stopped."""
+    """Process id; 0 if it is not running."""
     started_ticks: int = 0
-    """The kernel's start time of the process: tells it from a later one of the same id."""
+    """The kernel's start time of the process, which distinguishes it from a later process with the same id."""
 
     def is_running(self) -> bool:
-        """Whether the process that was started is there."""
+        """Whether the process that was started is running."""
         return self.pid != 0 and _start_ticks(self.pid) == self.started_ticks
 
 
@@ -108,9 +108,9 @@ class ServerGroup:
     def __init__(
         self, folder: Path, *, size: int = 1, port: int = 0, settings: Settings | None = None, outlives: bool = True
     ) -> None:
-        """Takes up the group that is in the folder already; otherwise makes one of ``size`` servers, the first at
-        ``port`` (0: any free one). ``settings`` given take the place of those of before. Unless it ``outlives`` this
-        process, the servers are killed when the thread that started them ends, however it ends."""
+        """Use the group that exists in the folder, or create one of ``size`` servers, the first at ``port`` (0: any
+        free port). ``settings`` replace those of an existing group. Unless the group ``outlives`` this process, its
+        servers are killed when the thread that started them ends."""
         self.folder = folder.absolute()
         self._outlives = outlives
         self._file = self.folder / "servers.json"
@@ -142,21 +142,21 @@ class ServerGroup:
         return "zk://" + ",".join(f"{HOST}:{server.client_port}" for server in self.servers)
 
     def is_running(self) -> bool:
-        """Whether any server runs."""
+        """Whether any server is running."""
         return any(server.is_running() for server in self.servers)
 
     def start(self) -> None:
-        """Start what does not run and wait until all serve. Raises :class:`ZooKeeperError`."""
+        """Start the servers that are not running and wait until all serve. Raises :class:`ZooKeeperError`."""
         for server in self.servers:
             self._launch(server)
         self.wait_serving()
 
     def start_server(self, number: int) -> None:
-        """Start one server again; does not wait for it to serve."""
+        """Restart one server without waiting until it serves."""
         self._launch(self.servers[number - 1])
 
     def wait_serving(self, seconds_max: float = START_SECONDS_MAX) -> None:
-        """Return once every server that was started serves clients."""
+        """Wait until every started server serves clients."""
         deadline = time.monotonic() + seconds_max
         for server in self.servers:
             while server.pid and mode_of(server.client_port) in {None, "read-only"}:
@@ -169,22 +169,22 @@ class ServerGroup:
                 time.sleep(_POLL_SECONDS)
 
     def leader(self) -> int:
-        """The number of the server that leads. Raises :class:`ZooKeeperError` when none does."""
+        """The number of the leader. Raises :class:`ZooKeeperError` if there is none."""
         for server in self.servers:
             if mode_of(server.client_port) in {"leader", "standalone"}:
                 return server.number
         raise ZooKeeperError("no server leads")
 
     def signal_server(self, number: int, signal_number: int) -> None:
-        """Send a signal to one server: SIGSTOP makes it hang, SIGCONT go on."""
+        """Send a signal to one server: SIGSTOP makes it hang, SIGCONT resumes it."""
         os.kill(self.servers[number - 1].pid, signal_number)
 
     def kill_server(self, number: int) -> None:
-        """End one server as a power cut would, and wait for its end."""
+        """Kill one server and wait for its end."""
         self._end(self.servers[number - 1], signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop all servers; their data stay."""
+        """Stop all servers and keep their data."""
         for server in self.servers:
             with contextlib.suppress(ProcessLookupError):
                 if server.is_running():
@@ -315,7 +315,7 @@ def find_java() -> str:
 
 
 def class_path() -> str:
-    """The server's jars. Raises :class:`ZooKeeperError` when PySpark is not installed."""
+    """The server's jars. Raises :class:`ZooKeeperError` if PySpark is not installed."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ZooKeeperError("PySpark, whose jars hold ZooKeeper, is not installed; run `make setup`")
@@ -327,7 +327,7 @@ def class_path() -> str:
 
 
 def mode_of(port: int) -> str | None:
-    """What a server says it is (standalone, leader, follower, read-only); None when it does not serve."""
+    """The mode that a server reports (standalone, leader, follower, read-only); None if it does not serve."""
     with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1.0) as connection:
         connection.sendall(b"srvr")
         answer = b"".join(iter(lambda: connection.recv(4096), b""))
@@ -337,8 +337,7 @@ def mode_of(port: int) -> str | None:
 
 
 def _free_ports(number: int) -> Sequence[int]:
-    """Ports that are free, from below those that the system hands out by itself: nobody takes them while a server of
-    ours is down."""
+    """Free ports below the system's ephemeral range, so that no other process takes them while a server is down."""
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
         for port in range(10_000 + os.getpid() * 31 % 10_000, 32_768):
@@ -371,7 +370,7 @@ def _die_with_parent() -> None:
 
 
 def _reap(pid: int) -> None:
-    """Take note of the end of a process, if it is a child of ours."""
+    """Reap a process, if it is a child of this one and has ended."""
     if pid:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)

@@ -1,9 +1,9 @@
-"""``octavo`` on a disk that turns bad below its file system: ``python failing_disk.py TRIGGER ARGUMENTS...``.
+"""``octavo`` on a disk that fails below its file system: ``python failing_disk.py TRIGGER ARGUMENTS...``.
 
-What the file TRIGGER says holds from the moment it exists. ``sync``: every sync fails with EIO, as on a disk that is
-going; what was written stands in the page cache, readable and clean, and nobody knows what of it is on disk.
-``slow``: every sync, and every write with a sync, takes :data:`SLOW_SECONDS` longer.
-``full``: no file grows any more; a write that would make one grow is cut short, and then fails with ENOSPC."""
+The content of the file TRIGGER, once it exists, selects the fault. ``sync``: every sync fails with EIO, as on a failing
+disk; written data is in the page cache, clean and readable, but possibly not on disk. ``slow``: every sync, and every
+write with a sync, takes :data:`SLOW_SECONDS` longer. ``full``: no file grows; a write that would extend a file is
+shortened, and the next one fails with ENOSPC."""
 
 import errno
 import os
@@ -78,7 +78,7 @@ def main() -> None:
 
     def write_and_fail(self: AsyncWrites, *arguments: Any) -> bool:
         if fault() == "slow":
-            return False  # for the thread, which takes its time
+            return False  # fall back to the thread, whose writes are slow
         descriptor, address, size, offset, on_written = arguments
 
         def written(result: int) -> None:

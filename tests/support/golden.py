@@ -1,4 +1,4 @@
-"""Golden files: bytes that must not change by accident, in a form in which a change on purpose can be reviewed."""
+"""Golden files: bytes that must not change by accident, in a form that can be reviewed."""
 
 import textwrap
 from pathlib import Path
@@ -25,10 +25,10 @@ def bytes_in(text: str) -> bytes:
 
 
 def check_golden(config: pytest.Config, name: str, text: str) -> None:
-    """Compare ``text`` with the golden file ``name``; with ``--rewrite``, make the file say ``text`` instead."""
+    """Compare ``text`` with the golden file ``name``; with ``--rewrite``, write ``text`` to the file instead."""
     path = FOLDER / name
     if config.getoption("--rewrite", default=False):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert path.exists(), f"no golden file {name}: make it with --rewrite and review it"
-    assert text == path.read_text(), f"{name} is not what it was; if that is on purpose, use --rewrite and review"
+    assert text == path.read_text(), f"{name} has changed; if that is intended, run with --rewrite and review it"

@@ -1,4 +1,4 @@
-"""A real bookie process under load, killed outright again and again, and held to what it acknowledged."""
+"""Kills a real bookie process under load again and again, and checks that it keeps what it acknowledged."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ class KillCycles:
         self.kills_before_ready = 0
 
     async def run(self, cycles: int) -> None:
-        """Raises AssertionError, naming the ledger, as soon as a promise is broken."""
+        """Run the cycles. Raises AssertionError, naming the ledger, if acknowledged data is lost or changed."""
         await asyncio.to_thread(self._config.write_text, SETTINGS)
         async with await open_metadata_store(self._uri, create=True) as store:
             for cycle in range(cycles):
@@ -115,7 +115,7 @@ class KillCycles:
         await process.wait()
 
     async def _change_ledgers(self, store: MetadataStore) -> None:
-        """Some new ledgers; sometimes an old one is deleted, and the space it takes is collected under load."""
+        """Create some ledgers; sometimes delete an old one, whose space is collected under load."""
         live = [history for history in self._histories if not history.deleted]
         while len(live) > LEDGERS:
             doomed = live.pop(self._chance.randrange(len(live)))
@@ -127,7 +127,7 @@ class KillCycles:
             self._histories.append(LedgerHistory(LedgerScript(ledger_id, payload_bytes=300)))
 
     async def _load(self, port: int) -> None:
-        """Frames to every live ledger, many under way at a time, until the bookie is gone."""
+        """Send frames to every living ledger, many in flight, until the bookie is killed."""
         live = [history for history in self._histories if not history.deleted]
         async with RawClient("127.0.0.1", port) as client:
             await client.greet()
@@ -164,7 +164,7 @@ class KillCycles:
             found |= {int.from_bytes(sealed[16:24], "big"): bytes(sealed) for sealed in answer.entries}
             first = answer.last_covered + 1
         if history.deleted:
-            return  # on its way out: any part of it may be gone
+            return  # being deleted: any part of it may be gone
         lost = history.acknowledged - found.keys()
         assert not lost, f"ledger {script.ledger_id} lost {sorted(lost)[:10]} of {len(history.acknowledged)}"
         for entry_id, sealed in found.items():

@@ -7,7 +7,7 @@ from octavo.protocol.ids import EntryId, LedgerId
 
 
 class LedgerScript:
-    """Seals entries of one ledger as its writer would; ``payload_of`` says what stands at an id."""
+    """Seals entries of one ledger as its writer would; ``payload_of`` gives the payload of an entry id."""
 
     def __init__(self, ledger_id: int, *, payload_bytes: int = 40, password: bytes = b"secret") -> None:
         self.ledger_id = LedgerId(ledger_id)

@@ -20,7 +20,7 @@ from support.zookeeper import expire_session, new_cluster_uri, records_of
 
 LEASE_SECONDS = 10.0
 PATIENCE_SECONDS = 20.0
-"""For what must come: far beyond what it takes, so that a slow machine does not fail, and a hang is named."""
+"""Time-out of an event that must come: long enough for a slow machine, and a hang is reported."""
 
 
 class Cluster:
@@ -33,7 +33,7 @@ class Cluster:
         self.renewed_at: dict[RecordMetadataStore, float] = {}
 
     async def open(self) -> RecordMetadataStore:
-        """A further handle, as another process would have."""
+        """Open another handle, as another process would."""
         handle = await self.open_handle()
         self.handles.append(handle)
         self.renewed_at[handle] = self.now
@@ -41,7 +41,7 @@ class Cluster:
         return handle
 
     async def advance(self, seconds: float, *, asleep: RecordMetadataStore | None = None) -> None:
-        """Let time pass in steps in which every handle renews its leases, but the one that is ``asleep``."""
+        """Advance the time in steps in which every handle except ``asleep`` renews its leases."""
         steps = max(1, round(seconds / 3))
         for _ in range(steps):
             self.now += seconds / steps
@@ -55,7 +55,7 @@ class Cluster:
         raise NotImplementedError
 
     async def time_passed(self) -> None:
-        """Let the store notice the time."""
+        """Let the store process the passed time."""
 
 
 class MemoryCluster(Cluster):
@@ -89,8 +89,8 @@ class SqliteCluster(Cluster):
 
 
 class ZooKeeperCluster(Cluster):
-    """A cluster in the one ZooKeeper of this test run. Its sessions really last as long as the handles are open; time
-    passes for them by being ended."""
+    """A cluster in the ZooKeeper server of this test run. Its sessions last as long as the handles are open; instead of
+    letting time pass, a test ends them."""
 
     def __init__(self, _directory: Path) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ async def soon[T](awaitable: Awaitable[T]) -> T:
 
 
 async def until[T](watch: Watch[T], wanted: Callable[[T], bool]) -> T:
-    """The first value of the watch that is wanted."""
+    """The first value of the watch that satisfies the condition."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         async for value in watch:
             if wanted(value):

@@ -1,4 +1,4 @@
-"""Scripts: one file per scenario, and beside it what came of it.
+"""Scripted tests: one file per scenario, and next to it a file with the expected output.
 
 A script is a text file of commands, one a line, ``#`` comments and empty lines between. The interpreter of its kind
 answers each command with lines of text; script and answers together must be what stands in the file of the same name
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 type Interpreter = Callable[[list[str]], Iterable[str]]
-"""The words of one command -> lines that tell what came of it."""
+"""The words of one command -> its output, as lines."""
 
 
 def scripts_in(folder: Path) -> list[pytest.param]:  # type: ignore[valid-type]
@@ -22,7 +22,7 @@ def scripts_in(folder: Path) -> list[pytest.param]:  # type: ignore[valid-type]
 
 
 def check_script(path: Path, interpreter: Interpreter, *, rewrite: bool) -> None:
-    """Run a script and compare what comes of it with what is expected."""
+    """Run a script and compare its output with the expected output."""
     transcript: list[str] = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         transcript.append(line)
@@ -38,4 +38,4 @@ def check_script(path: Path, interpreter: Interpreter, *, rewrite: bool) -> None
     expected = path.with_suffix(".expected")
     if rewrite:
         expected.write_text(result)
-    assert expected.read_text() == result, f"{path.name}: not what is expected; --rewrite takes it as it is"
+    assert expected.read_text() == result, f"{path.name}: unexpected output; if intended, use --rewrite and review"

@@ -1,4 +1,4 @@
-"""Spark as users run it, and ledgers for it: one session for all tests of a run, real bookies beneath."""
+"""Spark as users run it, and ledgers for it: one session for all tests of a run, with real bookies."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from support.processes import Up
 import octavo
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For Java processes that live as long as a test."""
+"""Options of Java processes that live only as long as a test."""
 
 SPARK_SETTINGS = {
     "spark.ui.enabled": "false",
@@ -36,7 +36,7 @@ SPARK_SETTINGS = {
 
 
 def set_worker_environment() -> None:
-    """Python workers take this interpreter, and never the folders of the tree for packages."""
+    """Make Python workers use this interpreter, and keep them from importing folders of the tree as packages."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONSAFEPATH"] = "1"
     for name in list(os.environ):
@@ -57,7 +57,7 @@ def start_spark(folder: Path, **settings: str) -> SparkSession:
 
 
 def with_client[T](uri: str, work: Callable[[octavo.Client], Coroutine[Any, Any, T]]) -> T:
-    """What ``work`` gives for a client of the cluster."""
+    """The result of ``work`` for a client of the cluster."""
 
     async def run() -> T:
         async with octavo.connect(uri) as client:
@@ -75,7 +75,7 @@ def write_ledger(
     sizes: tuple[int, int, int] = (3, 3, 2),
     digest: octavo.Digest = octavo.Digest.CRC32C,
 ) -> int:
-    """A closed ledger with these entries; its id."""
+    """Write a closed ledger with these entries. Returns its id."""
 
     async def write(client: octavo.Client) -> int:
         async with client.create_ledger(
@@ -112,7 +112,7 @@ def collected(frame: DataFrame) -> list[tuple[int, int, bytes | None]]:
 
 
 def rows_of(ledger_id: int, payloads: Sequence[bytes], first: int = 0) -> list[tuple[int, int, bytes | None]]:
-    """What :func:`collected` gives for entries from ``first`` on."""
+    """The result of :func:`collected` for entries from ``first`` on."""
     return [(ledger_id, entry_id, payload) for entry_id, payload in enumerate(payloads, first)]
 
 

@@ -1,4 +1,4 @@
-"""A TCP proxy that can hold everything back: a partition after which nothing that was sent is lost."""
+"""A TCP proxy that can hold back all data: a partition that delays data and loses nothing."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class TcpProxy:
-    """``async with TcpProxy("host:port") as proxy``: a way to the server there; :attr:`address` is the proxy's."""
+    """``async with TcpProxy("host:port") as proxy`` forwards to that server; :attr:`address` is the proxy's address."""
 
     def __init__(self, server_address: str) -> None:
         self._host, _, port = server_address.rpartition(":")
@@ -33,11 +33,11 @@ class TcpProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def stall(self) -> None:
-        """Let nothing through in either direction, silently, from now on."""
+        """Hold back all data in both directions from now on."""
         self._open.clear()
 
     def resume(self) -> None:
-        """Let everything through that was held back, and what comes."""
+        """Forward the data held back, and all later data."""
         self._open.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

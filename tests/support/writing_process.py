@@ -1,4 +1,4 @@
-"""A process that writes a ledger as fast as it can and says what is acknowledged, until it is killed.
+"""A process that writes a ledger as fast as it can and prints acknowledged entry ids, until it is killed.
 
 ``python writing_process.py URI E QW QA``: the first line is the ledger's id, each other one the highest acknowledged
 id so far, written after the fact and before anything else happens. Entry ``i`` has the payload :func:`payload_of`.
@@ -12,19 +12,19 @@ import sys
 import octavo
 
 FENCED = 3
-"""Exit status when somebody recovers the ledger."""
+"""Exit status when another client recovers the ledger."""
 
 BATCH = 7
-"""Entries of one add; two batches are under way, so that there is always something half done."""
+"""Entries of one batch; two batches are in flight, so that a kill always interrupts one."""
 
 
 def payload_of(entry_id: int) -> bytes:
-    """What stands at an id, of varied size."""
+    """The payload of an entry id, of varying size."""
     return b"entry %d " % entry_id * (1 + entry_id % 5)
 
 
 async def write(uri: str, quorums: list[int]) -> None:
-    """Until the end of the process, or of its right to write."""
+    """Write until the process is killed or the ledger is fenced."""
     async with octavo.connect(uri, bookie_loss_seconds=0.02, reconnect_delay_seconds_max=0.2) as client:
         ledger = await client.create_ledger(*quorums)
         os.write(1, b"%d\n" % ledger.id)

@@ -1,4 +1,4 @@
-"""A TCP proxy before a ZooKeeper server that understands as much of the protocol as it takes to be a bad network.
+"""A TCP proxy in front of a ZooKeeper server that understands enough of the protocol to lose chosen messages.
 
 It can cut connections, refuse new ones, hold everything back, and do to one request of a given kind what networks do:
 lose it on its way, or lose its answer though it was done.
@@ -11,13 +11,13 @@ from collections import Counter
 from types import TracebackType
 from typing import Self
 
-CREATE, DELETE, EXISTS, GET, SET, SYNC, MULTI, CHILDREN = 15, 2, 3, 4, 5, 9, 14, 8
-CREATE_CONTAINER, FORGET_WATCHES, AUTH = 19, 18, 100
+CREATE, EXISTS, GET, SET, SYNC, MULTI, CHILDREN = 15, 3, 4, 5, 9, 14, 8
+CREATE_CONTAINER, FORGET_WATCHES = 19, 18
 """Kinds of requests (opcodes)."""
 
 
 class ZooKeeperProxy:
-    """``async with ZooKeeperProxy(port) as proxy``: a way to the server at that port; :attr:`port` is the proxy's."""
+    """``async with ZooKeeperProxy(port) as proxy`` forwards to that port; :attr:`port` is the proxy's port."""
 
     def __init__(self, server_port: int) -> None:
         self._server_port = server_port
@@ -30,13 +30,13 @@ class ZooKeeperProxy:
         self.refusing = False
         """Whether new connections are closed at once."""
         self.requests: list[int] = []
-        """Kinds of all requests that came, in order; the watched reads among them are counted below."""
+        """Kinds of all requests received, in order."""
         self.watched: Counter[str] = Counter()
-        """Paths that were asked to be watched, and how often."""
+        """Path -> number of requests to watch it."""
         self.lose_request: int | None = None
-        """Kind of a request to lose: the connection breaks before the server has it."""
+        """Kind of a request to lose: the connection is closed before the server receives it."""
         self.lose_answer: int | None = None
-        """Kind of a request whose answer to lose: the connection breaks when the server has done it."""
+        """Kind of a request whose answer to lose: the connection is closed after the server has executed it."""
         self.hold: int | None = None
         """Kind of a request to hold back, and everything after it, until :meth:`resume`."""
         self.held = asyncio.Event()
@@ -62,25 +62,25 @@ class ZooKeeperProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Break every connection."""
+        """Close every connection."""
         for link in list(self._links):
             link.abort()
 
     def stall(self) -> None:
-        """Let nothing through in either direction, silently, from now on."""
+        """Hold back all data in both directions from now on."""
         self._open.clear()
 
     def resume(self) -> None:
-        """Let everything through that was held back, and what comes."""
+        """Forward the data held back, and all later data."""
         self._open.set()
 
     def away(self) -> None:
-        """Be as a host that is down: cut, and take no connection."""
+        """Act like a host that is down: close all connections and accept none."""
         self.refusing = True
         self.cut()
 
     def back(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self.refusing = False
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,7 +109,7 @@ class ZooKeeperProxy:
             self._links.discard(link)
 
     def note(self, kind: int) -> None:
-        """A request comes."""
+        """Handle a request of the client."""
         self.requests.append(kind)
         if kind == self.hold:
             self.hold = None
@@ -117,7 +117,7 @@ class ZooKeeperProxy:
             self.held.set()
 
     async def wait_open(self) -> None:
-        """Return when nothing is held back."""
+        """Wait until nothing is held back."""
         await self._open.wait()
 
 
@@ -170,7 +170,7 @@ class _Link:
             await self._client.drain()
 
     def _note(self, kind: int, frame: bytes) -> None:
-        if kind < 0 or kind == 11:  # the end of a session, and signs of life
+        if kind < 0 or kind == 11:  # the end of a session, and heartbeats
             return
         self._proxy.note(kind)
         if kind in {GET, EXISTS, CHILDREN} and frame[-1] == 1:
