@@ -61,10 +61,10 @@ class Bookie:
         wall_clock: Callable[[], float] | None = None,
     ) -> "Bookie":
         """Start a bookie, ready to serve when this returns. ``wall_clock`` gives seconds since 1970, for hours of the
-        day; without it every hour is as good as another.
+        day; without it major compactions may begin at any hour.
 
-        Raises :class:`BookieStartError` for what another attempt may cure, :class:`DataWrongError` for what a person
-        must put right, other :class:`OctavoError` as the metadata store raises them.
+        Raises :class:`BookieStartError` where another attempt may succeed, :class:`DataWrongError` where an operator
+        must repair something first, other :class:`OctavoError` as the metadata store raises them.
         """
         async with contextlib.AsyncExitStack() as stack:
             bookie = cls(config, stack)
@@ -172,7 +172,7 @@ class Bookie:
         log.info("bookie is ready", address=self.address, data_dir=str(config.data_dir))
 
     async def broken(self) -> BaseException:
-        """Wait until the bookie has broken a promise that it cannot keep any more (a failed sync); the reason.
+        """Wait until the bookie has failed (a write or sync of its storage, rule B1); returns the reason.
 
         It must be ended at once, without :meth:`stop`: nothing it holds unsynced may be acknowledged (rule B1).
         """
@@ -184,8 +184,8 @@ class Bookie:
         return self._broken.done()
 
     async def stop(self) -> None:
-        """Leave the list of the living, answer what was begun, checkpoint, close. Raises OSError when the last
-        checkpoint fails: the bookie is then broken (:meth:`broken`), and the journal has it all."""
+        """Unregister, answer the requests begun, checkpoint, close. Raises OSError when the last checkpoint fails: the
+        bookie is then broken (:meth:`broken`), and the journal holds everything."""
         await self._stack.aclose()
 
     def _advertised(self, port: int) -> str:
@@ -200,7 +200,7 @@ class Bookie:
             self._broken.set_result(reason)
 
     async def _close_storage(self, storage: Storage) -> None:
-        # After a broken promise there is nothing left to write that could be trusted.
+        # Nothing that a broken bookie writes can be trusted.
         if not self._broken.done():
             try:
                 await storage.close()

@@ -1,6 +1,6 @@
 """Settings of a bookie, from a TOML file, the environment and flags, each stronger than the one before.
 
-One table, the fields of :class:`BookieConfig`, says what there is. A setting ``data_dir`` is the TOML key ``data_dir``,
+The fields of :class:`BookieConfig` are the only list of settings. A setting ``data_dir`` is the TOML key ``data_dir``,
 the variable ``OCTAVO_BOOKIE_DATA_DIR`` and the flag ``--data-dir``; three that other commands share have one without
 ``BOOKIE``: ``OCTAVO_METADATA``, ``OCTAVO_LOG_LEVEL``, ``OCTAVO_LOG_FORMAT``. An unknown key or a bad value is an
 :class:`InvalidArgumentError` that names the key and where it stood.
@@ -41,7 +41,7 @@ def _path(value: Any) -> Path:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or value == "":
-        raise ValueError("must be a text that is not empty")
+        raise ValueError("must be a non-empty text")
     return value
 
 
@@ -97,7 +97,7 @@ def _rack(value: Any) -> str:
 def _paths(value: Any) -> tuple[Path, ...]:
     pieces = value.split(":") if isinstance(value, str) else value
     if not isinstance(pieces, list | tuple):
-        raise ValueError("must be a list of paths (in the environment: separated by colons)")  # noqa: TRY004 - every bad value is told alike
+        raise ValueError("must be a list of paths (in the environment: separated by colons)")  # noqa: TRY004 - every bad value is a ValueError
     return tuple(map(_path, pieces))
 
 
@@ -144,9 +144,9 @@ class BookieConfig:
     port: int = _setting(_integer(0, 65535), 3181)
     """Port to listen on; 0 lets the system choose one."""
     advertise: str | None = _setting(_address, None)
-    """``HOST:PORT`` that clients are told. None: host and port as listened on."""
+    """``HOST:PORT`` at which clients reach this bookie. None: host and port as listened on."""
     rack: str = _setting(_rack, RACK_UNNAMED)
-    """Where this bookie stands, the wider first: ``/dc1/rack2``. The copies of an entry go to different racks."""
+    """The rack of this bookie, the widest location first: ``/dc1/rack2``. Copies of an entry go to different racks."""
     metadata: str = _setting(_text, "sqlite:///octavo-data/metadata.db")
     """URI of the cluster's metadata store."""
     log_level: str = _setting(_choice(*LOG_LEVELS), "info")
@@ -163,41 +163,41 @@ class BookieConfig:
     checkpoint_journal_bytes: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 512 * _MEBIBYTE)
     """Journal written since the last checkpoint that starts the next: bounds what a restart replays."""
     checkpoint_seconds: float = _setting(_seconds(0.01, 86400), 60.0)
-    """Longest time that entries wait for a checkpoint."""
+    """Longest time between a change and the checkpoint that covers it."""
     entry_log_bytes: int = _setting(_integer(64 * 1024, 64 * 1024 * _MEBIBYTE), 1024 * _MEBIBYTE)
     """Size at which an entry log is finished and the next begun."""
     entry_dirs: tuple[Path, ...] = _setting(_paths, ())
     """Further directories for entry logs, best on disks of their own; ``data_dir`` has some as well."""
     garbage_seconds: float = _setting(_seconds(0.1, 86400), 900.0)
-    """Time between two looks for deleted ledgers, each with a minor compaction."""
+    """Time between two garbage collections, each with a minor compaction."""
     compaction_minor_share: float = _setting(_share, 0.2)
-    """Entry logs of which less than this share still counts are compacted at every look."""
+    """Entry logs with a lower live share are compacted at every garbage collection."""
     compaction_major_share: float = _setting(_share, 0.8)
-    """Entry logs of which less than this share still counts are compacted at major compactions."""
+    """Entry logs with a lower live share are compacted at major compactions."""
     compaction_major_seconds: float = _setting(_seconds(0.1, 31 * 86400), 86400.0)
     """Time between two major compactions."""
     compaction_major_hours: str = _setting(_hours, "")
     """When major compactions may begin, in UTC: ``22:00-06:00,12:00-13:00``. Not given: any time."""
     compaction_bytes_per_second: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 32 * _MEBIBYTE)
-    """How fast compaction reads and writes together."""
+    """Rate limit of compaction, reads and writes together."""
     scrub_bytes_per_second: int = _setting(_integer(0, 1024 * 1024 * _MEBIBYTE), 4 * _MEBIBYTE)
-    """How fast everything stored is verified in the background; 0: never."""
+    """Rate at which everything stored is verified in the background; 0: never."""
     scrub_pause_seconds: float = _setting(_seconds(0.01, 31 * 86400), 3600.0)
-    """Time between two such rounds."""
+    """Pause between two rounds of scrubbing."""
     disk_check_seconds: float = _setting(_seconds(0.01, 3600), 5.0)
-    """Time between two looks at the disks' free space."""
+    """Time between two checks of the disks' free space."""
     disk_warn_bytes: int = _setting(_integer(0, 1024 * 1024 * 1024 * _MEBIBYTE), 4096 * _MEBIBYTE)
-    """Free space below which the bookie warns."""
+    """Free space below which the bookie logs a warning."""
     disk_writable_bytes: int = _setting(_integer(0, 1024 * 1024 * 1024 * _MEBIBYTE), 2048 * _MEBIBYTE)
-    """Free space from which a bookie that was read-only for want of it takes adds again."""
+    """Free space from which a bookie that became read-only because of a full disk takes adds again."""
     disk_read_only_bytes: int = _setting(_integer(0, 1024 * 1024 * 1024 * _MEBIBYTE), 1024 * _MEBIBYTE)
     """Free space below which the bookie is read-only; below half of it, it refuses recovery adds too."""
     lease_seconds: float = _setting(_seconds(1, 600), 10.0)
-    """How long the metadata store takes this bookie for alive after its last sign of life."""
+    """How long the metadata store keeps this bookie registered after it last renewed its lease."""
     start_timeout_seconds: float = _setting(_seconds(0, 86400), 30.0)
     """How long a starting bookie waits for a metadata store that does not answer."""
     drain_timeout_seconds: float = _setting(_seconds(0, 3600), 10.0)
-    """How long a stopping bookie waits for the requests it has begun."""
+    """How long a stopping bookie waits until the requests it has begun are answered."""
 
     @property
     def journal_directory(self) -> Path:
@@ -230,7 +230,9 @@ def load_config(config_file: Path | None, environment: Mapping[str, str], flags:
     known_variables = {ENVIRONMENT_PREFIX + key.upper() for key in _PARSERS if key not in _SHARED_VARIABLES}
     for variable in environment:
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known_variables:
-            raise InvalidArgumentError(f"environment: {variable} is no setting of a bookie; {_names(known_variables)}")
+            raise InvalidArgumentError(
+                f"environment: {variable} is not a setting of a bookie; {_names(known_variables)}"
+            )
     for key, value in flags.items():
         if value is not None:
             settings[key] = _parse(key, value, f"--{key.replace('_', '-')}", known_from="flags")
@@ -253,7 +255,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _parse(key: str, value: object, source: str, *, known_from: str = "") -> Any:
     parse = _PARSERS.get(key)
     if parse is None:
-        raise InvalidArgumentError(f"{known_from}: {key!r} is no setting of a bookie; {_names(_PARSERS)}")
+        raise InvalidArgumentError(f"{known_from}: {key!r} is not a setting of a bookie; {_names(_PARSERS)}")
     try:
         return parse(value)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """One bookie as a process: signals, supervisor, exit status.
 
-Exit statuses: 0 after SIGTERM or SIGINT, 1 for what another attempt may cure, :data:`EXIT_DATA_WRONG` when its data or
-its identity are wrong: starting again cannot help, and supervisors are told not to try.
+Exit statuses: 0 after SIGTERM or SIGINT, 1 for failures that another attempt may overcome, :data:`EXIT_DATA_WRONG` when
+its data or its identity are wrong: starting again cannot help, and deploy's systemd unit does not try.
 """
 
 import asyncio
@@ -33,18 +33,18 @@ log = structlog.get_logger("octavo.bookie")
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_DATA_WRONG = 78
-"""EX_CONFIG of sysexits.h: something on disk must be put right by a person first."""
+"""EX_CONFIG of sysexits.h: an operator must repair something on disk first."""
 
 METADATA_RETRY_SECONDS = 0.5
 """Pause between attempts to reach a metadata store that does not answer while a bookie starts."""
 
 THREAD_SWITCH_SECONDS = 0.0005
-"""How long the loop may keep the interpreter from the journal's thread when its sync is over; Python's default is ten
-times the sync itself."""
+"""How long the event loop may keep the journal's thread waiting for the interpreter after a sync. Python's default is
+ten times as long as the sync itself."""
 
 
 GARBAGE_THRESHOLD = 20_000
-"""Objects made before Python looks for cycles. A bookie makes few cycles and many runs, which are none."""
+"""Allocations before Python searches for reference cycles. A bookie makes many objects and few cycles."""
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -59,7 +59,7 @@ _TRIM_THRESHOLD_BYTES = 128 * 1024 * 1024
 
 def _keep_freed_memory() -> None:
     """Let malloc keep what is freed. By default glibc gives every large buffer back to the kernel, which then has to
-    clear pages for the next one: a tenth of a busy bookie's time. Other libraries of C are left as they are."""
+    clear pages for the next one: a tenth of a busy bookie's time. Does nothing with other C libraries."""
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
@@ -67,21 +67,21 @@ def _keep_freed_memory() -> None:
 
 
 def run(config: BookieConfig) -> int:
-    """Run a bookie until it is told to stop; the exit status."""
+    """Run a bookie until SIGTERM or SIGINT; returns the exit status."""
     _keep_freed_memory()
     configure_logging(config.log_level, config.log_format)
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     try:
         return uvloop.run(_main(config, random.Random(os.urandom(16))))
     except DataWrongError as error:
-        _say_why("bookie refuses to start", error, config)
+        _log_reason("bookie refuses to start", error, config)
         return EXIT_DATA_WRONG
     except OctavoError as error:
-        _say_why("bookie cannot start", error, config)
+        _log_reason("bookie cannot start", error, config)
         return EXIT_FAILURE
 
 
-def _say_why(event: str, error: OctavoError, config: BookieConfig) -> None:
+def _log_reason(event: str, error: OctavoError, config: BookieConfig) -> None:
     log.error(event, reason=error.message, data_dir=str(config.data_dir))
 
 
@@ -112,7 +112,7 @@ async def _main(config: BookieConfig, rng: random.Random) -> int:
         if not bookie.is_broken:
             notify_supervisor("STOPPING=1", os.environ)
             log.info("bookie is stopping")
-            # A promise may break while it stops, too: its last checkpoint writes and syncs.
+            # It may break while it stops, too: its last checkpoint writes and syncs.
             stopping = asyncio.ensure_future(bookie.stop())
             await _first_of(bookie.broken(), stopping)
             if not bookie.is_broken:
@@ -130,12 +130,12 @@ async def _main(config: BookieConfig, rng: random.Random) -> int:
 def _end_at_once(reason: BaseException) -> NoReturn:
     log.error("bookie stops at once", reason=str(reason), error=type(reason).__name__)
     sys.stderr.flush()
-    # No clean-up: it would write, and nothing written now can be trusted.
+    # No clean-up: it would write, and nothing that is written now can be trusted.
     os._exit(EXIT_FAILURE)
 
 
 async def _open_metadata(config: BookieConfig) -> MetadataStore:
-    """The metadata store, waited for while it does not answer."""
+    """Open the metadata store; wait for it while it does not answer."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + config.start_timeout_seconds
     while True:
@@ -149,7 +149,7 @@ async def _open_metadata(config: BookieConfig) -> MetadataStore:
 
 
 async def _first_of(*awaitables: object) -> None:
-    """Wait for the first; those that are coroutines of ours are cancelled, futures are left alone."""
+    """Wait for the first. Coroutines that are not done are cancelled, futures are not."""
     tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]  # type: ignore[call-overload]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

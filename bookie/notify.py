@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 
 def notify_supervisor(state: str, environment: Mapping[str, str]) -> bool:
-    """Send ``state`` (``READY=1``, ``STOPPING=1``, ``STATUS=...``) to the supervisor; whether there was one to tell.
+    """Send ``state`` (``READY=1``, ``STOPPING=1``, ``STATUS=...``) to the supervisor. Returns whether there is one.
 
-    A supervisor that does not listen is no reason to fail: its time-out will say so.
+    A supervisor that does not listen is no reason to fail: its own time-out reports it.
     """
     address = environment.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):

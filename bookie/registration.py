@@ -1,4 +1,4 @@
-"""Keeps a bookie registered: announces it, announces it again whenever its lease was lost, and takes it off at the end.
+"""Keeps a bookie registered: registers it, does so again whenever its lease is lost, and unregisters it at the end.
 
 A metadata store that does not answer never ends a bookie: what it holds can be read and written without the store, and
 an outage of the store must not take every bookie down at once. The bookie goes on serving and registers again once the
@@ -18,11 +18,11 @@ log = structlog.get_logger("octavo.bookie")
 
 RETRY_SECONDS_FIRST = 0.2
 RETRY_SECONDS_MAX = 5.0
-"""Back-off between attempts to register, doubled each time, with jitter: a cluster must not come back in step."""
+"""Back-off between attempts to register, doubled each time, with jitter: bookies must not all retry at once."""
 
 
 class Registrar:
-    """The supervisor of one bookie's registration. ``current`` gives the registration to announce at any moment."""
+    """The supervisor of one bookie's registration. ``current`` returns the registration as it should be now."""
 
     def __init__(self, store: MetadataStore, current: Callable[[], BookieRegistration], rng: random.Random) -> None:
         self._store = store
@@ -37,14 +37,14 @@ class Registrar:
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def announce(self) -> None:
-        """Tell the cluster of a change of state. What cannot be told now is told when the bookie registers again."""
+        """Update the registration. If the lease is lost, registering again does so."""
         if self._lease is None:
             return
         with contextlib.suppress(MetadataConflictError):
             await self._lease.update(self._current())
 
     async def stop(self) -> None:
-        """Take the bookie off the list of the living. A store that does not answer lets the lease run out instead."""
+        """Unregister. If the store does not answer, the lease expires instead."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

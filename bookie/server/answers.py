@@ -73,10 +73,10 @@ async def answer_read_lac(reader: LedgerReader, request: ReadLac, bytes_max: int
     return LacAnswer(view.known, view.fenced, view.in_doubt, view.explicit, entry, entries)
 
 
-def _fitting(entries: list[bytes], room: int) -> list[bytes]:
-    """The first of the entries, as many as there is room for."""
+def _fitting(entries: list[bytes], bytes_max: int) -> list[bytes]:
+    """The first of the entries, as many as fit into ``bytes_max``."""
     for count, sealed in enumerate(entries):
-        room -= len(sealed)
-        if room < 0:
+        bytes_max -= len(sealed)
+        if bytes_max < 0:
             return entries[:count]
     return entries

@@ -1,6 +1,6 @@
 """The write cache: entries that have been accepted and are not yet in an entry log. Pure.
 
-Two generations: adds go to the *active* one; the *flushing* one is on its way to the entry log and only read. A
+Two generations: adds go to the *active* one; the *flushing* one is being written to the entry log and only read. A
 frame is kept as one run over the very buffer that went to the journal. Ids are unique within the cache, or stand for
 the same bytes.
 """
@@ -8,8 +8,8 @@ the same bytes.
 from octavo.bookie.index.runs import Run, RunMap, run_bytes
 
 RUN_COST_BYTES = 400
-"""Memory of a run beside its entries' bytes: tuple, range, buffer and list slot, generously. Bounds a cache of lone
-adds."""
+"""Memory of a run without the bytes of its entries: tuple, range, buffer and list slot, rounded up. Without this charge
+a cache of lone adds would have no bound."""
 
 
 class Generation:

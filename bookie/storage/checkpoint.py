@@ -17,7 +17,7 @@ A crash before 5 leaves files that no manifest names; the next start removes the
 old mark. Adds, and flushes, go on during 3 to 6. On a full disk they wait for free space; any other OSError here is
 fatal to the bookie (rule B1), and nothing is retried.
 
-States may be newer than the mark when they are encoded: they only grow, and the journal tells the rest again.
+States may be newer than the mark when they are encoded: they only grow, and replay repeats what follows the mark.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Frozen(NamedTuple):
 
 
 class Checkpointer:
-    """Owns what is on its way from the cache into entry logs and index."""
+    """Moves entries from the cache into entry logs and index, and owns the runs that are between them."""
 
     def __init__(
         self,

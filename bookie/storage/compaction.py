@@ -1,19 +1,19 @@
-"""Gives back the space of deleted ledgers: what still counts in a log is copied, and the log is removed.
+"""Frees the space of deleted ledgers: the live entries of a log are copied, and the log is removed.
 
 For one log, each step complete before the next begins:
 
-1. what the index, as its parts stand now, says of the ledgers in the log is read, verified, and appended to a log of
+1. the entries that the current index parts place in this log are read, verified, and appended to a log of
    compaction's own;
 2. that log is synced; an index part with the new places is written and synced;
 3. one new manifest puts the part just above those that were asked, names the new log and leaves the old one out: the
-   instant of the change. Whatever has been written to the same ids meanwhile stands in newer layers and wins;
+   instant of the change. Entries written to the same ids meanwhile are in newer layers, and win;
 4. reads that may have looked up the old places end; the old log is removed.
 
 A crash before 3 leaves files that no manifest names, a crash after it the old log: the next start removes them. A log
-without anything that counts needs no copy, hence no space: it goes first, and that works on a full disk.
+without live entries needs no copy and no space: it is removed first, also on a full disk.
 
-A log is kept as it is, whatever that costs, when an entry of it does not verify or cannot be read, or when damage in
-the index hides what of it counts (#4607 of the original): the bytes are perhaps the last copy."""
+A log is kept unchanged when one of its entries does not verify or cannot be read, or when damage in the index hides
+which of its entries are live (BookKeeper issue 4607): its bytes may be the last copy."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ WINDOW_IDS = 1 << 16
 
 
 class LogShare(NamedTuple):
-    """How much of a finished log may still count."""
+    """How much of a finished log may be live."""
 
     log_id: int
     bytes: int
@@ -64,7 +64,7 @@ class CompactionResult(NamedTuple):
     bytes_removed: int
     bytes_copied: int
     logs_kept: int
-    """Logs that should have gone but are damaged."""
+    """Logs that should have been compacted but are damaged."""
     out_of_space: bool
     """There were more logs to compact and no space to copy into."""
 
@@ -74,8 +74,9 @@ class _DamagedError(Exception):
 
 
 class Compactor:
-    """Compacts finished logs, one at a time. ``unfinished`` gives the logs that others still write, ``highest`` an id
-    above which nothing of a ledger is held; ``upkeep`` excludes merges, which would move the parts that were asked."""
+    """Compacts finished logs, one at a time. ``unfinished`` returns the logs that flushes still write, ``highest``
+    an id above which nothing of a ledger is held; ``upkeep`` excludes merges, which would replace the parts that were
+    asked."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class Compactor:
         return len(self._kept)
 
     async def shares(self, limiter: RateLimiter) -> list[LogShare]:
-        """Every finished log that can be told of, by log id. Totals read from disk count against the rate."""
+        """Every finished log whose totals can be read, by log id. Totals read from disk count against the rate."""
         busy = self._unfinished() | {writer.log_id for writer in self._stream.unfinished}
         found = []
         for log_id, size in sorted(self._keeper.log_sizes.items()):
@@ -163,7 +164,7 @@ class Compactor:
             )
 
     async def _finish_stream(self) -> None:
-        """No log is left half written between rounds: what is in it is counted by the manifest, or was for nothing."""
+        """Leave no log unfinished between rounds: remove those that the manifest does not name."""
         self._stream.roll()
         writers = self._stream.unfinished
         await self._stream.finish(writers)
@@ -172,12 +173,12 @@ class Compactor:
                 await self._logs.remove(writer.log_id)
 
     async def close(self) -> None:
-        """Let go of what a compaction that was cut short has open. Raises OSError."""
+        """Close the files of a cancelled compaction. Raises OSError."""
         await self._stream.close()
 
     def _keep(self, log_id: int, reason: str) -> None:
         self._kept.add(log_id)
-        log.error("entry log kept as it is", path=str(self._logs.path(log_id)), reason=reason)
+        log.error("damaged entry log is kept and not compacted", path=str(self._logs.path(log_id)), reason=reason)
 
     # --- one log --------------------------------------------------------------------------------------------------
 
@@ -235,7 +236,7 @@ class Compactor:
                     await writer.add_run(ledger_id, run)
                 await asyncio.sleep(0)
             return await writer.finish()
-        except BaseException:  # cut short or failed: it is nobody's
+        except BaseException:  # cancelled or failed: no manifest names the part
             with contextlib.suppress(OSError):
                 await writer.abandon()
             raise

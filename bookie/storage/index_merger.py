@@ -1,4 +1,4 @@
-"""Keeps the number of index parts small, and drops from them what deleted ledgers left. One change at a time."""
+"""Keeps the number of index parts small, and removes the runs of deleted ledgers from them. One change at a time."""
 
 import asyncio
 import contextlib
@@ -71,19 +71,19 @@ class IndexMerger:
             writer = await self._index.new_part(self._keeper.new_part_id())
             try:
                 merged = await merge_parts(old, writer, self._is_gone)
-            except BaseException:  # cut short or failed: it is nobody's
+            except BaseException:  # cancelled or failed: no manifest names the part
                 with contextlib.suppress(OSError):
                     await writer.abandon()
                 raise
         except IndexDamagedError as error:
-            # The damaged part stays as it is: what it holds elsewhere can still be read, and nothing is lost twice.
+            # The damaged part is kept: its intact blocks can still be read.
             self._index.report(error)
             self._unmergeable.update(part.part_id for part in old if part.path == error.path)
             return False
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            log.warning("index parts are not merged", reason=str(error))
+            log.warning("index parts not merged: the disk is full", reason=str(error))
             return False
         try:
             await self._keeper.replace_parts(old, merged)

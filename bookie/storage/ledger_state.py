@@ -1,12 +1,12 @@
-"""What a bookie knows of a ledger beside its entries, its bytes, and a compact home for very many of them. Pure.
+"""The state of a ledger in a bookie: its encoding, and a compact table of very many of them. Pure.
 
 A state is one byte of flags (1 fenced, 2 has a key, 4 deleted), term u32, highest held entry id plus one u64,
 highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that LAC. The same
-bytes stand in index parts; the journal's records about ledgers are at the end of this module.
+bytes are in index parts; the journal's records about ledgers are at the end of this module.
 
 ``highest`` and ``last_add_confirmed`` could be found by reading; they are kept so that an add or a fence of a ledger
-not touched since the start is decided without a disk read. A crash may leave ``highest`` above what is held (it then
-only sends adds the slow way) and never below.
+not touched since the start is decided without a disk read. A crash may leave ``highest`` above the highest
+entry held (adds are then decided the slow way), never below.
 """
 
 import struct
@@ -136,7 +136,7 @@ class PackedStates:
             at += length
 
     def get(self, ledger_id: int) -> bytes | None:
-        """The encoded state of a ledger; None for one never heard of."""
+        """The encoded state of a ledger; None for an unknown ledger."""
         chunk = self._chunks.get(ledger_id >> self._SHIFT)
         if chunk is None:
             return None

@@ -31,7 +31,7 @@ class LedgerTable:
         self._hot_max = hot_max
 
     def get(self, ledger_id: int) -> LedgerState:
-        """The state of a ledger; a blank one for a ledger never heard of. As long as a state is dirty, committing or
+        """The state of a ledger; a blank one for an unknown ledger. As long as a state is dirty, committing or
         waited on, every call returns the same object."""
         state = self._hot.get(ledger_id)
         if state is None:
@@ -100,7 +100,7 @@ class LedgerTable:
 
 
 def is_known(state: LedgerState) -> bool:
-    """The bookie has heard of the ledger: from a writer, or from a fence."""
+    """Whether a writer or a fence has named the ledger to this bookie."""
     return state.ledger_key is not None or state.fenced or state.deleted or state.highest_plus_one > 0
 
 

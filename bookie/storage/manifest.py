@@ -26,7 +26,7 @@ _CHECKSUM = struct.Struct("<I")
 _MARKED, _IN_DOUBT = 1, 2
 
 EVERY_LEDGER = 2**64 - 1
-"""``doubt_stop`` of a bookie that cannot tell which ledgers existed when its doubt began."""
+"""``doubt_stop`` of a bookie that does not know yet which ledgers existed when its doubt began."""
 
 
 class Manifest(NamedTuple):

@@ -1,6 +1,6 @@
 """The one owner of the manifest: every change of what counts on disk goes through here, one at a time.
 
-Checkpoints, merges and compaction run beside one another; each ends in one replacement of the manifest, and the index
+Checkpoints, merges and compaction run concurrently; each ends in one replacement of the manifest, and the index
 in memory changes in the very step in which the new manifest is durable. Files that a change leaves without a name are
 the caller's to remove, afterwards: a crash in between leaves them for the next start (``remove_orphans``)."""
 
@@ -121,7 +121,7 @@ async def read_manifest(filesystem: FileSystem, directory: Path, *, made_before:
 def journal_goes_back_to(manifest: Manifest, segments: Collection[int]) -> bool:
     """Whether a journal of these segments holds what the manifest leaves to it. A segment goes once a manifest that
     can do without it is durable: if not, segments were lost, or the manifest is an old copy. Without a mark nothing has
-    ever been checkpointed, and the journal begins with its first segment, if there is one yet."""
+    ever been checkpointed, and the journal begins with its first segment, if there is one."""
     if manifest.mark is None:
         return not segments or min(segments) == 1
     return manifest.mark[0] in segments
@@ -130,8 +130,8 @@ def journal_goes_back_to(manifest: Manifest, segments: Collection[int]) -> bool:
 async def refuse_old_manifest(
     filesystem: FileSystem, directory: Path, log_directories: Sequence[Path], manifest: Manifest
 ) -> None:
-    """For a manifest that the journal does not go back to. Where there are files that only a later manifest can have
-    named, it has been put back from a copy: to go by it would be to remove what it does not know. Raises
+    """For a manifest that the journal does not go back to. If there are files that only a later manifest can have
+    named, this one has been restored from a copy, and files that it does not name must not be removed. Raises
     :class:`IndexDamagedError` then, OSError."""
     numbered = [(folder, manifest.next_log_id) for folder in log_directories]
     for folder, next_id in [*numbered, (directory / "index", manifest.next_part_id)]:
@@ -163,7 +163,7 @@ async def _remove_others(filesystem: FileSystem, folder: Path, live: set[int]) -
     for name in await filesystem.list_directory(folder):
         number = _number(name)
         if number is None:
-            continue  # nothing of ours
+            continue  # not an Octavo file
         next_id = max(next_id, number + 1)
         if number not in live or name.endswith("tmp"):
             await filesystem.remove(folder / name)
@@ -172,7 +172,7 @@ async def _remove_others(filesystem: FileSystem, folder: Path, live: set[int]) -
 
 
 def _number(name: str) -> int | None:
-    """The number of the log or part that a file belongs to; None for files that are nothing of ours."""
+    """The number of the log or part that a file belongs to; None for other files."""
     try:
         return int(name.partition(".")[0], 16)
     except ValueError:

@@ -1,8 +1,7 @@
 """Reading entries back: from the write cache, from what has been flushed, from the index and the entry logs.
 
 A negative is given only for ids that every layer, consulted in one consistent moment and verified, does not hold.
-Whatever stands in the way of knowing (damage of index or entry, an I/O error, a short file) makes an id *unknown*
-(rule R2).
+An id that damage of index or entry, an I/O error or a short file hides is *unknown* (rule R2).
 """
 
 import asyncio
@@ -34,13 +33,13 @@ _SPARSE = 16
 """Where fewer than one in so many of a stretch's bytes are wanted, they are read one by one."""
 
 _REPORTED_MAX = 10_000
-"""Damaged places remembered so that each is logged once."""
+"""Damaged places remembered, so that each is logged once."""
 
 _LIST_IDS = 1 << 20
 """Ids looked up at a time when the entries of a ledger are listed."""
 
 _LAC_ENTRIES_TRIED = 16
-"""Damaged entries stepped over in search of the one that carries the LAC; a lower LAC is safe, only slower."""
+"""Damaged entries stepped over in search of the one that carries the LAC; a lower LAC is safe, only older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +261,7 @@ class EntryReader:
         return None
 
     async def ranges(self, ledger_id: int, highest: int | None) -> list[tuple[int, int]]:
-        """The ids held, as maximal intervals. Raises :class:`BookieStorageError` where that cannot be told."""
+        """The ids held, as maximal intervals. Raises :class:`BookieStorageError` where damage hides them."""
         found: list[tuple[int, int]] = []
         first, width = 0, _LIST_IDS
         while highest is not None and first <= highest:

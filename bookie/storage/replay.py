@@ -1,4 +1,4 @@
-"""Brings what the journal holds back into memory at a start."""
+"""Replays the journal into cache and ledger states at a start."""
 
 from collections.abc import Awaitable, Callable
 
@@ -29,11 +29,11 @@ async def replay_journal(
     """Put every record into the cache and the ledger states, which become dirty. ``flush`` is called when the cache is
     full. Damage is logged and is in ``journal.corruption``.
 
-    What the disk fails to read is not lost yet, but would be with the journal's trimming after this start: only a
-    bookie that doubts everything anyway goes on without it (``unreadable_is_lost``).
+    What the disk fails to read is not lost yet, but would be when the journal is trimmed after this start. Only a
+    bookie that is in doubt of every ledger anyway goes on without it (``unreadable_is_lost``).
 
-    Raises :class:`JournalUnreadableError`, :class:`BookieStorageError` for a record that verifies and makes no sense,
-    OSError.
+    Raises :class:`JournalUnreadableError`, :class:`BookieStorageError` for a record that verifies but cannot be
+    decoded, OSError.
     """
     records = 0
     async for kind, body, position in journal.replay():
@@ -41,7 +41,7 @@ async def replay_journal(
             ledger = _replay_record(kind, body, cache, ledgers)
         except (ValueError, OctavoError) as error:
             raise BookieStorageError(
-                f"the journal record before {position} verifies but makes no sense: {error}"
+                f"the journal record before {position} verifies but cannot be decoded: {error}"
             ) from error
         if ledger is not None:
             ledgers.dirty[ledger.ledger_id] = ledger

@@ -1,8 +1,8 @@
-"""Looks through everything that has been stored, slowly, so that rot is known before the last good copy goes.
+"""Verifies everything that has been stored, slowly, so that damage is known before the last good copy is lost.
 
-A round reads every entry log up to the length that counts and every block of the index. What it finds is reported as
-reads report it: once, with file and offset, and counted. Nothing is mended here, and nothing more is lost: what does
-not verify is *unknown* to readers anyway (rule R2)."""
+A round reads every entry log up to its length in the manifest and every block of the index. Damage is reported as reads
+report it: once, with file and offset, and counted. Nothing is repaired here: an entry that does not verify is *unknown*
+to readers anyway (rule R2)."""
 
 import asyncio
 from typing import NamedTuple
@@ -23,7 +23,7 @@ PIECE_BYTES = 64 * 1024
 
 
 class ScrubResult(NamedTuple):
-    """What a round has seen."""
+    """The totals of a round."""
 
     bytes: int
     entries: int

@@ -33,7 +33,7 @@ class LacView(NamedTuple):
     """What a bookie knows of a ledger's end, without a look at the disk."""
 
     known: bool
-    """It has heard of the ledger."""
+    """A writer or a fence has named the ledger to the bookie."""
     fenced: bool
     last_add_confirmed: int | None
     explicit: bytes | None

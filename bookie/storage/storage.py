@@ -207,7 +207,7 @@ class Storage:
         self._disk_retry.stop_retrying()
         for waiter in self.ledgers.all_waiters():
             waiter.cancel()
-        async with contextlib.AsyncExitStack() as closing:  # each is closed whatever happens to the others
+        async with contextlib.AsyncExitStack() as closing:  # each is closed even if another fails
             closing.push_async_callback(self._logs.close)
             closing.push_async_callback(self._index.close)
             closing.push_async_callback(self._journal.close)

@@ -277,7 +277,7 @@ class EntryWriter:
     def fence(self, ledger_id: LedgerId, ledger_key: bytes) -> asyncio.Future[None]:
         """Refuse ordinary adds from now on; the future is done once that is durable (rules F2 and B2). Idempotent.
 
-        A ledger never heard of is fenced too, and no key is pinned (rule F0).
+        An unknown ledger is fenced too, and no key is pinned (rule F0).
         """
         self._health.check_usable()
         ledger = self._ledgers.get(ledger_id)

@@ -326,7 +326,7 @@ async def test_log_is_kept_where_damage_hides_what_counts(
         await compact(storage, 0.9)
     assert first in log_files(filesystem)
     assert storage.statistics().logs_kept_damaged >= 1
-    kept = [event for event in logged if event["event"] == "entry log kept as it is"]
+    kept = [event for event in logged if event["event"] == "damaged entry log is kept and not compacted"]
     assert [event["path"] for event in kept].count(str(first)) == 1, "reported once"
 
 

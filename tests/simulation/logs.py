@@ -12,14 +12,13 @@ _DAMAGE = ("disk: rot", "disk: lying", "disk: read error", "disk: wiped")
 
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     "storage failed": ("disk: ",),
-    "disk full, waiting for room": ("disk: full",),
-    "read-only: a disk is short of room": ("disk: full",),
-    "no room for the next journal segment": ("disk: full",),
+    "disk full, waiting for free space": ("disk: full",),
+    "read-only: a disk is short of space": ("disk: full",),
+    "disk full, cannot create the next journal segment": ("disk: full",),
     "journal damaged": _DAMAGE,
     "the bookie is in doubt: it may have lost acknowledged entries": _DAMAGE,
     "entry unreadable": _DAMAGE,
-    "index parts are not merged": _DAMAGE,
-    "entry log kept as it is": _DAMAGE,
+    "damaged entry log is kept and not compacted": _DAMAGE,
     "scrubbed": _DAMAGE,
     "index damaged": _DAMAGE,
 }
