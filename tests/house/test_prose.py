@@ -1,21 +1,11 @@
 """The text of the documents: prose is wrapped, so that it can be read in a terminal and reviewed line by line."""
 
 import re
-from pathlib import Path
 
 import pytest
 from support.tree import ROOT, tree_files
 
 COLUMNS_MAX = 100
-
-NOT_WRAPPED_YET = {
-    Path("docs/disk-format.md"),
-    Path("docs/model.md"),
-    Path("docs/pipeline.md"),
-    Path("docs/protocol.md"),
-    Path("docs/simulator.md"),
-    Path("docs/wire-protocol.md"),
-}
 
 FENCE = re.compile(r"^ *```")
 
@@ -34,7 +24,7 @@ def long_lines(text: str) -> list[int]:
 
 
 def test_prose_of_the_documents_is_wrapped() -> None:
-    documents = [path for path in tree_files() if path.suffix == ".md" and path not in NOT_WRAPPED_YET]
+    documents = [path for path in tree_files() if path.suffix == ".md"]
     texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in documents}
     assert {path: lines for path, text in texts.items() if (lines := long_lines(text))} == {}
 
