@@ -15,7 +15,7 @@ Every driver guarantees:
   when a stored value cannot be understood (the error names it).
 * Registrations and locks belong to one lease per handle. The handle renews it in the background while its event loop
   runs. A process that stops for longer than the lease (a stopped process, a lost connection) loses all of them at once,
-  is told so (:meth:`Lease.wait_lost`) and may register or lock again.
+  is notified (:meth:`Lease.wait_lost`) and may register or lock again.
 * After a cancelled await the store stays usable; the change may or may not have been made.
 """
 

@@ -474,7 +474,7 @@ def _verify_regular(ledger_id: LedgerId, sizes: list[int], data: bytes) -> Seale
 
 def _ids_follow(data: bytes, size: int, first: int, count: int) -> bool:
     """Whether the ids of entries of ``size`` bytes are ``first`` and those after it. Not seen where the lowest 16 bits
-    begin anew: in one batch of a hundred."""
+    begin again: in one batch of a hundred."""
     for column in range(_ENTRY_ID_COLUMN, _ENTRY_ID_COLUMN + 6):
         if data[column::size].count(data[column]) != count:
             return False

@@ -51,7 +51,7 @@ def module_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """Whether expected answers of scripts are written anew."""
+    """Whether expected answers of scripts are written again."""
     return bool(request.config.getoption("--rewrite"))
 
 

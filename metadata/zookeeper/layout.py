@@ -18,7 +18,7 @@ path                            holds
 ``locks/NAME``                  the holder of a lock; ephemeral
 ==============================  ==================================================================================
 
-ZooKeeper counts a node's versions from 0 whenever the node is made anew, so a compare-and-set on the version alone
+ZooKeeper counts a node's versions from 0 whenever the node is created again, so a compare-and-set on the version alone
 could hit a later node at the same path. Ledger ids are never used twice; other nodes have guards. A *guarded* node has
 one child with a random name, and every change of the node requires in the same transaction that this child exists. A
 registration is ephemeral and can have no child: its guard is the version of its ``incarnations`` node.

@@ -27,11 +27,11 @@ def holding(budget: AnswerBudget, *unsent: int, now: float = 0.0) -> list[Share]
 @pytest.mark.parametrize(
     ("own", "others", "may"),
     [
-        # Whoever holds nothing needs room for one largest entry, whatever the others hold.
+        # A connection that holds nothing needs room for one largest entry, whatever the others hold.
         (0, 0, True),
         (0, 96, True),
         (0, 97, False),
-        # Whoever holds something may hold a sixth of what is free: 100 MiB less all that is held.
+        # A connection that holds something may hold a sixth of what is free: 100 MiB less all that is held.
         (1, 0, True),
         (11, 0, False),
         (10, 0, True),
@@ -77,7 +77,7 @@ def test_what_comes_beside_the_entries_is_reserved_too() -> None:
 
 
 def test_however_many_stall_one_who_takes_its_answers_is_served_and_the_bound_holds() -> None:
-    """Each stalled peer takes whatever it is given, in turns, until nobody gets anything; then a quick one comes."""
+    """Each stalled peer takes whatever it is given, in turns, until none gets anything; then a fast one comes."""
     for peers in (1, 2, 10, 100, 300):
         budget = AnswerBudget(256 * MIB)
         shares = [Share() for _ in range(peers)]

@@ -1,4 +1,4 @@
-"""Deleted ledgers' space comes back, and nothing else changes for anybody."""
+"""Deleted ledgers' space comes back, and nothing else changes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
@@ -135,7 +135,7 @@ async def test_deleted_ledger_is_refused_at_once_and_stays_so(filesystem: Memory
     await add(storage, script, range(10))
     poll = storage.reader.wait_lac(script.ledger_id, 50)
     deletion = storage.writer.delete(script.ledger_id)
-    await poll  # whoever waits for the ledger is let go
+    await poll  # readers that wait for the ledger are released
     for _ in range(2):
         with pytest.raises(NoSuchLedgerError):
             storage.writer.add(script.ledger_id, script.key, [script.entry(10)], recovery=True)

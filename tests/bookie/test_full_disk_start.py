@@ -64,7 +64,7 @@ async def test_a_bookie_starts_on_a_disk_without_any_room_and_gets_some_back() -
             assert ids_of(result.entries) == list(range(COUNT))
             await store.delete_ledger(doomed.ledger_id)
             async with asyncio.timeout(60):
-                while storage.statistics().log_bytes > full * 0.6:  # noqa: ASYNC110 - upkeep tells nobody
+                while storage.statistics().log_bytes > full * 0.6:  # noqa: ASYNC110 - upkeep has no event for it
                     await asyncio.sleep(0.01)
             result = await storage.reader.read(kept.ledger_id, 0, COUNT - 1, entries_max=COUNT, bytes_max=1 << 30)
             assert ids_of(result.entries) == list(range(COUNT))

@@ -443,7 +443,7 @@ def test_any_flipped_byte_spares_all_other_records_and_is_classified_rightly() -
         hit = [
             body
             for body, place in pristine.places.items()
-            if place.offset <= offset < place.offset + 32 + len(body)  # padding belongs to nobody
+            if place.offset <= offset < place.offset + 32 + len(body)  # padding belongs to no record
         ]
         assert result.bodies == [body for body in bodies if body not in hit], offset
         corrupt = [body for body in hit if body not in last_group]

@@ -86,7 +86,7 @@ async def test_bookie_in_doubt_refuses_plain_adds_and_takes_fences_and_recovery_
     filesystem = await damaged_journal()
     for _ in range(2):
         storage = await open_storage(filesystem)
-        # Ledger 8 was fenced, and the fence is lost: nobody's word counts, known or not.
+        # Ledger 8 was fenced, and the fence is lost: no key counts, known or not.
         for script in (SCRIPT, LOST, LATER):
             with pytest.raises(BookieInDoubtError) as refused:
                 add(storage, script, 3)

@@ -1,5 +1,5 @@
 """A disk that fails to read index or journal keeps a bookie from starting, but not for good: the next attempt may
-succeed, and nothing is given up before somebody says so."""
+succeed, and nothing is given up before an operator says so."""
 
 import asyncio
 import errno

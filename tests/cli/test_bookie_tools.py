@@ -111,7 +111,7 @@ def test_emptied_directory_comes_back_under_the_id_that_is_given(stopped: Stoppe
     with stopped.running() as bookie:
         (again,) = octavo("bookies", "--json", "--metadata", stopped.uri).json
         assert (again["bookie_id"], again["state"]) == (known["bookie_id"], "writable")
-        # What it had is unknown, not absent: nobody may conclude that the ledger is empty.
+        # What it had is unknown, not absent: no client may conclude that the ledger is empty.
         lost = octavo("ledger", "read", stopped.ledger_id, "--metadata", stopped.uri)
         assert lost.status == 1, lost
         assert bookie.stop() == 0

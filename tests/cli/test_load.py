@@ -12,7 +12,7 @@ from octavo.protocol.errors import QuorumLostError
 
 
 class ManualClock:
-    """Time that passes only when somebody says so; its timer lets exactly the time asked for pass."""
+    """Time that passes only when a test advances it; its timer lets exactly the time asked for pass."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -57,7 +57,7 @@ async def test_registration_of_a_dead_process_ends_with_its_lease(cluster: Clust
         await cluster.advance(0.02, asleep=dead)
         assert await alive.list_bookies() == {}
         assert await soon(anext(watch)) == {}
-    assert lease.lost  # it can tell from its own clock, before it has asked anybody
+    assert lease.lost  # it can tell from its own clock, before it has asked the store
 
 
 async def test_process_that_slept_too_long_learns_it_and_registers_again(cluster: Cluster) -> None:

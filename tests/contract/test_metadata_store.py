@@ -59,7 +59,7 @@ async def test_ids_that_were_never_allocated_are_told_from_others(store: Metadat
     assert await store.ledger_ids_stop() == 0
     for handle in (other, store, other, other):
         ledger_id = await handle.allocate_ledger_id()
-        # Read anew each time: what this handle knew before does not count.
+        # Read again each time: what this handle knew before does not count.
         assert await store.ledger_ids_stop() > ledger_id
     stop = await store.ledger_ids_stop()
     with pytest.raises(InvalidArgumentError, match="never allocated"):
@@ -344,7 +344,7 @@ async def test_closing_leaves_other_handles_alone_and_no_task_behind(cluster: Cl
 
 
 async def test_what_was_stored_is_there_for_the_next(cluster: Cluster) -> None:
-    keeper = await cluster.open()  # memory:// lives as long as somebody has it open
+    keeper = await cluster.open()  # memory:// lives as long as a handle is open
     first = await cluster.open()
     ledger_id, version = await new_ledger(first)
     identity = await first.cluster_id()

@@ -20,7 +20,7 @@ from octavo.protocol.quorums import Quorums
 
 
 class SealingReplication(Replication):
-    """Seals an entry anew whenever it is sent, with the LAC of that moment."""
+    """Seals an entry again whenever it is sent, with the current LAC."""
 
     def _perform(self, effects: Sequence[Effect]) -> tuple[Message, ...]:
         return tuple(

@@ -98,7 +98,7 @@ class PipelineWriter(Client):
         return self._handle_outcome(self._replication.on_step(step))
 
     def _add(self) -> list[Message]:
-        """Seal once, with the LAC of this moment, and push (rule W2)."""
+        """Seal once, with the current LAC, and push (rule W2)."""
         pipeline = self._replication.pipeline
         entry_id, lac = pipeline.next_entry_id, pipeline.last_add_confirmed
         entry = sealed(entry_id, -1 if lac is None else lac)

@@ -129,7 +129,7 @@ class ReferenceWriter(Client):
     # --- adding -------------------------------------------------------------------------------------------------------
 
     def _add(self) -> list[Message]:
-        """Seal once, with the LAC of this moment, and send to the write set (rules W1 and W2)."""
+        """Seal once, with the current LAC, and send to the write set (rules W1 and W2)."""
         entry_id = len(self._entries)
         self._entries += (sealed(entry_id, self._acknowledged),)
         return [self._send(entry_id, server) for server in self._write_set(entry_id) if server not in self._lost]

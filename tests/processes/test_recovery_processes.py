@@ -38,7 +38,7 @@ def up(module_folder: Path) -> Iterator[Up]:
 
 
 class WritingProcess:
-    """Somebody else who writes a ledger."""
+    """Another process that writes a ledger."""
 
     def __init__(self, up: Up, shape: tuple[int, int, int]) -> None:
         self.process = subprocess.Popen(
@@ -125,7 +125,7 @@ def test_a_writer_killed_at_any_moment_is_recovered_by_another_process(up: Up, r
         killed = make_the_writer_replace_a_bookie(up, writer) if replaces else None
         writer.wait_acknowledged(writer.acknowledged + chance.randrange(200))
         writer.kill()
-    # Whoever was killed is seldom back by now.
+    # The killed processes are seldom back by now.
     shown = up.run("ledger", "recover", writer.ledger_id, "--json").json
     if killed is not None:
         assert len(shown["fragments"]) > 1
@@ -216,7 +216,7 @@ async def is_held(reader: octavo.LedgerReader, entry_id: int) -> bool:
 
 
 class PartitionedStore:
-    """A store as a client behind a partition has it: bookies are found by way of proxies, news do not come, and
+    """A store as a client behind a partition has it: bookies are found through proxies, changes are not reported, and
     changes cannot be made while it is ``cut_off``."""
 
     def __init__(self, store: MetadataStore, addresses: Mapping[BookieId, str]) -> None:
@@ -283,7 +283,7 @@ async def test_a_writer_that_was_cut_off_acknowledges_nothing_once_it_is_back(
         late = [ledger.add_nowait(payload_of(number)) for number in range(100, 150)]
         async with other.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 99
-            # All that it sent arrives now; nobody has told it anything.
+            # All that it sent arrives now; it has received no answer.
             for proxy in proxies.values():
                 proxy.resume()
             outcomes = await asyncio.wait_for(asyncio.gather(*late, return_exceptions=True), WAIT_SECONDS)

@@ -65,7 +65,7 @@ def test_one_flipped_bit_anywhere_makes_no_columns(payloads: list[bytes]) -> Non
 
 
 def with_header(one: bytes, *, flags: int = 0, ledger: int = LEDGER, entry_id: int = 5, digest: int = 1) -> bytes:
-    """The entry with other fields, sealed anew."""
+    """The entry with other fields, sealed again."""
     fields = list(HEADER.unpack_from(one))
     fields[1], fields[2], fields[4], fields[5] = digest, flags, ledger, entry_id
     return checked(HEADER.pack(*fields) + one[HEADER.size : -CHECKSUM.size])

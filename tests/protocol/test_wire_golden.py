@@ -1,6 +1,6 @@
 """The bytes of the wire, pinned: what one version sends every later one must understand.
 
-``pytest tests/protocol --rewrite`` writes tests/golden/protocol anew after a change on purpose.
+``pytest tests/protocol --rewrite`` writes tests/golden/protocol again after an intended change.
 """
 
 from pathlib import Path

@@ -135,7 +135,7 @@ class Up:
     @contextlib.contextmanager
     def hanging(self, *pids: int) -> Iterator[None]:
         """These processes stand still inside the block, none of them in the middle of a change of the metadata: there
-        it would hold SQLite's lock, and nobody else could change anything."""
+        it would hold SQLite's lock, and no other process could change anything."""
         try:
             for pid in pids:
                 while True:
@@ -162,7 +162,7 @@ class Up:
             return True
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Stop it in good order; its exit status."""
+        """Stop it with SIGTERM and return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(WAIT_SECONDS)
 
@@ -227,7 +227,7 @@ class BookieProcess:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Poll ``condition`` up to the deadline: for what other processes do and nobody announces."""
+    """Poll ``condition`` up to the deadline: for what other processes do without an event."""
     deadline = time.monotonic() + WAIT_SECONDS
     pause = threading.Event()
     while not condition():
@@ -245,14 +245,14 @@ def is_running(pid: int) -> bool:
 
 @contextlib.contextmanager
 def occupied_port(port: int = 0) -> Iterator[int]:
-    """A port of this machine, any unless told which, that somebody listens on."""
+    """A port of this machine, any unless told which, on which this process listens."""
     with socket.create_server(("127.0.0.1", port)) as server:
         yield server.getsockname()[1]
 
 
 def free_neighbours(number: int) -> int:
     """The first of so many neighbouring ports that are free now, from below those that the system hands out by itself:
-    nobody else on this machine is likely to take them meanwhile."""
+    other processes of this machine are unlikely to take them meanwhile."""
     for base in range(20_000 + os.getpid() % 10_000, 32_768, number):
         with contextlib.ExitStack() as stack:
             probes = [stack.enter_context(socket.socket()) for _ in range(number)]

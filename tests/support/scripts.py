@@ -2,7 +2,7 @@
 
 A script is a text file of commands, one a line, ``#`` comments and empty lines between. The interpreter of its kind
 answers each command with lines of text; script and answers together must be what stands in the file of the same name
-ending in ``.expected``. ``pytest --rewrite`` writes those files anew: read the difference before committing it.
+ending in ``.expected``. ``pytest --rewrite`` writes those files again: review the difference before committing it.
 """
 
 from collections.abc import Callable, Iterable

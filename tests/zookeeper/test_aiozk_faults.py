@@ -161,7 +161,7 @@ async def test_what_is_sent_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_set_data_takes_no_version() -> None:
-    """Its third argument is `force`: a version there overwrites whatever anybody else wrote."""
+    """Its third argument is `force`: a version there overwrites what any other client wrote."""
     async with aiozk_client() as (client, _, path):
         await soon(client.create(path, b"one"))
         await soon(client.set(path, b"another's", 0))

@@ -1,4 +1,4 @@
-"""Ledgers made together: one transaction, and everybody is told of his own ledger only."""
+"""Ledgers created together: one transaction, and each caller gets the result of its own ledger."""
 
 import asyncio
 from collections.abc import Sequence

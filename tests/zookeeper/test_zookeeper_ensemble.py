@@ -76,7 +76,7 @@ async def test_change_is_seen_by_who_asks_another_server_next(ensemble: ServerGr
 
 
 async def test_server_without_the_others_is_not_asked(ensemble: ServerGroup, stack: AsyncExitStack) -> None:
-    """In read-only mode it would answer reads, of what it knew; whoever reads there may be wrong (rule M3)."""
+    """In read-only mode it would answer reads with data that may be old (rule M3)."""
     store = await open_at(stack, ",".join(where(ensemble, number) for number in (1, 2, 3)), operation_seconds=2.0)
     ledger_id, version = await new_ledger(store)
     left, *others = (1, 2, 3)
@@ -184,7 +184,7 @@ async def at_work(client: octavo.Client, works: list[Work]) -> AsyncIterator[Non
 
 async def until_true(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what tasks and processes do, and nobody announces
+        while not condition():  # noqa: ASYNC110 - no event announces what other processes do
             await asyncio.sleep(0.02)
 
 
@@ -206,7 +206,7 @@ async def make_ledgers(client: octavo.Client, made: list[int], stop: asyncio.Eve
 
 
 async def test_leader_killed_under_load_loses_nothing(ensemble: ServerGroup, tmp_path: Path) -> None:
-    """Together with a bookie, so that writers need changes of metadata while there is nobody to make them."""
+    """Together with a bookie, so that writers need changes of metadata while no server can make them."""
     uri = f"{ensemble.uri}/load"
     with Up(tmp_path / "data", "--bookies", 4, "--metadata", uri) as up:
         await asyncio.to_thread(up.wait_ready)
@@ -219,7 +219,7 @@ async def test_leader_killed_under_load_loses_nothing(ensemble: ServerGroup, tmp
                 await all_add(works, 200)
                 leader = ensemble.leader()
                 ensemble.kill_server(leader)
-                await all_add(works, 200)  # nobody needs the metadata
+                await all_add(works, 200)  # none of the adds needs the metadata
                 up.kill_bookie("bookie-1")
                 await all_add(works, 200)
                 before = len(made)

@@ -1,7 +1,7 @@
 """A change whose answer was lost is never reported as a conflict with oneself, nor done twice (rule M1).
 
 Each change is made three times over a network that breaks: before the server has the request, after it has done it, and
-after it has done it while somebody else makes a change of his own before the connection is back.
+after it has done it while another client makes a change before the connection is back.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ either_way = pytest.mark.parametrize("lose", [lose_request, lose_answer])
 async def meanwhile(
     proxy: ZooKeeperProxy, kind: int, change: Awaitable[Any], others: Callable[[], Awaitable[Any]]
 ) -> Any:
-    """Make a change whose answer is lost; somebody else does something before the connection is back."""
+    """Make a change whose answer is lost; another client makes a change before the connection is back."""
     proxy.lose_answer = kind
     changing = asyncio.ensure_future(change)
     await soon(proxy.lost.wait())
@@ -261,7 +261,7 @@ async def test_lock_is_taken_once_and_released(
 async def test_lock_of_a_call_that_had_no_answer_is_not_held_for_ever(
     open_store: Opener, uri: str, other: MetadataStore, proxy: ZooKeeperProxy
 ) -> None:
-    """The handle lives, and so does its session; but nobody knows of the lock."""
+    """The handle and its session are alive, but no handle knows of the lock."""
     store = await open_store(f"zk://127.0.0.1:{proxy.port}/{uri.rpartition('/')[2]}", operation_seconds=0.5)
     kept = await store.lock("kept", "mine")
     proxy.hold = CREATE

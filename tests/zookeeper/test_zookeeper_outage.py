@@ -75,7 +75,7 @@ async def test_all_servers_gone_and_back(servers: ServerGroup, tmp_path: Path) -
                 servers.kill_server(number)
             gone_at = time.monotonic()
             await add(going_on, 50)
-            await add(needs_everybody, 50)  # nobody needs the metadata
+            await add(needs_everybody, 50)  # none of the adds needs the metadata
             await add(not_begun, 50)
             with pytest.raises(MetadataUnavailableError):
                 await client.create_ledger(3, 3, 2)

@@ -98,7 +98,7 @@ async def test_session_that_was_out_of_reach_for_too_long_has_expired(
         await until(watch, lambda bookies: "b1" in bookies)
         proxy.stall()
         await until(watch, lambda bookies: "b1" not in bookies)  # the servers have ended it
-        await soon(lease.wait_lost())  # and its owner knows although nobody could tell
+        await soon(lease.wait_lost())  # the owner knows, although no server could tell it
         proxy.resume()
         await soon(store.register_bookie(registration("b1", boot="boot-2")))
         await until(watch, lambda bookies: "b1" in bookies and bookies[BookieId("b1")].boot_id == "boot-2")
