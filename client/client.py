@@ -1,8 +1,9 @@
-"""The way in: a client of one cluster, and everything it makes.
+"""The client of a cluster: creates, opens, lists and deletes ledgers.
 
-A :class:`Client` owns the handle on the metadata, the connections to the bookies, and the writers and readers it
-made. A failure in any of them is told to whoever uses that one; it never cancels a caller. :meth:`Client.close` may
-be called from any task: it closes the writers, ends the readers, then lets go of connections and metadata.
+A :class:`Client` owns the metadata store, the connections to the bookies, and the writers and readers it made. A
+failure in one of these is raised to the callers of that one; it never cancels a task of the application.
+:meth:`Client.close` may be called from any task: it closes the writers, ends the readers, then closes the connections
+and the metadata store.
 """
 
 import asyncio
@@ -11,12 +12,12 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 from octavo.client.closable import Closable
 from octavo.client.creations import Creations
 from octavo.client.opening import Opening
-from octavo.client.options import ClientOptions
+from octavo.client.options import ClientOptions, ConnectOptions
 from octavo.client.place.placer import Placer
 from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader
@@ -46,10 +47,10 @@ _SALT_BYTES = 16
 _TOKEN_BITS = 128
 
 _DETAILS_TIMEOUT_SECONDS = 2.0
-"""Time a bookie has to tell its facts: a list of bookies is for people, who will not wait for a dead one."""
+"""Time a bookie has to send its facts. A list of bookies is made for people, who do not wait long for a dead one."""
 
 _DETAILS_AT_ONCE_MAX = 64
-"""Bookies asked for their facts at the same time."""
+"""Most bookies asked for their facts at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +59,15 @@ class BookieStatus:
 
     bookie_id: BookieId
     address: str
-    """As advertised, ``host:port``; as last advertised when unavailable."""
+    """``host:port``, as the bookie advertises it, or advertised it last."""
     state: BookieState
     version: str | None
     """Software version; None when unavailable."""
     rack: str | None = None
-    """As registered; None when unavailable."""
+    """As registered, for example ``/rack-1``; None when unavailable."""
     facts: Mapping[str, str | int | float | bool] | None = None
-    """What the bookie itself tells (capacity, load, ...; docs/wire-protocol.md lists the names); None when it was
-    not asked or did not answer."""
+    """What the bookie reports of itself (capacity, load, ...; docs/wire-protocol.md lists the names). None if it was
+    not asked, or did not answer within two seconds."""
 
 
 def connect(
@@ -74,16 +75,20 @@ def connect(
     *,
     rng: random.Random | None = None,
     wall_clock: Callable[[], datetime] | None = None,
-    **options: Any,
+    **options: Unpack[ConnectOptions],
 ) -> Opening["Client"]:
-    """A client of the cluster whose metadata are at ``uri``: ``async with connect(uri) as client``, or ``await`` it.
+    """Connect to the cluster whose metadata store is at ``uri``: ``async with connect(uri) as client``, or
+    ``client = await connect(uri)``.
 
-    ``options`` are the fields of :class:`octavo.client.options.ClientOptions`. ``rng`` decides everything left to
-    chance (placement, back-off); ``wall_clock`` gives the aware time that is
-    noted in new ledgers and sealed into entries.
+    ``uri`` is ``zk://host:port,host:port/path`` for ZooKeeper, ``sqlite:///relative/path`` or ``sqlite:////absolute``
+    for the embedded store. ``options`` are those of :class:`octavo.client.options.ConnectOptions`; units are part of
+    their names, and :class:`octavo.client.options.ClientOptions` has their defaults and what each means. ``rng``
+    decides everything left to chance (placement, back-off). ``wall_clock`` returns the time of day, with a time zone;
+    it is noted in new ledgers and sealed into entries.
 
-    Raises :class:`InvalidArgumentError` for an unknown URI scheme or option; when opened,
-    :class:`MetadataUnavailableError` when there is no such store or it does not answer.
+    Raises :class:`InvalidArgumentError` for an unknown URI scheme, an unknown option, or one out of range. Awaiting it
+    raises :class:`MetadataUnavailableError` if there is no such store or it does not answer, and
+    :class:`MetadataError` if what it holds cannot be understood.
     """
     checked = ClientOptions.from_keywords(options)
 
@@ -100,9 +105,9 @@ def connect(
 
 
 class Client(Closable):
-    """See the module. Made by :func:`connect`; used from the event loop that made it.
+    """A client of one cluster. Made by :func:`connect`; used from the event loop that made it, by any of its tasks.
 
-    Methods raise :class:`ClientClosedError` once it is closed, and :class:`MetadataUnavailableError` when the
+    Every method raises :class:`ClientClosedError` after :meth:`close`, and :class:`MetadataUnavailableError` if the
     metadata store does not answer.
     """
 
@@ -115,7 +120,7 @@ class Client(Closable):
         rng: random.Random | None = None,
         wall_clock: Callable[[], datetime] | None = None,
     ) -> None:
-        """Takes over ``store``: closing the client closes it."""
+        """The client owns ``store`` from now on, and closes it."""
         loop = asyncio.get_running_loop()
         self._store = store
         self._options = options
@@ -176,15 +181,17 @@ class Client(Closable):
         custom_metadata: Mapping[str, bytes] | None = None,
         ids: Literal["sequential", "explicit"] = "sequential",
     ) -> Opening[LedgerWriter] | Opening[ExplicitIdWriter]:
-        """A new ledger on ``ensemble_size`` bookies, each entry on ``write_quorum`` of them and acknowledged by
-        ``ack_quorum``.
+        """Create a ledger on ``ensemble_size`` bookies and return its writer. Each entry is stored on ``write_quorum``
+        of them and acknowledged when ``ack_quorum`` have it on disk.
 
-        ``ids``: who numbers the entries: ``"sequential"``, the writer, in the order of adds; ``"explicit"``, the
-        caller, who adds every id from 0 on exactly once, in any order: ``add(payload, entry_id=n)`` of an
-        :class:`ExplicitIdWriter`.
+        ``password`` is needed to read and to recover the ledger. ``digest`` protects the entries: CRC32C against
+        damage, HMAC_SHA256 also against forgery by anyone without the password. ``custom_metadata`` is stored with the
+        ledger as it is. ``ids``: with ``"sequential"`` the writer numbers the entries in the order of adds; with
+        ``"explicit"`` the application does, adding every id from 0 on exactly once and in any order, with
+        ``add(payload, entry_id=n)`` of an :class:`ExplicitIdWriter`.
 
-        Raises :class:`InvalidArgumentError`, :class:`NotEnoughBookiesError`. If creating fails or is cancelled,
-        there is no ledger.
+        Raises :class:`InvalidArgumentError` (``ensemble_size < write_quorum`` or ``write_quorum < ack_quorum``, for
+        example) and :class:`NotEnoughBookiesError`. If creating fails or is cancelled, there is no ledger.
         """
         quorums = quorums_of(ensemble_size, write_quorum, ack_quorum)
         _check_password(password)
@@ -210,15 +217,16 @@ class Client(Closable):
     def open_ledger(
         self, ledger_id: int, *, password: bytes = b"", digest: Digest | None = None, recover: bool = True
     ) -> Opening[LedgerReader]:
-        """A reader of a ledger. A closed one is opened without asking a bookie.
+        """Open a ledger for reading; unless ``recover=False``, a ledger that is still open is fenced first, which ends
+        its writer for good, and is then recovered and closed.
 
-        One that is not closed is recovered and closed first, which ends its writer; with ``recover=False`` it is
-        read up to what is confirmed, and its writer never notices. ``digest``: the type expected; None accepts the
-        ledger's.
+        With ``recover=False`` the writer is not disturbed, and the reader reads up to the last add confirmed. Opening
+        a closed ledger is the same either way and asks no bookie. ``digest``: the digest type that is expected; None
+        accepts the one of the ledger.
 
-        Raises :class:`NoSuchLedgerError`, :class:`UnauthorizedError` for a wrong password or digest, before
-        anything else is done, :class:`LedgerRecoveryError`, and with ``recover=False`` :class:`QuorumLostError`
-        when no bookie answers.
+        Raises :class:`NoSuchLedgerError`; :class:`UnauthorizedError` for a wrong password or digest type, before the
+        ledger is touched; :class:`LedgerRecoveryError` if it cannot be recovered now, naming the bookies that are
+        needed; with ``recover=False``, :class:`QuorumLostError` if no bookie of the ledger answers.
         """
         _check_ledger_id(ledger_id)
         _check_password(password)
@@ -231,12 +239,13 @@ class Client(Closable):
     async def read_replica(
         self, bookie_id: str, ledger_id: int, first: int, last: int, *, modulus: int = 1, residues: Sequence[int] = (0,)
     ) -> ReplicaAnswer:
-        """What one bookie holds of ``first..last``, whatever others hold: for checking replicas.
+        """Read what one bookie holds of entries ``first..last`` (both inclusive), for checking replicas.
 
-        Only ids with ``id % modulus`` among ``residues``. The answer ends where it gets large: go on behind its
-        ``last_covered``. Nothing is verified here; needs no password, never fences.
+        Only ids with ``id % modulus`` in ``residues`` are read. A long answer is cut: read on behind its
+        ``last_covered``. The entries are returned sealed and are not verified. Needs no password and never fences.
 
-        Raises the bookie's refusal, :class:`BookieUnavailableError`, :class:`OctavoTimeoutError`.
+        Raises the bookie's refusal, :class:`BookieUnavailableError`, :class:`OctavoTimeoutError`,
+        :class:`InvalidArgumentError`.
         """
         _check_ledger_id(ledger_id)
         self._check_open()
@@ -252,8 +261,8 @@ class Client(Closable):
         )
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger; its space on the bookies is freed in time. A writer it still has fails at its next add
-        or change.
+        """Delete a ledger. The bookies free its space later. If a writer is still writing it, that writer fails at its
+        next add or change of the metadata.
 
         Raises :class:`NoSuchLedgerError`.
         """
@@ -265,20 +274,21 @@ class Client(Closable):
             writer._ledger_deleted()
 
     async def list_ledgers(self) -> AsyncIterator[LedgerId]:
-        """All ledgers, in order of their ids, in bounded memory."""
+        """Iterate over the ids of all ledgers, in ascending order and bounded memory."""
         self._check_open()
         async for ledger_id in self._store.list_ledgers():
             yield ledger_id
             self._check_open()
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """The ledger's metadata as they stand now. Raises :class:`NoSuchLedgerError`."""
+        """Read the ledger's metadata from the store. Raises :class:`NoSuchLedgerError`."""
         _check_ledger_id(ledger_id)
         self._check_open()
         return (await self._store.read_ledger(LedgerId(ledger_id))).value
 
     async def bookies(self, *, details: bool = False) -> list[BookieStatus]:
-        """Every bookie the cluster knows, in order of ids. ``details`` asks each live one for its facts, too."""
+        """Return every bookie that the cluster knows, in order of ids. ``details``: ask each live bookie for its
+        facts, too."""
         self._check_open()
         known = await self._store.list_known_bookies()
         facts: dict[BookieId, Mapping[str, str | int | float | bool]] = {}
@@ -308,10 +318,10 @@ class Client(Closable):
         return self._closing is not None
 
     async def close(self) -> None:
-        """Close what this client made, as leaving its block does: writers close their ledgers, readers end.
+        """Close the client and everything it made: writers close their ledgers, readers end.
 
-        Raises the first failure of a writer, once everything is closed. Any task may call it, any number of times;
-        cancelling one call leaves the closing going on.
+        Raises the first failure of a writer, when everything is closed. Any task may call it, any number of times;
+        cancelling a call does not stop the closing.
         """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="octavo client closing")
@@ -414,17 +424,18 @@ class Client(Closable):
         return ExplicitIdWriter(make_writer, self._options)
 
     async def _uncreate(self, ledger_id: LedgerId) -> None:
-        """Delete a ledger that nobody has heard of, cancelled or not; for as long as closing one may take."""
+        """Delete a ledger that has not been handed out, even if this task is cancelled. Tries for
+        ``close_timeout_seconds``."""
 
         async def delete() -> None:
-            # Not created after all; or the metadata are out of reach, and an empty open ledger stays.
+            # It was not created after all; or the metadata store does not answer, and an empty open ledger remains.
             with contextlib.suppress(OctavoError, TimeoutError):
                 async with asyncio.timeout(self._options.close_timeout_seconds):
                     await self._store.delete_ledger(ledger_id)
 
         deletion = asyncio.get_running_loop().create_task(delete())
         while not deletion.done():
-            # Whoever calls is on the way out with an exception already: a cancellation has nothing to add.
+            # The caller is raising an exception already: a cancellation adds nothing to that.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([deletion])
 

@@ -1,9 +1,9 @@
-"""Ledgers being created in their callers' tasks, which the closing of a client must be able to end.
+"""Ledgers that are being created in their callers' tasks, so that closing the client can interrupt them.
 
-A creation could run in a task of its own; a program that makes thousands of ledgers a second would pay for them as
-much as for the ledgers' keys. So it runs in the task of whoever asked, and closing interrupts it there as
-:func:`asyncio.timeout` does: the task is cancelled inside the creation, and where the creation ends the cancellation is
-taken back and becomes an error. Nothing of it is left for the caller's own code to see.
+A creation could run in a task of its own. For a program that creates thousands of ledgers a second those tasks would
+cost as much as deriving the ledgers' keys. So a creation runs in the task of its caller, and closing interrupts it
+there as :func:`asyncio.timeout` does: the task is cancelled inside the creation, and where the creation ends the
+cancellation is withdrawn and becomes an error. The caller's own code never sees it.
 """
 
 import asyncio
@@ -17,24 +17,24 @@ class Creations:
 
     def __init__(self) -> None:
         self._under_way: dict[asyncio.Task[object], bool] = {}
-        """Task -> whether it was interrupted. A task is in one creation at most: it awaits it."""
+        """Task -> whether it was interrupted. A task is in one creation at most, because it awaits it."""
         self._ended: asyncio.Event | None = None
 
     def __len__(self) -> int:
         return len(self._under_way)
 
     async def run[T](self, creation: Awaitable[T]) -> T:
-        """Await ``creation``, which tidies up when it is cancelled. Raises :class:`ClientClosedError` when it was
-        interrupted, unless the task was cancelled by somebody else as well."""
+        """Await ``creation``, which cleans up when it is cancelled. Raises :class:`ClientClosedError` if it was
+        interrupted, unless the application has cancelled the task as well."""
         task = asyncio.current_task()
-        assert task is not None, "whoever awaits does so in a task"
+        assert task is not None, "a coroutine is awaited in a task"
         cancelled_before = task.cancelling()
         self._under_way[task] = False
         try:
             return await creation
         except asyncio.CancelledError:
             if self._under_way[task] and task.cancelling() <= cancelled_before + 1:
-                raise ClientClosedError("the client was closed while it created a ledger") from None
+                raise ClientClosedError("the client was closed while it was creating a ledger") from None
             raise
         finally:
             if self._under_way.pop(task):
@@ -43,7 +43,7 @@ class Creations:
                 self._ended.set()
 
     async def interrupt(self) -> None:
-        """End all of them; returns once they have tidied up."""
+        """Interrupt all creations; return when they have cleaned up."""
         for task in self._under_way:
             self._under_way[task] = True
             task.cancel()

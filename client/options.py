@@ -1,11 +1,12 @@
-"""Every option of ``octavo.connect(uri, **options)``, each with its default and the reason for it.
+"""Every option of ``octavo.connect(uri, **options)``, each with its meaning, its default and the reason for it.
 
-Units stand last in the names. Defaults suit a cluster in one data centre.
+The unit is the last word of an option's name. The defaults suit a cluster within one data centre.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, TypedDict
 
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.limits import E_MAX, ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX, LONG_POLL_SECONDS_MAX
@@ -26,94 +27,96 @@ class ClientOptions:
     """Time for one attempt to reach a bookie and exchange hellos: outlasts two lost SYNs (resent after 1 s and 3 s)."""
 
     reconnect_delay_seconds_min: float = 0.05
-    """First pause between attempts to reach a bookie; doubles up to the maximum. Each is drawn from its upper half."""
+    """First pause between attempts to reach a bookie. It doubles with every attempt, up to the maximum; the actual
+    pause is drawn at random from its upper half."""
 
     reconnect_delay_seconds_max: float = 3.0
-    """Longest such pause: what a bookie that comes back waits at most for its writers."""
+    """Longest such pause: a bookie that comes back waits at most this long for its clients."""
 
     outgoing_bytes_max: int = 64 * _MIB
-    """Bytes a connection holds that its socket has not taken. Above it the bookie gets nothing more until a quarter is
+    """Most bytes waiting for the socket of a connection. Above it the bookie is sent nothing more until a quarter is
     left. Twice the default window, so that one writer alone never reaches it."""
 
     request_timeout_seconds: float = 10.0
-    """Time a bookie has to answer one request. Covers a slow disk's longest sync; one that takes longer is failing."""
+    """Time a bookie has to answer one request. Covers the longest sync of a slow disk; a disk that takes longer is
+    failing."""
 
     # --- placement
 
     racks_per_write_quorum_min: int = 1
-    """Racks that the copies of each entry must span (or Qw, if that is less). Copies are spread over as many racks as
-    there are in any case; above 1 a ledger is refused, and a failed bookie not replaced, rather than spread over fewer.
-    """
+    """Fewest racks that the copies of each entry span (or Qw, if that is less). Copies are spread over as many racks as
+    there are in any case. With a value above 1, creating a ledger fails, and a failed bookie is not replaced, if the
+    copies would span fewer racks."""
 
     # --- writers
 
     window_entries: int = 10_000
-    """Most unacknowledged adds of one ledger; ``add`` waits for room, ``add_nowait`` raises WouldBlock. A full window
-    is some 30 ms of work: enough to keep three bookies syncing, little enough for latency."""
+    """Most unacknowledged adds of one ledger. Above it ``add`` waits and ``add_nowait`` raises WouldBlock. A full
+    window is some 30 ms of work: enough to keep three bookies busy, and little enough for latency."""
 
     window_bytes: int = 32 * _MIB
-    """Most unacknowledged payload bytes of one ledger: bounds memory where entries are large. A larger add
-    goes alone."""
+    """Most unacknowledged payload bytes of one ledger; bounds memory if entries are large. An add larger than this is
+    accepted when no other is unacknowledged."""
 
     retained_bytes_max: int = 8 * _MIB
     """Sealed bytes of acknowledged entries that a writer keeps for bookies that have not confirmed them yet, so that a
     short break of one connection leaves no hole in that replica. The oldest go first."""
 
     add_quorum_timeout_seconds: float = 30.0
-    """Time an add has to reach its ack quorum before the writer gives up for good (rules W6 and W8). Outlasts the
+    """Time an add has to reach its ack quorum; after that the writer fails for good (rules W6 and W8). Outlasts the
     restart of a bookie."""
 
     bookie_loss_seconds: float = 0.5
-    """How long the connection to a bookie may be gone before a writer that waits for it replaces the bookie. Outlasts a
+    """How long the connection to a bookie may be lost before a writer that waits for the bookie replaces it. Outlasts a
     connection that breaks and is made again; a bookie that restarts usually takes longer."""
 
     ensemble_change_delay_seconds: float = 0.0
-    """Further patience with a failed bookie while every add can reach its ack quorum without it: above the time of a
-    restart it keeps rolling restarts from moving ledgers about, at the price of fewer copies meanwhile."""
+    """How much longer a writer waits for a failed bookie while every add can reach its ack quorum without it. If it is
+    longer than a restart, rolling restarts replace no bookies; the price is fewer copies of new entries meanwhile."""
 
     bookie_quarantine_seconds: float = 30.0
-    """How long at least a bookie that was replaced, or could not be reached as a spare, is not chosen again; up to half
-    as much is added by chance. One that registers anew is well again at once."""
+    """How long a bookie that was replaced, or could not be reached as a spare, is not chosen again; a random part of up
+    to half as much is added. A bookie that registers anew may be chosen at once."""
 
     resend_delay_seconds: float = 1.0
     """Pause before a bookie that refused or did not answer an add is tried again on the same connection."""
 
     explicit_lac_delay_seconds: float = 0.001
-    """Time after which a writer looks whether adds have stopped coming, and if so tells its LAC by itself (rule
-    W2): how far a tailing reader lags behind the last add of a burst. Well above the turn-around of a caller that adds
-    one entry after another, whose next entry tells as much; so at most one LAC goes out in so long a time."""
+    """How long after the last acknowledged add an idle writer sends its LAC to the bookies as a message of its own
+    (rule W2). A tailing reader sees the last entry of a burst this much later. It is well above the time that a
+    caller takes to add one entry after another, where the next entry carries the LAC."""
 
     close_timeout_seconds: float = 10.0
-    """Longest a ledger takes to close on the way out of an ``async with`` block or of the client: above it pending adds
-    are given up."""
+    """Longest time that closing a ledger takes, by ``close()``, at the end of an ``async with`` block, or when the
+    client is closed. Adds still pending after three quarters of it fail."""
 
     # --- recovery
 
     recovery_timeout_seconds: float = 20.0
-    """How long a bookie that cannot be reached is tried again before a recovery goes on, or gives up, without it.
-    Outlasts the restart of a bookie. While the answers of others suffice nobody waits for it."""
+    """How long a recovery tries to reach a bookie before it goes on, or fails, without it. Outlasts the restart of a
+    bookie. If the answers of the other bookies suffice, the recovery does not wait."""
 
     # --- readers
 
     read_ahead_bytes: int = 4 * _MIB
-    """Bytes an iterating reader fetches before they are asked for."""
+    """Bytes that an iterating reader fetches ahead."""
 
     read_ahead_requests: int = 4
     """Most requests an iterating reader has in flight."""
 
     read_slow_seconds: float = 1.0
-    """Time after which a read asks the next replica too, and the slow one last for a while (rule R1). A healthy
-    disk answers within a tenth of it."""
+    """Time after which a read asks the next replica too. The slow bookie is then asked last for a while (rule R1). A
+    healthy disk answers within a tenth of this time."""
 
     replica_avoid_seconds: float = 10.0
-    """How long a bookie that was slow or failed a read is asked last."""
+    """How long a bookie that was slow, or failed a read, is asked last."""
 
     read_quorum_timeout_seconds: float = 10.0
-    """Time an entry may be out of reach because bookies are, before a read gives up with QuorumLostError. Outlasts the
-    restart of a bookie process."""
+    """How long a read waits for bookies that cannot be reached before it raises QuorumLostError. Outlasts the restart
+    of a bookie."""
 
     long_poll_seconds: float = 30.0
-    """How long a follower lets a bookie hold its question for a higher LAC: an idle follower asks this often."""
+    """How long a bookie holds a follower's request for a higher LAC. An idle follower sends a request this often."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -132,8 +135,39 @@ class ClientOptions:
         known = {field.name for field in fields(cls)}
         for name in options:
             if name not in known:
-                raise InvalidArgumentError(f"unknown option {name!r}; known are {', '.join(sorted(known))}")
+                close = get_close_matches(name, known, n=1)
+                meant = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(sorted(known))}"
+                raise InvalidArgumentError(f"unknown option {name!r}; {meant}")
         return cls(**options)
+
+
+class ConnectOptions(TypedDict, total=False):
+    """The keywords of ``octavo.connect``, for type checkers. :class:`ClientOptions` has meaning, unit and default of
+    each."""
+
+    connect_timeout_seconds: float
+    reconnect_delay_seconds_min: float
+    reconnect_delay_seconds_max: float
+    outgoing_bytes_max: int
+    request_timeout_seconds: float
+    racks_per_write_quorum_min: int
+    window_entries: int
+    window_bytes: int
+    retained_bytes_max: int
+    add_quorum_timeout_seconds: float
+    bookie_loss_seconds: float
+    ensemble_change_delay_seconds: float
+    bookie_quarantine_seconds: float
+    resend_delay_seconds: float
+    explicit_lac_delay_seconds: float
+    close_timeout_seconds: float
+    recovery_timeout_seconds: float
+    read_ahead_bytes: int
+    read_ahead_requests: int
+    read_slow_seconds: float
+    replica_avoid_seconds: float
+    read_quorum_timeout_seconds: float
+    long_poll_seconds: float
 
 
 _SECONDS = (0.001, 86_400.0)

@@ -1,8 +1,8 @@
-"""The one task under which a long-lived object runs everything it does in the background.
+"""The one task under which a long-lived object runs all its background tasks.
 
 A TaskGroup entered inside a caller's ``await`` would cancel that caller when a child fails. So the group lives in a
-task of its own: a child's failure ends the group, is reported once, to ``on_failure``; callers are told by whoever
-owns the supervisor, never cancelled.
+task of its own. The failure of a child ends the group and is reported once, to ``on_failure``; the owner of the
+supervisor then fails its callers' requests, and no caller is cancelled.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from typing import Any
 
 
 class Supervisor:
-    """Runs coroutines until :meth:`close`. ``on_failure`` hears of a child that raised, after all others were
-    cancelled."""
+    """Runs coroutines until :meth:`close`. ``on_failure`` is called with what a child raised, after all other children
+    were cancelled."""
 
     def __init__(self, name: str, on_failure: Callable[[BaseException], None]) -> None:
         self._name = name
@@ -22,7 +22,7 @@ class Supervisor:
         self._closed = False
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` in the background. After the end of the supervisor nothing runs any more."""
+        """Run ``work`` in the background. Does nothing after the supervisor has ended."""
         if self._closed:
             work.close()
             return
@@ -35,7 +35,7 @@ class Supervisor:
         self._closed = True
         if self._task is not None:
             self._task.cancel()
-            # `wait` neither raises what the task raised nor cancels it when the closer is cancelled.
+            # `wait` does not raise what the task raised, and does not cancel the task if this caller is cancelled.
             await asyncio.wait([self._task])
         self._discard_queue()
 
@@ -58,7 +58,7 @@ class Supervisor:
 
 
 def _first(error: Exception) -> Exception:
-    """What went wrong first of what a group has gathered: the others were cancelled because of it."""
+    """The first error in an exception group: the other children were cancelled because of it."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -5,34 +5,34 @@ Theory of operation
 
 Recovery looks at the last fragment only, and at its ensemble as it was when recovery began (rule F4).
 
-*Fencing.* Every bookie is sent a fence. Once the answers cover every write set (every possible ack quorum has an
-answerer that will take no ordinary add any more), nothing new can be acknowledged; that a bookie hangs holds up nobody
-(rule F2). The recovery starts at the highest LAC among those answers, and at the end of the fragment before at least
-(rule F3).
+*Fencing.* Every bookie is sent a fence. When the answers cover every write set (every possible ack quorum contains a
+bookie that has answered and takes no ordinary add any more), nothing new can be acknowledged, and a bookie that hangs
+does not matter (rule F2). The recovery starts at the highest LAC among those answers, and at the end of the fragment
+before at least (rule F3).
 
 *Reading.* From there on every bookie is read forward, with reads that fence too. An answer covers an interval; of
 each id that the bookie should hold it says found, absent or unknown; a bookie that is given up counts as unknown for
 everything it has not answered. The lowest undecided id is decided by :data:`VERDICTS`::
 
-    found anywhere                      -> recoverable: written back, whoever has it
+    found at any bookie                 -> recoverable: it is written back
     absent at enough of its write set   -> the ledger ends before it
-    neither, and somebody may answer    -> wait
-    neither, and nobody will            -> blocked: no end can be claimed (the error names who blocks)
+    neither, and a bookie may answer    -> wait
+    neither, and no answer is to come   -> blocked: no end can be claimed (the error names the bookies)
 
 Ids are decided in order, so it is as if they were read one at a time, though reads run ahead. What lies above the end
 is dropped. Ids above the undecided one are read up to a window; found entries are held once. While too many bytes are
 held only the undecided entry itself is read, and only when nothing is left to be written back: so that memory is
-bounded, and those who read ahead never keep out the one that everybody waits for.
+bounded, and reading ahead never delays the one entry that the recovery waits for.
 
 *The anchor.* The length of the ledger at its end must be known. An entry carries it, and so may an explicit LAC; when
 recovery starts at a LAC of unknown length, the entry there is read first, for its length only. It is acknowledged, so
 it cannot be absent: were it, recovery would be blocked, too.
 
 Writing back is not done here: recovered entries are taken in order (:meth:`~LedgerRecovery.take_recovered`), given to a
-write pipeline, and told back once they are on their quorum (:meth:`~LedgerRecovery.on_written_back`).
+write pipeline, and reported when they are on their quorum (:meth:`~LedgerRecovery.on_written_back`).
 
 *How a harness drives it.* ``on_fenced`` or ``on_gave_up`` for every position, at any time; whenever
-:meth:`~LedgerRecovery.wanted_read` gives an interval for a position, read it there and tell ``on_read``, or
+:meth:`~LedgerRecovery.wanted_read` gives an interval for a position, read it there and call ``on_read``, or
 ``on_gave_up``. It is over when :attr:`~LedgerRecovery.end` is known and everything taken was written back, or when
 :attr:`~LedgerRecovery.blocked_by` is not None.
 """
@@ -60,24 +60,24 @@ class Evidence(NamedTuple):
     """What the answers say about one id."""
 
     found: bool
-    """Somebody of its write set has it."""
+    """Some bookie of its write set has it."""
     negatives_cover: bool
-    """So many do not have it that no ack quorum can have it."""
-    somebody_may_answer: bool
+    """So many bookies do not have it that no ack quorum can have it."""
+    answer_to_come: bool
     """A bookie of its write set has neither answered nor been given up."""
 
 
 VERDICTS: Final[Mapping[Evidence, Verdict]] = {
-    Evidence(found=True, negatives_cover=True, somebody_may_answer=True): Verdict.RECOVERABLE,
-    Evidence(found=True, negatives_cover=True, somebody_may_answer=False): Verdict.RECOVERABLE,
-    Evidence(found=True, negatives_cover=False, somebody_may_answer=True): Verdict.RECOVERABLE,
-    Evidence(found=True, negatives_cover=False, somebody_may_answer=False): Verdict.RECOVERABLE,
-    Evidence(found=False, negatives_cover=True, somebody_may_answer=True): Verdict.END,
-    Evidence(found=False, negatives_cover=True, somebody_may_answer=False): Verdict.END,
-    Evidence(found=False, negatives_cover=False, somebody_may_answer=True): Verdict.WAIT,
-    Evidence(found=False, negatives_cover=False, somebody_may_answer=False): Verdict.BLOCKED,
+    Evidence(found=True, negatives_cover=True, answer_to_come=True): Verdict.RECOVERABLE,
+    Evidence(found=True, negatives_cover=True, answer_to_come=False): Verdict.RECOVERABLE,
+    Evidence(found=True, negatives_cover=False, answer_to_come=True): Verdict.RECOVERABLE,
+    Evidence(found=True, negatives_cover=False, answer_to_come=False): Verdict.RECOVERABLE,
+    Evidence(found=False, negatives_cover=True, answer_to_come=True): Verdict.END,
+    Evidence(found=False, negatives_cover=True, answer_to_come=False): Verdict.END,
+    Evidence(found=False, negatives_cover=False, answer_to_come=True): Verdict.WAIT,
+    Evidence(found=False, negatives_cover=False, answer_to_come=False): Verdict.BLOCKED,
 }
-"""Rule F4, literally. A positive wins; unknown answers keep nobody from covering."""
+"""Rule F4, literally. A positive answer wins; unknown answers do not keep the others from covering."""
 
 WINDOW_ENTRIES: Final = 4096
 """Ids read ahead of the last one written back: enough for full frames, bounded memory."""
@@ -207,13 +207,18 @@ class LedgerRecovery:
         if not self._fence_over or self._end is not None or self._stuck_at is not None or self._gave_up >> position & 1:
             return None
         first = max(self._answered[position], self._next)
-        last = max(self._written_back, self._lac) + self._window_entries
+        last = self._window_last
         if first > last:
             return None
         if self._held_bytes > self._window_bytes:
             decides = first == self._next and self._quorums.write_mask(first) >> position & 1
             return (first, first) if decides and self._written_back >= self._next - 1 else None
         return first, last
+
+    @property
+    def _window_last(self) -> int:
+        """No id above this one has been asked for. Never falls."""
+        return max(self._written_back, self._lac) + self._window_entries
 
     @property
     def held_bytes(self) -> int:
@@ -253,9 +258,10 @@ class LedgerRecovery:
     def on_read(
         self, position: int, first: int, last_covered: int, found: Mapping[int, bytes], unknown: Iterable[int] = ()
     ) -> None:
-        """The bookie has answered for ``first..last_covered``: it has ``found`` (verified), cannot tell of ``unknown``,
-        and has none of the others."""
-        # What others have decided meanwhile needs no answer of this one any more: the gap it leaves is none.
+        """The bookie has answered for ``first..last_covered``: it has ``found`` (verified), cannot tell about
+        ``unknown``, and has none of the other ids. The shell cuts off what the bookie was not asked for."""
+        assert last_covered <= self._window_last, "a bookie answers for nothing that it was not asked for"
+        # Ids that have been decided meanwhile need no answer of this bookie, so they leave no gap.
         answered = max(self._answered[position], self._next)
         if first > answered:
             return
@@ -310,7 +316,7 @@ class LedgerRecovery:
     def _verdict(self, entry_id: int) -> Verdict:
         evidence = self.evidence(entry_id)
         if entry_id == self._anchor:
-            # Acknowledged: whoever does not have it has lost it, so no number of negatives makes an end.
+            # It was acknowledged. A bookie that does not have it has lost it, so no number of absences makes an end.
             evidence = evidence._replace(negatives_cover=False)
         return VERDICTS[evidence]
 

@@ -10,7 +10,7 @@ told success only for entries below that end (rule I7). A recovery ends: closed,
 without which no end can be claimed (rule I8).
 
 Any number of clients may recover one ledger at the same time, and a recovery may be broken off at any point: nothing
-but that last step decides, and whoever comes second adopts the end that stands there.
+but that last step decides, and every later recovery adopts the end that it wrote.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from octavo.protocol.errors import (
     OctavoError,
     QuorumLostError,
 )
-from octavo.protocol.ids import EntryId
+from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import AddFlag, LacAnswer, Read, ReadAnswer, ReadFlag, ReadLac, Reply, Request
 from octavo.protocol.quorums import Quorums
@@ -53,8 +53,8 @@ _READ_BYTES_MAX = 2 * FRAME_PAYLOAD_BYTES_TARGET
 """Entry bytes in one answer: a frame's worth for the write-back and a little ahead of it."""
 
 _ATTEMPTS_MAX = 10
-"""Recoveries begun anew because somebody else changed the last fragment meanwhile; recoverers only close, so a second
-one is rare already."""
+"""How often a recovery starts again because another client has changed the last fragment meanwhile. Recoveries only
+close a ledger, so even a second attempt is rare."""
 
 
 class Recoverer:
@@ -76,7 +76,7 @@ class Recoverer:
         self._rng = rng
 
     async def recover(self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> Versioned[LedgerMetadata]:
-        """The metadata of the ledger once it is closed, by this recovery or by whoever was quicker.
+        """Recover the ledger and return its metadata once it is closed, by this recovery or by another one.
 
         Cancelling it leaves the ledger as a crash of this client would: any client may recover it again. Raises
         :class:`LedgerRecoveryError` naming the bookies without which no end can be claimed (the ledger stays
@@ -84,7 +84,7 @@ class Recoverer:
         """
         token = f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
         for _ in range(_ATTEMPTS_MAX):
-            # Rules F1 and M3: decided on what stands there now, not on what somebody read a while ago.
+            # Rules F1 and M3: decided on the metadata as they are now, not as they were read a while ago.
             ledger = await self._patiently(ledger, BeginRecovery(), token)
             if ledger.value.is_closed:
                 return ledger
@@ -92,7 +92,7 @@ class Recoverer:
             try:
                 finish = await recovery.run()
             except LedgerRecoveryError:
-                # Somebody else may have got further, or deleted it, by now.
+                # Another client may have closed or deleted it by now.
                 current = await self._store.read_ledger(ledger.value.ledger_id)
                 if not current.value.is_closed:
                     raise
@@ -153,6 +153,8 @@ class _Recovery:
         self._fragments: list[Fragment] = []
         """Changes of the ensemble made here, in order."""
         self._answers = ["no answer yet"] * metadata.ensemble_size
+        self._in_doubt: set[int] = set()
+        """Positions of the bookies that may have lost entries of this ledger (rule B4)."""
         self._moved = asyncio.Event()
         self._writing: Replication | None = None
         self._unwritten: list[int] = []
@@ -190,7 +192,7 @@ class _Recovery:
         if failure is not error:
             failure.__cause__ = error
         self._finished.set_exception(failure)
-        self._finished.exception()  # told by `run`, if anybody still waits for it
+        self._finished.exception()  # `run` raises it, unless it was cancelled; the loop need not log it
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -200,6 +202,8 @@ class _Recovery:
         try:
             fence = ReadLac(self._metadata.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, 0, None, 0, 0, 0)
             answer = await self._ask(position, fence, LacAnswer)
+            if answer.in_doubt:
+                self._in_doubt.add(position)
             machine.on_fenced(position, *self._evidence(answer, position))
             self._answers[position] = "is fenced"
             self._advance()
@@ -214,7 +218,7 @@ class _Recovery:
                     *(self._quorums.ensemble_size, machine.residues_at(position)),
                     *(ENTRIES_PER_FRAME_MAX, _READ_BYTES_MAX),
                 )
-                self._take(position, wanted[0], await self._ask(position, read, ReadAnswer))
+                self._take(position, wanted, await self._ask(position, read, ReadAnswer))
         except ClientClosedError as error:
             self._failed(error)
         except OctavoError as error:
@@ -242,7 +246,7 @@ class _Recovery:
             raise BookieUnavailableError(f"answered {type(answer).__name__} to {type(request).__name__}")
 
     def _evidence(self, answer: LacAnswer, position: int) -> tuple[int | None, dict[int, int]]:
-        """The highest LAC that the writer vouches for in the answer, and lengths that it tells."""
+        """The highest LAC in the answer that the writer has sealed, and the lengths there, as far as they are known."""
         highest, lengths = -1, {}
         for sealed in (answer.explicit, answer.entry):
             if sealed is None:
@@ -258,10 +262,16 @@ class _Recovery:
                     lengths[int(confirmed)] = length
         return (highest if highest >= 0 else None), lengths
 
-    def _take(self, position: int, first: int, answer: ReadAnswer) -> None:
-        """Believe of an answer what can be verified."""
+    def _take(self, position: int, wanted: tuple[int, int], answer: ReadAnswer) -> None:
+        """Pass on what can be verified of an answer to a read of the ids ``wanted`` (both inclusive).
+
+        Raises :class:`BookieUnavailableError` if it answers for none of them: asking again would never end.
+        """
+        first, last = wanted
         found: dict[int, bytes] = {}
-        covered = answer.last_covered
+        covered = min(answer.last_covered, last)
+        if covered < first:
+            raise BookieUnavailableError(f"answered nothing of entries {first} to {last}")
         unknown = {
             entry_id for low, high in answer.unknown for entry_id in range(max(low, first), min(high, covered) + 1)
         }
@@ -272,7 +282,7 @@ class _Recovery:
             except DigestMismatchError:
                 damaged = True
         if damaged:
-            # Which id the damaged bytes were meant for nobody knows: none is believed to be absent (rule R2).
+            # The id of a damaged entry is unknown, so none of the missing ids counts as absent (rule R2).
             unknown |= set(range(first, covered + 1)) - found.keys()
             self._answers[position] = "sent a damaged entry"
         elif unknown:
@@ -339,10 +349,26 @@ class _Recovery:
 
     def _blocked(self, positions: tuple[int, ...]) -> LedgerRecoveryError:
         bookies = self._metadata.last_fragment.bookies
-        who = "; ".join(f"bookie {bookies[position]}: {self._answers[position]}" for position in positions)
+        answers = "; ".join(_named(bookies[position], self._answers[position]) for position in positions)
         at = self._machine.blocked_at
-        what = "too few of its bookies could be fenced" if at is None else f"nobody can say whether entry {at} is in it"
+        what = "too few of its bookies could be fenced" if at is None else f"it is unknown whether it has entry {at}"
         return LedgerRecoveryError(
-            f"ledger {self._metadata.ledger_id} cannot be recovered now: {what}: {who}. Bring them back, or open it "
-            "with recover=False to read what is confirmed"
+            f"ledger {self._metadata.ledger_id} cannot be recovered now: {what}: {answers}. {self._way_out(positions)}"
         )
+
+    def _way_out(self, positions: tuple[int, ...]) -> str:
+        in_doubt = sorted(self._in_doubt & set(positions))
+        if not in_doubt:
+            return "Bring these bookies back, or open the ledger with recover=False to read what is confirmed"
+        names = ", ".join(self._metadata.last_fragment.bookies[position] for position in in_doubt)
+        return (
+            f"In doubt, because they were wiped or damaged and may have lost entries: {names}. If their original data "
+            "directories exist, start them with those. Otherwise open the ledger with recover=False, copy what is "
+            "confirmed to a new ledger, and delete this one"
+        )
+
+
+def _named(bookie_id: BookieId, answer: str) -> str:
+    """What a bookie answered, for an error message. Messages of its connection name the bookie already."""
+    name = f"bookie {bookie_id}"
+    return answer if answer.startswith(name) else f"{name}: {answer}"

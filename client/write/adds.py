@@ -1,5 +1,4 @@
-"""What a writer does with single adds besides adding them: check payloads, let them wait, cut them into frames, fail
-their futures."""
+"""Helpers of a writer for single adds: check payloads, queue them, cut them into frames, fail their futures."""
 
 import asyncio
 from bisect import bisect_right
@@ -14,7 +13,7 @@ type Payload = bytes | bytearray | memoryview
 
 
 class Queued:
-    """Payloads that wait for room; those before ``at`` have found it. ``future`` is that of the last one."""
+    """Payloads that wait for room; those before ``at`` have been let in. ``future`` is that of the last one."""
 
     __slots__ = ("at", "future", "payloads")
 
@@ -49,7 +48,7 @@ def frames_of(payloads: Sequence[bytes]) -> list[tuple[int, int]]:
 
 
 def another(error: OctavoError, *, may_have_happened: bool | None = None) -> OctavoError:
-    """The same error as an exception of its own: one that is raised twice would collect both tracebacks."""
+    """A copy of the error: an exception that is raised twice would collect both tracebacks."""
     doubt = error.may_have_happened if may_have_happened is None else may_have_happened
     fresh = type(error)(error.message, may_have_happened=doubt)
     fresh.__cause__ = error
@@ -57,15 +56,15 @@ def another(error: OctavoError, *, may_have_happened: bool | None = None) -> Oct
 
 
 def reject[T](future: asyncio.Future[T], error: OctavoError, *, may_have_happened: bool) -> None:
-    """Fail a future that may have been cancelled, with an exception of its own."""
+    """Fail a future, unless it has been cancelled, with a copy of the error."""
     if not future.done():
         future.set_exception(another(error, may_have_happened=may_have_happened))
-        # Whoever let go of the future hears of the failure when closing; the loop need not complain besides.
+        # Closing the writer reports the failure. The loop need not log it if the application dropped the future.
         future.exception()
 
 
 def internal_error(ledger_id: LedgerId, error: BaseException) -> InternalError:
-    """A defect met while writing the ledger, as the error that its callers get."""
+    """The error that callers get for a defect found while the ledger was being written."""
     failure = InternalError(f"ledger {ledger_id}: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

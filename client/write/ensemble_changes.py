@@ -1,29 +1,29 @@
-"""Which bookies of a writer's ensemble are to be replaced, and when. Pure.
+"""Decides which bookies of a writer's ensemble are replaced, and when. Pure.
 
 Theory of operation
 -------------------
 
 A position is *troubled* while its bookie is not confirming what it is sent:
 
-* *lost*: the connection broke, or is not made yet. It is due for replacement once that has lasted
-  ``loss_seconds``: a bookie that restarts, or a connection that flaps, is cheaper to wait for than to replace.
-* *refusing*: the bookie answered that it does not take adds, or did not answer in time. It is due at once, and stays
-  so until it confirms something: that it is connected says nothing.
+* *lost*: the connection broke, or is not established yet. The position is due for replacement when that has lasted
+  ``loss_seconds``: to wait for a bookie that restarts, or for a connection that flaps, costs less than to replace it.
+* *refusing*: the bookie answered that it does not take adds, or did not answer in time. The position is due at once,
+  and stays so until the bookie confirms a run; a new connection alone proves nothing.
 
-Only trouble that somebody waits for begins a change: an idle ledger changes no metadata. While every pending entry can
-still reach Qa without the troubled positions, ``delay_seconds`` are added to either: the writer may be told to be
-patient as long as nothing hangs on it (rule W8 needs no change at all then).
+A change begins only if a pending run waits for a troubled position: an idle writer changes no metadata. While every
+pending entry can still reach Qa without the troubled positions, ``delay_seconds`` are added to the times above (rule W8
+requires no change at all then).
 
 ::
 
-    IDLE --somebody is due--> SEEKING --spares found--> COMMITTING --metadata changed--> IDLE
-                                 \\--no spare, or nobody is due any more--> IDLE, and again after ``retry_seconds``
+    IDLE --a position is due--> SEEKING --spares found--> COMMITTING --metadata changed--> IDLE
+                                   \\--no spare, or no position is due any more--> IDLE, again after ``retry_seconds``
 
-One change at a time (rule W5). Whoever falls into trouble meanwhile waits for the next one; several due positions
-go in one. The first id of the new fragment is chosen when the spares are known, in the step that leads to COMMITTING
-(rule W1): so nothing is held up by the search.
+There is one change at a time (rule W5). A position that gets into trouble meanwhile waits for the next change; one
+change replaces all positions that are due. The first id of the new fragment is chosen when the spares are known, in the
+step that leads to COMMITTING (rule W1), so the search for spares delays no acknowledgement.
 
-*How a harness drives it.* Tell :meth:`~EnsembleChanges.on_lost`, :meth:`~EnsembleChanges.on_refused`,
+*How a harness drives it.* Call :meth:`~EnsembleChanges.on_lost`, :meth:`~EnsembleChanges.on_refused`,
 :meth:`~EnsembleChanges.on_connected`, :meth:`~EnsembleChanges.on_confirmed`; call :meth:`~EnsembleChanges.poll`
 after those, after pushes while :attr:`~EnsembleChanges.troubled`, and at :meth:`~EnsembleChanges.wake_at`; answer a
 :class:`FindSpares` with :meth:`~EnsembleChanges.on_spares` and a :class:`Commit`, once the metadata say so, with
@@ -49,14 +49,15 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FindSpares:
-    """Find other bookies for these positions; tell :meth:`EnsembleChanges.on_spares`."""
+    """Find other bookies for these positions and call :meth:`EnsembleChanges.on_spares` with them."""
 
     positions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Compare-and-set this as the last fragment; once it stands there tell :meth:`EnsembleChanges.on_committed`."""
+    """Write this as the last fragment by compare-and-set; when that is done call
+    :meth:`EnsembleChanges.on_committed`."""
 
     first_entry_id: EntryId
     ensemble: tuple[BookieId, ...]
@@ -109,7 +110,7 @@ class EnsembleChanges:
 
     @property
     def ensemble(self) -> tuple[BookieId, ...]:
-        """The ensemble as the metadata have it, as far as is known."""
+        """The ensemble of the last fragment."""
         return self._ensemble
 
     @property
@@ -118,7 +119,7 @@ class EnsembleChanges:
         return bool(self._troubled_since)
 
     def wake_at(self) -> float | None:
-        """When :meth:`poll` may have something to say though nothing else happens; None: not before something does."""
+        """When :meth:`poll` may have a result although no other event happens; None: not before another event."""
         if self.phase is not Phase.IDLE:
             return None
         waited_for = [position for position in self._troubled_since if self._pipeline.is_waited_for(position)]
@@ -138,7 +139,7 @@ class EnsembleChanges:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def on_lost(self, position: int, now: float) -> None:
-        """The connection to the bookie is gone."""
+        """The connection to the bookie is lost."""
         self._connected &= ~(1 << position)
         self._troubled_since.setdefault(position, now)
 
@@ -148,13 +149,13 @@ class EnsembleChanges:
         self._troubled_since.setdefault(position, now)
 
     def on_connected(self, position: int) -> None:
-        """The connection to the bookie stands."""
+        """The connection to the bookie is established."""
         self._connected |= 1 << position
         if not self._refusing >> position & 1:
             self._troubled_since.pop(position, None)
 
     def on_confirmed(self, position: int) -> None:
-        """The bookie at this position (in its present tenure) has confirmed a run."""
+        """The bookie at this position (in its current tenure) has confirmed a run."""
         self._refusing &= ~(1 << position)
         if self._connected >> position & 1:
             self._troubled_since.pop(position, None)
@@ -177,13 +178,14 @@ class EnsembleChanges:
         )
 
     def on_spares(self, spares: Mapping[int, BookieId], now: float) -> Commit | None:
-        """Bookies, none of the ensemble, that are there and could take these positions; empty when there are none.
+        """Spare bookies, none of them in the ensemble, for the positions of :class:`FindSpares`, as far as there are
+        any.
 
-        None when nobody is to be replaced now: there is no spare, or those who were due are well again. That nobody
-        waits for them any more is no reason: adds that come one by one are acknowledged by the others sooner than a
-        spare is found, and would never get back their last copy.
+        Returns None if nothing is replaced now: there is no spare, or the bookies that were due have recovered. A
+        position is replaced even if no pending run waits for it any more: adds that come one by one are acknowledged
+        by the other bookies before a spare is found, and would otherwise stay one copy short for ever.
         """
-        assert self.phase is Phase.SEEKING, "somebody was asked for"
+        assert self.phase is Phase.SEEKING, "spares come as an answer to FindSpares"
         replaced = {
             position: bookie_id
             for position, bookie_id in spares.items()
@@ -201,8 +203,8 @@ class EnsembleChanges:
         return Commit(change.first_entry_id, self._next_ensemble, change.length_before)
 
     def on_committed(self, now: float) -> Sequence[Effect]:
-        """The change stands in the metadata. Gives the pipeline's effects; the new bookies count as lost until they are
-        connected."""
+        """The metadata have the new ensemble. Returns the pipeline's effects. The new bookies count as lost until they
+        are connected."""
         assert self.phase is Phase.COMMITTING, "a change was to be committed"
         self.phase = Phase.IDLE
         for position, (before, after) in enumerate(zip(self._ensemble, self._next_ensemble, strict=True)):
@@ -242,5 +244,5 @@ class EnsembleChanges:
         untroubled = self._quorums.full_mask
         for position in self._troubled_since:
             untroubled &= ~(1 << position)
-        assert untroubled & ~self._connected == 0, "who is not connected is in trouble"
+        assert untroubled & ~self._connected == 0, "a position that is not connected is troubled"
         assert untroubled & self._refusing == 0

@@ -1,31 +1,31 @@
-"""Adds whose ids the caller chose, held until every lower id is there. Pure.
+"""Adds under ids chosen by the application, held until every lower id is there. Pure.
 
 Theory of operation
 -------------------
 
-Callers bring ids in any order; bookies are to see an ordinary ledger, sealed and sent in the order of ids (rule
-W12). So an add whose id is the lowest *missing* one goes on at once, and takes with it whatever was held right behind
-it; one above the gap is held::
+The application adds ids in any order; the bookies get an ordinary ledger, sealed and sent in the order of ids (rule
+W12). So an add of the lowest *missing* id is released at once, together with the adds held directly behind it; an add
+above the gap is held::
 
-    gone on           missing   held
+    released          missing   held
     [0][1][2][3][4]   ( 5 )     [6][7]   ( 8 )   [9]
 
-The missing id is always let in, or nothing would ever move. What is held is bounded by ``ahead_max`` ids and
-``bytes_max`` payload bytes; an id beyond that is refused (:class:`TooFarAheadError`) and may be brought again once the
-gap has closed. An id that went on or is held is not taken twice (:class:`AlreadyAddedError`).
+The missing id is always accepted, otherwise nothing would ever be released. At most ``ahead_max`` ids and ``bytes_max``
+payload bytes are held; an id beyond that is refused (:class:`TooFarAheadError`) and may be offered again when the gap
+has closed. An id that was released, or is held, is refused (:class:`AlreadyAddedError`).
 
-``T`` is whatever the shell wants back with a payload; here it is only handed on.
+``T`` is the type of a tag that the shell gets back with each payload.
 """
 
 from dataclasses import dataclass
 
 
 class TooFarAheadError(Exception):
-    """The id is beyond what is held; the message says why."""
+    """The id is too far above the missing one to be held; the message says why."""
 
 
 class AlreadyAddedError(Exception):
-    """An add with this id went on, or is held."""
+    """An add with this id was released, or is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class HeldAdds[T]:
 
     @property
     def missing(self) -> int:
-        """The lowest id that has not been brought: everything below it went on."""
+        """The lowest id that has not been offered: everything below it was released."""
         return self._missing
 
     @property
@@ -60,15 +60,15 @@ class HeldAdds[T]:
         return sorted(self._held)
 
     def offer(self, entry_id: int, payload: bytes, tag: T) -> list[Held[T]]:
-        """Bring an add; the adds that go on now, in the order of their ids: none if it is held.
+        """Offer an add. Returns the adds that are released by it, in the order of their ids; none if it is held.
 
-        Raises :class:`TooFarAheadError`, :class:`AlreadyAddedError`; nothing has changed then.
+        Raises :class:`TooFarAheadError` and :class:`AlreadyAddedError`, and then changes nothing.
         """
         if entry_id < self._missing or entry_id in self._held:
             raise AlreadyAddedError
         add = Held(entry_id, payload, tag)
         if entry_id == self._missing:
-            return self._let_on(add)
+            return self._release(add)
         ahead = entry_id - self._missing
         if ahead >= self._ahead_max:
             raise TooFarAheadError(f"it is {ahead} ahead, and at most {self._ahead_max - 1} are held")
@@ -79,23 +79,23 @@ class HeldAdds[T]:
         return []
 
     def give_up(self) -> list[Held[T]]:
-        """Everything held, lowest first; nothing is held afterwards."""
+        """Drop everything that is held and return it, lowest id first."""
         held = [self._held[entry_id] for entry_id in self.held_ids]
         self._held.clear()
         self._held_bytes = 0
         return held
 
-    def _let_on(self, add: Held[T]) -> list[Held[T]]:
-        going = [add]
+    def _release(self, add: Held[T]) -> list[Held[T]]:
+        released = [add]
         self._missing += 1
         while (following := self._held.pop(self._missing, None)) is not None:
             self._held_bytes -= len(following.payload)
-            going.append(following)
+            released.append(following)
             self._missing += 1
-        return going
+        return released
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless the state is one that can be."""
+        """Raise AssertionError if the state is impossible."""
         assert all(self._missing < entry_id < self._missing + self._ahead_max for entry_id in self._held)
         assert all(add.entry_id == entry_id for entry_id, add in self._held.items())
         assert sum(len(add.payload) for add in self._held.values()) == self._held_bytes <= self._bytes_max

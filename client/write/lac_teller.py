@@ -1,9 +1,9 @@
-"""When a writer tells its last add confirmed by itself (rule W2).
+"""Decides when an idle writer sends its last add confirmed (LAC) as a message of its own (rule W2).
 
-Every entry carries the LAC of the moment it was sealed; so while adds come, each tells of those before it, and only
-the last ones are told of by nobody. Once everything is acknowledged a timer runs, and if nothing was added when it
-ends, an explicit LAC is told. To look costs a turn of the loop: where adds are found to come one after another it is
-done less often.
+Every entry carries the LAC known when it was sealed. So while adds follow one another, each entry announces the
+acknowledgement of those before it, and only the last entries are announced by none. When everything is acknowledged a
+timer is started; if nothing was added when it fires, the writer sends an explicit LAC. Each check costs a turn of the
+event loop, so it is done less often while adds are found to follow one another.
 """
 
 import asyncio
@@ -14,13 +14,12 @@ from octavo.client.write.pipeline import Pipeline
 from octavo.protocol.ids import EntryId
 
 _DELAY_FACTOR_BUSY: Final = 5
-"""How much longer a writer whose adds were found coming one after another waits before it looks again whether they have
-stopped."""
+"""How many times longer the timer runs after a check that found adds under way."""
 
 
 class LacTeller:
-    """See the module. ``is_adding``: whether adds gather that are not pushed yet; ``tell`` sends an explicit LAC and
-    the length there."""
+    """See the module. ``is_adding`` returns whether there are adds that are not pushed yet; ``tell`` sends an explicit
+    LAC with the length of the ledger there."""
 
     __slots__ = ("_armed_at", "_delay_seconds", "_is_adding", "_loop", "_pipeline", "_seconds", "_tell", "timer")
 
@@ -39,24 +38,24 @@ class LacTeller:
         self._loop = asyncio.get_running_loop()
         self._armed_at: EntryId | None = None
         self.timer: asyncio.TimerHandle | None = None
-        """Running while it is to be found out whether adds have stopped. A plain attribute: it is looked at with every
+        """Runs from the last acknowledgement to the check. A plain attribute, because it is read at every
         acknowledgement."""
 
     def arm(self) -> None:
-        """Everything pushed is acknowledged: find out whether more follows. Only while :attr:`timer` is None."""
+        """Everything pushed is acknowledged: check later whether adds have stopped. Only if :attr:`timer` is None."""
         self._arm(self._seconds)
 
     def cancel(self) -> None:
-        """Tell nothing more, until armed again."""
+        """Send nothing until armed again."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def _arm(self, seconds: float) -> None:
         self._armed_at = self._pipeline.last_add_confirmed
-        self.timer = self._loop.call_later(seconds, self._look)
+        self.timer = self._loop.call_later(seconds, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self.timer = None
         lac = self._pipeline.last_add_confirmed
         if self._pipeline.pending or self._is_adding() or lac is None:

@@ -1,8 +1,8 @@
-"""The metadata of a ledger as its one writer has them: what it learns of them, and the changes it makes.
+"""A writer's view of its ledger's metadata: what it learns about them, and the changes it makes.
 
-Nobody but the writer changes the last fragment of an open ledger, or closes it; others may mend older fragments,
-begin to recover it, or delete it. News of these come by the store's watch, or with the refusal of a change. The writer
-makes one change at a time (rule W5); whoever calls sees to that.
+Only the writer changes the last fragment of an open ledger, or closes it. Other clients may repair older fragments,
+begin to recover the ledger, or delete it; the writer learns of that from the store's watch, or because a change of its
+own is refused. A writer makes one change at a time (rule W5), which the caller ensures.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ class OwnMetadata:
         self._retry_seconds = retry_seconds
         self._closing = False
         self._in_doubt: Fragment | None = None
-        """The last fragment that was to be written, while nobody knows whether it stands there."""
+        """The fragment of a change whose outcome is unknown: the store may or may not have made it."""
 
     @property
     def value(self) -> LedgerMetadata:
-        """As far as is known."""
+        """The latest metadata seen or written."""
         return self._ledger.value
 
-    # --- news ---------------------------------------------------------------------------------------------------------
+    # --- changes by other clients -----------------------------------------------------------------------------------
 
     async def watch(self, on_taken: Callable[[OctavoError], None]) -> None:
-        """Notice that the ledger is deleted or taken over: ``on_taken`` hears why it is the writer's no more, maybe
-        repeatedly. Ends with the watch, or when cancelled."""
+        """Watch for the ledger being deleted or recovered, and call ``on_taken`` with the reason, possibly repeatedly.
+        Returns when the watch ends."""
         try:
             async with self._store.watch_ledger(self.value.ledger_id) as watch:
                 async for ledger in watch:
@@ -57,21 +57,21 @@ class OwnMetadata:
                     if reason is not None:
                         on_taken(reason)
         except OctavoError:
-            # The store is closed, or holds something that cannot be understood: the next change of the metadata,
-            # that of closing at the latest, meets the same and tells it to the caller.
+            # The store is closed, or holds something that cannot be decoded. The next change of the metadata, at the
+            # latest that of closing, meets the same error and raises it to the caller.
             return
 
     def stop_watching(self) -> None:
-        """From now on only :meth:`close` says how things stand."""
+        """Ignore what the watch reports from now on: only the outcome of :meth:`close` counts."""
         self._closing = True
 
     def deleted(self) -> OctavoError | None:
-        """The ledger has been deleted, as is known without a watch's news: what that is for the writer, or None when it
-        is closing and will see."""
+        """The ledger has been deleted by this client. Returns the error of the writer, or None if it is closing, which
+        will find out by itself."""
         return self._changed(None)
 
     def _changed(self, ledger: Versioned[LedgerMetadata] | None) -> OctavoError | None:
-        """Take note; why the ledger is the writer's no more, if so."""
+        """Adopt metadata that were read. Returns why the writer may no longer write the ledger, or None."""
         if self._closing:
             return None
         if ledger is None:
@@ -81,17 +81,17 @@ class OwnMetadata:
             done = "been recovered and closed" if ledger.value.is_closed else "begun to be recovered"
             return LedgerFencedError(f"ledger {self.value.ledger_id} has {done} by another client")
         if ledger.value.last_fragment == self.value.last_fragment:
-            # Older fragments may have been repaired. The last one is ours: another one is news from before our latest
-            # change, or of one whose answer is still to come.
+            # Older fragments may have been repaired. Only this writer changes the last fragment: if it differs, these
+            # metadata are older than the latest change, or show a change whose answer is still to come.
             self._ledger = ledger
         return None
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
     async def change_ensemble(self, change: Commit, is_wanted: Callable[[], bool]) -> bool:
-        """Write a new last fragment (rules W3 and W5); whether it stands there. While the store does not answer this
-        goes on: nothing can be acknowledged until it is known what stands there. False only once it is not wanted any
-        more; raises what the change is refused with."""
+        """Write a new last fragment (rules W3 and W5) and return True when the store has it. Tries again for as long as
+        the store does not answer, because nothing can be acknowledged until the outcome is known. Returns False if
+        ``is_wanted`` says meanwhile that the change is not wanted any more. Raises the refusal of the change."""
         wanted = ChangeEnsemble(self.value.last_fragment, change.first_entry_id, change.ensemble, change.length_before)
         self._in_doubt = Fragment(change.first_entry_id, change.ensemble, change.length_before)
         while is_wanted():
@@ -105,11 +105,11 @@ class OwnMetadata:
         return False
 
     async def close(self, last_add_confirmed: EntryId | None, length: int) -> None:
-        """Write the end (rule W9); raises why it cannot be written."""
+        """Write the end of the ledger (rule W9). Raises why it cannot be written."""
         try:
             await self._update(CloseLedger(self.value.last_fragment, last_add_confirmed, length))
         except MetadataConflictError:
-            # It may be our own change that stands there, given up before its answer came (rule M1).
+            # The store may have made a change of this writer whose answer was lost (rule M1).
             if self._in_doubt is None:
                 raise
             await self._update(CloseLedger(self._in_doubt, last_add_confirmed, length))

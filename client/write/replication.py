@@ -1,16 +1,16 @@
-"""The pipeline's shell: carries runs to the bookies of the ensemble and their answers back, and replaces bookies.
+"""The pipeline's shell: sends runs to the bookies of the ensemble, takes in their answers, and replaces bookies.
 
 Each position is one bookie's :class:`~octavo.client.wire.connection.BookieConnection`. It is *held* in the pipeline
-while the connection takes nothing (down, or over its bounds: the connection's listener says when that ends), and for
+while the connection takes nothing (it is down, or over its bounds; its listener is called when that ends), and for
 ``resend_delay_seconds`` after the bookie refused an add or did not answer it in time. A position that is held costs
-nothing; when it ends, the pipeline says what to send.
+nothing; afterwards the pipeline decides what to send.
 
-Who is to be replaced, and when, is decided by :mod:`octavo.client.write.ensemble_changes`; here the spares are found
-and tried (a registered bookie may be dead: rule M2) and the metadata changed, one change after another. Bookies that
-were replaced, and spares that could not be reached, are in quarantine for a while: nobody of this client chooses
-them.
+:mod:`octavo.client.write.ensemble_changes` decides which bookies are replaced, and when. This module finds the spares,
+tries to reach them (a registered bookie may be dead: rule M2) and changes the metadata, one change after another.
+Bookies that were replaced, and spares that could not be reached, are put into quarantine: this client does not choose
+them for a while.
 
-Some refusals end the writer at once, whatever the other bookies say (:data:`FATAL`). Everything else is left to the
+Some refusals end the writer at once, whatever the other bookies answer (:data:`FATAL`). Everything else is left to the
 quorum timeout: adds that have waited that long fail with an error that names each bookie and its answer (rules W6,
 W8).
 """
@@ -49,17 +49,17 @@ from octavo.protocol.quorums import quorums_of
 log = logging.getLogger("octavo.client")
 
 FATAL: Final = (LedgerFencedError, UnauthorizedError, DuplicateEntryError, NoSuchLedgerError)
-"""Answers of one bookie that mean the same at every other: this writer may not, or must not, go on."""
+"""Answers of one bookie that hold for all of them: this writer may not go on."""
 
 _BUSY: Final = (BookieUnavailableError, BookieOverloadedError)
-"""Answers that say nothing against the bookie: the connection's listener tells how the first goes on, and the second
-passes."""
+"""Answers that are no reason to replace the bookie: after the first the connection's listener reports what follows, and
+the second passes."""
 
 _METADATA_GRACE: Final = 0.1
-"""Share of the quorum timeout by which it is put off, once, for a question to the metadata store that is under way."""
+"""Share of the quorum timeout by which it is postponed, once, while the metadata store is being asked."""
 
 _SPARE_TIMEOUT_SECONDS: Final = 2.0
-"""Time for a spare bookie to be reached before another one is looked for."""
+"""Time to reach a spare bookie before another one is tried."""
 
 
 class Replication:
@@ -118,14 +118,15 @@ class Replication:
         self._change_settled: asyncio.Future[None] | None = None
         self._no_spare: OctavoError | None = None
         self._asking_metadata = False
-        """A change of the ensemble waits for the metadata store."""
+        """Whether a search for spares waits for the metadata store."""
         self._grace_since: float | None = None
-        """Since when the oldest add had been pending when its deadline was put off for the metadata store."""
+        """Push time of the oldest add for which the deadline was postponed."""
         self._refusals: list[OctavoError | None] = [None] * quorums.ensemble_size
         self._pauses: list[asyncio.TimerHandle | None] = [None] * quorums.ensemble_size
         self._quorum_timer: asyncio.TimerHandle | None = None
         self._explicit_lac = b""
-        self._lac_untold = 0  # positions that have not been told it
+        self._lac_unsent = 0
+        """Mask of the positions that have not been sent the explicit LAC."""
         self._stopped = False
         self._connections = [pool.get(bookie_id) for bookie_id in ensemble]
         self._remove_listeners = [self._listen(position) for position in range(quorums.ensemble_size)]
@@ -136,9 +137,9 @@ class Replication:
         return self._connections[position].add_state_listener(partial(self._connection_changed, position))
 
     def push(self, entries: Sequence[bytes], *, sealed_bytes: int, length_after: int) -> None:
-        """Send one frame's worth of sealed entries on their way."""
+        """Send the sealed entries of one frame to the bookies."""
         now = self._loop.time()
-        self._lac_untold = 0  # every entry carries as high a LAC
+        self._lac_unsent = 0  # every entry carries a LAC that is at least as high
         if self._quorum_timer is None:
             self._arm_quorum_timer(now + self._options.add_quorum_timeout_seconds)
         self._perform(
@@ -148,27 +149,27 @@ class Replication:
             self._consider_change()
 
     def write_lac(self, sealed: bytes) -> None:
-        """Tell every bookie an explicit LAC: now, or when it can be reached again, unless an entry is pushed before
-        that. Its loss is harmless (rule W2), but a follower may have nobody else to ask."""
+        """Send an explicit LAC to every bookie, now or when it can be reached again, unless an entry is pushed before
+        that. Losing it is harmless (rule W2), but a follower may depend on this very bookie."""
         self._explicit_lac = sealed
-        self._lac_untold = (1 << len(self._connections)) - 1
+        self._lac_unsent = (1 << len(self._connections)) - 1
         for position in range(len(self._connections)):
-            self._tell_lac(position)
+            self._send_lac(position)
 
-    def _tell_lac(self, position: int) -> None:
+    def _send_lac(self, position: int) -> None:
         request_id, sealed = self._next_request_id(), self._explicit_lac
         body = WriteLac(self._ledger_id, self._ledger_key, 0, sealed).encode(request_id)
         on_outcome = partial(self._lac_outcome, position, sealed)
         timeout = self._options.request_timeout_seconds
         if self._connections[position].send(body, request_id, on_outcome, timeout_seconds=timeout):
-            self._lac_untold &= ~(1 << position)
+            self._lac_unsent &= ~(1 << position)
 
     def _lac_outcome(self, position: int, sealed: bytes, outcome: Outcome) -> None:
         if isinstance(outcome, BookieUnavailableError) and sealed is self._explicit_lac:
-            self._lac_untold |= 1 << position
+            self._lac_unsent |= 1 << position
 
     def describe(self) -> str:
-        """Each bookie of the ensemble and what it last answered, for an error's message."""
+        """Each bookie of the ensemble and its last answer, for an error message."""
         return "; ".join(
             f"bookie {connection.bookie_id}: {self._answer(position)}"
             for position, connection in enumerate(self._connections)
@@ -178,7 +179,7 @@ class Replication:
         """Acknowledge and send nothing from now on."""
         self._stopped = True
         self.pipeline.stop()
-        self._lac_untold = 0
+        self._lac_unsent = 0
         for timer in (self._quorum_timer, self._change_timer):
             if timer is not None:
                 timer.cancel()
@@ -187,12 +188,12 @@ class Replication:
             self._end_pause(position)
 
     async def wait_change_settled(self) -> None:
-        """Return once no change of the metadata is under way (rule W5: a writer makes one at a time)."""
+        """Return when no change of the metadata is under way (a writer makes one change at a time: rule W5)."""
         if self._change_settled is not None:
             await asyncio.wait([self._change_settled])
 
     def close(self) -> None:
-        """Stop, and take no more interest in the bookies."""
+        """Stop, and stop listening to the connections."""
         self.stop()
         for remove in self._remove_listeners:
             remove()
@@ -225,17 +226,17 @@ class Replication:
         try:
             if type(outcome) is Added:
                 if self._refusals[position] is not None or self._changes.troubled:
-                    self._well_again(position, tenure)
+                    self._end_trouble(position, tenure)
                 self._perform(self.pipeline.on_confirmed(position, number, tenure))
             else:
                 self._not_confirmed(position, number, tenure, outcome)
-        except Exception as error:  # a broken invariant: nothing may be acknowledged after it
+        except Exception as error:  # a broken invariant: nothing may be acknowledged any more
             failure = InternalError(f"ledger {self._ledger_id}: {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._on_failure(failure)
             raise
 
-    def _well_again(self, position: int, tenure: int) -> None:
+    def _end_trouble(self, position: int, tenure: int) -> None:
         if tenure == self.pipeline.tenure(position):
             self._refusals[position] = None
             self._changes.on_confirmed(position)
@@ -244,7 +245,7 @@ class Replication:
         error = outcome if isinstance(outcome, OctavoError) else InternalError(f"answered with {outcome!r}")
         self.pipeline.on_failed(position, number, tenure)
         if tenure != self.pipeline.tenure(position):
-            return  # whatever a replaced bookie says, its successor is asked
+            return  # the bookie has been replaced: its answer does not matter
         bookie_id = self._connections[position].bookie_id
         self._refusals[position] = error
         if isinstance(error, FATAL):
@@ -256,7 +257,7 @@ class Replication:
             self._changes.on_refused(position, self._loop.time())
             self._consider_change()
         if not isinstance(error, BookieUnavailableError) and self._pauses[position] is None:
-            # The connection stands, so nobody will say when it is worth trying again.
+            # The connection is up, so no listener will be called when the bookie takes adds again.
             self._pauses[position] = self._loop.call_later(
                 self._options.resend_delay_seconds, self._pause_over, position
             )
@@ -284,13 +285,13 @@ class Replication:
             self._changes.on_connected(position)
         if self._pauses[position] is None and self._connections[position].writable:
             self._perform(self.pipeline.on_ready(position))
-            if self._lac_untold >> position & 1:
-                self._tell_lac(position)
+            if self._lac_unsent >> position & 1:
+                self._send_lac(position)
 
     # --- replacing bookies ----------------------------------------------------------------------------------------
 
     def _consider_change(self) -> None:
-        """Begin a change of the ensemble if one is due, or see to it that it is considered when it will be."""
+        """Begin a change of the ensemble if one is due; otherwise set a timer for when one may be."""
         if self._stopped:
             return
         if self._change_timer is not None:
@@ -322,11 +323,11 @@ class Replication:
         finally:
             self._change_settled = None
             settled.set_result(None)
-        # Not where it was cancelled, or met a defect: then the task it runs under ends, and can take no other one.
+        # Not after a cancellation or a defect: then the supervisor ends and runs nothing any more.
         self._consider_change()
 
     async def _find_spares(self, wanted: FindSpares) -> dict[int, BookieId]:
-        """Bookies that can be reached, by position; those that cannot are put into quarantine and others tried."""
+        """Bookies that can be reached, by position. One that cannot is put into quarantine and another one is tried."""
         ensemble = self._changes.ensemble
         reached: dict[int, BookieId] = {}
         missing = list(wanted.positions)
@@ -356,7 +357,7 @@ class Replication:
         return True
 
     def _committed(self) -> None:
-        """The metadata have the new ensemble: go over to it."""
+        """The metadata have the new ensemble: use it."""
         before = self._changes.ensemble
         effects = self._changes.on_committed(self._loop.time())
         for position, (old, new) in enumerate(zip(before, self._changes.ensemble, strict=True)):
@@ -388,7 +389,7 @@ class Replication:
             self._arm_quorum_timer(deadline)
             return
         if self._waits_for_metadata and self._grace_since != since:
-            # A question just asked is no silence of the store: the answer may be among what this turn has not come to.
+            # The store may have been asked just now, and its answer may be waiting to be read in this turn of the loop.
             self._grace_since = since
             self._arm_quorum_timer(self._loop.time() + _METADATA_GRACE * self._options.add_quorum_timeout_seconds)
             return
@@ -399,13 +400,14 @@ class Replication:
         return self._asking_metadata or self._changes.phase is Phase.COMMITTING
 
     def _too_late(self) -> OctavoError:
-        """Why adds did not reach their ack quorum in time: no bookies, or nobody to write others into the metadata."""
+        """Why adds did not reach their ack quorum in time: for lack of bookies, or because the metadata store did not
+        answer."""
         message = (
             f"ledger {self._ledger_id}: adds did not reach their ack quorum within "
             f"{self._options.add_quorum_timeout_seconds:g} s; {self.describe()}"
         )
         if self._waits_for_metadata:
-            return MetadataUnavailableError(f"{message}; the metadata store did not settle the change of the ensemble")
+            return MetadataUnavailableError(f"{message}; the metadata store did not confirm the change of the ensemble")
         if isinstance(self._no_spare, MetadataUnavailableError):
             return MetadataUnavailableError(f"{message}; {self._no_spare.message}")
         return QuorumLostError(message if self._no_spare is None else f"{message}; {self._no_spare.message}")

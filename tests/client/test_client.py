@@ -56,11 +56,6 @@ async def test_an_opening_is_for_one_use() -> None:
                 await opening
 
 
-def test_unknown_options_are_refused_by_name() -> None:
-    with pytest.raises(octavo.InvalidArgumentError, match="windw_entries"):
-        octavo.connect("memory://x", windw_entries=5)
-
-
 async def test_unknown_schemes_are_refused() -> None:
     with pytest.raises(octavo.InvalidArgumentError, match="not a metadata URI"):
         await octavo.connect("redis://localhost")

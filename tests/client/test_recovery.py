@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
+from octavo.client.recover.ledger_recovery import WINDOW_ENTRIES
 from octavo.client.recover.recovery import Recoverer
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import LedgerMetadata, LedgerState, Versioned
@@ -21,11 +23,15 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     OctavoError,
 )
-from octavo.protocol.ids import EntryId, LedgerId
+from octavo.protocol.ids import ID_MAX, EntryId, LedgerId
+from octavo.protocol.limits import FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import Add, AddFlag, Op, Read, ReadFlag, ReadLac
 from support.writing import DIGEST, PASSWORD, QUICK, FakeCluster, fake_cluster
 
 HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.001, "recovery_timeout_seconds": 0.2, "connect_timeout_seconds": 0.1}
+
+LARGE = b"x" * (FRAME_PAYLOAD_BYTES_TARGET // 4 - 100)
+"""Payload of which a few fill an answer to a recovery."""
 
 
 @pytest.fixture
@@ -210,8 +216,8 @@ async def test_a_bookie_that_cannot_tell_blocks_and_is_named(cluster: FakeCluste
     await cluster.abandon(writer)
     for bookie in cluster.bookies[:3]:
         bookie.ledger(writer.id).unknown |= set(range(1, 5000))
-    with pytest.raises(LedgerRecoveryError, match=r"whether entry \d+ is in it: bookie b0: cannot tell of entry"):
-        await recover(cluster, writer.id)
+    with pytest.raises(LedgerRecoveryError, match=r"unknown whether it has entry \d+: bookie b0: cannot tell of entry"):
+        await recover(cluster, writer.id, recovery_timeout_seconds=10.0)
     for bookie in cluster.bookies[:3]:
         bookie.ledger(writer.id).unknown.clear()
     assert (await recover(cluster, writer.id)).last_entry_id == 1
@@ -258,3 +264,99 @@ async def test_many_entries_are_recovered_in_order(cluster: FakeCluster) -> None
     assert metadata.length == sum(len(b"%d" % number) for number in range(10_000))
     pending.cancel()
     await asyncio.wait([pending])
+
+
+async def test_a_bookie_that_claims_to_cover_what_it_was_not_asked_for_hides_no_entry(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2, window_entries=20_000)
+    await writer.add_many([b"x"] * (WINDOW_ENTRIES + 100))
+    for bookie in cluster.bookies[:3]:
+        # As if the LAC had been lost on its way: recovery has everything to read.
+        bookie.alter(Op.READ_LAC, lambda answer: replace(answer, explicit=None, entry=None))
+        bookie.alter(Op.READ, lambda answer: replace(answer, last_covered=2 * WINDOW_ENTRIES))
+    await cluster.abandon(writer)
+    assert (await recover(cluster, writer.id)).last_entry_id == WINDOW_ENTRIES + 99
+
+
+async def test_an_absurd_claim_of_coverage_holds_up_no_recovery(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 3)
+    await cluster.abandon(writer)
+    cluster.bookies[1].damage(writer.id, 2)
+    cluster.bookies[1].alter(Op.READ, lambda answer: replace(answer, last_covered=ID_MAX))
+    assert (await recover(cluster, writer.id)).last_entry_id == 2
+
+
+async def test_a_bookie_that_answers_nothing_of_what_it_is_asked_is_given_up(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 3)
+    await cluster.abandon(writer)
+    for bookie in cluster.bookies[:2]:
+        bookie.alter(Op.READ, lambda answer: replace(answer, last_covered=0, entries=[]))
+    with pytest.raises(
+        LedgerRecoveryError, match=r"b0: answered nothing of entries \d to 4095; bookie b1: answered noth"
+    ):
+        await recover(cluster, writer.id)
+
+
+async def test_two_bookies_in_doubt_are_named_with_the_way_out(cluster: FakeCluster) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 3)
+    await cluster.abandon(writer)
+    for bookie in cluster.bookies[1:3]:
+        bookie.in_doubt = True
+    with pytest.raises(LedgerRecoveryError, match=r"In doubt, because .*: b1, b2\. If their original.*recover=False"):
+        await recover(cluster, writer.id)
+    cluster.bookies[1].in_doubt = False
+    assert (await recover(cluster, writer.id)).last_entry_id == 2, "one bookie in doubt does not block"
+
+
+async def test_a_damaged_entry_is_no_absence(cluster: FakeCluster) -> None:
+    """Were the copies that cannot be read taken for absent, the ledger would end below an acknowledged entry."""
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 2)
+    cluster.bookies[2].hold(Op.ADD)
+    await writer.add(b"acknowledged by two")
+    await cluster.abandon(writer)
+    cluster.bookies[2].forget(writer.id, 2)
+    cluster.bookies[0].damage(writer.id, 2)
+    cluster.bookies[1].damage(writer.id, 2)
+    with pytest.raises(LedgerRecoveryError, match=r"unknown whether it has entry 2: bookie b0: sent a damaged entry"):
+        await recover(cluster, writer.id)
+    assert (await cluster.store.read_ledger(writer.id)).value.state is LedgerState.IN_RECOVERY
+
+
+async def test_every_change_of_the_ensemble_in_a_recovery_is_written(cluster: FakeCluster) -> None:
+    """Two bookies fail one after the other while entries are written back: each change is a fragment of its own."""
+    # The first answer begins with entry 1, for the length at the LAC, and is as large as an answer may be.
+    first_part = 1 + 2 * FRAME_PAYLOAD_BYTES_TARGET // len(LARGE)
+    for bookie in cluster.bookies:
+        bookie.drop(Op.WRITE_LAC)
+    writer = await cluster.writer(3, 3, 3, window_bytes=1 << 30)
+    await writer.add_many([LARGE] * 2)
+    for bookie in cluster.bookies[:3]:
+        bookie.hold(Op.ADD)  # stored and never confirmed: to be recovered
+    pending = asyncio.ensure_future(writer.add_many([LARGE] * 30))
+    await cluster.until(lambda: all(len(bookie.ledger(writer.id).entries) == 32 for bookie in cluster.bookies[:3]))
+    await cluster.abandon(writer)
+    pending.cancel()
+    await asyncio.wait([pending])
+    for bookie in cluster.bookies[:3]:
+        bookie.release(Op.ADD)
+        bookie.hold(Op.READ)
+    cluster.bookies[0].refuse(Op.ADD, BookieStorageError("disk gone"))
+    recovery = asyncio.ensure_future(recover(cluster, writer.id, recovery_timeout_seconds=100))
+    for bookie in cluster.bookies[:3]:
+        await bookie.received(Op.READ)
+        bookie.release(Op.READ, 1)
+    await cluster.until(
+        lambda: any(first_part - 1 in bookie.ledger(writer.id).entries for bookie in cluster.bookies[3:])
+    )
+    cluster.bookies[1].refuse(Op.ADD, BookieStorageError("disk gone, too"))
+    for bookie in cluster.bookies[:3]:
+        bookie.release(Op.READ)
+    metadata = await recovery
+    assert metadata.last_entry_id == 31
+    assert [fragment.first_entry_id for fragment in metadata.fragments] == [0, 2, first_part]
+    for entry_id in range(32):
+        for bookie_id in metadata.fragment_of(EntryId(entry_id)).bookies:
+            assert entry_id in cluster.bookies[int(bookie_id[1:])].ledger(writer.id).entries, (entry_id, bookie_id)

@@ -60,7 +60,7 @@ def _unfenced_are_read(flag: ReadFlag) -> Patch:
                     self._metadata.ledger_id, key, flag, 0, wanted[0], wanted[1], quorums.ensemble_size,
                     machine.residues_at(position), 1000, 1 << 20,
                 )  # fmt: skip
-                self._take(position, wanted[0], await self._ask(position, read, ReadAnswer))
+                self._take(position, wanted, await self._ask(position, read, ReadAnswer))
         except OctavoError:
             machine.on_gave_up(position)
             self._advance()
@@ -86,10 +86,8 @@ def coverage_off_by_one() -> list[Patch]:
 
 def truncated_is_absence() -> list[Patch]:
     @patch(recovery._Recovery, "_take")
-    def take(original: Any, self: Any, position: int, first: int, answer: Any) -> None:
-        wanted = self._machine.wanted_read(position)
-        last = wanted[1] if wanted is not None else answer.last_covered
-        original(self, position, first, replace(answer, last_covered=max(answer.last_covered, last)))
+    def take(original: Any, self: Any, position: int, wanted: tuple[int, int], answer: Any) -> None:
+        original(self, position, wanted, replace(answer, last_covered=max(answer.last_covered, wanted[1])))
 
     return [take]
 

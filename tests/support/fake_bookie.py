@@ -110,6 +110,7 @@ class FakeBookie:
         self._refusing: dict[Op, OctavoError] = {}
         self._dropped: set[Op] = set()
         self._held: dict[Op, deque[Callable[[], None]]] = {}
+        self._altered: dict[Op, Callable[[Any], Reply]] = {}
         self._changed = asyncio.Event()
         self._long_polls: list[_LongPoll] = []
         self._answers: dict[type[Request], Callable[[Any], Reply]] = {
@@ -202,6 +203,10 @@ class FakeBookie:
     def held(self, op: Op) -> int:
         """How many answers wait."""
         return len(self._held.get(op, ()))
+
+    def alter(self, op: Op, change: Callable[[Any], Reply]) -> None:
+        """Send ``change(reply)`` for every reply to requests of this kind: a bookie that says what is not so."""
+        self._altered[op] = change
 
     def hang(self) -> None:
         """Stop reading from every socket: what is sent piles up at the sender."""
@@ -306,7 +311,7 @@ class FakeBookie:
             answer = self._answers.get(type(request))
             if answer is None:
                 raise UnsupportedOperationError(f"{request.op.name} is not known here")
-            return answer(request)
+            return self._altered.get(request.op, _unaltered)(answer(request))
         except OctavoError as error:
             return error
 
@@ -420,6 +425,10 @@ class FakeBookie:
         self._long_polls = [poll for poll in self._long_polls if poll not in ready]
         for poll in ready:
             poll.wire.answer(poll.request_id, Op.READ_LAC, self._read_lac(poll.request))
+
+
+def _unaltered(reply: Reply) -> Reply:
+    return reply
 
 
 @dataclass(eq=False)
