@@ -80,8 +80,8 @@ class FileSystem(Protocol):
         so that no other file adds to the journal's latency. A cancelled call leaves nothing open.
 
         ``direct`` makes the file's writes bypass the page cache where the file system supports it: for files that are
-        written forward and not read at the same time. The bytes between the end of a write and the next multiple of
-        ``DIRECT_BLOCK_BYTES`` may become zeros."""
+        written forward and not read at the same time. Its writes are whole blocks: offsets and sizes are multiples of
+        ``DIRECT_BLOCK_BYTES``, so that no write changes a block in part."""
 
     async def list_directory(self, path: Path) -> list[str]:
         """Names in a directory, sorted."""

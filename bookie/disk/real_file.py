@@ -218,21 +218,20 @@ class DirectFile(RealFile):
     def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> Awaitable[None]:
         if self._async_writes is None or self._under_way:
             return self._by_lane(self._writer.write_and_sync, offset, buffers)
-        gathered = self._writer.gather(offset, buffers)
-        if gathered is None:
+        size = self._writer.gather(offset, buffers)
+        if size is None:
             return self._by_lane(self._writer.write_and_sync, offset, buffers)
-        start, size = gathered
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way = True
-        written = partial(self._written, future, start, size)
-        if not self._async_writes.write_and_sync(self._writer.descriptor, self._writer.address, size, start, written):
+        written = partial(self._written, future, offset, size)
+        if not self._async_writes.write_and_sync(self._writer.descriptor, self._writer.address, size, offset, written):
             written(-errno.EAGAIN)
         return future
 
-    def _written(self, future: asyncio.Future[None], start: int, size: int, result: int) -> None:
+    def _written(self, future: asyncio.Future[None], offset: int, size: int, result: int) -> None:
         if -result in _WOULD_BLOCK:
             # The lane performs the blocking write. No caller can cancel its future.
-            job = self._lane.submit(self._writer.write_gathered, start, size)
+            job = self._lane.submit(self._writer.write_gathered, offset, size)
             job.add_done_callback(partial(self._finish, future))
             return
         error = None

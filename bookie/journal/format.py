@@ -12,6 +12,11 @@ covers seed, segment, offset, every field of the head, and the body. It is CRC-3
 their own CRC32C, and over intact entries of given lengths a CRC of the same polynomial has the same value for all
 contents. A torn write over a recycled segment can produce such a mixture.
 
+A *group* is the records that one write and one sync make durable together. It starts at a page boundary; the flag of
+its last record says that it ends there, and zeros fill its last page. No page of a group is ever written again, so that
+an interrupted write can only damage records that have not been acknowledged. Format 1 had no such boundary: groups were
+adjacent, and writing one wrote the last page of the one before it again. Its segments are still read.
+
 An *incarnation* is the sequence of segments written by one opening of the journal. Its name is the number of its first
 segment. Every header contains it, together with the *cut*: the position at which replay found the end of the log when
 the incarnation started. Everything that older incarnations left at or after the cut is void and is never parsed
@@ -33,11 +38,15 @@ try:
 except ImportError:  # not built for this machine: zlib computes the same checksums, more slowly
     from zlib import crc32
 
-JOURNAL_FORMAT = 1
-"""Format number in every segment header. A reader refuses higher ones instead of guessing."""
+JOURNAL_FORMAT = 2
+"""Format number in every new segment header. A reader refuses higher ones instead of guessing."""
+
+FORMAT_ADJACENT_GROUPS = 1
+"""The format whose groups are adjacent and not marked. Read, no longer written."""
 
 PAGE_BYTES = 4096
-"""The largest unit that a disk writes atomically; also the unit in which unreadable places are reported."""
+"""The largest unit that a disk writes atomically: groups start at multiples of it. Also the unit in which unreadable
+places are reported."""
 
 DATA_START = 2 * PAGE_BYTES
 """Offset of a segment's first record, after two pages with one copy of the header each."""
@@ -62,6 +71,9 @@ HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 
 RECORD_HEAD_BYTES = _HEAD.size
 """Bytes of a record before its body."""
+
+_ENDS_GROUP = 1 << 31
+"""Flag in the kind field: the record is the last one of its group."""
 
 _SEGMENT_NAME = re.compile(r"journal-(\d{16})\.segment")
 
@@ -112,22 +124,31 @@ class SegmentHeader:
     segment_bytes: int
     incarnation: int
     cut: JournalPosition | None
+    journal_format: int = JOURNAL_FORMAT
+
+    @property
+    def marks_groups(self) -> bool:
+        """Whether the last record of each group is flagged, and the next group starts at the next page."""
+        return self.journal_format > FORMAT_ADJACENT_GROUPS
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A valid record. ``end`` is the position just after it; ``synced`` is the position up to which the journal was
-    known to be synced when the record was written."""
+    """A valid record. ``synced`` is the position up to which the journal was known to be synced when the record was
+    written. ``ends_group``: it is the last one of its group."""
 
     segment: int
     offset: int
     kind: int
     body: bytes
     synced: JournalPosition
+    ends_group: bool = False
 
     @property
     def end(self) -> JournalPosition:
-        return JournalPosition(self.segment, self.offset + record_bytes(len(self.body)))
+        """Where the next record starts."""
+        stop = self.offset + record_bytes(len(self.body))
+        return JournalPosition(self.segment, next_page(stop) if self.ends_group else stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +181,13 @@ def record_bytes(body_bytes: int) -> int:
     return (RECORD_HEAD_BYTES + body_bytes + RECORD_ALIGNMENT - 1) & -RECORD_ALIGNMENT
 
 
-SEGMENT_END_BYTES = record_bytes(0)
-"""Size of the record that ends a segment; its space is reserved until it is written."""
+def next_page(offset: int) -> int:
+    """The first page boundary at or after ``offset``."""
+    return (offset + PAGE_BYTES - 1) & -PAGE_BYTES
+
+
+SEGMENT_END_BYTES = PAGE_BYTES
+"""Space reserved at the end of a segment for the record that ends it, which may need a page of its own."""
 
 
 def body_bytes_max(segment_bytes: int) -> int:
@@ -177,7 +203,7 @@ def encode_header(header: SegmentHeader) -> bytes:
     cut = header.cut or JournalPosition(0, 0)
     fields = _HEADER.pack(
         _MAGIC,
-        JOURNAL_FORMAT,
+        header.journal_format,
         0,
         header.seed,
         header.segment,
@@ -211,21 +237,34 @@ def decode_header(pages: bytes, number: int) -> SegmentHeader | None:
                 "start the version that wrote it"
             )
         cut = JournalPosition(cut_segment, cut_offset) if cut_segment else None
-        return SegmentHeader(segment, seed, segment_bytes, incarnation, cut)
+        return SegmentHeader(segment, seed, segment_bytes, incarnation, cut, form)
     return None
 
 
 def encode_record(
-    header: SegmentHeader, offset: int, kind: int, buffers: Sequence[bytes], *, body_bytes: int, synced: JournalPosition
+    header: SegmentHeader,
+    offset: int,
+    kind: int,
+    buffers: Sequence[bytes],
+    *,
+    body_bytes: int,
+    synced: JournalPosition,
+    ends_group: bool = False,
 ) -> tuple[bytes, bytes]:
-    """Head and padding of a record at ``offset``: the bytes before and after ``buffers``, which are not copied."""
+    """Head and padding of a record at ``offset``: the bytes before and after ``buffers``, which are not copied. The
+    padding of the last record of a group fills its page."""
+    if ends_group:
+        kind |= _ENDS_GROUP
+        padding = -(offset + RECORD_HEAD_BYTES + body_bytes) % PAGE_BYTES
+    else:
+        padding = -(RECORD_HEAD_BYTES + body_bytes) % RECORD_ALIGNMENT
     checksum = crc32(
         _CHECKED.pack(header.seed, header.segment, offset, body_bytes, kind, synced.segment, synced.offset)
     )
     for buffer in buffers:
         checksum = crc32(buffer, checksum)
     head = _HEAD.pack(header.seed, checksum, body_bytes, kind, synced.segment, synced.offset)
-    return head, bytes(-(RECORD_HEAD_BYTES + body_bytes) % RECORD_ALIGNMENT)
+    return head, bytes(padding)
 
 
 def examine(
@@ -252,7 +291,9 @@ def examine(
     expected = crc32(
         body, crc32(_CHECKED.pack(seed, header.segment, offset, body_bytes, kind, synced_segment, synced_offset))
     )
-    record = Record(header.segment, offset, kind, body, JournalPosition(synced_segment, synced_offset))
+    ends_group = header.marks_groups and kind >= _ENDS_GROUP
+    kind -= _ENDS_GROUP if ends_group else 0
+    record = Record(header.segment, offset, kind, body, JournalPosition(synced_segment, synced_offset), ends_group)
     return record if checksum == expected else NoRecord.DAMAGED
 
 

@@ -4,10 +4,14 @@ While one group is being written and synced, new records queue; when the disk ha
 to a maximum of bytes and records. There is no timer: an idle journal writes a lone record at once, a busy one forms
 larger groups by itself.
 
-A record's position is assigned when it is appended, so that it can be captured in the same step. A record that does not
-fit in the rest of its segment goes to the next one, and a record that ends the segment is queued before it; space for
-that one is always reserved. A group never spans two segments: the first part is synced before anything is written to
-the next segment, so that a torn tail affects only one segment.
+A record's position is assigned when it is appended, and with it its group: the last group in the queue, unless that one
+is full. Taking a group closes it; the next one starts at the next page of the segment. So no page that holds an
+acknowledged record is ever written again: an interrupted write, whatever it leaves in the pages that it touches, can
+damage only records that nothing depends on yet.
+
+A record that does not fit in the rest of its segment goes to the next one, and a record that ends the segment is queued
+before it; a page for that one is always reserved. A group never spans two segments: the first part is synced before
+anything is written to the next segment, so that a torn tail affects only one segment.
 
 A *deferred* record is written with the next group and does not start one.
 
@@ -27,6 +31,7 @@ from octavo.bookie.journal.format import (
     JournalPosition,
     SegmentHeader,
     encode_record,
+    next_page,
     record_bytes,
 )
 
@@ -40,9 +45,8 @@ GROUP_RECORDS_MAX = 4096
 
 @dataclass(slots=True, eq=False)
 class PendingRecord:
-    """A record with an assigned position that is not yet known to be durable."""
+    """A record with an assigned offset in its group's segment that is not yet known to be durable."""
 
-    segment: int
     offset: int
     kind: int
     buffers: Sequence[bytes]
@@ -52,14 +56,23 @@ class PendingRecord:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Records to be written at ``offset`` of ``segment`` with one write and one sync. ``end`` is just after the last
-    one."""
+    """Records to be written at ``offset`` of ``segment``, a page boundary, with one write and one sync. ``size``: bytes
+    of the records, without the zeros that fill the last page."""
 
     segment: int
     offset: int
     records: list[PendingRecord]
     size: int
-    end: JournalPosition
+
+    @property
+    def end(self) -> JournalPosition:
+        """Where the next group may start."""
+        return JournalPosition(self.segment, next_page(self.offset + self.size))
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes written to disk, whole pages."""
+        return next_page(self.size)
 
 
 class GroupCommit:
@@ -76,22 +89,32 @@ class GroupCommit:
         group_bytes_max: int = GROUP_BYTES_MAX,
         group_records_max: int = GROUP_RECORDS_MAX,
     ) -> None:
+        assert start.offset == next_page(start.offset), "a group starts at a page boundary"
         self._segment_stop = segment_bytes - SEGMENT_END_BYTES
         self._group_bytes_max = group_bytes_max
         self._group_records_max = group_records_max
         self._segment = start.segment
         self._offset = start.offset
-        self._pending: deque[PendingRecord] = deque()
+        self._queue: deque[Group] = deque()
+        self._open: Group | None = None  # the last one in the queue, while records may join it
+        self._queued_records = 0
         self._pending_bytes = 0
-        self._due = 0  # pending records up to the last one that is not deferred
+        self._due = 0  # groups in the queue up to the last one with a record that is not deferred
         self._writing: Group | None = None
         self._synced = start
         self._finished = False
+        self.disk_bytes = 0
+        """Bytes of disk given to records so far, with the zeros that fill pages."""
 
     @property
     def position(self) -> JournalPosition:
-        """Just after the last record appended, durable or not."""
+        """Just after the last record appended, durable or not; where the next group starts if none is open."""
         return JournalPosition(self._segment, self._offset)
+
+    def mark(self) -> JournalPosition:
+        """Close the open group: the position that separates all records appended so far from all later ones."""
+        self._close_group()
+        return self.position
 
     @property
     def synced_position(self) -> JournalPosition:
@@ -105,7 +128,7 @@ class GroupCommit:
 
     @property
     def pending_records(self) -> int:
-        return len(self._pending) + (len(self._writing.records) if self._writing else 0)
+        return self._queued_records + (len(self._writing.records) if self._writing else 0)
 
     @property
     def waiting(self) -> bool:
@@ -114,104 +137,142 @@ class GroupCommit:
 
     def append(
         self, kind: int, buffers: Sequence[bytes], body_bytes: int, token: object, *, deferred: bool = False
-    ) -> int:
-        """Queue a record and assign its position. Returns its size on disk. ``deferred``: it does not start a group.
+    ) -> None:
+        """Queue a record and assign its position. ``deferred``: it does not start a group.
 
         The caller has checked that the body fits in an empty segment.
         """
+        assert not self._finished, "the log has been finished"
         size = record_bytes(body_bytes)
+        if self._open is not None and not self._joins(self._open, size):
+            self._close_group()
         if self._offset + size > self._segment_stop:
-            self._queue_segment_end()
+            self._add_segment_end()
+            self._close_group()
             self._segment += 1
             self._offset = DATA_START
-        assert self._offset + size <= self._segment_stop, "a record larger than a segment"
-        assert not self._finished, "the log has been finished"
-        self._pending.append(PendingRecord(self._segment, self._offset, kind, buffers, body_bytes, token))
-        self._offset += size
-        self._pending_bytes += size
+            assert self._offset + size <= self._segment_stop, "a record larger than a segment"
+        self._add(PendingRecord(self._offset, kind, buffers, body_bytes, token), size)
         if not deferred:
-            self._due = len(self._pending)
-        return size
+            self._due = len(self._queue)
 
     def finish(self) -> None:
         """Queue the record that ends the log. Nothing may be appended afterwards; the position stays before that
         record, so that a replay from there finds it."""
-        self._queue_segment_end()
-        self._due = len(self._pending)
+        position = self.mark()
+        self._add_segment_end()
+        self._open = None
+        self._offset = position.offset
+        self._due = len(self._queue)
         self._finished = True
 
-    def _queue_segment_end(self) -> None:
-        self._pending.append(PendingRecord(self._segment, self._offset, KIND_SEGMENT_END, (), 0, None))
-        self._pending_bytes += SEGMENT_END_BYTES
+    def _add_segment_end(self) -> None:
+        size = record_bytes(0)
+        if self._open is not None and not self._joins(self._open, size):
+            self._close_group()
+        self._add(PendingRecord(self._offset, KIND_SEGMENT_END, (), 0, None), size)
+
+    def _joins(self, group: Group, size: int) -> bool:
+        return group.size + size <= self._group_bytes_max and len(group.records) < self._group_records_max
+
+    def _add(self, record: PendingRecord, size: int) -> None:
+        group = self._open
+        if group is None:
+            group = self._open = Group(self._segment, self._offset, [], 0)
+            self._queue.append(group)
+        group.records.append(record)
+        group.size += size
+        self._offset += size
+        self._pending_bytes += size
+        self._queued_records += 1
+        self.disk_bytes += size
+
+    def _close_group(self) -> None:
+        if self._open is not None:
+            start = next_page(self._offset)
+            self.disk_bytes += start - self._offset
+            self._offset = start
+            self._open = None
 
     def take(self) -> Group:
         """The next group. Call it only while :attr:`waiting` is true and no group is being written."""
-        assert self._pending, "no records wait"
+        assert self._queue, "no records wait"
         assert self._writing is None, "a group is being written"
-        pending = self._pending
-        first = pending.popleft()
-        records = [first]
-        segment, start = first.segment, first.offset
-        stop = start + record_bytes(first.body_bytes)
-        while pending and len(records) < self._group_records_max:
-            record = pending[0]
-            record_stop = record.offset + record_bytes(record.body_bytes)
-            if record.segment != segment or record_stop - start > self._group_bytes_max:
-                break
-            records.append(pending.popleft())
-            stop = record_stop
-        self._due = max(0, self._due - len(records))
-        self._writing = Group(segment, start, records, stop - start, JournalPosition(segment, stop))
-        return self._writing
+        group = self._queue.popleft()
+        if group is self._open:
+            self._close_group()
+        self._due = max(0, self._due - 1)
+        self._queued_records -= len(group.records)
+        self._writing = group
+        return group
 
     def settle(self) -> Group:
         """The group being written is durable. Returns it, so that the caller can use its tokens."""
         group = self._writing
         assert group is not None, "no group is being written"
-        assert group.end > self._synced, "a group must move the synced position on"
+        end = group.end
+        assert end > self._synced, "a group must move the synced position on"
         self._writing = None
-        self._synced = group.end
+        self._synced = end
         self._pending_bytes -= group.size
         return group
 
     def fail(self) -> list[object]:
         """The journal has failed: no pending record will become durable. Returns all tokens, in order."""
-        records = [*(self._writing.records if self._writing else ()), *self._pending]
-        self._writing = None
-        self._pending.clear()
-        self._pending_bytes = self._due = 0
+        records = [record for group in self._pending_groups() for record in group.records]
+        self._writing = self._open = None
+        self._queue.clear()
+        self._pending_bytes = self._queued_records = self._due = 0
         return [record.token for record in records]
 
+    def _pending_groups(self) -> list[Group]:
+        return [*([self._writing] if self._writing else ()), *self._queue]
+
     def check_invariants(self) -> None:
-        """Check that positions are consecutive, without gap or overlap and inside their segments, from the synced
-        position to the last."""
+        """Check that groups start at page boundaries, and that positions are consecutive, without overlap and inside
+        their segments, from the synced position to the last."""
         at = self._synced
         total = 0
-        for record in [*(self._writing.records if self._writing else ()), *self._pending]:
-            if record.segment != at.segment:
-                assert record.segment == at.segment + 1, "segments follow one another"
-                at = JournalPosition(record.segment, DATA_START)
-            assert record.offset == at.offset
-            assert record.offset % RECORD_ALIGNMENT == 0
-            size = record_bytes(record.body_bytes)
-            total += size
-            at = JournalPosition(record.segment, record.offset + size)
-            ends = record.kind == KIND_SEGMENT_END
-            assert at.offset <= self._segment_stop + (SEGMENT_END_BYTES if ends else 0)
+        for group in self._pending_groups():
+            if group.segment != at.segment:
+                assert group.segment == at.segment + 1, "segments follow one another"
+                at = JournalPosition(group.segment, DATA_START)
+            assert group.offset == at.offset == next_page(at.offset)
+            assert group.records, "no group is empty"
+            offset = group.offset
+            for record in group.records:
+                assert record.offset == offset
+                assert record.offset % RECORD_ALIGNMENT == 0
+                offset += record_bytes(record.body_bytes)
+                ends = record.kind == KIND_SEGMENT_END
+                assert offset <= self._segment_stop + (SEGMENT_END_BYTES if ends else 0)
+            assert offset == group.offset + group.size
+            total += group.size
+            at = group.end if group is not self._open else JournalPosition(group.segment, offset)
         assert total == self._pending_bytes
-        assert 0 <= self._due <= len(self._pending)
+        assert self._queued_records == sum(len(group.records) for group in self._queue)
+        assert 0 <= self._due <= len(self._queue)
+        assert self._open is None or self._open is self._queue[-1]
         if self._finished:
-            at = JournalPosition(at.segment, at.offset - SEGMENT_END_BYTES)
-        assert at == self.position
+            assert at >= self.position
+        else:
+            assert at == self.position
 
 
 def encode_group(group: Group, header: SegmentHeader, synced: JournalPosition) -> list[bytes]:
-    """The bytes of a group, as consecutive buffers; bodies are not copied."""
+    """The bytes of a group, as consecutive buffers that fill whole pages; bodies are not copied."""
     pieces: list[bytes] = []
     padding = b""
+    last = group.records[-1]
     for record in group.records:
         head, next_padding = encode_record(
-            header, record.offset, record.kind, record.buffers, body_bytes=record.body_bytes, synced=synced
+            header,
+            record.offset,
+            record.kind,
+            record.buffers,
+            body_bytes=record.body_bytes,
+            synced=synced,
+            ends_group=record is last,
         )
         pieces.append(padding + head)
         pieces.extend(record.buffers)

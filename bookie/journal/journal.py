@@ -99,7 +99,6 @@ class Journal:
         self._failure: BaseException | None = None
         self._closing = False
         self._records_appended = 0
-        self._bytes_appended = 0
         self._groups_synced = 0
         self._bytes_synced = 0
         self._sync_seconds_total = 0.0
@@ -208,7 +207,7 @@ class Journal:
         body_bytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if body_bytes > self._body_bytes_max:
             raise EntryTooLargeError(f"a journal record of {body_bytes} bytes; the largest is {self._body_bytes_max}")
-        self._bytes_appended += commit.append(kind, buffers, body_bytes, done)
+        commit.append(kind, buffers, body_bytes, done)
         self._records_appended += 1
         self._wake_writer()
 
@@ -218,19 +217,24 @@ class Journal:
         commit = self._running()
         if self._failure is None and not self._closing:
             assert len(body) <= self._body_bytes_max
-            self._bytes_appended += commit.append(kind, (body,), len(body), None, deferred=True)
+            commit.append(kind, (body,), len(body), None, deferred=True)
             self._records_appended += 1
 
     @property
     def position(self) -> JournalPosition:
-        """Just after the last record appended, durable or not; before ``start``, the end of the log found by replay.
-
-        A checkpoint that captured it may rely on it across a crash only once ``synced_position`` has reached it.
-        """
+        """Just after the last record appended, durable or not; before ``start``, the end of the log found by replay."""
         if self._commit is not None:
             return self._commit.position
         end = self._scan_end.position if self._scan_end is not None else self._start
         return end or JournalPosition(0, 0)
+
+    def mark(self) -> JournalPosition:
+        """The position that separates all records appended so far from all later ones: a replay from it delivers
+        exactly the later ones. The next record starts a group.
+
+        A checkpoint may rely on it across a crash only once ``synced_position`` has reached it.
+        """
+        return self._commit.mark() if self._commit is not None else self.position
 
     @property
     def synced_position(self) -> JournalPosition:
@@ -244,8 +248,9 @@ class Journal:
 
     @property
     def bytes_appended(self) -> int:
-        """Bytes of all records appended since ``start``; never decreases."""
-        return self._bytes_appended
+        """Bytes of disk that the records appended since ``start`` take, with the zeros between groups; never
+        decreases."""
+        return self._commit.disk_bytes if self._commit is not None else 0
 
     async def trim(self, up_to: JournalPosition) -> None:
         """Recycle or remove the segments before the segment of ``up_to``. Raises OSError; may be called again."""
@@ -273,7 +278,7 @@ class Journal:
     def statistics(self) -> JournalStatistics:
         return JournalStatistics(
             records_appended=self._records_appended,
-            bytes_appended=self._bytes_appended,
+            bytes_appended=self.bytes_appended,
             groups_synced=self._groups_synced,
             bytes_synced=self._bytes_synced,
             sync_seconds_total=self._sync_seconds_total,
@@ -346,7 +351,7 @@ class Journal:
     def _settle(self, group: Group) -> None:
         self._segments.note_write()
         self._groups_synced += 1
-        self._bytes_synced += group.size
+        self._bytes_synced += group.disk_bytes
         for record in group.records:
             if record.token is not None:
                 self._report(record.token, None)

@@ -11,6 +11,11 @@ action at a place from two facts:
   acknowledged: pages of one unsynced group reach the disk in any order, so that valid records may follow a bad one even
   in an ordinary torn tail.
 
+A group is written into pages of its own, after all earlier groups have been synced, and no page is written twice. So a
+bad place before a valid record of a *later* group is always proven corrupt, and a torn tail is always a part of the
+last group written, which was never acknowledged. One case remains that no journal can decide alone: damage to the last
+group of all, after it was synced and acknowledged, looks like a torn write of it.
+
 Evidence counts within one incarnation only. The next incarnation may have started from content of the page cache that
 never reached the disk; its records prove nothing about earlier ones.
 
@@ -51,8 +56,8 @@ class Sight(enum.Enum):
 
     RECORD = "a valid record"
     SEGMENT_END = "a valid record that ends the segment"
-    BLANK = "no record of this segment"
-    DAMAGED = "a record with a wrong length or checksum"
+    BLANK = "no record of this segment, where a group may start"
+    DAMAGED = "a record with a wrong length or checksum, or none inside a group"
     UNREADABLE = "the disk returns an error"
     CUT_OFF = "the file is shorter than its header says"
     HEADER_BAD = "both copies of the segment's header are bad"
@@ -243,14 +248,17 @@ class JournalScan:
         if self._start is not None and self._start.segment == header.segment:
             offset = max(offset, self._start.offset)
         self._torn = False
+        inside_group = False
         while offset < stop:
             place = JournalPosition(header.segment, offset)
             found = yield from self._inspect(header, offset, stop)
             if isinstance(found, Record):
                 sight = Sight.SEGMENT_END if found.kind == KIND_SEGMENT_END else Sight.RECORD
                 follower = Follower.NOTHING
+                inside_group = header.marks_groups and not found.ends_group
             else:
-                sight = found
+                # The record before this place says that its group goes on here.
+                sight = Sight.DAMAGED if found is Sight.BLANK and inside_group else found
                 follower = (yield from self._gather_evidence(header, offset)).follower(place)
             decision = DECISIONS[sight, follower]
             if isinstance(found, Record):

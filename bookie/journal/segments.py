@@ -28,6 +28,7 @@ from octavo.bookie.journal.format import (
     SegmentHeader,
     body_bytes_max,
     encode_header,
+    next_page,
     segment_name,
     segment_number,
 )
@@ -333,7 +334,7 @@ class SegmentFiles:
         file = await self._filesystem.open(path, create=True, direct=True)
         try:
             await file.allocate(self._settings.segment_bytes)
-            stop = min(fill_bytes, self._settings.segment_bytes)
+            stop = min(next_page(fill_bytes), self._settings.segment_bytes)
             for offset in range(0, stop, FILL_CHUNK_BYTES):
                 if self._hurry.is_set() or self._spares:
                     break

@@ -191,7 +191,7 @@ class Checkpointer:
         """The synchronous step: whatever the journal holds up to the mark is in the swapped generation or flushed
         before."""
         self._on_freeze()
-        mark = self._journal.position
+        mark = self._journal.mark()
         states = self._ledgers.freeze()
         self.mark_bytes = self._journal.bytes_appended
         generation = self._cache.swap() if self._cache.active.ledgers else None

@@ -28,7 +28,7 @@ SETTINGS = StorageSettings(
     entry_log_bytes=8_000,
     checkpoint_journal_bytes=1 << 40,
     checkpoint_seconds=3600,
-    journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0),
+    journal=JournalSettings(segment_bytes=40 * 1024, first_fill_bytes=0),
 )
 DATA, JOURNAL = Path("/b"), Path("/b/journal")
 LAYOUT = Layout.of(DATA)

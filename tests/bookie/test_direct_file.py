@@ -50,6 +50,11 @@ def pieces(chance: random.Random, size: int) -> list[bytes]:
     return [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, size], strict=True)]
 
 
+def whole_blocks(data: bytes) -> bytes:
+    """``data`` and zeros up to the next block."""
+    return data + bytes(-len(data) % DIRECT_BLOCK_BYTES)
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_forward_writes_of_any_size_leave_what_was_written(tmp_path: Path, by_kernel: bool, seed: int) -> None:
     chance = random.Random(seed)
@@ -59,8 +64,8 @@ async def test_forward_writes_of_any_size_leave_what_was_written(tmp_path: Path,
         at = 0
         for _ in range(60):
             if chance.random() < 0.2:
-                at += chance.randrange(3 * DIRECT_BLOCK_BYTES)  # also into the middle of a block never written
-            buffers = pieces(chance, chance.choice([0, 1, 300, 4096, chance.randrange(70_000)]))
+                at += chance.randrange(3) * DIRECT_BLOCK_BYTES
+            buffers = pieces(chance, chance.choice([0, 1, 1, 4, chance.randrange(20)]) * DIRECT_BLOCK_BYTES)
             data = b"".join(buffers)
             await (file.write_and_sync if chance.random() < 0.8 else file.write)(at, buffers)
             model[at : at + len(data)] = data
@@ -74,44 +79,49 @@ async def test_forward_writes_of_any_size_leave_what_was_written(tmp_path: Path,
 
 
 async def test_what_does_not_fit_in_the_buffer_is_written_whole(tmp_path: Path, by_kernel: bool) -> None:
-    data = random.Random(1).randbytes(2 * BUFFER_BYTES + 777)
+    data = whole_blocks(random.Random(1).randbytes(2 * BUFFER_BYTES + 777))
+    head, tail = whole_blocks(b"head"), whole_blocks(b"tail")
     async with direct_file(tmp_path / "file", by_kernel=by_kernel) as file:
-        await file.write_and_sync(0, [b"head"])
-        await file.write_and_sync(4, [data])
-        await file.write_and_sync(4 + len(data), [b"tail"])
-        assert await file.read(0, 8 + len(data)) == b"head" + data + b"tail"
+        await file.write_and_sync(0, [head])
+        await file.write_and_sync(len(head), [data])
+        await file.write_and_sync(len(head + data), [tail])
+        assert await file.read(0, len(head + data + tail)) == head + data + tail
 
 
 async def test_many_small_buffers_are_written_in_order(tmp_path: Path, by_kernel: bool) -> None:
     buffers = [bytes([number % 251]) * (number % 7) for number in range(3000)]
+    buffers.append(bytes(-sum(map(len, buffers)) % DIRECT_BLOCK_BYTES))
     async with direct_file(tmp_path / "file", by_kernel=by_kernel) as file:
         await file.write_and_sync(0, buffers)
         assert await file.read(0, sum(map(len, buffers))) == b"".join(buffers)
 
 
-async def test_a_write_in_the_middle_keeps_what_stands_before_it_in_its_block(tmp_path: Path, by_kernel: bool) -> None:
+@pytest.mark.parametrize(("offset", "size"), [(100, 4096), (0, 100), (4096, 4095)])
+async def test_write_of_a_part_of_a_block_is_refused(tmp_path: Path, by_kernel: bool, offset: int, size: int) -> None:
+    """It would write again what stands beside it in the block."""
     async with direct_file(tmp_path / "file", by_kernel=by_kernel) as file:
-        await file.write_and_sync(0, [b"a" * 100])
-        await file.write_and_sync(8192, [b"b" * 100])
-        await file.write_and_sync(100, [b"c" * 100])
-        assert await file.read(0, 200) == b"a" * 100 + b"c" * 100
-        assert await file.read(8192, 100) == b"b" * 100
+        await file.write_and_sync(0, [b"x" * 8192])
+        with pytest.raises(AssertionError, match="whole blocks"):
+            await file.write_and_sync(offset, [bytes(size)])
+        with pytest.raises(AssertionError, match="whole blocks"):
+            await file.write(offset, [bytes(size)])
+        assert await file.read(0, 8192) == b"x" * 8192
 
 
 async def test_overlapping_calls_all_take_effect(tmp_path: Path, by_kernel: bool) -> None:
     async with direct_file(tmp_path / "file", by_kernel=by_kernel) as file:
-        writes = [file.write_and_sync(number * 1000, [bytes([number]) * 1000]) for number in range(20)]
+        writes = [file.write_and_sync(number * 4096, [bytes([number]) * 4096]) for number in range(20)]
         await asyncio.gather(*writes)
-        assert await file.read(0, 20_000) == b"".join(bytes([number]) * 1000 for number in range(20))
+        assert await file.read(0, 20 * 4096) == b"".join(bytes([number]) * 4096 for number in range(20))
 
 
 async def test_a_cancelled_waiter_withdraws_nothing(tmp_path: Path, by_kernel: bool) -> None:
     async with direct_file(tmp_path / "file", by_kernel=by_kernel) as file:
-        abandoned = asyncio.ensure_future(file.write_and_sync(0, [b"a" * 1000]))
+        abandoned = asyncio.ensure_future(file.write_and_sync(0, [b"a" * 4096]))
         await asyncio.sleep(0)
         abandoned.cancel()
-        await file.write_and_sync(1000, [b"b" * 1000])
-        assert await file.read(0, 2000) == b"a" * 1000 + b"b" * 1000
+        await file.write_and_sync(4096, [b"b" * 4096])
+        assert await file.read(0, 8192) == b"a" * 4096 + b"b" * 4096
 
 
 @pytest.mark.parametrize("refusal", [errno.EAGAIN, errno.EOPNOTSUPP])
@@ -126,9 +136,9 @@ async def test_what_the_kernel_cannot_begin_at_once_is_written_by_a_thread(
 
     monkeypatch.setattr(AsyncWrites, "write_and_sync", refuse)
     async with direct_file(tmp_path / "file") as file:
-        await file.write_and_sync(0, [b"a" * 1000])
-        await file.write_and_sync(1000, [b"b" * 1000])
-        assert await file.read(0, 2000) == b"a" * 1000 + b"b" * 1000
+        await file.write_and_sync(0, [b"a" * 4096])
+        await file.write_and_sync(4096, [b"b" * 4096])
+        assert await file.read(0, 8192) == b"a" * 4096 + b"b" * 4096
 
 
 @pytest.mark.parametrize(
@@ -148,7 +158,7 @@ async def test_a_failed_or_short_write_of_the_kernel_is_an_error(
             return
         monkeypatch.setattr(AsyncWrites, "write_and_sync", fail)
         with pytest.raises(OSError, match="file") as raised:
-            await file.write_and_sync(0, [b"a" * 1000])
+            await file.write_and_sync(0, [b"a" * 4096])
         assert raised.value.errno == expected
 
 
@@ -162,39 +172,31 @@ async def test_without_direct_writes_ordinary_ones_are_made(tmp_path: Path, monk
 
     monkeypatch.setattr(os, "open", refuse_direct)
     async with direct_file(tmp_path / "file") as file:
-        await file.write_and_sync(0, [b"a" * 1000])
-        await file.write_and_sync(1000, [b"b" * 1000])
-        assert await file.read(0, 2000) == b"a" * 1000 + b"b" * 1000
+        await file.write_and_sync(0, [b"a" * 4096])
+        await file.write_and_sync(4096, [b"b" * 4096])
+        assert await file.read(0, 8192) == b"a" * 4096 + b"b" * 4096
 
 
-def test_zeros_follow_up_to_the_next_block(tmp_path: Path) -> None:
+def test_a_write_touches_its_own_blocks_only(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    path.write_bytes(b"x" * 3 * DIRECT_BLOCK_BYTES)
+    path.write_bytes(b"x" * 4 * DIRECT_BLOCK_BYTES)
     writer = DirectWriter.open(path)
     if writer is None:
-        return  # this file system makes ordinary writes, which touch nothing else
-    writer.write_and_sync(0, [b"a" * 100])
+        return  # this file system makes ordinary writes
+    writer.write_and_sync(DIRECT_BLOCK_BYTES, [b"a" * 100, b"b" * (DIRECT_BLOCK_BYTES - 100)])
     writer.close()
     left = path.read_bytes()
-    assert left[:DIRECT_BLOCK_BYTES] == b"a" * 100 + bytes(DIRECT_BLOCK_BYTES - 100)
-    assert left[DIRECT_BLOCK_BYTES:] == b"x" * 2 * DIRECT_BLOCK_BYTES
+    assert left[:DIRECT_BLOCK_BYTES] == b"x" * DIRECT_BLOCK_BYTES
+    assert left[DIRECT_BLOCK_BYTES : 2 * DIRECT_BLOCK_BYTES] == b"a" * 100 + b"b" * (DIRECT_BLOCK_BYTES - 100)
+    assert left[2 * DIRECT_BLOCK_BYTES :] == b"x" * 2 * DIRECT_BLOCK_BYTES
 
 
-def test_writes_end_at_their_block(tmp_path: Path) -> None:
-    """What is handed to the kernel is whole blocks, from where the last write's block began."""
+def test_a_write_that_does_not_fit_in_the_buffer_is_not_gathered(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(16 * DIRECT_BLOCK_BYTES))
     writer = DirectWriter.open(path)
     if writer is None:
         return
-    gathered: list[tuple[int, int] | None] = [
-        writer.gather(0, [b"a" * 100]),
-        writer.gather(100, [b"b" * DIRECT_BLOCK_BYTES]),
-        writer.gather(100 + DIRECT_BLOCK_BYTES, [b"c" * (DIRECT_BLOCK_BYTES - 100)]),
-        writer.gather(2 * DIRECT_BLOCK_BYTES, [b"d"]),
-        writer.gather(5, [b"unknown before it"]),
-        writer.gather(4096, [bytes(BUFFER_BYTES + 1)]),
-    ]
+    assert writer.gather(0, [b"a" * DIRECT_BLOCK_BYTES]) == DIRECT_BLOCK_BYTES
+    assert writer.gather(0, [bytes(BUFFER_BYTES + DIRECT_BLOCK_BYTES)]) is None
     writer.close()
-    block = DIRECT_BLOCK_BYTES
-    assert gathered == [(0, block), (0, 2 * block), (block, block), (2 * block, block), None, None]

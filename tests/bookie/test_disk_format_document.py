@@ -17,9 +17,9 @@ from octavo.bookie.journal.format import (
     RecordKind,
     SegmentHeader,
     encode_header,
-    encode_record,
     examine,
 )
+from octavo.bookie.journal.group_commit import GroupCommit, encode_group
 from octavo.bookie.journal.replay import DECISIONS, Decision, Follower, Sight
 from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.manifest import Manifest, decode_manifest, encode_manifest
@@ -39,15 +39,19 @@ def test_the_example_of_a_header_is_what_is_written() -> None:
     assert encode_header(HEADER)[:HEADER_BYTES] == example("journal-header")
 
 
-def test_the_example_of_a_record_is_what_is_written_and_read() -> None:
-    head, padding = encode_record(
-        HEADER, 8192, RecordKind.FENCE, [b"hello"], body_bytes=5, synced=JournalPosition(7, 8192)
-    )
-    record = example("journal-record")
-    assert head + b"hello" + padding == record
-    assert examine(record, 8192, 8192, HEADER, HEADER.segment_bytes) == Record(
-        7, 8192, RecordKind.FENCE, b"hello", JournalPosition(7, 8192)
-    )
+def test_the_example_of_a_group_is_what_is_written_and_read() -> None:
+    commit = GroupCommit(JournalPosition(7, 8192), segment_bytes=HEADER.segment_bytes)
+    for body in (b"hello", b"world"):
+        commit.append(RecordKind.FENCE, [body], len(body), None)
+    written = b"".join(encode_group(commit.take(), HEADER, JournalPosition(7, 8192)))
+    group = example("journal-group")
+    assert written == group.ljust(4096, b"\0")
+    synced = JournalPosition(7, 8192)
+    first = examine(written, 8192, 8192, HEADER, HEADER.segment_bytes)
+    assert first == Record(7, 8192, RecordKind.FENCE, b"hello", synced)
+    second = examine(written, 8192, first.end.offset, HEADER, HEADER.segment_bytes)
+    assert second == Record(7, 8232, RecordKind.FENCE, b"world", synced, ends_group=True)
+    assert second.end == JournalPosition(7, 12288)
 
 
 def test_every_kind_of_record_is_listed() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from octavo.bookie.disk.filesystem import RealFileSystem
-from octavo.bookie.journal.format import DATA_START, decode_header, encode_record, segment_name
+from octavo.bookie.journal.format import DATA_START, PAGE_BYTES, decode_header, encode_record, segment_name
 from octavo.bookie.journal.journal import (
     Journal,
     JournalFailedError,
@@ -23,8 +23,8 @@ from support.faulty_filesystem import MemoryFile, MemoryFileSystem, run_until_cr
 
 DIRECTORY = Path("/bookie/journal")
 TINY = JournalSettings(
-    segment_bytes=2 * DATA_START,
-    first_fill_bytes=2 * DATA_START,
+    segment_bytes=3 * DATA_START,
+    first_fill_bytes=3 * DATA_START,
     spare_segments_max=2,
     fill_pause_seconds=0,
     full_retry_seconds=0.001,
@@ -221,7 +221,7 @@ async def test_close_flushes_what_is_pending_and_refuses_what_comes_later() -> N
     filesystem = MemoryFileSystem()
     journal, _ = await started(filesystem)
     pending = journal.append(RecordKind.ADD, [b"pending"])
-    position = journal.position
+    position = journal.mark()
     await journal.close()
     assert pending.done()
     assert pending.exception() is None
@@ -238,7 +238,7 @@ async def test_a_closed_journal_needs_no_search_behind_its_end_at_the_next_start
     filesystem = MemoryFileSystem()
     journal, _ = await started(filesystem)
     await journal.append(RecordKind.ADD, [b"x"])
-    mark = journal.position
+    mark = journal.mark()
     await journal.close()
     survivor = filesystem.after_crash(1)
     reads: list[Path] = []
@@ -454,7 +454,7 @@ async def test_corruption_is_reported_with_its_file_and_replay_goes_on() -> None
     filesystem.damage(path, DATA_START + 50)
     again, bodies = await started(filesystem)
     assert bodies == [bytes([number]) * 100 for number in range(1, 5)]
-    assert [(found.path, found.offset, found.size) for found in again.corruption] == [(path, DATA_START, 136)]
+    assert [(found.path, found.offset, found.size) for found in again.corruption] == [(path, DATA_START, PAGE_BYTES)]
     await again.close()
 
 

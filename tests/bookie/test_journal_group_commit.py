@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from octavo.bookie.journal.format import (
     DATA_START,
     KIND_SEGMENT_END,
+    PAGE_BYTES,
     SEGMENT_END_BYTES,
     JournalPosition,
     RecordKind,
@@ -35,7 +36,7 @@ def test_what_gathers_during_a_write_goes_together_next() -> None:
     assert [record.token for record in writing.records] == ["first"]
     assert commit.synced_position == JournalPosition(1, DATA_START)
     assert commit.settle() is writing
-    assert commit.synced_position == JournalPosition(1, DATA_START + record_bytes(10))
+    assert commit.synced_position == JournalPosition(1, DATA_START + PAGE_BYTES)
     assert [record.token for record in commit.take().records] == ["second", "third"]
 
 
@@ -78,6 +79,49 @@ def test_the_largest_body_just_fits_in_an_empty_segment() -> None:
     assert commit.position.segment == 2
 
 
+def test_each_group_starts_in_a_page_that_no_other_group_touches() -> None:
+    commit = commit_with()
+    append(commit, 100, "acknowledged")
+    first = commit.take()
+    append(commit, 100, "later")  # while the first one is being written
+    commit.settle()
+    second = commit.take()
+    assert (first.offset, first.end.offset) == (DATA_START, DATA_START + PAGE_BYTES)
+    assert (second.offset, second.end.offset) == (DATA_START + PAGE_BYTES, DATA_START + 2 * PAGE_BYTES)
+    assert second.disk_bytes == PAGE_BYTES
+
+
+def test_a_mark_separates_what_was_appended_before_it_from_what_comes_later() -> None:
+    commit = commit_with()
+    append(commit, 100, "before")
+    mark = commit.mark()
+    append(commit, 100, "after")
+    assert mark == JournalPosition(1, DATA_START + PAGE_BYTES)
+    assert [record.token for record in commit.take().records] == ["before"]
+    commit.settle()
+    assert commit.synced_position == mark
+    group = commit.take()
+    assert (group.offset, [record.token for record in group.records]) == (mark.offset, ["after"])
+
+
+def test_a_segment_that_is_full_to_its_last_page_still_takes_the_record_that_ends_it() -> None:
+    commit = commit_with(group_records_max=1)
+    append(commit, SEGMENT_BYTES - DATA_START - SEGMENT_END_BYTES - PAGE_BYTES - 32, "large")
+    append(commit, 8, "last page but one")
+    append(commit, 8, "next segment")
+    groups = []
+    while commit.waiting:
+        groups.append(commit.take())
+        commit.settle()
+    assert [(group.segment, group.records[0].kind) for group in groups] == [
+        (1, RecordKind.ADD),
+        (1, RecordKind.ADD),
+        (1, KIND_SEGMENT_END),
+        (2, RecordKind.ADD),
+    ]
+    assert groups[2].end.offset == SEGMENT_BYTES
+
+
 def test_failing_gives_all_tokens_back_in_order() -> None:
     commit = commit_with(group_records_max=1)
     for token in "abc":
@@ -90,7 +134,7 @@ def test_failing_gives_all_tokens_back_in_order() -> None:
 def test_a_finished_log_takes_no_more_and_keeps_its_position() -> None:
     commit = commit_with()
     append(commit, 8)
-    position = commit.position
+    position = commit.mark()
     commit.finish()
     commit.check_invariants()
     assert commit.position == position
@@ -111,12 +155,14 @@ def test_a_deferred_record_waits_for_others() -> None:
     commit.settle()
     assert not commit.waiting
     commit.finish()
-    assert [record.token for record in commit.take().records] == ["more", "still more", None]
+    assert [record.token for record in commit.take().records] == ["more", "still more"]
+    commit.settle()
+    assert [record.kind for record in commit.take().records] == [KIND_SEGMENT_END]
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.one_of(st.integers(-9000, 9000), st.just("take"), st.just("settle")), max_size=60),
+    st.lists(st.one_of(st.integers(-9000, 9000), st.just("take"), st.just("settle"), st.just("mark")), max_size=60),
     st.integers(1, 20000),
     st.integers(1, 5),
 )
@@ -126,17 +172,26 @@ def test_any_course_of_events_keeps_order_bounds_and_places(
     commit = commit_with(group_bytes_max=group_bytes_max, group_records_max=group_records_max)
     appended: list[int] = []
     synced: list[object] = []
+    written: dict[int, set[int]] = {}
     writing = False
     for event in [*events, 0, *["settle", "take"] * (2 * len(events) + 3), "settle"]:
         if isinstance(event, int):  # negative: a deferred one
             append(commit, abs(event), len(appended), deferred=event < 0)
             appended.append(len(appended))
+        elif event == "mark":
+            mark = commit.mark()
+            assert mark.offset % PAGE_BYTES == 0
+            assert commit.position == mark
         elif event == "take" and not writing and commit.waiting:
             group = commit.take()
             writing = True
             assert len(group.records) == 1 or group.size <= group_bytes_max
             assert len(group.records) <= group_records_max
-            assert {record.segment for record in group.records} == {group.segment}
+            assert group.offset % PAGE_BYTES == 0
+            pages = set(range(group.offset // PAGE_BYTES, group.end.offset // PAGE_BYTES))
+            assert written.setdefault(group.segment, set()).isdisjoint(pages), "a page is written once"
+            written[group.segment] |= pages
+            assert group.end.offset <= SEGMENT_BYTES
         elif event == "settle" and writing:
             writing = False
             synced += [record.token for record in commit.settle().records if record.token is not None]

@@ -1,6 +1,9 @@
 """Reading a journal back: the table of all the ways a place can look, and surgery on every byte."""
 
+import base64
+import json
 import random
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -23,6 +26,7 @@ from octavo.bookie.journal.format import (
     encode_record,
     record_bytes,
     segment_name,
+    segment_number,
 )
 from octavo.bookie.journal.group_commit import GroupCommit, encode_group
 from octavo.bookie.journal.replay import (
@@ -36,6 +40,7 @@ from octavo.bookie.journal.replay import (
     ScanEnd,
     Sight,
 )
+from support.golden import FOLDER
 
 SEGMENT_BYTES = 4 * DATA_START
 DIRECTORY = PurePath("/journal")
@@ -286,10 +291,101 @@ def test_corruption_of_the_last_record_of_a_segment_is_proven_by_the_next_segmen
     assert result.corrupt_places() == [(segment_name(1), writer.places[last].offset)]
 
 
+def test_proof_is_looked_for_in_later_segments() -> None:
+    """Nothing after the damage in its own segment is valid: the record that ended it is damaged too."""
+    writer = Writer()
+    writer.begin()
+    bodies = [bytes([65 + number]) * 14000 for number in range(3)]  # one to a segment
+    for body in bodies:
+        writer.group(body)
+    place = writer.places[bodies[1]]
+    assert place.segment == 2
+    writer.images[2][place.offset + 40 :] = bytes(SEGMENT_BYTES - place.offset - 40)
+    result = writer.replay()
+    assert result.bodies == [bodies[0], bodies[2]]
+    assert result.corrupt_places() == [(segment_name(2), place.offset)]
+
+
+def test_a_blank_place_inside_a_group_is_a_torn_tail_and_never_a_clean_end() -> None:
+    writer = Writer()
+    writer.begin()
+    writer.group(b"kept")
+    writer.group(b"first of the torn group", b"lost")
+    writer.blank(b"lost")
+    result = writer.replay()
+    assert result.bodies == [b"kept", b"first of the torn group"]
+    assert (result.corruption, result.end) == ([], ScanEnd(writer.places[b"lost"], torn=True))
+
+
+def test_a_lost_page_before_a_later_group_is_corruption_and_never_a_torn_tail() -> None:
+    """Whatever an interrupted write leaves, it leaves in pages of its own group: those of earlier groups are proven."""
+    writer = Writer()
+    writer.begin()
+    groups = [[b"group %d record %d " % (number, at) * 40 for at in range(4)] for number in range(3)]
+    for group in groups:
+        writer.group(*group)
+    pristine = bytes(writer.images[1])
+    log_stop = writer.commit.position.offset
+    last_group_start = writer.places[groups[-1][0]].offset
+    for junk in (bytes(PAGE_BYTES), random.Random(1).randbytes(PAGE_BYTES)):
+        for offset in range(DATA_START, log_stop, PAGE_BYTES):
+            image = bytearray(pristine)
+            image[offset : offset + PAGE_BYTES] = junk
+            result = replay({1: bytes(image)})
+            if offset >= last_group_start:
+                assert result.corruption == [], "an interrupted write of the last group"
+                assert result.bodies[:8] == [*groups[0], *groups[1]]
+            else:
+                assert [found.path.name for found in result.corruption] == [segment_name(1)], offset
+                assert result.bodies[-4:] == groups[-1]
+
+
+def test_pages_of_different_groups_never_meet() -> None:
+    """Each page of the disk is written by one group: no write touches a page that holds an acknowledged record."""
+    chance = random.Random(2)
+    writer = Writer()
+    writer.begin()
+    owners: dict[tuple[int, int], int] = {}
+    for number in range(40):
+        before = {segment: bytes(image) for segment, image in writer.images.items()}
+        writer.group(*(chance.randbytes(chance.choice([0, 30, 700, 5000])) for _ in range(chance.randrange(1, 4))))
+        for segment, image in writer.images.items():
+            for page in range(DATA_START // PAGE_BYTES, SEGMENT_BYTES // PAGE_BYTES):
+                span = slice(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
+                if segment in before and before[segment][span] != image[span]:
+                    assert owners.setdefault((segment, page), number) == number
+
+
+def test_a_journal_of_format_1_is_read_as_before() -> None:
+    """Written when groups were adjacent: four segments, two incarnations, a torn tail between them."""
+    golden = json.loads((FOLDER / "disk" / "journal-format-1.json").read_text())
+    images = {
+        number: zlib.decompress(base64.b64decode(text))
+        for name, text in golden["segments"].items()
+        if (number := segment_number(name)) is not None
+    }
+    header = decode_header(images[1][:DATA_START], 1)
+    assert header is not None
+    assert (header.journal_format, header.marks_groups) == (1, False)
+    result = replay(images)
+    assert [(body[:12].decode("latin-1"), len(body)) for body in result.bodies] == [
+        (start, size) for _, start, size in golden["records"]
+    ]
+    assert result.corruption == []
+    for segment, offset in golden["marks"]:
+        later = replay(images, JournalPosition(segment, offset))
+        assert later.bodies == result.bodies[len(result.bodies) - len(later.bodies) :]
+        assert later.corruption == []
+    # Damage in the middle is still corruption, and the rest is still found.
+    damaged = {number: bytearray(image) for number, image in images.items()}
+    damaged[1][DATA_START + 33] ^= 1
+    assert replay({number: bytes(image) for number, image in damaged.items()}).bodies == result.bodies[1:]
+
+
 def test_damage_in_several_places_is_reported_place_by_place() -> None:
     writer = Writer()
     writer.begin()
-    bodies = [bytes([number]) * 300 for number in range(1, 20)]
+    bodies = [bytes([number]) * 300 for number in range(1, 14)]
     for body in bodies:
         writer.group(body)
     for body in (bodies[3], bodies[4], bodies[9]):
@@ -297,8 +393,8 @@ def test_damage_in_several_places_is_reported_place_by_place() -> None:
     result = writer.replay()
     assert result.bodies == [body for index, body in enumerate(bodies) if index not in {3, 4, 9}]
     assert [(found.offset, found.size) for found in result.corruption] == [
-        (writer.places[bodies[3]].offset, 2 * record_bytes(300)),
-        (writer.places[bodies[9]].offset, record_bytes(300)),
+        (writer.places[bodies[3]].offset, 2 * PAGE_BYTES),
+        (writer.places[bodies[9]].offset, PAGE_BYTES),
     ]
 
 

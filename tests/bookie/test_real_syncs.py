@@ -77,7 +77,7 @@ async def filesystem(kernel: Kernel) -> AsyncIterator[RealFileSystem]:
     await opened.close()
 
 
-SMALL, MANY, LARGE = [b"x" * 100], [b"y"] * 3000, [b"z" * (BUFFER_BYTES + 5)]
+SMALL, MANY, LARGE = [b"x" * 4096], [b"y" * 4] * 3072, [b"z" * (BUFFER_BYTES + 4096)]
 
 
 @pytest.mark.parametrize("direct", ["kernel", "thread", "page cache"])

@@ -28,7 +28,7 @@ from support.ledgers import LedgerScript, ids_of
 SMALL = StorageSettings(
     cache_bytes_max=20_000,
     entry_log_bytes=30_000,
-    checkpoint_journal_bytes=200_000,
+    checkpoint_journal_bytes=400_000,
     checkpoint_seconds=3600,
     journal=JournalSettings(segment_bytes=64 * 1024, first_fill_bytes=0),
 )

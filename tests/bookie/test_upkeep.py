@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -313,7 +314,8 @@ async def test_scrubber_finds_rot_that_nobody_has_read(
 ) -> None:
     filesystem = MemoryFileSystem()
     settings = quick(scrub_bytes_per_second=1e9, scrub_pause_seconds=0.005)
-    async with rig(filesystem, settings, store) as bookie:
+    one_checkpoint = replace(SETTINGS, checkpoint_journal_bytes=1 << 40)
+    async with rig(filesystem, settings, store, storage_settings=one_checkpoint) as bookie:
         kept = await bookie.new_ledger()
         for first in range(0, 200, 20):
             await bookie.add(kept, range(first, first + 20))
@@ -327,7 +329,7 @@ async def test_scrubber_finds_rot_that_nobody_has_read(
         part = filesystem.files(DATA / "index")[0]
         filesystem.damage(part, 50)
         rounds = bookie.storage.statistics().scrub_rounds
-        await until(lambda: bookie.storage.statistics().scrub_rounds > rounds + 2)
+        await until(lambda: bookie.storage.statistics().scrub_rounds > rounds + 3)
         statistics = bookie.storage.statistics()
         assert (statistics.entries_damaged, statistics.index_damage_seen) == (2, 1)
         result = await bookie.storage.reader.read(kept.ledger_id, 0, 0, entries_max=1, bytes_max=1_000)

@@ -139,7 +139,7 @@ class MemoryFile:
         self._filesystem = filesystem
         self._path = path
         self._inode = inode
-        self._block_bytes = DIRECT_BLOCK_BYTES if direct else 1
+        self._direct = direct
         self._closed = False
 
     def __repr__(self) -> str:
@@ -166,7 +166,7 @@ class MemoryFile:
     async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
         self._check_open()
         data = b"".join(buffers)
-        data += bytes(-(offset + len(data)) % self._block_bytes)
+        assert not self._direct or offset % DIRECT_BLOCK_BYTES == len(data) % DIRECT_BLOCK_BYTES == 0
         fitting = self._filesystem.fitting(self._inode, offset + len(data))
         kept = data[: max(0, fitting - offset)]
         await self._filesystem.change("write", self._path, lambda: self._inode.write(offset, kept))

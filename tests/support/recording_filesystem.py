@@ -91,7 +91,7 @@ class RecordingFile:
         self._inner = inner
         self._inode = inode
         self._recording = recording
-        self._block_bytes = DIRECT_BLOCK_BYTES if direct else 1
+        self._direct = direct
 
     @property
     def path(self) -> Path:
@@ -112,7 +112,7 @@ class RecordingFile:
 
     async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
         data = b"".join(buffers)
-        data += bytes(-(offset + len(data)) % self._block_bytes)
+        assert not self._direct or offset % DIRECT_BLOCK_BYTES == len(data) % DIRECT_BLOCK_BYTES == 0
         await self._change(offset, data, self._inner.write(offset, [data]))
 
     async def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> None:
