@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -551,6 +552,30 @@ async def test_a_crash_at_any_operation_loses_nothing_acknowledged_and_is_never_
             filesystem = filesystem.after_crash(seed * 1000 + crash_at)
             filesystem.crash_at = chance.randrange(1, total) if number == 2 else None
             await run_until_crash(filesystem, lambda life=life, disk=filesystem, n=number: life.run(disk, n))  # type: ignore[misc]
+
+
+async def test_whatever_an_interrupted_write_leaves_in_its_blocks_nothing_acknowledged_is_lost() -> None:
+    """Lone adds, each with a sync of its own: most would fit in one block together."""
+    acknowledged = [b"add %d" % number for number in range(18)]
+    wide = replace(TINY, segment_bytes=12 * DATA_START)
+    torn = 0
+    for seed in range(40):
+        filesystem = MemoryFileSystem(seed=seed)
+
+        async def life(disk: MemoryFileSystem = filesystem) -> None:
+            journal, _ = await started(disk, settings=wide)
+            for body in acknowledged:
+                await journal.append(RecordKind.ADD, [body])
+            disk.crash_at = disk.operations + 1  # in the write of the next group, before its sync
+            await journal.append(RecordKind.ADD, [b"interrupted" * 500])
+
+        await run_until_crash(filesystem, life)
+        again, bodies = await started(filesystem.after_crash(seed), settings=wide)
+        assert bodies[:18] == acknowledged
+        assert again.corruption == []
+        torn += again.torn_tail is not None
+        await again.close()
+    assert torn > 3
 
 
 async def test_a_crash_after_a_failed_sync_loses_nothing_acknowledged() -> None:

@@ -3,6 +3,7 @@
 The persistence model, from ``octavo.bookie.disk.filesystem``: what a sync covered is on disk. Of everything else each
 *page* by itself is on disk in any of the versions it has gone through since, or torn between two of them; a file's size
 likewise; each change of a directory by itself has happened or not. A file whose name is not on disk does not exist.
+A block of an unsynced direct write holds anything, also where it held durable bytes before.
 
 Where few things are unsettled at an instant, every combination is built; elsewhere each fault class by itself, at every
 place or at some drawn from a seed, and a number of random mixtures.
@@ -14,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from octavo.bookie.disk.direct_io import DIRECT_BLOCK_BYTES
 from support.recording_filesystem import (
     BytesChange,
     Ended,
@@ -41,6 +43,7 @@ FAULT_CLASSES = (
     "one page kept",
     "page torn inside",
     "older version of a page",
+    "anything in a block of an interrupted direct write",
     "some names lost, in order",
     "some names lost, out of order",
     "every combination",
@@ -69,6 +72,8 @@ class _Fate(NamedTuple):
     names: frozenset[int]
     torn: tuple[_Page, int] | None = None
     """In this page, only so many bytes of the next version are there."""
+    scrambled: tuple[int, int, bytes] | None = None
+    """Inode, offset and content of a block whose write was interrupted."""
 
 
 class DiskModel:
@@ -124,6 +129,25 @@ class DiskModel:
                     pages[page] = pages.get(page, 0) + 1
         return pages
 
+    def _direct_blocks(self) -> list[tuple[int, int]]:
+        """Inode and offset of every block that an unsynced direct write touches."""
+        blocks: set[tuple[int, int]] = set()
+        for change in self.changes:
+            if change.direct and change.data:
+                first = change.offset - change.offset % DIRECT_BLOCK_BYTES
+                starts = range(first, change.offset + len(change.data), DIRECT_BLOCK_BYTES)
+                blocks.update((change.inode, start) for start in starts)
+        return sorted(blocks)
+
+    def _scrambled_fates(
+        self, chance: random.Random, samples: int, pages: dict[_Page, int], sizes: dict[int, int], names: frozenset[int]
+    ) -> Iterator[tuple[str, _Fate]]:
+        for inode, start in _some(chance, self._direct_blocks(), samples):
+            junk = chance.choice([bytes(DIRECT_BLOCK_BYTES), chance.randbytes(DIRECT_BLOCK_BYTES)])
+            versions = {page: chance.randint(0, count) for page, count in pages.items()}
+            fate = _Fate(versions, sizes, names, scrambled=(inode, start, junk))
+            yield "anything in a block of an interrupted direct write", fate
+
     def build(self, fate: _Fate) -> dict[Path, bytes]:
         names = dict(self.names)
         for name_change in self.name_changes:
@@ -153,6 +177,9 @@ class DiskModel:
                 _put_page(content, images[versions[kept - 1]], number)
             if fate.torn is not None and fate.torn[0] == page and kept < len(versions):
                 _put_page(content, images[versions[kept]], number, fate.torn[1])
+        if fate.scrambled is not None and fate.scrambled[0] == inode:
+            _, start, junk = fate.scrambled
+            content[start : start + len(junk)] = junk[: max(0, len(content) - start)]
         return bytes(content)
 
     def fates(self, chance: random.Random, samples: int) -> Iterator[tuple[str, _Fate]]:
@@ -168,6 +195,7 @@ class DiskModel:
         if not pages and not sizes and not names:
             return
         yield "everything unsynced kept", _Fate(pages, sizes, every)
+        yield from self._scrambled_fates(chance, samples, pages, sizes, every)
         combinations = _product(pages.values()) * _product(sizes.values()) * 2 ** len(names)
         if combinations <= EXHAUSTIVE_MAX:
             yield from self._all_fates(pages, sizes, names)

@@ -21,6 +21,8 @@ class BytesChange(NamedTuple):
     inode: int
     offset: int
     data: bytes | None
+    direct: bool = False
+    """Written past the page cache, in whole blocks."""
 
 
 class NameChange(NamedTuple):
@@ -106,7 +108,7 @@ class RecordingFile:
     async def _change(self, offset: int, data: bytes | None, act: Awaitable[None]) -> None:
         recording = self._recording
         serial = recording.serial()
-        recording.events.append(BytesChange(serial, self._inode, offset, data))
+        recording.events.append(BytesChange(serial, self._inode, offset, data, self._direct))
         await act
         recording.events.append(Ended(serial))
 
@@ -152,7 +154,7 @@ class RecordingFileSystem:
         inner = await self._inner.open(path, create=True, dedicated_thread=dedicated_thread, direct=direct)
         inode = recording.new_inode()
         self._rename(NameChange(recording.serial(), path.parent, inode, None, path))
-        return RecordingFile(inner, inode, recording)
+        return RecordingFile(inner, inode, recording, direct=direct)
 
     def _rename(self, change: NameChange) -> None:
         """Names change at one instant: begun and ended together, after the fact."""
