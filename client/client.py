@@ -16,6 +16,8 @@ from typing import Any, Literal, Unpack, overload
 
 from octavo.client.closable import Closable
 from octavo.client.creations import Creations
+from octavo.client.log.ledgers import LOG_KEY, LedgerAccess, NewSegment
+from octavo.client.log.logs import LogFace, Logs
 from octavo.client.opening import Opening
 from octavo.client.options import ClientOptions, ConnectOptions
 from octavo.client.place.placer import Placer
@@ -25,6 +27,7 @@ from octavo.client.read.replica_read import ReplicaAnswer, read_replica
 from octavo.client.recover.recovery import Recoverer
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.explicit_writer import ExplicitIdWriter
+from octavo.client.write.segment_writer import SegmentWriter
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.connect import open_metadata_store
 from octavo.metadata.model import Fragment, LedgerMetadata
@@ -104,7 +107,7 @@ def connect(
     return Opening(open_client)
 
 
-class Client(Closable):
+class Client(LogFace, Closable):
     """A client of one cluster. Made by :func:`connect`; used from the event loop that made it, by any of its tasks.
 
     Every method raises :class:`ClientClosedError` after :meth:`close`, and :class:`MetadataUnavailableError` if the
@@ -139,6 +142,12 @@ class Client(Closable):
         self._writers: dict[LedgerId, LedgerWriter | ExplicitIdWriter] = {}
         self._readers: dict[LedgerReader, None] = {}
         self._creations = Creations()
+        access = LedgerAccess(
+            store, options, self._clock_ms, self._token, self._rng.uniform,
+            create=self._create_segment,
+            open=lambda ledger_id, password, recover: self._open(ledger_id, password, None, recover=recover),
+        )  # fmt: skip
+        self._logs = Logs(access, self._rng.randbytes)
         self._on_writer_closed = self._forget
         self._closing: asyncio.Task[None] | None = None
 
@@ -339,6 +348,7 @@ class Client(Closable):
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._creations.interrupt())
+                group.create_task(attempt(self._logs.close()))
                 for writer in self._writers.values():
                     group.create_task(attempt(writer.close()))
                 for reader in list(self._readers):
@@ -364,8 +374,55 @@ class Client(Closable):
         custom_metadata: Mapping[str, bytes],
         make_writer: _MakeWriter[W],
     ) -> W:
+        return await self._create_as(
+            await self._store.allocate_ledger_id(),
+            quorums,
+            password=password,
+            digest=digest,
+            custom_metadata=custom_metadata,
+            make_writer=make_writer,
+        )
+
+    async def _create_segment(self, segment: NewSegment) -> SegmentWriter:
+        def make_writer(ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> SegmentWriter:
+            return SegmentWriter(
+                ledger,
+                secrets,
+                store=self._store,
+                pool=self._pool,
+                placer=self._placer,
+                options=self._options,
+                clock_ms=self._clock_ms,
+                on_failure=segment.on_failure,
+                on_acknowledged=segment.on_acknowledged,
+                sealed_at_ms_min=segment.sealed_at_ms_min,
+            )
+
+        self._check_open()
+        custom = {LOG_KEY: segment.log_name.encode()}
+        writer = await self._create_as(
+            segment.ledger_id,
+            segment.quorums,
+            password=segment.password,
+            digest=segment.digest,
+            custom_metadata=custom,
+            make_writer=make_writer,
+        )
+        # The log's writer closes its segments.
+        self._writers.pop(segment.ledger_id, None)
+        return writer
+
+    async def _create_as[W: (LedgerWriter, ExplicitIdWriter, SegmentWriter)](
+        self,
+        ledger_id: LedgerId,
+        quorums: Quorums,
+        *,
+        password: bytes,
+        digest: Digest,
+        custom_metadata: Mapping[str, bytes],
+        make_writer: _MakeWriter[W],
+    ) -> W:
         ensemble = await self._placer.new_ensemble(quorums)
-        ledger_id = await self._store.allocate_ledger_id()
         secrets = derive_secrets(password, ledger_id)
         salt = self._rng.randbytes(_SALT_BYTES)
         metadata = LedgerMetadata(
@@ -379,7 +436,7 @@ class Client(Closable):
             created_at=self._wall_clock(),
             verifier=make_verifier(secrets, digest, salt),
             salt=salt,
-            writer_token=f"{self._rng.getrandbits(_TOKEN_BITS):032x}",
+            writer_token=self._token(),
         )
         try:
             version = await self._store.create_ledger(metadata)
@@ -409,6 +466,9 @@ class Client(Closable):
             on_close=self._on_writer_closed,
             on_failure=on_failure,
         )
+
+    def _token(self) -> str:
+        return f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
 
     def _clock_ms(self) -> int:
         """The time of day in milliseconds since 1970."""

@@ -118,9 +118,40 @@ class ClientOptions:
     long_poll_seconds: float = 30.0
     """How long a bookie holds a follower's request for a higher LAC. An idle follower sends a request this often."""
 
+    # --- logs
+
+    log_segment_bytes: int = 1024 * _MIB
+    """Payload bytes after which the leader of a log begins a new segment. Retention drops whole segments: smaller ones
+    are dropped sooner, larger ones make a shorter list."""
+
+    log_segment_seconds: float = 3600.0
+    """Time after which the leader begins a new segment, if the present one holds anything."""
+
+    log_page_segments: int = 100
+    """Segments of one page of a log's list. The list itself keeps up to ten times as many."""
+
+    log_retention_seconds: float = 60.0
+    """How often the leader of a log applies its retention and deletes what was dropped."""
+
+    log_cursor_idle_seconds: float = 7 * 86_400.0
+    """A cursor that is behind the end and was not advanced for so long holds nothing back any more."""
+
+    cursor_flush_seconds: float = 1.0
+    """Positions of cursors are stored at most this often, all of a log in one write."""
+
+    log_add_timeout_seconds: float | None = None
+    """Time after which an add to a log fails, in doubt if it was sent; None: an add waits until the log is healed or
+    another client leads."""
+
+    log_duel_pause_seconds: float = 0.25
+    """Usual time of a takeover. A leader that was fenced waits for one to eight of them, by chance, before it looks
+    whether another client leads, so that two clients do not fence each other in turn."""
+
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
+            if value is None and name == "log_add_timeout_seconds":
+                continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise InvalidArgumentError(f"option {name} must be a number from {low} to {high}, not {value!r}")
         for field in fields(self):
@@ -196,4 +227,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "replica_avoid_seconds": _SECONDS,
     "read_quorum_timeout_seconds": _SECONDS,
     "long_poll_seconds": (0.001, LONG_POLL_SECONDS_MAX),
+    "log_segment_bytes": (1, 2**50),
+    "log_segment_seconds": (0.001, 10 * 365 * 86_400.0),
+    "log_page_segments": (1, 1000),
+    "log_retention_seconds": _SECONDS,
+    "log_cursor_idle_seconds": (0.001, 10 * 365 * 86_400.0),
+    "cursor_flush_seconds": (0.0, 86_400.0),
+    "log_add_timeout_seconds": _SECONDS,
+    "log_duel_pause_seconds": (0.0, 86_400.0),
 }

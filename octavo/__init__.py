@@ -15,6 +15,11 @@ from octavo._version import __version__
 
 if TYPE_CHECKING:
     from octavo.client.client import BookieStatus, Client, connect
+    from octavo.client.log.cursors import Cursor
+    from octavo.client.log.document import Retention
+    from octavo.client.log.entries import Gap, LogEntry
+    from octavo.client.log.log import Log
+    from octavo.client.log.writer import LogWriter
     from octavo.client.read.reader import LedgerReader
     from octavo.client.write.explicit_writer import ExplicitIdWriter
     from octavo.client.write.writer import LedgerWriter
@@ -32,15 +37,21 @@ if TYPE_CHECKING:
         LedgerExistsError,
         LedgerFencedError,
         LedgerRecoveryError,
+        LogDamagedError,
+        LogExistsError,
         MetadataConflictError,
         MetadataError,
         MetadataUnavailableError,
         NoSuchEntryError,
         NoSuchLedgerError,
+        NoSuchLogError,
         NotEnoughBookiesError,
+        NotLeaderError,
         OctavoError,
         OctavoTimeoutError,
+        PositionMismatchError,
         QuorumLostError,
+        TruncatedError,
         UnauthorizedError,
         WouldBlock,
     )
@@ -50,6 +61,7 @@ __all__ = [
     "BookieStatus",
     "Client",
     "ClientClosedError",
+    "Cursor",
     "DataLossError",
     "Digest",
     "DigestMismatchError",
@@ -58,6 +70,7 @@ __all__ = [
     "EntryTooLargeError",
     "ExplicitIdWriter",
     "Fragment",
+    "Gap",
     "InvalidArgumentError",
     "LedgerClosedError",
     "LedgerExistsError",
@@ -67,15 +80,25 @@ __all__ = [
     "LedgerRecoveryError",
     "LedgerState",
     "LedgerWriter",
+    "Log",
+    "LogDamagedError",
+    "LogEntry",
+    "LogExistsError",
+    "LogWriter",
     "MetadataConflictError",
     "MetadataError",
     "MetadataUnavailableError",
     "NoSuchEntryError",
     "NoSuchLedgerError",
+    "NoSuchLogError",
     "NotEnoughBookiesError",
+    "NotLeaderError",
     "OctavoError",
     "OctavoTimeoutError",
+    "PositionMismatchError",
     "QuorumLostError",
+    "Retention",
+    "TruncatedError",
     "UnauthorizedError",
     "WouldBlock",
     "__version__",
@@ -86,15 +109,21 @@ _HOMES = {
     "BookieState": "octavo.metadata.registration",
     "BookieStatus": "octavo.client.client",
     "Client": "octavo.client.client",
+    "Cursor": "octavo.client.log.cursors",
     "DataLossError": "octavo.pipeline.errors",
     "Digest": "octavo.protocol.entries",
     "Entry": "octavo.protocol.entries",
     "ExplicitIdWriter": "octavo.client.write.explicit_writer",
     "Fragment": "octavo.metadata.model",
+    "Gap": "octavo.client.log.entries",
     "LedgerMetadata": "octavo.metadata.model",
     "LedgerReader": "octavo.client.read.reader",
     "LedgerState": "octavo.metadata.model",
     "LedgerWriter": "octavo.client.write.writer",
+    "Log": "octavo.client.log.log",
+    "LogEntry": "octavo.client.log.entries",
+    "LogWriter": "octavo.client.log.writer",
+    "Retention": "octavo.client.log.document",
     "connect": "octavo.client.client",
 }
 """Where a public name lives; every other one is an error."""

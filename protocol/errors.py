@@ -9,7 +9,16 @@ All derive from :class:`OctavoError`. Two attributes tell a caller what to do ne
 :data:`ERROR_CODES` is the one table of wire code and class. Codes are permanent: a retired code is never reused.
 """
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+
+class Doubt(NamedTuple):
+    """Which add to a log an error is about."""
+
+    log_id: str
+    term: int
+    """Of the writer that sent it."""
+    position: int
 
 
 class OctavoError(Exception):
@@ -17,6 +26,8 @@ class OctavoError(Exception):
 
     retryable: ClassVar[bool] = False
     may_have_happened_default: ClassVar[bool] = False
+    doubt: "Doubt | None" = None
+    """Of an add to a log that was sent: what ``log.outcome(error)`` needs to tell what became of it."""
 
     def __init__(self, message: str = "", *, may_have_happened: bool | None = None) -> None:
         super().__init__(message)
@@ -93,6 +104,46 @@ class DuplicateEntryError(OctavoError):
 
 class DigestMismatchError(OctavoError):
     """An entry's bytes do not match its digest: damaged on disk or in transit, or sealed with another password."""
+
+
+# --- logs ----------------------------------------------------------------------------------------------------------
+
+
+class NoSuchLogError(OctavoError):
+    """The log does not exist, or has been deleted."""
+
+
+class LogExistsError(OctavoError):
+    """A log of this name exists already. Nothing was made."""
+
+
+class NotLeaderError(LedgerFencedError):
+    """Another client has taken the log over, or this one gave it up: this writer adds no more. Become leader again
+    with ``log.lead()``. Adds that were in flight are in doubt; ``log.outcome(error)`` tells what became of one."""
+
+
+class TruncatedError(OctavoError):
+    """The position lies before the beginning of the log: it has been truncated. Go on at :attr:`first_position`."""
+
+    def __init__(self, message: str = "", *, first_position: int = 0, may_have_happened: bool | None = None) -> None:
+        super().__init__(message, may_have_happened=may_have_happened)
+        self.first_position = first_position
+        """The first position that can be read."""
+
+
+class PositionMismatchError(OctavoError):
+    """The add would not have got the position that it expected. It was not sent. Read the log up to :attr:`end`, decide
+    anew, and add again."""
+
+    def __init__(self, message: str = "", *, end: int = 0, may_have_happened: bool | None = None) -> None:
+        super().__init__(message, may_have_happened=may_have_happened)
+        self.end = end
+        """The position that the next add would have got."""
+
+
+class LogDamagedError(OctavoError):
+    """A ledger of the log is gone although the log was not truncated: it was deleted by hand. The log takes no adds
+    until an operator gives the lost positions up (``octavo log skip``)."""
 
 
 # --- the cluster ---------------------------------------------------------------------------------------------------

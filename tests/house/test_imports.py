@@ -64,6 +64,10 @@ ROOMS = {
         {"client.options", "client.closable", "client.supervisor", "client.wire", "client.place"}
     ),
     "client.recover": frozenset({"client.options", "client.supervisor", "client.wire", "client.place", "client.write"}),
+    "client.opening": frozenset({"client.closable"}),
+    "client.log": frozenset(
+        {"client.closable", "client.opening", "client.options", "client.supervisor", "client.read", "client.write"}
+    ),
     "client": frozenset(
         {
             "client.options",
@@ -73,6 +77,8 @@ ROOMS = {
             "client.read",
             "client.write",
             "client.recover",
+            "client.opening",
+            "client.log",
         }
     ),
     "metadata": frozenset[str](),

@@ -1,0 +1,376 @@
+"""The front of a log's writer: adds that wait for room, adds of this turn, and runs that are not acknowledged yet.
+
+An add's position is fixed when it is *sent*, that is, when the turn of the loop in which it found room ends; it never
+changes afterwards, however often the add is sent again after a failure (rule P5). Payloads are kept until they are
+acknowledged for that reason. An add that waits for room has no position yet and is withdrawn when its caller is
+cancelled or times out: it did not happen.
+
+::
+
+    add -> [queue] -> the turn's adds -> runs, sent or to be sent again -> acknowledged
+           no room,   found room         position fixed
+           or held
+
+While the writer is *held* (it rolls, or takes the log over from itself) nothing is sent: adds gather in the queue.
+Per entry this costs one future and two list appends; everything else is per turn.
+"""
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from octavo.client.options import ClientOptions
+from octavo.client.write.adds import Payload, checked_payload
+from octavo.protocol.errors import Doubt, OctavoError, OctavoTimeoutError, PositionMismatchError, WouldBlock
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+
+type _Futures = list[asyncio.Future[int] | None]
+
+
+class Run:
+    """Adds of one turn: consecutive positions from ``first`` on."""
+
+    __slots__ = ("bytes", "first", "futures", "payloads", "sent")
+
+    def __init__(self, first: int, payloads: list[bytes], futures: _Futures) -> None:
+        self.first = first
+        self.payloads = payloads
+        self.futures = futures
+        self.bytes = sum(map(len, payloads))
+        self.sent = False
+        """Whether any of it was ever handed to a segment: it may have happened then."""
+
+
+class _Waiting:
+    """Payloads that wait for room; those before ``at`` have found it. ``future`` is that of the last one."""
+
+    __slots__ = ("at", "expected", "future", "payloads")
+
+    def __init__(self, payloads: Sequence[bytes], future: asyncio.Future[int], expected: int | None) -> None:
+        self.payloads = payloads
+        self.future = future
+        self.expected = expected
+        self.at = 0
+
+
+class AddFront:
+    """See the module. A subclass sends runs (:meth:`_send`) and says what an add is refused with
+    (:meth:`check_usable`)."""
+
+    def __init__(self, *, log_id: str, term: int, next_position: int, options: ClientOptions) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._create_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
+        self._identity = log_id, term
+        self._options = options
+        self._timeout_seconds = options.log_add_timeout_seconds
+        self._next_position = next_position
+        """Of the next add that is sent."""
+        self._acknowledged_stop = next_position
+        """All positions below are acknowledged."""
+        self._direct = self._timeout_seconds is None
+        """Whether an add that finds room may skip the queue: it is empty, nothing is held, and the writer is usable."""
+        self._held = False
+        self._accepting = True
+        self._free_entries = options.window_entries
+        self._free_bytes = options.window_bytes
+        self._queue: deque[_Waiting] = deque()
+        self._payloads: list[bytes] = []
+        self._futures: _Futures = []
+        self._turn_scheduled = False
+        self._runs: deque[Run] = deque()
+        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def _doubt_of(self, position: int) -> Doubt:
+        return Doubt(*self._identity, position)
+
+    # --- what a subclass does -----------------------------------------------------------------------------------------
+
+    def check_usable(self) -> None:
+        """Raise what an add would be refused with now."""
+        raise NotImplementedError
+
+    def _send(self, run: Run) -> None:
+        """Hand the adds to the segment that is written. Failures come back later, as the segment's."""
+        raise NotImplementedError
+
+    # --- adding -------------------------------------------------------------------------------------------------------
+
+    async def add(self, payload: Payload, *, expected_position: int | None = None) -> int:
+        """Append an entry; its position, once it and all before it are acknowledged. Waits for room in the window, and
+        while the writer heals.
+
+        Cancelling withdraws an add that was not sent yet; one that was sent is added all the same. With
+        ``expected_position`` the add is refused, before it is sent, unless it would get that position (rule P12).
+
+        Raises :class:`PositionMismatchError`, :class:`EntryTooLargeError`, :class:`InvalidArgumentError`,
+        :class:`ClientClosedError`; :class:`NotLeaderError` when another client has taken the log over,
+        :class:`NoSuchLogError` when it was deleted, :class:`LogDamagedError`, :class:`OctavoTimeoutError` after
+        ``log_add_timeout_seconds``. ``may_have_happened`` says whether the entry may exist; ``log.outcome(error)``
+        tells.
+        """
+        # The one path whose cost is counted per entry.
+        if type(payload) is bytes and self._direct and self._free_entries > 0 and expected_position is None:
+            size = len(payload)
+            if size <= self._free_bytes and size <= ENTRY_PAYLOAD_BYTES_MAX:
+                self._free_entries -= 1
+                self._free_bytes -= size
+                future = self._create_future()
+                self._payloads.append(payload)
+                self._futures.append(future)
+                if not self._turn_scheduled:
+                    self._turn_scheduled = True
+                    self._loop.call_soon(self._end_turn)
+                return await future
+        payload = checked_payload(payload)
+        self.check_usable()
+        future = self._create_future()
+        self._enqueue([payload], future, expected_position)
+        return await future
+
+    def add_nowait(self, payload: Payload) -> asyncio.Future[int]:
+        """Queue an entry; a future of its position. Raises :class:`WouldBlock`, and queues nothing, when the window is
+        full or the writer heals or rolls. Otherwise as :meth:`add`."""
+        payload = checked_payload(payload)
+        self.check_usable()
+        if self._queue or self._held or not self._has_room(len(payload)):
+            raise WouldBlock(
+                f"the window of {self._options.window_entries} entries and {self._options.window_bytes} bytes is full, "
+                "or the log is being rolled or healed"
+            )
+        future = self._create_future()
+        self._bound(future)
+        self._enter(payload, future)
+        return future
+
+    async def add_many(self, payloads: Iterable[Payload]) -> range:
+        """Append entries, also more than a window, with consecutive positions; the positions, once the last is
+        acknowledged. All payloads are checked before the first is queued. Otherwise as :meth:`add`; if it fails, a
+        prefix may have been added."""
+        checked = [checked_payload(payload) for payload in payloads]
+        self.check_usable()
+        if not checked:
+            end = self._next_position + len(self._payloads)
+            return range(end, end)
+        future = self._create_future()
+        self._enqueue(checked, future, None)
+        last = await future
+        return range(last + 1 - len(checked), last + 1)
+
+    async def flush(self) -> None:
+        """Return once every add made so far is acknowledged, those that wait for room included. Raises the writer's
+        failure."""
+        await self._wait_settled()
+        self.check_usable()
+
+    async def _wait_settled(self) -> None:
+        """Return once every add made so far is acknowledged or refused. Does not raise what adds are refused with."""
+        if self._queue:
+            await asyncio.wait([self._queue[-1].future])
+        stop = self._next_position + len(self._payloads)
+        if self._acknowledged_stop < stop and (self._runs or self._payloads):
+            flushed: asyncio.Future[None] = self._loop.create_future()
+            self._flushes.append((stop, flushed))
+            await asyncio.wait([flushed])
+
+    # --- the queue ----------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, payloads: Sequence[bytes], future: asyncio.Future[int], expected: int | None) -> None:
+        waiting = _Waiting(payloads, future, expected)
+        self._bound(future)
+        future.add_done_callback(lambda _future: self._withdraw(waiting))
+        self._queue.append(waiting)
+        self._direct = False
+        self._admit()
+
+    def _withdraw(self, waiting: _Waiting) -> None:
+        """Its caller has gone, or has been answered: nothing of it need be kept that was not sent."""
+        if waiting.at == 0:
+            waiting.payloads = ()
+
+    def _admit(self) -> None:
+        """Let in from the queue what there is room for, in order."""
+        queue = self._queue
+        while queue and not self._held:
+            waiting = queue[0]
+            payloads, at, last = waiting.payloads, waiting.at, len(waiting.payloads) - 1
+            if waiting.expected is not None and payloads and not self._matches(waiting):
+                queue.popleft()
+                continue
+            while at <= last and self._has_room(len(payloads[at])):
+                self._enter(payloads[at], waiting.future if at == last else None)
+                at += 1
+            waiting.at = at
+            if at <= last:
+                return
+            queue.popleft()
+        self._direct = not self._held and self._accepting and self._timeout_seconds is None
+
+    def _matches(self, waiting: _Waiting) -> bool:
+        end = self._next_position + len(self._payloads)
+        if waiting.expected == end:
+            return True
+        if not waiting.future.done():
+            waiting.future.set_exception(
+                PositionMismatchError(
+                    f"the add expected position {waiting.expected}, and would have got {end}; it was not sent", end=end
+                )
+            )
+        return False
+
+    def _has_room(self, size: int) -> bool:
+        """Whether the windows have room. A payload over the whole window of bytes goes when nothing else is under
+        way."""
+        return self._free_entries > 0 and (
+            size <= self._free_bytes or self._free_entries == self._options.window_entries
+        )
+
+    def _enter(self, payload: bytes, future: asyncio.Future[int] | None) -> None:
+        self._free_entries -= 1
+        self._free_bytes -= len(payload)
+        self._payloads.append(payload)
+        self._futures.append(future)
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._end_turn)
+
+    # --- sending and acknowledging ------------------------------------------------------------------------------------
+
+    def _end_turn(self) -> None:
+        """Fix the positions of this turn's adds, and send them."""
+        self._turn_scheduled = False
+        payloads, self._payloads = self._payloads, []
+        futures, self._futures = self._futures, []
+        if not payloads:
+            return
+        run = Run(self._next_position, payloads, futures)
+        self._next_position += len(payloads)
+        self._runs.append(run)
+        if not self._held:
+            run.sent = True
+            self._send(run)
+
+    @property
+    def _unacknowledged(self) -> int:
+        """Adds that have a position and are not acknowledged."""
+        return self._next_position - self._acknowledged_stop
+
+    def _hold(self) -> None:
+        """Send nothing from now on; what has been added this turn keeps its place."""
+        self._held = True
+        self._direct = False
+
+    def _release(self) -> None:
+        """Send what is not acknowledged, in order, then whatever was held back."""
+        self._held = False
+        for run in list(self._runs):
+            if self._held:  # the segment failed at once
+                return
+            run.sent = True
+            self._send(run)
+        self._admit()
+
+    def _acknowledge(self, stop: int) -> None:
+        """Everything below ``stop`` is acknowledged."""
+        runs = self._runs
+        while runs:
+            run = runs[0]
+            taken = stop - run.first
+            if taken <= 0:
+                break
+            futures = run.futures
+            if taken >= len(futures):
+                runs.popleft()
+                self._free_entries += len(futures)
+                self._free_bytes += run.bytes
+            else:
+                futures, run.futures = futures[:taken], futures[taken:]
+                freed = sum(map(len, run.payloads[:taken]))
+                run.payloads = run.payloads[taken:]
+                run.bytes -= freed
+                self._free_entries += taken
+                self._free_bytes += freed
+            for position, future in enumerate(futures, run.first):
+                # Done already if the caller was cancelled; the entry was added all the same.
+                if future is not None and not future.done():
+                    future.set_result(position)
+            run.first += len(futures)
+        self._acknowledged_stop = max(self._acknowledged_stop, stop)
+        if self._queue:
+            self._admit()
+        while self._flushes and self._flushes[0][0] <= stop:
+            flushed = self._flushes.popleft()[1]
+            if not flushed.done():
+                flushed.set_result(None)
+
+    # --- failing ------------------------------------------------------------------------------------------------------
+
+    def _bound(self, future: asyncio.Future[int]) -> None:
+        """Let the add end after the time that it may take, if there is one."""
+        if self._timeout_seconds is not None:
+            timer = self._loop.call_later(self._timeout_seconds, self._time_out, future)
+            future.add_done_callback(lambda _future: timer.cancel())
+
+    def _time_out(self, future: asyncio.Future[int]) -> None:
+        if future.done():
+            return
+        position = next(
+            (run.first + run.futures.index(future) for run in self._runs if run.sent and future in run.futures), None
+        )
+        error = OctavoTimeoutError(
+            f"the add was not acknowledged within {self._timeout_seconds} s", may_have_happened=position is not None
+        )
+        if position is not None:
+            error.doubt = self._doubt_of(position)
+        future.set_exception(error)
+
+    def _stop_accepting(self) -> None:
+        """Every later add asks :meth:`check_usable` first."""
+        self._accepting = self._direct = False
+
+    def _refuse_unsent(self, error: OctavoError) -> None:
+        """Nothing is sent any more: adds that were not sent did not happen."""
+        self._stop_accepting()
+        self._held = True
+        futures, self._futures, self._payloads = self._futures, [], []
+        queue, self._queue = self._queue, deque()
+        while self._runs and not self._runs[-1].sent:
+            run = self._runs.pop()
+            self._next_position = run.first
+            futures += run.futures
+        for future in futures:
+            if future is not None:
+                _reject(future, error, None)
+        for waiting in queue:
+            # Of an add_many, the part let in so far may have been sent.
+            _reject(waiting.future, error, self._doubt_of(self._next_position - 1) if waiting.at > 0 else None)
+
+    def _refuse_all(self, error: OctavoError) -> None:
+        """The writer adds nothing any more: adds that were sent are in doubt, all others did not happen."""
+        self._refuse_unsent(error)
+        runs, self._runs = self._runs, deque()
+        flushes, self._flushes = self._flushes, deque()
+        for run in runs:
+            for position, future in enumerate(run.futures, run.first):
+                if future is not None:
+                    _reject(future, error, self._doubt_of(position))
+        for _, flushed in flushes:
+            _reject(flushed, error, None)
+
+
+def another(error: OctavoError, doubt: Doubt | None = None) -> OctavoError:
+    """The same error as an exception of its own, of an add that is in doubt or (None) did not happen: one that is
+    raised twice would collect both tracebacks."""
+    fresh = copy.copy(error)
+    fresh.may_have_happened = doubt is not None
+    fresh.doubt = doubt
+    fresh.__cause__ = error
+    return fresh
+
+
+def _reject(future: asyncio.Future[Any], error: OctavoError, doubt: Doubt | None) -> None:
+    if not future.done():
+        future.set_exception(another(error, doubt))
+        # A caller that let go of the future hears of the failure when it closes the writer.
+        future.exception()

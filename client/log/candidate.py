@@ -1,0 +1,140 @@
+"""Carries out what :class:`~octavo.client.log.leader_steps.LeaderSteps` decides."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from octavo.client.log.document import LogDocument, SegmentEnd
+from octavo.client.log.leader_steps import (
+    Allocate,
+    Change,
+    Create,
+    Delete,
+    Lead,
+    LeaderSteps,
+    ReadList,
+    Recover,
+    Stop,
+)
+from octavo.client.log.ledgers import LedgerAccess, NewSegment
+from octavo.client.log.update import read_log, update_log
+from octavo.client.write.segment_writer import SegmentWriter
+from octavo.metadata.store import Versioned
+from octavo.protocol.errors import OctavoError
+from octavo.protocol.ids import LedgerId
+
+
+class ActiveSegment:
+    """A segment that this client writes. What happens to its ledger is told to :attr:`listener`, once there is one."""
+
+    def __init__(self, ledger_id: LedgerId) -> None:
+        self.ledger_id = ledger_id
+        self.first_position = 0
+        self.writer: SegmentWriter
+        """Set once the ledger is created."""
+        self.failure: OctavoError | None = None
+        """Why it failed; None while it has not."""
+        self._listener: SegmentListener | None = None
+
+    def listen(self, listener: "SegmentListener") -> None:
+        """Tell ``listener`` what happens from now on."""
+        self._listener = listener
+
+    def acknowledged(self, last: int) -> None:
+        """The ledger's entries up to the id ``last`` are acknowledged."""
+        assert self._listener is not None, "nothing was sent before the listener came"
+        self._listener.segment_acknowledged(self, last)
+
+    def failed(self, error: OctavoError) -> None:
+        """The ledger's writer failed."""
+        self.failure = error
+        if self._listener is not None:
+            self._listener.segment_failed(self, error)
+
+
+class SegmentListener(Protocol):
+    """The writer of the log that a segment belongs to."""
+
+    def segment_acknowledged(self, segment: ActiveSegment, last: int) -> None:
+        """Its entries up to the id ``last`` are acknowledged."""
+
+    def segment_failed(self, segment: ActiveSegment, error: OctavoError) -> None:
+        """It failed; nothing more of it is acknowledged."""
+
+
+class Candidate(NamedTuple):
+    """What becoming leader needs, besides the machine."""
+
+    access: LedgerAccess
+    name: str
+    log_id: str
+    password: bytes
+
+    async def create(self, document: LogDocument, ledger_id: LedgerId) -> ActiveSegment:
+        """Create the ledger of the next segment."""
+        active = ActiveSegment(ledger_id)
+        active.writer = await self.access.create(
+            NewSegment(
+                ledger_id,
+                self.name,
+                document.quorums,
+                document.digest,
+                self.password,
+                latest_sealing_ms(document),
+                on_acknowledged=active.acknowledged,
+                on_failure=active.failed,
+            )
+        )
+        return active
+
+    async def run(self, steps: LeaderSteps) -> tuple[ActiveSegment, LogDocument]:
+        """Go through the steps until the client leads. Raises what the steps stop with. Cancelled, it leaves the ledger
+        that it was making to the next leader."""
+        known: Versioned[LogDocument] | None = None
+        active: ActiveSegment | None = None
+        while True:
+            effect = steps.effect
+            if isinstance(effect, Stop):
+                raise effect.error
+            if isinstance(effect, Lead):
+                assert active is not None, "a leader has created its segment"
+                assert effect.segment.first_position is not None, "a leader knows where it begins"
+                active.first_position = effect.segment.first_position
+                return active, effect.document
+            try:
+                match effect:
+                    case ReadList():
+                        known = await read_log(self.access.store, self.name, log_id=self.log_id)
+                        steps.on_list(known.value)
+                    case Allocate():
+                        steps.on_allocated(await self.access.store.allocate_ledger_id())
+                    case Change(change):
+                        known = await update_log(self.access.store, self.name, change, log_id=self.log_id, known=known)
+                        steps.on_changed(known.value)
+                    case Recover(segments):
+                        steps.on_recovered(await self._recover([segment.ledger_id for segment in segments]))
+                    case Create(ledger_id):
+                        assert known is not None, "the list has been read"
+                        active = await self.create(known.value.with_ends(steps.ends), ledger_id)
+                        steps.on_done()
+                    case Delete(ledger_id):
+                        if active is not None:
+                            await active.writer.abandon()
+                            active = None
+                        await self.access.delete(ledger_id)
+                        steps.on_done()
+            except OctavoError as error:
+                known = None
+                steps.on_failed(error)
+
+    async def _recover(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, SegmentEnd | None]:
+        async with asyncio.TaskGroup() as group:
+            ends = {one: group.create_task(self.access.end_of(one, self.password)) for one in ledger_ids}
+        return {ledger_id: end.result() for ledger_id, end in ends.items()}
+
+
+def latest_sealing_ms(document: LogDocument) -> int:
+    """The latest time of sealing in the log, as far as the list tells (rule P10)."""
+    times = [page.sealed_at_ms for page in document.pages[-1:]]
+    times += [segment.end.sealed_at_ms for segment in document.segments if segment.end is not None]
+    return max(times, default=0)

@@ -1,0 +1,32 @@
+"""What readers of a log get."""
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from octavo.protocol.entries import EPOCH
+from octavo.protocol.ids import EntryId, LedgerId
+
+
+class LogEntry(NamedTuple):
+    """One entry of a log."""
+
+    position: int
+    payload: bytes
+    term: int
+    """Of the leader that added it; rises from leader to leader."""
+    sealed_at_ms: int
+    """The leader's clock when it sealed the entry, in milliseconds since 1970. It never falls within a log."""
+    ledger_id: LedgerId
+    entry_id: EntryId
+
+    @property
+    def sealed_at(self) -> datetime:
+        """When the leader sealed the entry, by its own clock."""
+        return EPOCH + timedelta(milliseconds=self.sealed_at_ms)
+
+
+class Gap(NamedTuple):
+    """Positions that a follower cannot have: they were truncated, or given up by an operator. Both are inclusive."""
+
+    first: int
+    last: int

@@ -1,0 +1,200 @@
+"""What keeps a log small: truncation, retention, pages of old segments, and the deletion of dropped ledgers.
+
+Every step can be done by any client at any time and begun again after a crash: what must not be forgotten stands in
+the list before it is done. Ledgers are named in ``dropped`` before they are deleted; pages are made before the list
+names them and are deleted after the list has dropped them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
+from octavo.client.log.changes import FoldPage, ForgetDropped, MarkDeleted, Truncate
+from octavo.client.log.cursors import read_cursors
+from octavo.client.log.document import (
+    LogDocument,
+    LogState,
+    PageReference,
+    Segment,
+    decode_page,
+    encode_page,
+    page_reference,
+)
+from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.names import cursors_document, list_document, page_document
+from octavo.client.log.retention import retention_cut
+from octavo.client.log.update import read_log, update_log
+from octavo.metadata.store import MetadataStore, Versioned
+from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
+from octavo.protocol.ids import LedgerId
+
+_DELETES_AT_ONCE: Final = 16
+"""Ledgers deleted at the same time."""
+
+
+async def read_page(store: MetadataStore, name: str, page: PageReference) -> tuple[Segment, ...] | None:
+    """The segments of a page; None when it has been dropped meanwhile."""
+    found = await store.read_document(page.document)
+    return None if found is None else decode_page(found.value, f"log {name}, page {page.document}")
+
+
+class Housekeeper:
+    """See the module. Of one log."""
+
+    def __init__(self, access: LedgerAccess, name: str, log_id: str, password: bytes) -> None:
+        self._access = access
+        self._store = access.store
+        self._name = name
+        self._log_id = log_id
+        self._password = password
+        self._wanted = asyncio.Event()
+
+    def tidy_soon(self, document: LogDocument) -> None:
+        """Do not wait for the next round where there is something to do."""
+        if document.dropped or len(document.segments) > self._segments_max:
+            self._wanted.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until a round is due."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wanted.wait()
+        self._wanted.clear()
+
+    async def tidy(self) -> Versioned[LogDocument]:
+        """One round: retention, pages, dropped ledgers. Gives the list as it then stands."""
+        known = await read_log(self._store, self._name, log_id=self._log_id)
+        cut = await self.retention_cut(known.value)
+        if cut > known.value.first_position:
+            known = await self.truncate(cut)
+        known = await self._fold(known)
+        return await self.delete_dropped(known)
+
+    async def retention_cut(self, document: LogDocument) -> int:
+        """The position below which retention would truncate the log now."""
+        held: dict[str, int] = {}
+        if document.retention.cursors:
+            cursors = await read_cursors(self._store, self._log_id)
+            now, idle = self._access.clock_ms(), self._access.options.log_cursor_idle_seconds * 1000
+            held = {
+                name: cursor.position
+                for name, cursor in cursors.items()
+                # A cursor at the end waits for the leader, not the other way round.
+                if now - cursor.touched_at_ms <= idle or cursor.position >= document.known_stop
+            }
+        return retention_cut(document, now_ms=self._access.clock_ms(), cursors=held)
+
+    # --- truncation -----------------------------------------------------------------------------------------------
+
+    async def truncate(self, before: int) -> Versioned[LogDocument]:
+        """Let readers have nothing below ``before``, and drop the segments that lie below it altogether."""
+        while True:
+            known = await read_log(self._store, self._name, log_id=self._log_id)
+            whole: dict[str, tuple[LedgerId, ...]] = {}
+            split: tuple[PageReference, PageReference | None, tuple[LedgerId, ...]] | None = None
+            for page in known.value.pages:
+                if page.first_position >= before and page.stop_position > before:
+                    break
+                segments = await read_page(self._store, self._name, page)
+                if segments is None:
+                    break  # dropped by another client: read again
+                if page.stop_position <= before:
+                    whole[page.document] = tuple(segment.ledger_id for segment in segments)
+                else:
+                    split = await self._split(page, segments, before)
+                    break
+            else:
+                segments = ()
+            if segments is None:
+                continue
+            change = Truncate(before, split, whole)
+            after = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
+            documents = {page.document for page in known.value.pages} - {page.document for page in after.value.pages}
+            for document in documents:
+                await self._store.delete_document(document)
+            if split is not None and split[1] is not None and split[1] not in after.value.pages:
+                await self._store.delete_document(split[1].document)
+            return after
+
+    async def _split(
+        self, page: PageReference, segments: Sequence[Segment], before: int
+    ) -> tuple[PageReference, PageReference | None, tuple[LedgerId, ...]] | None:
+        below = [segment for segment in segments if (stop := segment.stop_position) is not None and stop <= before]
+        if not below:
+            return None
+        kept = segments[len(below) :]
+        reference = await self._make_page(kept) if kept else None
+        return page, reference, tuple(segment.ledger_id for segment in below)
+
+    async def _make_page(self, segments: Sequence[Segment]) -> PageReference:
+        document = page_document(self._log_id, self._access.random_token())
+        await self._store.create_document(document, encode_page(segments))
+        return page_reference(document, segments)
+
+    # --- pages ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _segments_max(self) -> int:
+        return 10 * self._access.options.log_page_segments
+
+    async def _fold(self, known: Versioned[LogDocument]) -> Versioned[LogDocument]:
+        """Move the oldest segments into pages while the list is too long (rule P9)."""
+        count = self._access.options.log_page_segments
+        while len(known.value.segments) > self._segments_max:
+            oldest = known.value.segments[:count]
+            page = await self._make_page(oldest)
+            change = FoldPage(page, oldest)
+            known = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
+            if page not in known.value.pages:
+                await self._store.delete_document(page.document)
+                break
+        return known
+
+    # --- deletion -------------------------------------------------------------------------------------------------
+
+    async def delete_dropped(self, known: Versioned[LogDocument]) -> Versioned[LogDocument]:
+        """Delete the ledgers that the list has dropped, and forget them."""
+        while known.value.dropped:
+            some = [dropped.ledger_id for dropped in known.value.dropped[: 8 * _DELETES_AT_ONCE]]
+            permits = asyncio.Semaphore(_DELETES_AT_ONCE)
+
+            async def delete(ledger_id: LedgerId, permits: asyncio.Semaphore = permits) -> bool:
+                async with permits:
+                    return await self._access.delete(ledger_id)
+
+            async with asyncio.TaskGroup() as group:
+                tasks = {ledger_id: group.create_task(delete(ledger_id)) for ledger_id in some}
+            existed = [ledger_id for ledger_id, task in tasks.items() if task.result()]
+            missing = [ledger_id for ledger_id, task in tasks.items() if not task.result()]
+            change = ForgetDropped(existed, missing)
+            before = known.value.dropped
+            known = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
+            if not existed and len(known.value.dropped) >= len(before):
+                break
+        return known
+
+    async def delete_log(self) -> None:
+        """Delete the log: its ledgers, pages and cursors, its list last. Goes on where another client left off."""
+        while True:
+            known = await read_log(self._store, self._name, log_id=self._log_id, deleted=True)
+            if known.value.state is LogState.DELETED:
+                break
+            paged: list[LedgerId] = []
+            for page in known.value.pages:
+                segments = await read_page(self._store, self._name, page)
+                paged += [segment.ledger_id for segment in segments or ()]
+            try:
+                marked = await update_log(
+                    self._store, self._name, MarkDeleted(paged, known.value.pages), log_id=self._log_id, known=known
+                )
+            except InvalidArgumentError:
+                continue
+            for page in known.value.pages:
+                await self._store.delete_document(page.document)
+            known = marked
+            break
+        known = await self.delete_dropped(known)
+        await self._store.delete_document(cursors_document(self._log_id))
+        with contextlib.suppress(MetadataConflictError):
+            await self._store.delete_document(list_document(self._name), known.version)

@@ -1,0 +1,74 @@
+"""What a log asks of its client about ledgers: allocate, create, end, read and delete them."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from octavo.client.log.document import SegmentEnd
+from octavo.client.options import ClientOptions
+from octavo.client.read.reader import LedgerReader
+from octavo.client.write.segment_writer import SegmentWriter
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.entries import Digest
+from octavo.protocol.errors import NoSuchLedgerError, OctavoError
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.quorums import Quorums
+
+LOG_KEY = "octavo.log"
+"""Custom metadata of a segment's ledger: the name of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A ledger to be created as a segment."""
+
+    ledger_id: LedgerId
+    log_name: str
+    quorums: Quorums
+    digest: Digest
+    password: bytes
+    sealed_at_ms_min: int
+    """Its entries are not sealed with an earlier time (rule P10)."""
+    on_acknowledged: Callable[[int], None]
+    """Told the last entry id each time more is acknowledged."""
+    on_failure: Callable[[OctavoError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerAccess:
+    """The parts of a client that logs are made of."""
+
+    store: MetadataStore
+    options: ClientOptions
+    clock_ms: Callable[[], int]
+    """The time of day in milliseconds since 1970."""
+    random_token: Callable[[], str]
+    """A token that no other writer has."""
+    uniform: Callable[[float, float], float]
+    """A number drawn between two bounds."""
+    create: Callable[[NewSegment], Awaitable[SegmentWriter]]
+    """Create the ledger; raises as ``Client.create_ledger``."""
+    open: Callable[[LedgerId, bytes, bool], Awaitable[LedgerReader]]
+    """A reader, by ledger id, password, and whether to recover the ledger first; raises as ``Client.open_ledger``."""
+
+    async def end_of(self, ledger_id: LedgerId, password: bytes) -> SegmentEnd | None:
+        """How the ledger ended; one that is not closed is recovered and closed first. None when it does not exist."""
+        try:
+            reader = await self.open(ledger_id, password, True)
+        except NoSuchLedgerError:
+            return None
+        try:
+            last = reader.last_add_confirmed
+            if last is None:
+                return SegmentEnd(0, 0, 0)
+            (entry,) = await reader.read(last, last)
+            return SegmentEnd(last + 1, reader.length, entry.sealed_at_ms)
+        finally:
+            await reader.close()
+
+    async def delete(self, ledger_id: LedgerId) -> bool:
+        """Delete the ledger; False when it did not exist."""
+        try:
+            await self.store.delete_ledger(ledger_id)
+        except NoSuchLedgerError:
+            return False
+        return True

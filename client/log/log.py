@@ -1,0 +1,416 @@
+"""A log as its users hold it: read, follow, truncate, lead.
+
+The positions of a log are spread over its segments, each a ledger. A reader finds the segment of a position in the list
+(or in one of its pages), and the entry in the ledger. Reading disturbs no leader (rule P3): ledgers are opened without
+recovery. Where the segment before is not known to be closed, the next one's first position is not known, and its
+entries are not read yet.
+
+Before anything is called missing the list is read again: a ledger that is gone has been truncated, and then the reader
+says so with the position at which the log begins now (rule P7); or it was deleted by hand, and the log is damaged.
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from datetime import datetime
+from typing import Literal
+
+from octavo.client.closable import Closable
+from octavo.client.log.candidate import Candidate
+from octavo.client.log.changes import SetRetention
+from octavo.client.log.cursors import Cursor, CursorKeeper, CursorState, read_cursors
+from octavo.client.log.document import LogDocument, Retention
+from octavo.client.log.entries import Gap, LogEntry
+from octavo.client.log.housekeeping import Housekeeper
+from octavo.client.log.leader_steps import LeaderSteps
+from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.names import check_cursor_name, lock_name
+from octavo.client.log.status import LogStatus, segments_of
+from octavo.client.log.update import update_log
+from octavo.client.log.view import LogView
+from octavo.client.log.writer import LogWriter
+from octavo.client.opening import Opening
+from octavo.metadata.store import Lease, Versioned
+from octavo.protocol.errors import (
+    ClientClosedError,
+    InvalidArgumentError,
+    LogDamagedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    OctavoError,
+)
+
+type OnTruncated = Literal["raise", "skip"]
+
+
+class Log(Closable):
+    """Reads one log, and the way to lead it. Made by ``Client.open_log`` and ``Client.create_log``; use it as an async
+    context manager, or :meth:`close` it. Methods may be called from any task of the loop."""
+
+    def __init__(
+        self,
+        access: LedgerAccess,
+        known: Versioned[LogDocument],
+        password: bytes,
+        *,
+        on_writer: Callable[[LogWriter], object],
+        on_close: Callable[["Log"], object],
+        on_writer_closed: Callable[[LogWriter], object],
+    ) -> None:
+        """``on_writer`` is told of every writer that this handle makes."""
+        self._access = access
+        self._store = access.store
+        self._password = password
+        self._on_writer = on_writer
+        self._on_writer_closed = on_writer_closed
+        self._on_close = on_close
+        self._view = LogView(access, known.value, password)
+        self._cursors = CursorKeeper(
+            self._store, known.value.log_id, access.clock_ms, access.options.cursor_flush_seconds
+        )
+        self._housekeeper = Housekeeper(access, known.value.name, known.value.log_id, password)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"positions {self.first_position} to {self.end}"
+        return f"<octavo.Log {self.name}, {state}>"
+
+    async def start(self) -> None:
+        """Find out how far the log can be read. Call it once, before anything else. Where no bookie of an open segment
+        answers, the end is that of the segments before."""
+        with contextlib.suppress(OctavoError):
+            await self._view.learn_end()
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The log's name."""
+        return self._view.document.name
+
+    @property
+    def log_id(self) -> str:
+        """Unique for ever: a log that is deleted and created again has another id."""
+        return self._view.document.log_id
+
+    @property
+    def first_position(self) -> int:
+        """The first position that can be read, as this handle knows it."""
+        return self._view.document.first_position
+
+    @property
+    def end(self) -> int:
+        """The position after the last that can be read, as this handle knows it. Never goes back."""
+        return self._view.end
+
+    @property
+    def closed(self) -> bool:
+        """Whether this handle has been closed."""
+        return self._view.closed
+
+    async def refresh(self) -> int:
+        """Ask the list and the bookies how far the log can be read now; gives :attr:`end`.
+
+        Raises :class:`NoSuchLogError`, :class:`QuorumLostError` when no bookie of the last segment answers.
+        """
+        self._view.check_open()
+        await self._view.read_list()
+        await self._view.learn_end()
+        return self._view.end
+
+    async def status(self) -> LogStatus:
+        """Segments, leader, cursors, and what retention will drop next."""
+        with contextlib.suppress(NoSuchEntryError):
+            await self.refresh()
+        document = self._view.document
+        holder = await self._store.read_lock(lock_name(self.log_id))
+        segments = segments_of(document)
+        return LogStatus(
+            name=document.name,
+            log_id=document.log_id,
+            layout="chain",
+            first_position=document.first_position,
+            end=self._view.end,
+            term=document.term,
+            leader=None if holder is None else holder.holder,
+            retention=document.retention,
+            drops_below=await self._housekeeper.retention_cut(document),
+            segments=segments,
+            paged_segments=sum(page.segments for page in document.pages),
+            bytes=sum(page.bytes for page in document.pages) + sum(segment.bytes or 0 for segment in segments),
+            cursors=await read_cursors(self._store, self.log_id),
+            gaps=document.gaps,
+        )
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def read(self, first: int, last: int) -> list[LogEntry]:
+        """Entries ``first..last``, both included.
+
+        Raises :class:`TruncatedError` when ``first`` lies before the beginning, :class:`NoSuchEntryError` when ``last``
+        is not below :attr:`end` (which is refreshed first), :class:`QuorumLostError`, :class:`LogDamagedError`.
+        """
+        _check_range(first, last)
+        if last >= self._view.end:
+            await self.refresh()
+        self._view.check_truncated(first)
+        if last >= self._view.end:
+            raise NoSuchEntryError(f"log {self.name}: position {last} is not below its end, {self._view.end}")
+        async with aclosing(self._entries(first, last)) as entries:
+            return [entry async for entry in entries]
+
+    def entries(self, first: int | None = None, last: int | None = None) -> AsyncGenerator[LogEntry]:
+        """Iterate over ``first..last``, both included; without ``first`` from the beginning, without ``last`` up to the
+        end known now. Reads ahead. Raises as :meth:`read` while iterating."""
+        self._view.check_open()
+        start = self.first_position if first is None else first
+        stop = self._view.end - 1 if last is None else last
+        if first is not None or last is not None:
+            _check_range(start, max(start, stop))
+        return self._entries(start, stop)
+
+    def __aiter__(self) -> AsyncGenerator[LogEntry]:
+        return self.entries()
+
+    def follow(
+        self, first: int | None = None, *, on_truncated: OnTruncated = "raise"
+    ) -> "AsyncGenerator[LogEntry | Gap]":
+        """Iterate from ``first`` on (without it, from the beginning) and wait for more, across rolls and leaders.
+        Never ends by itself, never disturbs a leader.
+
+        A follower that the log's beginning overtakes gets :class:`TruncatedError`; with ``on_truncated="skip"`` one
+        :class:`Gap` instead, and goes on behind it. Raises :class:`NoSuchLogError` when the log is deleted.
+        """
+        self._view.check_open()
+        if on_truncated not in ("raise", "skip"):
+            raise InvalidArgumentError(f"on_truncated is 'raise' or 'skip', not {on_truncated!r}")
+        start = self.first_position if first is None else first
+        _check_range(start, start)
+        return self._follow(start, skip=on_truncated == "skip")
+
+    async def position_at(self, time: datetime) -> int:
+        """The first position whose entry was sealed at ``time`` (aware) or later; the end where there is none."""
+        if time.tzinfo is None:
+            raise InvalidArgumentError("position_at needs a time with a time zone")
+        wanted_ms = int(time.timestamp() * 1000)
+        end = await self.refresh()
+        low, high = self.first_position, end
+        # Times do not fall from entry to entry: by the ends of segments first, which cost no read.
+        for page in self._view.document.pages:
+            if page.sealed_at_ms < wanted_ms:
+                low = max(low, page.stop_position)
+        for segment in self._view.document.segments:
+            stop = segment.stop_position
+            if stop is not None and segment.end is not None and segment.end.entries:
+                if segment.end.sealed_at_ms < wanted_ms:
+                    low = max(low, stop)
+                else:
+                    high = min(high, stop)
+                    break
+        while low < high:
+            middle = (low + high) // 2
+            (entry,) = await self.read(middle, middle)
+            if entry.sealed_at_ms < wanted_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # --- changing -----------------------------------------------------------------------------------------------------
+
+    async def truncate(self, before: int) -> None:
+        """Let readers have nothing below ``before``; the space is freed by whole segments. Never goes back: a position
+        below the beginning changes nothing.
+
+        Raises :class:`InvalidArgumentError` for a position beyond the end.
+        """
+        if type(before) is not int or before < 0:
+            raise InvalidArgumentError(f"a log is truncated before a position from 0 on, not {before!r}")
+        if before > self._view.end:
+            await self.refresh()
+        self._view.check_open()
+        if before > self._view.end:
+            raise InvalidArgumentError(f"log {self.name}: {before} is beyond its end, {self._view.end}")
+        if before <= self.first_position:
+            return
+        known = await self._housekeeper.truncate(before)
+        self._view.take(known.value)
+        self._view.take((await self._housekeeper.delete_dropped(known)).value)
+
+    async def set_retention(self, retention: Retention) -> None:
+        """Change what the leader drops, once a minute, from the front."""
+        known = await update_log(self._store, self.name, SetRetention(retention), log_id=self.log_id)
+        self._view.take(known.value)
+
+    async def retain(self) -> int:
+        """Apply the retention now, for a log that nobody leads; gives the first position afterwards."""
+        await self.refresh()
+        self._view.take((await self._housekeeper.tidy()).value)
+        return self.first_position
+
+    async def cursor(self, name: str) -> Cursor:
+        """A consumer's stored position. A new cursor stands at the beginning of the log."""
+        check_cursor_name(name)
+        self._view.check_open()
+        state = await self._cursors.open(name, self.first_position)
+        options = self._access.options
+        return Cursor(
+            name,
+            state,
+            self._cursors,
+            follow=self.follow,
+            end=lambda: self._view.end,
+            refresh=self.refresh,
+            touch_seconds=options.log_cursor_idle_seconds / 4,
+        )
+
+    async def cursors(self) -> dict[str, CursorState]:
+        """All cursors of the log as they are stored, by name."""
+        self._view.check_open()
+        return await read_cursors(self._store, self.log_id)
+
+    async def outcome(self, error: OctavoError) -> bool | None:
+        """Whether the add that failed with ``error`` is in the log: True; False, once nobody can add it any more; None
+        while that is not known (rule P6).
+
+        May be asked of any handle of the log, in any client. Raises :class:`InvalidArgumentError` for an error that is
+        not of an add to this log.
+        """
+        doubt = error.doubt
+        if doubt is None:
+            if not error.may_have_happened:
+                return False
+            raise InvalidArgumentError("the error is not of an add that was sent to a log")
+        if doubt.log_id != self.log_id:
+            raise InvalidArgumentError(f"the add was to another log than {self.name} ({self.log_id})")
+        await self._view.read_list()
+        stop = self._view.document.end_of_term(doubt.term)
+        if stop is not None:
+            return doubt.position < stop
+        if self._view.document.term != doubt.term:
+            return None
+        with contextlib.suppress(OctavoError):
+            await self._view.learn_end()
+        return True if doubt.position < self._view.end else None
+
+    # --- leading ------------------------------------------------------------------------------------------------------
+
+    def lead(self, name: str | None = None) -> Opening[LogWriter]:
+        """Wait until no other client leads, then take the log over. ``name`` tells people who leads.
+
+        ``async with log.lead() as writer``, or ``await`` it. Raises :class:`NoSuchLogError`,
+        :class:`LedgerRecoveryError` and :class:`NotEnoughBookiesError` when the log cannot be taken over now,
+        :class:`LogDamagedError`.
+        """
+        self._view.check_open()
+
+        async def lead() -> LogWriter:
+            holder = name if name is not None else self._access.random_token()[:8]
+            while True:
+                lease = await self._store.lock(lock_name(self.log_id), holder)
+                try:
+                    return await self._take_over(lease)
+                except BaseException:
+                    await lease.release()
+                    raise
+
+        return Opening(lead)
+
+    def take_over(self) -> Opening[LogWriter]:
+        """Take the log over at once, whoever leads: for users with an election of their own. Raises as
+        :meth:`lead`."""
+        self._view.check_open()
+
+        async def take_over() -> LogWriter:
+            return await self._take_over(None)
+
+        return Opening(take_over)
+
+    async def _take_over(self, lease: Lease | None) -> LogWriter:
+        self._view.check_open()
+        owner = self._access.random_token()
+        candidate = Candidate(self._access, self.name, self.log_id, self._password)
+        active, document = await candidate.run(LeaderSteps(owner, self._access.clock_ms()))
+        self._view.take(document)
+        writer = LogWriter(
+            self._access, candidate, document, active, owner=owner, lease=lease, on_close=self._on_writer_closed
+        )
+        self._on_writer(writer)
+        return writer
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End reads and followers of this handle, and store what its cursors moved. The log is not touched, and
+        writers that this handle made go on. May be called twice, from any task."""
+        if self._view.closed:
+            return
+        await self._view.close()
+        self._on_close(self)
+        await self._cursors.close()
+
+    # --- entries ------------------------------------------------------------------------------------------------------
+
+    async def _entries(self, first: int, last: int) -> AsyncGenerator[LogEntry]:
+        """Entries ``first..last``, all of them below the end."""
+        position = first
+        while position <= last:
+            self._view.check_open()
+            self._view.check_truncated(position)
+            try:
+                place = await self._view.locate(position)
+                if place is None:
+                    raise LogDamagedError(f"log {self.name}: no segment holds position {position}")
+                reader = await self._view.reader(place.segment.ledger_id)
+                stop = last if place.stop is None else min(last, place.stop - 1)
+                base, term, ledger_id = place.first, place.segment.term, place.segment.ledger_id
+                async with aclosing(reader.entries(position - base, stop - base)) as entries:
+                    async for entry in entries:
+                        if position < self._view.document.first_position:
+                            break
+                        yield LogEntry(position, entry.payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id)
+                        position += 1
+            except NoSuchLedgerError as error:
+                await self._view.explain_missing(position, error)
+            except ClientClosedError:
+                # The reader was let go of in favour of others.
+                self._view.check_open()
+
+    async def _follow(self, first: int, *, skip: bool) -> "AsyncGenerator[LogEntry | Gap]":
+        position = first
+        self._view.watch()
+        while True:
+            self._view.check_open()
+            if position < self._view.document.first_position:
+                if not skip:
+                    self._view.check_truncated(position)
+                beginning = self._view.document.first_position
+                yield Gap(position, beginning - 1)
+                position = beginning
+            gap = next(((low, high) for low, high in self._view.document.gaps if low <= position <= high), None)
+            if gap is not None:
+                yield Gap(position, gap[1])
+                position = gap[1] + 1
+                continue
+            try:
+                place = await self._view.locate(position)
+                if place is None or (place.stop is not None and position >= place.stop):
+                    await self._view.wait_change()
+                    continue
+                reader = await self._view.reader(place.segment.ledger_id)
+                base, term, ledger_id = place.first, place.segment.term, place.segment.ledger_id
+                async with aclosing(reader.follow(position - base)) as entries:
+                    async for entry in entries:
+                        if position < self._view.document.first_position:
+                            break
+                        self._view.saw_end(position + 1)
+                        yield LogEntry(position, entry.payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id)
+                        position += 1
+            except NoSuchLedgerError as error:
+                await self._view.explain_missing(position, error)
+            except ClientClosedError:
+                self._view.check_open()
+
+
+def _check_range(first: object, last: object) -> None:
+    if type(first) is not int or type(last) is not int or not 0 <= first <= last:
+        raise InvalidArgumentError(f"positions are given as 0 <= first <= last, not {first!r}, {last!r}")

@@ -1,0 +1,196 @@
+"""The logs of one client: create, open, list, delete; and what must be closed with the client."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Literal
+
+from octavo.client.log.document import LogDocument, LogState, Retention, decode_log
+from octavo.client.log.housekeeping import Housekeeper
+from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.log import Log
+from octavo.client.log.names import check_log_name, list_document, list_prefix, name_of_document
+from octavo.client.log.passwords import log_password_matches, log_verifier
+from octavo.client.log.update import read_log
+from octavo.client.log.writer import LogWriter
+from octavo.client.opening import Opening
+from octavo.metadata.store import Versioned
+from octavo.protocol.entries import Digest
+from octavo.protocol.errors import (
+    InvalidArgumentError,
+    LogExistsError,
+    MetadataConflictError,
+    OctavoError,
+    UnauthorizedError,
+)
+from octavo.protocol.quorums import Quorums, quorums_of
+
+type Layout = Literal["chain"]
+
+_SALT_BYTES: Final = 16
+
+
+class Logs:
+    """See the module."""
+
+    def __init__(self, access: LedgerAccess, random_bytes: Callable[[int], bytes]) -> None:
+        self._access = access
+        self._random_bytes = random_bytes
+        self._handles: dict[Log, None] = {}
+        self._writers: dict[LogWriter, None] = {}
+
+    async def create(self, name: str, quorums: Quorums, password: bytes, digest: Digest, retention: Retention) -> Log:
+        """Make the log, and open it. Raises :class:`LogExistsError`."""
+        store = self._access.store
+        log_id, salt = self._access.random_token(), self._random_bytes(_SALT_BYTES)
+        document = LogDocument(
+            name=name,
+            log_id=log_id,
+            quorums=quorums,
+            digest=digest,
+            verifier=log_verifier(password, log_id, salt),
+            salt=salt,
+            created_at_ms=self._access.clock_ms(),
+            retention=retention,
+        )
+        present = await store.read_document(list_document(name))
+        if present is not None:
+            left_over = decode_log(present.value, name)
+            if left_over.state is LogState.ACTIVE:
+                raise LogExistsError(f"log {name} exists already", may_have_happened=False)
+            await self._housekeeper(left_over).delete_log()
+        try:
+            version = await store.create_document(list_document(name), document.encode())
+        except MetadataConflictError as error:
+            raise LogExistsError(f"log {name} exists already", may_have_happened=False) from error
+        return await self._opened(Versioned(document, version), password)
+
+    async def open(self, name: str, password: bytes) -> Log:
+        """A handle on the log. Raises :class:`NoSuchLogError`, :class:`UnauthorizedError`."""
+        known = await read_log(self._access.store, name)
+        document = known.value
+        if not log_password_matches(document.verifier, password, document.log_id, document.salt):
+            raise UnauthorizedError(f"log {name}: wrong password")
+        return await self._opened(known, password)
+
+    async def names(self, prefix: str) -> AsyncIterator[str]:
+        """The names of all logs that start with ``prefix``, in bounded memory. Logs being deleted are left out."""
+        async for document in self._access.store.list_documents(list_prefix(prefix)):
+            name = name_of_document(document)
+            found = await self._access.store.read_document(document)
+            if found is not None and decode_log(found.value, name).state is LogState.ACTIVE:
+                yield name
+
+    async def delete(self, name: str) -> None:
+        """Delete the log with its ledgers (rule P13). Raises :class:`NoSuchLogError`."""
+        known = await read_log(self._access.store, name)
+        await self._housekeeper(known.value).delete_log()
+
+    async def close(self) -> None:
+        """Close writers, then handles. Raises the first failure, once all are closed."""
+        failures: list[OctavoError] = []
+        for group in (list(self._writers), list(self._handles)):
+            results = await asyncio.gather(*(one.close() for one in group), return_exceptions=True)
+            for result in results:
+                if isinstance(result, OctavoError):
+                    failures.append(result)
+                elif isinstance(result, BaseException):
+                    raise result
+        if failures:
+            raise failures[0]
+
+    async def _opened(self, known: Versioned[LogDocument], password: bytes) -> Log:
+        log = Log(
+            self._access,
+            known,
+            password,
+            on_writer=lambda writer: self._writers.__setitem__(writer, None),
+            on_close=lambda handle: self._handles.pop(handle, None),
+            on_writer_closed=lambda writer: self._writers.pop(writer, None),
+        )
+        self._handles[log] = None
+        await log.start()
+        return log
+
+    def _housekeeper(self, document: LogDocument) -> Housekeeper:
+        return Housekeeper(self._access, document.name, document.log_id, b"")
+
+
+class LogFace:
+    """The methods of a client that are about logs."""
+
+    _logs: Logs
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def create_log(
+        self,
+        name: str,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        *,
+        password: bytes = b"",
+        digest: Digest = Digest.CRC32C,
+        retention: Retention | None = None,
+        layout: Layout = "chain",
+    ) -> Opening[Log]:
+        """A new log; ``await`` it, or ``async with`` it. Nothing is written yet: become its leader with ``log.lead()``.
+
+        Each entry is stored on ``write_quorum`` of ``ensemble_size`` bookies and acknowledged by ``ack_quorum``. Names
+        are 1 to 255 letters, digits and ``._-``, with ``/`` between parts. ``retention``: what the leader drops from
+        the front; by default nothing.
+
+        Raises :class:`LogExistsError`, :class:`InvalidArgumentError`.
+        """
+        check_log_name(name)
+        quorums = quorums_of(ensemble_size, write_quorum, ack_quorum)
+        _check_password(password)
+        if not isinstance(digest, Digest):
+            raise InvalidArgumentError(f"digest must be one of {', '.join(map(str, Digest))}, not {digest!r}")
+        if retention is not None and not isinstance(retention, Retention):
+            raise InvalidArgumentError(f"retention is an octavo.Retention, not {retention!r}")
+        if layout != "chain":
+            raise InvalidArgumentError(f"layout must be 'chain', not {layout!r}")
+
+        async def create() -> Log:
+            self._check_open()
+            return await self._logs.create(name, quorums, password, digest, retention or Retention())
+
+        return Opening(create)
+
+    def open_log(self, name: str, *, password: bytes = b"") -> Opening[Log]:
+        """A handle on a log; ``await`` it, or ``async with`` it. Opening disturbs no leader and fences nothing.
+
+        Raises :class:`NoSuchLogError`, :class:`UnauthorizedError`, :class:`InvalidArgumentError`.
+        """
+        check_log_name(name)
+        _check_password(password)
+
+        async def open_log() -> Log:
+            self._check_open()
+            return await self._logs.open(name, password)
+
+        return Opening(open_log)
+
+    async def list_logs(self, prefix: str = "") -> AsyncIterator[str]:
+        """The names of all logs that start with ``prefix``, in bounded memory."""
+        self._check_open()
+        async for name in self._logs.names(prefix):
+            yield name
+            self._check_open()
+
+    async def delete_log(self, name: str) -> None:
+        """Delete a log, with its ledgers and cursors. A leader's next add or change fails; readers get
+        :class:`NoSuchLogError`.
+
+        Raises :class:`NoSuchLogError`.
+        """
+        check_log_name(name)
+        self._check_open()
+        await self._logs.delete(name)
+
+
+def _check_password(password: object) -> None:
+    if not isinstance(password, bytes):
+        raise InvalidArgumentError(f"a password is bytes, not {type(password).__name__}")

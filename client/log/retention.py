@@ -1,0 +1,56 @@
+"""Which positions a log drops from its front. Pure (rule P8)."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from octavo.client.log.document import LogDocument
+
+
+class _Piece(NamedTuple):
+    """A page or a segment that may be dropped: everything below ``stop`` goes with it."""
+
+    stop: int
+    bytes: int
+    newest_ms: int
+    """When its newest entry was sealed."""
+
+
+def retention_cut(document: LogDocument, *, now_ms: int, cursors: Mapping[str, int]) -> int:
+    """The position below which the log's retention lets entries go; its first position where nothing goes.
+
+    ``cursors`` are the positions of the cursors that hold entries back. Whole segments (or pages of segments) go, from
+    the front; the segments that a candidate fences never do.
+    """
+    retention = document.retention
+    if retention.seconds is None and retention.bytes is None and not retention.cursors:
+        return document.first_position
+    pieces = _pieces(document)
+    cut = document.first_position
+    kept_bytes = sum(piece.bytes for piece in pieces) + _bytes_of_last(document)
+    for piece in pieces:
+        too_old = retention.seconds is not None and now_ms - piece.newest_ms > retention.seconds * 1000
+        too_many = retention.bytes is not None and kept_bytes > retention.bytes
+        consumed = retention.seconds is None and retention.bytes is None
+        if not (too_old or too_many or consumed):
+            break
+        if retention.cursors and (not cursors or min(cursors.values()) < piece.stop):
+            # Without any cursor nobody has said that the entries were consumed.
+            break
+        cut = max(cut, piece.stop)
+        kept_bytes -= piece.bytes
+    return cut
+
+
+def _pieces(document: LogDocument) -> Sequence[_Piece]:
+    pieces = [_Piece(page.stop_position, page.bytes, page.sealed_at_ms) for page in document.pages]
+    for segment in document.segments[:-2]:
+        stop, end = segment.stop_position, segment.end
+        if stop is None or end is None:
+            break
+        # An empty segment is as old as its making.
+        pieces.append(_Piece(stop, end.bytes, end.sealed_at_ms or segment.created_at_ms))
+    return pieces
+
+
+def _bytes_of_last(document: LogDocument) -> int:
+    return sum(segment.end.bytes for segment in document.segments[-2:] if segment.end is not None)

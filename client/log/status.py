@@ -1,0 +1,56 @@
+"""What people and their tools are told of a log."""
+
+from typing import NamedTuple
+
+from octavo.client.log.cursors import CursorState
+from octavo.client.log.document import LogDocument, Retention
+from octavo.protocol.ids import LedgerId
+
+
+class SegmentStatus(NamedTuple):
+    """One segment, for people."""
+
+    ledger_id: LedgerId
+    first_position: int | None
+    entries: int | None
+    bytes: int | None
+    term: int
+    created_at_ms: int
+
+
+class LogStatus(NamedTuple):
+    """What is known of a log, for people and their tools."""
+
+    name: str
+    log_id: str
+    layout: str
+    first_position: int
+    end: int
+    term: int
+    leader: str | None
+    """The name under which the lock is held; None while it is free."""
+    retention: Retention
+    drops_below: int
+    """What retention will let go next: everything below, or the first position where nothing is due."""
+    segments: tuple[SegmentStatus, ...]
+    """Without those in pages."""
+    paged_segments: int
+    bytes: int
+    """Payload of the closed segments."""
+    cursors: dict[str, CursorState]
+    gaps: tuple[tuple[int, int], ...]
+
+
+def segments_of(document: LogDocument) -> tuple[SegmentStatus, ...]:
+    """The segments of the list, without those in pages."""
+    return tuple(
+        SegmentStatus(
+            segment.ledger_id,
+            segment.first_position,
+            None if segment.end is None else segment.end.entries,
+            None if segment.end is None else segment.end.bytes,
+            segment.term,
+            segment.created_at_ms,
+        )
+        for segment in document.segments
+    )

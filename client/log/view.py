@@ -1,0 +1,227 @@
+"""A log as a reader sees it: where positions are, how far the log can be read, and whether the list has changed.
+
+Reading disturbs no leader (rule P3): ledgers are opened without recovery. Where the segment before is not known to be
+closed, the next one's first position is not known, and its entries are not read yet.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from octavo.client.log.document import LogDocument, LogState, PageReference, Segment, decode_log
+from octavo.client.log.housekeeping import read_page
+from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.names import list_document
+from octavo.client.log.update import read_log
+from octavo.client.read.reader import LedgerReader
+from octavo.protocol.errors import (
+    ClientClosedError,
+    LogDamagedError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    OctavoError,
+    TruncatedError,
+)
+from octavo.protocol.ids import LedgerId
+
+_READERS_MAX: Final = 8
+"""Ledgers kept open for reading by one handle."""
+
+_PAGES_MAX: Final = 16
+"""Pages of the list kept in memory by one handle."""
+
+
+class Place(NamedTuple):
+    """Where a position is, or will be."""
+
+    segment: Segment
+    first: int
+    stop: int | None
+    """The position after the segment's last entry; None while it is open."""
+
+
+class LogView:
+    """See the module. Of one handle."""
+
+    def __init__(self, access: LedgerAccess, document: LogDocument, password: bytes) -> None:
+        self._access = access
+        self._store = access.store
+        self.document = document
+        """The list, as this handle knows it."""
+        self._password = password
+        self.end = document.known_stop
+        """The position after the last that can be read, as this handle knows it. Never goes back."""
+        self.closed = False
+        self._readers: OrderedDict[LedgerId, LedgerReader] = OrderedDict()
+        self._opening = asyncio.Lock()
+        self._pages: OrderedDict[str, tuple[Segment, ...]] = OrderedDict()
+        self._changed = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._watch_failure: OctavoError | None = None
+
+    # --- the list -----------------------------------------------------------------------------------------------------
+
+    async def read_list(self) -> None:
+        """Read the list as it stands now. Raises :class:`NoSuchLogError`."""
+        self.take((await read_log(self._store, self.document.name, log_id=self.document.log_id)).value)
+
+    def take(self, document: LogDocument) -> None:
+        """Note what stood in the store. It may have been read before what is known already: the beginning never goes
+        back."""
+        first = max(document.first_position, self.document.first_position)
+        self.document = document if first == document.first_position else replace(document, first_position=first)
+        self.saw_end(document.known_stop)
+        self._changed.set()
+
+    def saw_end(self, end: int) -> None:
+        """Everything below ``end`` can be read."""
+        self.end = max(self.end, end)
+
+    def watch(self) -> None:
+        """Keep the list fresh from now on."""
+        if self._watching is None and not self.closed:
+            self._watching = asyncio.get_running_loop().create_task(self._watch_list(), name="octavo log watch")
+
+    async def wait_change(self) -> None:
+        """Return once the list may have changed. Raises why it is not watched any more: :class:`NoSuchLogError` when
+        the log is deleted."""
+        self.check_open()
+        if self._watch_failure is not None:
+            raise self._watch_failure
+        self._changed.clear()
+        await self._changed.wait()
+        self.check_open()
+        if self._watch_failure is not None:
+            raise self._watch_failure
+
+    async def close(self) -> None:
+        """End the watch and the readers."""
+        self.closed = True
+        self._changed.set()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        for reader in list(self._readers.values()):
+            await reader.close()
+        self._readers.clear()
+
+    def check_open(self) -> None:
+        """Raise :class:`ClientClosedError` once the handle is closed."""
+        if self.closed:
+            raise ClientClosedError(f"log {self.document.name}: this handle is closed")
+
+    def check_truncated(self, position: int) -> None:
+        """Raise :class:`TruncatedError` for a position before the beginning."""
+        first = self.document.first_position
+        if position < first:
+            raise TruncatedError(
+                f"log {self.document.name}: position {position} has been truncated; the log begins at {first}",
+                first_position=first,
+            )
+
+    async def _watch_list(self) -> None:
+        name = self.document.name
+        try:
+            async with self._store.watch_document(list_document(name)) as watch:
+                async for found in watch:
+                    document = None if found is None else decode_log(found.value, name)
+                    if (
+                        document is None
+                        or document.log_id != self.document.log_id
+                        or document.state is LogState.DELETED
+                    ):
+                        raise NoSuchLogError(f"log {name} has been deleted")
+                    self.take(document)
+        except OctavoError as error:
+            self._watch_failure = error
+            self._changed.set()
+
+    # --- positions ----------------------------------------------------------------------------------------------------
+
+    async def locate(self, position: int) -> Place | None:
+        """Where ``position`` is or will be, as far as the list tells; None when its segment is not listed yet."""
+        document = self.document
+        page = document.page_at(position)
+        if page is not None:
+            return _in_page(await self._page(page), position)
+        segment = document.segment_at(position)
+        if segment is None or segment.first_position is None:
+            return None
+        at, first = document.segments.index(segment), segment.first_position
+        while True:
+            segment = document.segments[at]
+            stop = None if segment.end is None else first + segment.end.entries
+            if stop is None:
+                reader = await self.reader(segment.ledger_id)
+                if reader.ledger_closed:
+                    stop = first + _entries_of(reader)
+            at += 1
+            if stop is None or position < stop or at == len(document.segments):
+                return Place(segment, first, stop)
+            # The next one's first position may not be in the list yet: it follows from the end of this one.
+            first = stop
+
+    async def learn_end(self) -> None:
+        """Ask how far the newest segment can be read whose first position is known. Raises :class:`QuorumLostError`
+        when no bookie of it answers."""
+        place = await self.locate(max(self.end, self.document.first_position))
+        while place is not None:
+            reader = await self.reader(place.segment.ledger_id)
+            if not reader.ledger_closed:
+                await reader.refresh_last_add_confirmed()
+            self.saw_end(place.first + _entries_of(reader))
+            if not reader.ledger_closed:
+                return
+            following = await self.locate(self.end)
+            if following is None or following.segment.ledger_id == place.segment.ledger_id:
+                return
+            place = following
+
+    async def reader(self, ledger_id: LedgerId) -> LedgerReader:
+        """A reader of the ledger, which does not disturb its writer. Raises :class:`NoSuchLedgerError`."""
+        async with self._opening:
+            reader = self._readers.get(ledger_id)
+            if reader is None or reader.closed:
+                self.check_open()
+                reader = self._readers[ledger_id] = await self._access.open(ledger_id, self._password, False)
+            self._readers.move_to_end(ledger_id)
+            while len(self._readers) > _READERS_MAX:
+                _, oldest = self._readers.popitem(last=False)
+                await oldest.close()
+        return reader
+
+    async def explain_missing(self, position: int, error: NoSuchLedgerError) -> None:
+        """A ledger or page is gone. Return if the list has changed, so that reading can go on or be refused; else the
+        log is damaged, which is raised."""
+        before = self.document
+        self._readers.clear()
+        await self.read_list()
+        if self.document == before and position >= self.document.first_position:
+            raise LogDamagedError(
+                f"log {self.document.name}: {error.message}, although position {position} was not truncated"
+            ) from error
+
+    async def _page(self, page: PageReference) -> tuple[Segment, ...]:
+        segments = self._pages.get(page.document)
+        if segments is None:
+            found = await read_page(self._store, self.document.name, page)
+            if found is None:
+                raise NoSuchLedgerError(f"log {self.document.name}: page {page.document} has been dropped")
+            segments = self._pages[page.document] = found
+            while len(self._pages) > _PAGES_MAX:
+                self._pages.popitem(last=False)
+        return segments
+
+
+def _in_page(segments: tuple[Segment, ...], position: int) -> Place:
+    """The segment of a page that holds ``position``; the page has it. Empty segments share their first position with
+    the one behind them, which is found."""
+    at = bisect_right(segments, position, key=lambda segment: segment.first_position or 0) - 1
+    return Place(segments[at], segments[at].first_position or 0, segments[at].stop_position)
+
+
+def _entries_of(reader: LedgerReader) -> int:
+    last = reader.last_add_confirmed
+    return 0 if last is None else last + 1

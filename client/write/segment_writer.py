@@ -1,0 +1,79 @@
+"""A ledger that is a segment of a log: the log's writer brings adds in runs, and keeps their futures itself.
+
+What a :class:`~octavo.client.write.writer.LedgerWriter` does below its window (sealing, sending, ensemble changes, the
+close) happens here unchanged. Payloads and futures stay with the log's writer, which sends adds again to another
+segment when this one fails.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from octavo.client.write.adds import frames_of, internal_error
+from octavo.client.write.writer import LedgerWriter
+from octavo.client.write.writer_life import WriterState
+from octavo.protocol.errors import ClientClosedError
+
+
+class SegmentWriter(LedgerWriter):
+    """See the module. ``on_acknowledged`` is told the last entry id each time more is acknowledged; ``on_failure`` of
+    the base class hears of the failure, once. Entries are not sealed with a time before ``sealed_at_ms_min``."""
+
+    def __init__(
+        self, *arguments: Any, on_acknowledged: Callable[[int], None], sealed_at_ms_min: int, **keywords: Any
+    ) -> None:
+        super().__init__(*arguments, **keywords)
+        self._on_acknowledged = on_acknowledged
+        self._sealed_at_ms = sealed_at_ms_min
+
+    @property
+    def length_pushed(self) -> int:
+        """Payload bytes handed to this segment, acknowledged or not."""
+        path = self._write_path
+        return 0 if path is None else path.replication.pipeline.length_pushed
+
+    @property
+    def sealed_at_ms(self) -> int:
+        """The time of the last sealing, in milliseconds since 1970."""
+        return self._sealed_at_ms
+
+    def push(self, payloads: Sequence[bytes]) -> None:
+        """Send entries under the next ids; nothing happens once the segment has failed or is closing."""
+        if self._life.state is not WriterState.OPEN:
+            return
+        try:
+            path = self._write_path if self._write_path is not None else self._set_up_write_path()
+            frames = frames_of(payloads)
+            if len(frames) == 1:
+                self._push(path, payloads)
+            else:
+                for start, stop in frames:
+                    self._push(path, payloads[start:stop])
+        except Exception as error:  # a broken invariant: nothing may be added any more
+            self._fail(internal_error(self.id, error))
+            raise
+
+    def _acknowledged(self, first: int, last: int, payload_bytes: int) -> None:
+        del first, payload_bytes
+        path = self._write_path
+        assert path is not None, "only what was pushed is acknowledged"
+        while self._flushes and self._flushes[0][0] <= last:
+            acknowledged = self._flushes.popleft()[1]
+            if not acknowledged.done():
+                acknowledged.set_result(None)
+        if path.lac_teller.timer is None and not self._pipeline.pending:
+            path.lac_teller.arm()
+        self._on_acknowledged(last)
+
+    async def abandon(self) -> None:
+        """Stop writing and leave the ledger as a crash would, for a recovery to close. Nothing happens to one that is
+        closed."""
+        if self._closing is not None:
+            self._closing.cancel()
+            await asyncio.wait([self._closing])
+            return
+        self._own.stop_watching()
+        self._fail(ClientClosedError(f"ledger {self.id}: its log's writer has let it go"))
+        await self._tear_down_write_path()
+        if self._on_close is not None:
+            self._on_close(self)

@@ -1,0 +1,176 @@
+"""The decision table of the list's changes (rules L1, L3 and P4), row by row."""
+
+from dataclasses import replace
+
+import pytest
+from octavo.client.log.changes import (
+    AppendSegment,
+    BeginSegment,
+    Decision,
+    FoldPage,
+    ForgetDropped,
+    LogChange,
+    MarkDeleted,
+    NoteEnds,
+    Refuse,
+    SetRetention,
+    Settled,
+    Truncate,
+    Withdraw,
+    Write,
+)
+from octavo.client.log.document import Dropped, LogDocument, LogState, Retention, page_reference
+from octavo.protocol.errors import NoSuchLogError, NotLeaderError
+from octavo.protocol.ids import LedgerId
+from support.log_documents import ended, log_of, making
+
+NEW = LedgerId(50)
+
+
+def append(base: int | None, **fields: object) -> AppendSegment:
+    """A takeover's compare-and-set."""
+    change = AppendSegment(NEW, "me", 9, 5000, None if base is None else LedgerId(base), {}, is_takeover=True)
+    return replace(change, **fields)  # type: ignore[arg-type]
+
+
+def written(decision: Decision) -> LogDocument:
+    assert isinstance(decision, Write), decision
+    return decision.document
+
+
+def refusal(decision: Decision) -> Exception:
+    assert isinstance(decision, Refuse), decision
+    return decision.error
+
+
+def test_a_candidate_notes_its_ledger_unless_a_rival_was_quicker() -> None:
+    begin = BeginSegment(NEW, "me", LedgerId(11))
+    after = written(begin.decide(log_of(3, 4)))
+    assert [m.ledger_id for m in after.making] == [NEW]
+    assert begin.decide(after) == Settled()
+    assert isinstance(refusal(begin.decide(log_of(3, 4, None))), NotLeaderError)
+    assert written(BeginSegment(NEW, "me", None).decide(log_of())).making
+
+
+def test_a_segment_is_appended_to_the_list_that_was_read() -> None:
+    before = making(log_of(3, None), 50)
+    after = written(append(11, ends={LedgerId(11): ended(2)}).decide(before))
+    assert after.newest is not None
+    assert (after.newest.ledger_id, after.newest.term, after.newest.first_position) == (NEW, 9, 5)
+    assert (after.term, after.making, after.end_of_term(2)) == (9, (), 5)
+
+
+def test_an_append_whose_answer_was_lost_is_recognised() -> None:
+    after = written(append(10).decide(making(log_of(3), 50)))
+    assert append(10).decide(after) == Settled()
+
+
+def test_a_rival_or_a_cleaner_refuses_the_append() -> None:
+    assert isinstance(refusal(append(10).decide(making(log_of(3, 4), 50))), NotLeaderError)
+    assert isinstance(refusal(append(10).decide(log_of(3))), NotLeaderError), "taken for abandoned"
+
+
+def test_an_append_drops_the_ledgers_of_other_candidates_and_empty_segments() -> None:
+    before = making(making(log_of(3, 0, 0), 50), 51, "rival")
+    after = written(append(12).decide(before))
+    assert [s.ledger_id for s in after.segments] == [10, NEW]
+    assert {d.ledger_id for d in after.dropped} == {11, 12, 51}
+
+
+def test_a_roll_keeps_the_segment_before_open() -> None:
+    after = written(append(11, is_takeover=False, term=2).decide(making(log_of(3, None), 50)))
+    assert [s.end is None for s in after.segments] == [False, True, True]
+    assert after.newest is not None
+    assert after.newest.first_position is None
+    assert after.term == 2
+
+
+def test_a_ledger_that_was_listed_after_all_is_not_withdrawn() -> None:
+    listed = written(append(10).decide(making(log_of(3), 50)))
+    assert Withdraw(NEW).decide(listed) == Settled()
+    withdrawn = written(Withdraw(NEW).decide(making(log_of(3), 50)))
+    assert (withdrawn.making, withdrawn.dropped) == ((), (Dropped(NEW),))
+    assert Withdraw(NEW).decide(withdrawn) == Settled()
+
+
+def test_truncation_drops_whole_segments_below_and_never_one_of_the_last_two() -> None:
+    after = written(Truncate(7).decide(log_of(3, 4, 5, None)))
+    assert (after.first_position, [s.ledger_id for s in after.segments]) == (7, [12, 13])
+    assert [d.ledger_id for d in after.dropped] == [10, 11]
+    everything = written(Truncate(12).decide(log_of(3, 4, 5, None)))
+    assert [s.ledger_id for s in everything.segments] == [12, 13]
+    inside = written(Truncate(6).decide(log_of(3, 4, 5, None)))
+    assert (inside.first_position, [s.ledger_id for s in inside.segments]) == (6, [11, 12, 13])
+    assert Truncate(5).decide(inside) == Settled(), "never back"
+
+
+def test_a_segment_is_not_dropped_before_its_successors_first_position_is_known() -> None:
+    document = log_of(3, None, None, newest_known=False)
+    assert [s.ledger_id for s in written(Truncate(3).decide(document)).segments] == [11, 12]
+
+
+def test_a_page_takes_the_place_of_the_oldest_segments() -> None:
+    document = log_of(1, 2, 3, 4, None)
+    page = page_reference("p", document.segments[:2])
+    after = written(FoldPage(page, document.segments[:2]).decide(document))
+    assert (after.pages, [s.ledger_id for s in after.segments]) == ((page,), [12, 13, 14])
+    assert after.page_at(2) == page
+    assert FoldPage(page, document.segments[:2]).decide(after) == Settled()
+    whole = Truncate(4, whole_pages={"p": (LedgerId(10), LedgerId(11))})
+    truncated = written(whole.decide(after))
+    assert (truncated.pages, truncated.first_position) == ((), 4)
+    assert [d.ledger_id for d in truncated.dropped] == [10, 11]
+
+
+def test_a_page_that_truncation_falls_into_is_replaced() -> None:
+    document = log_of(1, 2, 3, 4, None)
+    page, rest = page_reference("p", document.segments[:3]), page_reference("q", document.segments[1:3])
+    folded = written(FoldPage(page, document.segments[:3]).decide(document))
+    after = written(Truncate(2, split=(page, rest, (LedgerId(10),))).decide(folded))
+    assert (after.pages, after.first_position, after.dropped) == ((rest,), 2, (Dropped(LedgerId(10)),))
+
+
+def test_dropped_ledgers_are_forgotten_once_they_are_deleted_or_never_appear() -> None:
+    document = replace(log_of(3), dropped=(Dropped(LedgerId(1)), Dropped(LedgerId(2))))
+    after = written(ForgetDropped([LedgerId(1)], [LedgerId(2)]).decide(document))
+    assert after.dropped == (Dropped(LedgerId(2), 1),)
+    for _ in range(10):
+        after = written(ForgetDropped([], [LedgerId(2)]).decide(after))
+    assert after.dropped == ()
+    assert ForgetDropped([LedgerId(1)]).decide(after) == Settled()
+
+
+def test_a_deleted_log_names_all_its_ledgers() -> None:
+    document = log_of(1, 2, 3, 4, None)
+    page = page_reference("p", document.segments[:2])
+    folded = making(written(FoldPage(page, document.segments[:2]).decide(document)), 50)
+    assert isinstance(MarkDeleted().decide(folded), Refuse), "the pages have not been read"
+    after = written(MarkDeleted([LedgerId(10), LedgerId(11)], [page]).decide(folded))
+    assert {d.ledger_id for d in after.dropped} == {10, 11, 12, 13, 14, 50}
+    assert after.state is LogState.DELETED
+    assert MarkDeleted().decide(after) == Settled()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        BeginSegment(NEW, "me", None),
+        append(None),
+        NoteEnds({}),
+        Truncate(1),
+        SetRetention(Retention(seconds=1)),
+    ],
+)
+def test_a_deleted_log_takes_no_change(change: LogChange) -> None:
+    assert isinstance(refusal(change.decide(_deleted())), NoSuchLogError)
+
+
+def _deleted() -> LogDocument:
+    return written(MarkDeleted().decide(log_of(3)))
+
+
+def test_retention_is_set_once() -> None:
+    retention = Retention(seconds=60, bytes=None, cursors=True)
+    after = written(SetRetention(retention).decide(log_of(3)))
+    assert after.retention == retention
+    assert SetRetention(retention).decide(after) == Settled()

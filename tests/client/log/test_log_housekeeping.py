@@ -1,0 +1,91 @@
+"""Pages, truncation into pages, deletion (rule P9), with a real store and the ledgers' metadata alone."""
+
+import random
+
+import pytest
+from octavo.client.log.changes import AppendSegment, BeginSegment
+from octavo.client.log.document import LogDocument, SegmentEnd
+from octavo.client.log.housekeeping import Housekeeper
+from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.names import list_document
+from octavo.client.log.update import read_log, update_log
+from octavo.client.log.view import LogView
+from octavo.client.options import ClientOptions
+from octavo.metadata import MetadataStore, open_metadata_store
+from octavo.protocol.errors import NoSuchLogError
+from octavo.protocol.ids import LedgerId
+from support.ledger_metadata import open_ledger
+from support.log_documents import empty_log, ended
+
+
+async def no_ledger(*_arguments: object) -> object:
+    raise AssertionError("no ledger is opened or written here")
+
+
+async def made(name: str, segments: int) -> tuple[MetadataStore, LedgerAccess, Housekeeper]:
+    """A log of closed segments of three entries each, and one that is open; pages of two segments."""
+    store = await open_metadata_store(f"memory://housekeeping-{name}", create=True, rng=random.Random(1))
+    rng = random.Random(2)
+    access = LedgerAccess(
+        store,
+        ClientOptions(log_page_segments=2),
+        clock_ms=lambda: 10_000,
+        random_token=lambda: f"{rng.getrandbits(64):016x}",
+        uniform=rng.uniform,
+        create=no_ledger,  # type: ignore[arg-type]
+        open=no_ledger,  # type: ignore[arg-type]
+    )
+    await store.create_document(list_document("orders"), empty_log().encode())
+    known = await read_log(store, "orders")
+    keeper = Housekeeper(access, "orders", "id-1", b"")
+    for _ in range(segments):
+        base = known.value.newest.ledger_id if known.value.newest is not None else None
+        ledger_id = await store.allocate_ledger_id()
+        await store.create_ledger(open_ledger(ledger_id))
+        known = await update_log(store, "orders", BeginSegment(ledger_id, "me", base), log_id="id-1", known=known)
+        ends: dict[LedgerId, SegmentEnd] = {} if base is None else {base: ended(3, sealed_at_ms=5000)}
+        append = AppendSegment(ledger_id, "me", 1, 5000, base, ends, is_takeover=True)
+        known = await update_log(store, "orders", append, log_id="id-1", known=known)
+        known = await keeper.tidy()
+    return store, access, keeper
+
+
+def shape(document: LogDocument) -> tuple[int, int]:
+    return sum(page.segments for page in document.pages), len(document.segments)
+
+
+async def test_a_long_list_moves_into_pages_and_every_position_is_found() -> None:
+    store, access, _ = await made("pages", 50)
+    document = (await read_log(store, "orders")).value
+    assert shape(document)[0] + shape(document)[1] == 50
+    assert len(document.segments) <= 20
+    view = LogView(access, document, b"")
+    for position in (0, 2, 3, 50, 100, 146):
+        place = await view.locate(position)
+        assert place is not None
+        assert place.first <= position < (place.stop or 0)
+        assert place.first == position // 3 * 3
+
+
+@pytest.mark.parametrize("before", [1, 3, 7, 9, 60, 140])
+async def test_truncation_into_pages_deletes_just_what_lies_below(before: int) -> None:
+    store, _, keeper = await made(f"truncate-{before}", 50)
+    await keeper.truncate(before)
+    known = await keeper.delete_dropped(await read_log(store, "orders"))
+    document = known.value
+    assert document.first_position == before
+    kept = 50 - min(before // 3, 48)
+    assert sum(shape(document)) == kept
+    assert len([ledger async for ledger in store.list_ledgers()]) == kept
+    assert document.dropped == ()
+    pages = [name async for name in store.list_documents("log-pages/")]
+    assert sorted(pages) == sorted(page.document for page in document.pages), "pages that no list names"
+
+
+async def test_a_deleted_log_leaves_nothing() -> None:
+    store, _, keeper = await made("delete", 50)
+    await keeper.delete_log()
+    assert [name async for name in store.list_documents()] == []
+    assert [ledger async for ledger in store.list_ledgers()] == []
+    with pytest.raises(NoSuchLogError):
+        await read_log(store, "orders")

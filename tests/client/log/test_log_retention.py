@@ -1,0 +1,42 @@
+"""What a log drops (rule P8): the limits by table, held back by cursors."""
+
+import pytest
+from octavo.client.log.document import Retention
+from octavo.client.log.retention import retention_cut
+from octavo.protocol.errors import InvalidArgumentError
+from support.log_documents import log_of
+
+NOW = 100_000
+NO_CURSORS: dict[str, int] = {}
+
+
+@pytest.mark.parametrize(
+    ("retention", "cursors", "cut"),
+    [
+        # Segments of 3, 4, 5, 6 entries of 100 bytes, sealed at 1 s, 2 s, 3 s, 4 s; then an open one.
+        (Retention(), NO_CURSORS, 0),
+        (Retention(seconds=98.5), NO_CURSORS, 3),
+        (Retention(seconds=97.5), NO_CURSORS, 7),
+        (Retention(seconds=1), NO_CURSORS, 12),
+        (Retention(seconds=200), NO_CURSORS, 0),
+        (Retention(bytes=1800), NO_CURSORS, 0),
+        (Retention(bytes=1799), NO_CURSORS, 3),
+        (Retention(bytes=1200), NO_CURSORS, 7),
+        (Retention(bytes=1), NO_CURSORS, 12),
+        (Retention(seconds=1, cursors=True), {"a": 7, "b": 100}, 7),
+        (Retention(seconds=1, cursors=True), {"a": 6}, 3),
+        (Retention(seconds=1, cursors=True), NO_CURSORS, 0),
+        (Retention(cursors=True), {"a": 12}, 12),
+        (Retention(cursors=True), {"a": 11, "b": 5}, 3),
+        (Retention(cursors=True), NO_CURSORS, 0),
+    ],
+)
+def test_what_is_dropped(retention: Retention, cursors: dict[str, int], cut: int) -> None:
+    document = log_of(3, 4, 5, 6, None, retention=retention)
+    assert retention_cut(document, now_ms=NOW, cursors=cursors) == cut
+
+
+@pytest.mark.parametrize("fields", [{"seconds": 0}, {"seconds": -1}, {"bytes": 0}])
+def test_limits_are_above_zero(fields: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Retention(**fields)  # type: ignore[arg-type]

@@ -1,0 +1,79 @@
+"""Logs under test: a metadata store of any driver, and bookies that keep what they are given in memory."""
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.client.client import Client
+from octavo.client.options import ClientOptions
+from octavo.metadata import MetadataStore
+from support.fake_bookie import FakeBookie
+from support.metadata_clusters import Cluster as MetadataCluster
+
+import octavo
+
+QUICK: dict[str, Any] = {
+    "reconnect_delay_seconds_min": 0.001,
+    "reconnect_delay_seconds_max": 0.005,
+    "resend_delay_seconds": 0.01,
+    "close_timeout_seconds": 4.0,
+    "recovery_timeout_seconds": 4.0,
+    "explicit_lac_delay_seconds": 0.001,
+    "cursor_flush_seconds": 0.01,
+    "log_duel_pause_seconds": 0.01,
+}
+"""Options under which nothing takes long."""
+
+
+@dataclass
+class LogCluster:
+    """Bookies, a metadata store, and as many clients as a test wants."""
+
+    metadata: MetadataCluster
+    store: MetadataStore
+    cluster_id: str
+    bookies: list[FakeBookie]
+    layout: str
+    stack: contextlib.AsyncExitStack
+    _seeds: "itertools.count[int]" = field(default_factory=lambda: itertools.count(10))
+
+    async def client(self, **options: Any) -> octavo.Client:
+        """A client of its own, as another process would have."""
+        store = await self.metadata.open()
+        client = Client(
+            store,
+            cluster_id=self.cluster_id,
+            options=ClientOptions(**(QUICK | options)),
+            rng=random.Random(next(self._seeds)),
+        )
+        return await self.stack.enter_async_context(client)
+
+    async def log(self, name: str = "orders", **options: Any) -> octavo.Log:
+        """A new log, and a handle on it in a client of its own."""
+        client = await self.client(**options)
+        return await client.create_log(name, layout=self.layout)  # type: ignore[arg-type]
+
+    async def ledgers(self) -> set[int]:
+        """The ledgers of the cluster."""
+        return {ledger_id async for ledger_id in self.store.list_ledgers()}
+
+
+async def collect(log: octavo.Log, first: int, stop: int) -> list[bytes]:
+    """The payloads of positions ``first`` to ``stop`` (exclusive), once the log reaches so far."""
+    await eventually(lambda: _reaches(log, stop))
+    return [entry.payload for entry in await log.read(first, stop - 1)]
+
+
+async def _reaches(log: octavo.Log, stop: int) -> bool:
+    return await log.refresh() >= stop
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Return once ``holds`` is true; fail when that takes far longer than it may."""
+    async with asyncio.timeout(20):
+        while not await holds():  # noqa: ASYNC110 - of another process's doing
+            await asyncio.sleep(0.005)
