@@ -199,6 +199,14 @@ class ConnectOptions(TypedDict, total=False):
     replica_avoid_seconds: float
     read_quorum_timeout_seconds: float
     long_poll_seconds: float
+    log_segment_bytes: int
+    log_segment_seconds: float
+    log_page_segments: int
+    log_retention_seconds: float
+    log_cursor_idle_seconds: float
+    cursor_flush_seconds: float
+    log_add_timeout_seconds: float | None
+    log_duel_pause_seconds: float
 
 
 _SECONDS = (0.001, 86_400.0)
