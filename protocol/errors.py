@@ -133,7 +133,7 @@ class TruncatedError(OctavoError):
 
 class PositionMismatchError(OctavoError):
     """The add would not have got the position that it expected. It was not sent. Read the log up to :attr:`end`, decide
-    anew, and add again."""
+    again, and add."""
 
     def __init__(self, message: str = "", *, end: int = 0, may_have_happened: bool | None = None) -> None:
         super().__init__(message, may_have_happened=may_have_happened)

@@ -1,7 +1,7 @@
 """What a client that changes the list of a log does when it finds the list changed by another client. Pure.
 
 As in :mod:`octavo.metadata.changes`, a change is a value with one method, ``decide(current)``: *write* this document,
-or it is *settled* (what was wanted stands there, whoever wrote it; so one's own write whose answer was lost is
+or it is *settled* (what was wanted stands there, written by any client; so one's own write whose answer was lost is
 recognised, rule M1), or *refuse* with an error. "rival" means: the newest segment is not the one that the change was
 computed from, and not what it wanted to write.
 
@@ -256,7 +256,7 @@ class ForgetDropped:
 
 @dataclass(frozen=True, slots=True)
 class MarkDeleted:
-    """Nobody can use the log any more; its ledgers are then deleted one by one, the document last."""
+    """No client can use the log any more; its ledgers are then deleted one by one, the document last."""
 
     paged: Sequence[LedgerId] = ()
     """The ledgers of the pages."""

@@ -5,7 +5,7 @@ A *segment* is one ledger of the log. The position of an entry is the first posi
 may be without. The list is one document, changed by compare-and-set only (rule P4). When it grows long, its oldest
 segments move into *pages*: documents that are made before the list names them, and never changed (rule P9).
 
-Ledgers that belong to the log but not to its list are named too, so that none is forgotten whoever crashes:
+Ledgers that belong to the log but not to its list are named too, so that none is forgotten when a client crashes:
 ``making`` has the ledgers that candidates are about to create, ``dropped`` those that are to be deleted.
 """
 
@@ -24,7 +24,7 @@ from octavo.protocol.quorums import Quorums, quorums_of
 FORMAT: Final = 1
 
 TERMS_MAX: Final = 256
-"""Terms of which the list tells where they began: more than a log has in the time for which anybody asks."""
+"""Terms of which the list tells where they began: more than a log has in the time for which an application asks."""
 
 
 class LogState(enum.Enum):

@@ -242,7 +242,7 @@ class Log(Closable):
         self._view.take(known.value)
 
     async def retain(self) -> int:
-        """Apply the retention now, for a log that nobody leads; gives the first position afterwards."""
+        """Apply the retention now, for a log without a leader; gives the first position afterwards."""
         await self.refresh()
         self._view.take((await self._housekeeper.tidy()).value)
         return self.first_position
@@ -269,7 +269,7 @@ class Log(Closable):
         return await read_cursors(self._store, self.log_id)
 
     async def outcome(self, error: OctavoError) -> bool | None:
-        """Whether the add that failed with ``error`` is in the log: True; False, once nobody can add it any more; None
+        """Whether the add that failed with ``error`` is in the log: True; False, once no writer can add it any more; None
         while that is not known (rule P6).
 
         May be asked of any handle of the log, in any client. Raises :class:`InvalidArgumentError` for an error that is
@@ -316,7 +316,7 @@ class Log(Closable):
         return Opening(lead)
 
     def take_over(self) -> Opening[LogWriter]:
-        """Take the log over at once, whoever leads: for users with an election of their own. Raises as
+        """Take the log over at once, also from a client that leads: for users with an election of their own. Raises as
         :meth:`lead`."""
         self._view.check_open()
 

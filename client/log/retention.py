@@ -34,7 +34,7 @@ def retention_cut(document: LogDocument, *, now_ms: int, cursors: Mapping[str, i
         if not (too_old or too_many or consumed):
             break
         if retention.cursors and (not cursors or min(cursors.values()) < piece.stop):
-            # Without any cursor nobody has said that the entries were consumed.
+            # Without any cursor no consumer has said that the entries were consumed.
             break
         cut = max(cut, piece.stop)
         kept_bytes -= piece.bytes

@@ -9,7 +9,7 @@ from octavo.protocol.quorums import quorums_of
 
 
 def empty_log(**fields: object) -> LogDocument:
-    """A log that nobody has led."""
+    """A log without a leader so far."""
     document = LogDocument(
         name="orders",
         log_id="id-1",
