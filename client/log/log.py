@@ -269,8 +269,8 @@ class Log(Closable):
         return await read_cursors(self._store, self.log_id)
 
     async def outcome(self, error: OctavoError) -> bool | None:
-        """Whether the add that failed with ``error`` is in the log: True; False, once no writer can add it any more; None
-        while that is not known (rule P6).
+        """Whether the add that failed with ``error`` is in the log: True; False, once no writer can add it any more;
+        None while that is not known (rule P6).
 
         May be asked of any handle of the log, in any client. Raises :class:`InvalidArgumentError` for an error that is
         not of an add to this log.
