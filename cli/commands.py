@@ -9,7 +9,7 @@ from octavo.cli.bench import commands as bench
 from octavo.cli.bench import create as bench_create
 from octavo.cli.bookie import commands as bookie
 from octavo.cli.ledger import commands as ledger
-from octavo.cli.local import up
+from octavo.cli.local import down, status, up
 from octavo.cli.session import print_error
 
 from octavo._version import __version__
@@ -43,6 +43,8 @@ def octavo(
 
 
 up.register(app)
+status.register(app)
+down.register(app)
 app.add_typer(bookie.app)
 bookies.register(app)
 app.add_typer(ledger.app)

@@ -1,7 +1,8 @@
-"""What every command has: the common options, the one place where errors become exit statuses, and the event loop.
+"""What all commands share: the common options, the connection to the cluster, errors and exit statuses, the event loop.
 
-Exit status: 0 success; 1 failure, with one line on standard error; 2 bad usage; 130 and 143 when Ctrl-C or SIGTERM
-ended the command; 141 when whoever read its output went away. A traceback is shown only with ``--log-level debug``.
+Exit status: 0 for success; 1 for failure, with one line on standard error; 2 for bad usage; 130 and 143 when Ctrl-C or
+SIGTERM ended the command; 141 when the reader of its output has gone. A traceback is shown only with ``--log-level
+debug``.
 """
 
 import asyncio
@@ -17,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn
 
 import typer
+from octavo.cli.running_cluster import ClusterState, observe, read_state
 from octavo.protocol.errors import EntryTooLargeError, InvalidArgumentError, OctavoError
 
 if TYPE_CHECKING:
     from octavo.client.client import Client
+    from octavo.metadata import MetadataStore
 
 DEFAULT_METADATA_URI = "sqlite:///octavo-data/metadata.db"
-"""The embedded store of ``octavo up`` in the working directory."""
+"""The metadata store of ``octavo up`` in the working directory."""
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -31,12 +34,20 @@ EXIT_USAGE = 2
 _SIGNAL_STATUS_BASE = 128
 
 IMPATIENT_SECONDS = 0.5
-"""From when on a second signal means what it says. One that comes sooner is the same Ctrl-C once more: a parent such as
-``timeout`` passes it on to a process that the terminal has told already."""
+"""A second signal that arrives later than this ends the process at once. One that arrives sooner is a copy of the
+first: a parent such as ``timeout`` passes on a Ctrl-C that the terminal has already sent to this process."""
+
+START_SECONDS_MAX = 60.0
+"""How long a command waits for a cluster on this machine that is being started."""
+
+NOTICE_SECONDS = 1.0
+"""After this time a command that still waits for a cluster says so."""
+
+_POLL_SECONDS = 0.05
 
 
 class LogLevel(StrEnum):
-    """How much is logged, on standard error."""
+    """Severity from which messages are logged on standard error."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -45,7 +56,7 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """For people or for machines."""
+    """Form of log messages: readable text, or JSON."""
 
     CONSOLE = "console"
     JSON = "json"
@@ -57,29 +68,38 @@ MetadataOption = Annotated[
         "--metadata",
         envvar="OCTAVO_METADATA",
         metavar="URI",
-        help="The cluster's metadata store. (default: ./octavo-data/metadata.db, where `octavo up` has it)",
+        help="The cluster's metadata store. The default is the store of `octavo up`, ./octavo-data/metadata.db.",
     ),
 ]
 LogLevelOption = Annotated[
-    LogLevel | None, typer.Option("--log-level", envvar="OCTAVO_LOG_LEVEL", help="Least level logged.")
+    LogLevel | None,
+    typer.Option(
+        "--log-level",
+        envvar="OCTAVO_LOG_LEVEL",
+        metavar="LEVEL",
+        help="Log messages of this level and above: debug, info, warning or error.",
+    ),
 ]
 LogFormatOption = Annotated[
-    LogFormat, typer.Option("--log-format", envvar="OCTAVO_LOG_FORMAT", help="Form of the log.")
+    LogFormat,
+    typer.Option(
+        "--log-format", envvar="OCTAVO_LOG_FORMAT", metavar="FORMAT", help="Form of log messages: console or json."
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Results as JSON, for machines.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 PasswordFileOption = Annotated[
     Path | None,
     typer.Option(
         "--password-file",
         metavar="FILE",
-        help="File that holds the ledger's password; one newline at its end is not part of it."
-        " (default: the variable OCTAVO_PASSWORD, or none)",
+        help="File with the ledger's password; a newline at its end is not part of the password. The default is the"
+        " value of the environment variable OCTAVO_PASSWORD, or no password.",
     ),
 ]
 
 
 class CommandError(Exception):
-    """A command cannot go on. Its text is the one line shown, and the exit status is 1."""
+    """A command has failed. Its text is the one line that is shown; the exit status is 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +107,68 @@ class Session:
     """The common options of one command."""
 
     metadata: str | None
-    """As given; None when not. See :attr:`metadata_uri`."""
+    """URI of the metadata store as given; None without one. See :attr:`metadata_uri`."""
     log_level: LogLevel
     log_format: LogFormat
     as_json: bool
 
     @property
     def metadata_uri(self) -> str:
-        """Where the cluster's metadata is."""
+        """URI of the cluster's metadata store."""
         return self.metadata if self.metadata is not None else DEFAULT_METADATA_URI
 
     async def connect(self, **options: Any) -> "Client":
-        """A client of the cluster. An embedded store that is not there is an error that says how to get one."""
-        import octavo  # noqa: PLC0415 - `octavo --help` does without
+        """A client of the cluster. Waits for a cluster on this machine that is being started."""
+        import octavo  # noqa: PLC0415 - `octavo --help` needs no client
 
+        await self._wait_started()
         return await octavo.connect(self.metadata_uri, **options)
+
+    async def open_metadata(self, *, create: bool = False) -> "MetadataStore":
+        """The cluster's metadata store; with ``create`` it is made if it does not exist. Waits as :meth:`connect`."""
+        from octavo.metadata import open_metadata_store  # noqa: PLC0415 - `octavo --help` needs no metadata
+
+        await self._wait_started()
+        return await open_metadata_store(self.metadata_uri, create=create)
+
+    async def _wait_started(self) -> None:
+        """If `octavo up` is starting the cluster on this machine, wait until it is ready.
+
+        Raises :class:`CommandError` after :data:`START_SECONDS_MAX`. A start that fails ends the wait: what is then
+        missing is reported by the connection.
+        """
+        directory = _directory_of_cluster(self.metadata_uri)
+        if directory is None:
+            return
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        noted = False
+        while observe(directory).state is ClusterState.STARTING:
+            if not noted and loop.time() > begun + NOTICE_SECONDS:
+                noted = True
+                print_error(f"waiting for the cluster that is being started in {directory}")
+            if loop.time() > begun + START_SECONDS_MAX:
+                raise CommandError(
+                    f"the cluster in {directory} has not become ready within {START_SECONDS_MAX:g} s; "
+                    f"see {directory}/logs"
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def _directory_of_cluster(uri: str) -> Path | None:
+    """The data directory of the `octavo up` whose metadata store is ``uri``; None when there can be none."""
+    if uri.startswith("sqlite:///"):
+        directory = Path(uri.removeprefix("sqlite:///")).parent
+        return directory if directory.is_dir() else None
+    here = Path(DEFAULT_METADATA_URI.removeprefix("sqlite:///")).parent
+    facts = read_state(here)
+    return here if facts is not None and facts["metadata"] == uri else None
 
 
 def read_password(password_file: Path | None) -> bytes:
-    """The password from ``password_file``, else from the environment, else the empty one.
+    """The password from ``password_file``, otherwise from the environment, otherwise the empty password.
 
-    One newline (``\\n`` or ``\\r\\n``) at the end of the file is dropped, as editors and ``echo`` leave one; every
+    One newline (``\\n`` or ``\\r\\n``) at the end of the file is removed, because editors and ``echo`` add one; every
     other byte counts. Raises :class:`CommandError` when the file cannot be read.
     """
     if password_file is None:
@@ -126,8 +187,8 @@ def command[**P](
 ) -> Callable[[Callable[Concatenate[Session, P], Coroutine[Any, Any, int | None]]], Callable[P, NoReturn]]:
     """Make an async function a command of ``app``.
 
-    Its parameters after the session become options, and the common ones join them. It returns its exit status, or
-    None for 0.
+    Its parameters after the session become options, in addition to the common ones. The function returns its exit
+    status, or None for 0.
     """
 
     def decorate(function: Callable[Concatenate[Session, P], Coroutine[Any, Any, int | None]]) -> Callable[P, NoReturn]:
@@ -143,7 +204,7 @@ def command[**P](
             raise typer.Exit(run_command(session, lambda: function(session, *args, **kwargs)))
 
         run.__signature__ = _with_common_options(inspect.signature(function))  # type: ignore[attr-defined]
-        del run.__wrapped__  # Typer reads the parameters from the signature above, not from the function beneath
+        del run.__wrapped__  # Typer must read the parameters from the signature above, not from the wrapped function
         run.__annotations__ = {p.name: p.annotation for p in inspect.signature(run).parameters.values()}
         return app.command(name, **settings)(run)
 
@@ -168,8 +229,8 @@ def _with_common_options(signature: inspect.Signature) -> inspect.Signature:
 
 
 def run_command(session: Session, work: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
-    """Run ``work`` on an event loop of its own and give the exit status; errors are reported here and nowhere else."""
-    import uvloop  # noqa: PLC0415 - `octavo --help` does without
+    """Run ``work`` on an event loop of its own and return the exit status; reports all errors."""
+    import uvloop  # noqa: PLC0415 - `octavo --help` needs no event loop
     from octavo.bookie.logs import configure_logging  # noqa: PLC0415
 
     configure_logging(session.log_level.value, session.log_format.value)
@@ -180,12 +241,12 @@ def run_command(session: Session, work: Callable[[], Coroutine[Any, Any, int | N
 
 
 def guarded(work: Callable[[], int], *, show_traceback: bool) -> int:
-    """What ``work`` returns; an error becomes one line on standard error and its exit status."""
+    """The result of ``work``; an error becomes one line on standard error and an exit status."""
     try:
         status = work()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Nobody reads our output (`| head`): as silent as a C program that SIGPIPE ends.
+        # The reader of the output has gone (`| head`): end silently, like a C program that SIGPIPE ends.
         _drop_output()
         return _SIGNAL_STATUS_BASE + signal.SIGPIPE
     except KeyboardInterrupt:
@@ -200,7 +261,7 @@ def guarded(work: Callable[[], int], *, show_traceback: bool) -> int:
 
 
 def _drop_output() -> None:
-    """Let what cannot be written go nowhere: the interpreter's own flush at its end must not fail once more."""
+    """Discard output that cannot be written, so that the interpreter's flush at its end does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -217,7 +278,7 @@ def _report(error: Exception, *, show_traceback: bool) -> int:
 
 
 def describe(error: Exception) -> str:
-    """One line that says what went wrong."""
+    """One line that describes the error."""
     match error:
         case CommandError():
             text = str(error)
@@ -226,17 +287,17 @@ def describe(error: Exception) -> str:
         case OSError(strerror=str(reason)):
             text = f"{error.filename}: {reason}" if error.filename else reason
         case _:
-            text = f"internal error: {type(error).__name__}: {error} (--log-level debug shows where)"
+            text = f"internal error: {type(error).__name__}: {error} (run it with --log-level debug for a traceback)"
     return " ".join(text.split())
 
 
 def print_error(text: str) -> None:
-    """One line on standard error, marked as ours."""
+    """Print one line on standard error, marked as Octavo's."""
     print(f"octavo: {text}", file=sys.stderr, flush=True)
 
 
 async def _until_signalled(work: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
-    """Run ``work``; SIGINT and SIGTERM cancel it and let it clean up, a later one ends the process at once."""
+    """Run ``work``. SIGINT and SIGTERM cancel it and let it clean up; a second one ends the process at once."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(work())
     received: list[signal.Signals] = []
@@ -258,8 +319,8 @@ async def _until_signalled(work: Callable[[], Coroutine[Any, Any, int | None]]) 
     except asyncio.CancelledError:
         if not received:
             raise
-        # A thread may still wait for standard input or output, which nothing can interrupt: leaving the usual way would
-        # wait for it. Whatever had to be tidied up has been.
+        # A thread may be waiting for standard input or output, and nothing can interrupt it: a normal exit would wait
+        # for it. The command has cleaned up by now.
         sys.stderr.flush()
         os._exit(_SIGNAL_STATUS_BASE + received[0])
     finally:
@@ -268,7 +329,8 @@ async def _until_signalled(work: Callable[[], Coroutine[Any, Any, int | None]]) 
 
 
 async def finish[T](clean_up: Awaitable[T]) -> T:
-    """Await ``clean_up`` to its end though the task may be cancelled meanwhile; that takes effect afterwards."""
+    """Await ``clean_up`` to its end even if the task is cancelled meanwhile; the cancellation takes effect
+    afterwards."""
     task = asyncio.ensure_future(clean_up)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -278,6 +340,6 @@ async def finish[T](clean_up: Awaitable[T]) -> T:
             cancelled = error
     if cancelled is not None:
         if not task.cancelled():
-            task.exception()  # retrieved: the cancellation is what counts now
+            task.exception()  # mark as retrieved: the cancellation is raised instead
         raise cancelled
     return task.result()

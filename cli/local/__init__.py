@@ -1,1 +1,1 @@
-"""`octavo up`: a whole cluster on this machine."""
+"""`octavo up`, `down` and `status`: a whole cluster on this machine."""

@@ -1,9 +1,9 @@
 """One bookie as a child process of ``octavo up``: its start, its readiness, its end and the reason for it.
 
-The child gets three things from its parent. A notification socket, as from systemd, on which it says ``READY=1`` once
-it serves. A pipe as standard input, whose end it takes for SIGTERM: a parent that is killed outright leaves no bookie
-behind. And the parent's lock on the data directory, inherited: the next ``octavo up`` waits for what is still
-stopping.
+The child gets three things from its parent. On a notification socket, as from systemd, it says ``READY=1`` once it
+serves. A pipe is its standard input; it treats the end of the pipe as SIGTERM, so that a parent that is killed leaves
+no bookie behind. And it inherits the parent's lock on the data directory, so that the next ``octavo up`` waits for
+bookies that are still stopping.
 """
 
 import ast
@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOG_BYTES_MAX = 16 * 1024 * 1024
-"""Size at which a log is set aside when its bookie starts; one older log is kept."""
+"""Size from which a log is renamed when its process starts; one older log is kept."""
 
 _TAIL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class BookieSpec:
-    """What is the same each time this bookie is started."""
+    """The settings of a bookie, the same for every start."""
 
     name: str
     data_dir: Path
@@ -46,13 +46,13 @@ class BookieProcess:
         self._channel = channel
         self._log_start = 0
         self.ready_at: float | None = None
-        """Loop time at which it said that it serves."""
+        """Loop time at which the bookie said that it serves."""
 
     @classmethod
     async def start(cls, spec: BookieSpec, *, lock_descriptor: int) -> "BookieProcess":
-        """Start it. Raises :class:`OSError` when its folder or log cannot be written."""
+        """Start the bookie. Raises :class:`OSError` when its directory or log cannot be written."""
         spec.data_dir.mkdir(parents=True, exist_ok=True)
-        log_start = _set_log_aside(spec.log_file)
+        log_start = set_log_aside(spec.log_file)
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         address = f"octavo-up-{secrets.token_hex(16)}"
         channel.bind("\0" + address)
@@ -65,7 +65,7 @@ class BookieProcess:
                     stderr=log,
                     env={**os.environ, "NOTIFY_SOCKET": "@" + address},
                     pass_fds=(lock_descriptor,),
-                    # A Ctrl-C on the terminal is for the parent, which then stops its bookies in good order.
+                    # Ctrl-C on the terminal goes to the parent only, which then stops its bookies cleanly.
                     start_new_session=True,
                 )
         except BaseException:
@@ -77,11 +77,11 @@ class BookieProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id of the bookie."""
         return self._process.pid
 
     async def wait_ready(self) -> None:
-        """Return once it serves. Never returns if it ends before."""
+        """Return once the bookie serves. Never returns if it ends before."""
         loop = asyncio.get_running_loop()
         while self.ready_at is None:
             message = await _receive(loop, self._channel)
@@ -89,23 +89,23 @@ class BookieProcess:
                 self.ready_at = loop.time()
 
     async def wait_ended(self) -> int:
-        """Its exit status once it has ended; minus the signal's number if one ended it."""
+        """Wait for the end; returns the exit status, or the negative number of the signal that killed it."""
         status = await self._process.wait()
         self._channel.close()
         return status
 
     def stop(self) -> None:
-        """Ask it to stop in good order. Does nothing once it has ended."""
+        """Ask the bookie to stop cleanly. Does nothing once it has ended."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once. Does nothing once it has ended."""
+        """Kill the bookie. Does nothing once it has ended."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
-    def last_words(self) -> str:
-        """Why it ended, from its log: the reason of the last line it wrote, or a hint where to look."""
+    def reason(self) -> str:
+        """Why the bookie ended: the reason in the last line of its log, or a hint where to look."""
         try:
             with self.spec.log_file.open("rb") as log:
                 log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -117,7 +117,7 @@ class BookieProcess:
 
 
 def _command(spec: BookieSpec) -> list[str]:
-    # -P: the working directory may hold modules with the names of ours or of the standard library.
+    # -P: do not import from the working directory, which may hold modules with the same names.
     return [
         sys.executable,
         "-P",
@@ -133,8 +133,9 @@ def _command(spec: BookieSpec) -> list[str]:
     ]
 
 
-def _set_log_aside(log_file: Path) -> int:
-    """The size at which new lines will start, after setting an overlong log aside."""
+def set_log_aside(log_file: Path) -> int:
+    """Rename the log if it has grown too large; returns the offset at which new lines will start. Makes its directory.
+    Raises :class:`OSError`."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     size = log_file.stat().st_size if log_file.exists() else 0
     if size <= LOG_BYTES_MAX:

@@ -1,31 +1,35 @@
-"""``octavo up``: a whole cluster on this machine.
+"""``octavo up``: runs a whole cluster on this machine.
 
-The data directory holds ``metadata.db`` (unless the metadata are elsewhere), ``bookie-1`` and so on, ``logs`` and the
-lock of the ``octavo up`` that runs on it.
+The data directory holds ``metadata.db`` (unless ``--metadata`` names another store), one directory ``bookie-N`` per
+bookie, ``logs``, and the files that tell other commands what runs (:mod:`octavo.cli.running_cluster`).
 """
+
+# ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from octavo.cli.local.bookie_process import BookieProcess, BookieSpec
+from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, print_ready
+from octavo.cli.local.detach import start_detached
 from octavo.cli.local.restarts import GiveUp, LeaveStopped, RestartPolicy
 from octavo.cli.output import print_json, print_line, progress_bar
+from octavo.cli.running_cluster import ClusterState, opened_lock, remove_state, take_lock, write_state
 from octavo.cli.session import EXIT_OK, CommandError, LogLevel, Session, command, finish, print_error
 from octavo.protocol.errors import InvalidArgumentError
 
 STOP_SECONDS_MAX = 20.0
-"""How long a bookie told to stop may take before it is killed: twice what it takes itself for draining."""
+"""How long a bookie that was told to stop may take before it is killed: twice its own limit for draining."""
 
 LOCK_SECONDS_MAX = 15.0
-"""How long to wait for bookies that another ``octavo up``, killed outright, left stopping."""
+"""How long to wait for bookies that are still stopping because their ``octavo up`` was killed."""
 
 _LOCK_POLL_SECONDS = 0.05
 _STARTING_NOTICE_SECONDS = 10.0
@@ -39,19 +43,30 @@ def register(app: typer.Typer) -> None:
 
 async def up(
     session: Session,
-    bookies: Annotated[int, typer.Option("--bookies", min=1, max=64, help="How many bookies.")] = 3,
-    data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where all data are.")] = Path(
-        "octavo-data"
-    ),
+    bookies: Annotated[int, typer.Option("--bookies", metavar="N", min=1, max=64, help="Number of bookies.")] = 3,
+    data_dir: DataDirOption = DATA_DIR_DEFAULT,
     base_port: Annotated[
         int,
-        typer.Option("--base-port", min=0, max=_PORT_MAX, help="The first bookie's port; the others' follow. 0: any."),
+        typer.Option(
+            "--base-port",
+            metavar="PORT",
+            min=0,
+            max=_PORT_MAX,
+            help="Port of the first bookie; the others use the ports after it. 0 takes any free ports.",
+        ),
     ] = 3181,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return as soon as the cluster is ready and leave it running.")
+    ] = False,
+    ready_descriptor: Annotated[int | None, typer.Option("--ready-descriptor", hidden=True)] = None,
 ) -> int:
-    """Run a whole cluster on this machine: bookies, each a process of its own, and the embedded metadata store.
+    """Run a whole cluster on this machine: several bookies, each in a process of its own, and the metadata store.
 
-    Says when it is ready, with the URI to use. Ctrl-C stops it; started again it has all its data. A bookie that dies
-    is started again, unless it says that its data are wrong.
+    The command prints a line when the cluster is ready, with the metadata URI to use. Ctrl-C stops the cluster; its
+    data stay and are there again after the next start. A bookie that dies is started again, unless its data or
+    identity are wrong.
+
+    With --detach the cluster runs in the background: `octavo status` shows it and `octavo down` stops it.
     """
     if base_port and base_port + bookies - 1 > _PORT_MAX:
         raise InvalidArgumentError(f"--base-port {base_port}: {bookies} bookies would need ports above {_PORT_MAX}")
@@ -63,7 +78,10 @@ async def up(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandError(f"cannot make the data directory {directory}: {error.strerror}") from error
+        raise CommandError(f"cannot create the data directory {directory}: {error.strerror}") from error
+    if detach:
+        await start_detached(session, directory, ("--bookies", str(bookies), "--base-port", str(base_port)))
+        return EXIT_OK
     specs = [
         BookieSpec(
             name=f"bookie-{number}",
@@ -77,25 +95,24 @@ async def up(
         for number in range(1, bookies + 1)
     ]
     async with _locked(directory) as lock_descriptor:
-        cluster = _Cluster(specs, uri, directory, lock_descriptor, as_json=session.as_json)
+        cluster = _Cluster(
+            specs, uri, directory, lock_descriptor, ready_descriptor=ready_descriptor, as_json=session.as_json
+        )
         try:
             return await cluster.run()
         except asyncio.CancelledError:
-            return EXIT_OK  # told to stop, and everything has stopped: that is how this command ends when all is well
+            return EXIT_OK  # the user stopped the command, and every bookie has stopped: the normal end
 
 
 def _check_metadata_are_there(directory: Path) -> None:
-    """Bookies must not be offered an empty metadata store: what their ledgers are stood in the one that is gone.
-
-    Raises CommandError.
-    """
+    """Raise :class:`CommandError` if bookies have data here but the metadata of their ledgers are missing."""
     if (directory / "metadata.db").exists():
         return
     orphans = sorted(cookie.parent.name for cookie in directory.glob("bookie-*/cookie"))
     if orphans:
         raise CommandError(
-            f"{directory}/metadata.db is gone, but {', '.join(orphans)} hold data of the cluster that it described: "
-            "put it back, give --metadata, or take another --data-dir"
+            f"{directory}/metadata.db is gone, but {', '.join(orphans)} hold data of its cluster: "
+            "put it back, name the metadata store with --metadata, or choose another --data-dir"
         )
 
 
@@ -103,19 +120,37 @@ class _Cluster:
     """The bookies of one ``octavo up``, each watched by a task of its own."""
 
     def __init__(
-        self, specs: list[BookieSpec], uri: str, directory: Path, lock_descriptor: int, *, as_json: bool
+        self,
+        specs: list[BookieSpec],
+        uri: str,
+        directory: Path,
+        lock_descriptor: int,
+        *,
+        ready_descriptor: int | None,
+        as_json: bool,
     ) -> None:
         self._specs = specs
         self._uri = uri
         self._directory = directory
         self._lock_descriptor = lock_descriptor
+        self._ready_descriptor = ready_descriptor
         self._as_json = as_json
+        self._state = ClusterState.STARTING
+        self._bookie_states = {spec.name: "starting" for spec in specs}
         self._running: dict[str, BookieProcess] = {}
         self._announced = False
         self._starting = {spec.name for spec in specs}
 
     async def run(self) -> int:
         """Run until every bookie is left stopped (exit status 1) or the task is cancelled. Leaves no process behind."""
+        self._write_state()
+        try:
+            return await self._run()
+        finally:
+            with contextlib.suppress(OSError):
+                remove_state(self._directory)
+
+    async def _run(self) -> int:
         try:
             async with asyncio.TaskGroup() as group:
                 notices = group.create_task(self._tell_what_is_starting())
@@ -124,7 +159,7 @@ class _Cluster:
                 notices.cancel()
         except* CommandError as errors:
             raise errors.exceptions[0] from None
-        raise CommandError("no bookie is left that could run")
+        raise CommandError(f"none of the bookies can run; see {self._directory}/logs")
 
     async def _keep_running(self, spec: BookieSpec) -> None:
         policy = RestartPolicy()
@@ -133,15 +168,19 @@ class _Cluster:
             decision = policy.ended(status[0], ready_seconds)
             how, reason = _how_it_ended(status[0]), status[1]
             if isinstance(decision, GiveUp):
-                raise CommandError(f"{spec.name} could not start: {reason}")
+                raise CommandError(f"{spec.name} could not start: {_with_options_of_up(reason)}")
             if isinstance(decision, LeaveStopped):
                 self._tell("left stopped", spec, f"{spec.name} will not be started again: {reason}", reason=reason)
+                self._bookie_states[spec.name] = "left stopped"
                 self._starting.discard(spec.name)
+                self._write_state()
                 self._announce_when_all_are_up()
                 return
             pause = decision.pause_seconds
-            # One that was killed had no time to say why: its last line tells of something else.
+            # A bookie that was killed could not write a reason: its last log line is about something else.
             why = f": {reason}" if status[0] > 0 else ""
+            self._bookie_states[spec.name] = "restarting"
+            self._write_state()
             self._tell(
                 "ended",
                 spec,
@@ -152,30 +191,37 @@ class _Cluster:
             await asyncio.sleep(pause)
 
     async def _run_once(self, spec: BookieSpec, policy: RestartPolicy) -> tuple[tuple[int, str], float | None]:
-        """One process from start to end: its exit status with its last words, and how long it was ready."""
+        """One process from start to end: its exit status, the reason in its log, and how long it was ready."""
         loop = asyncio.get_running_loop()
         try:
             bookie = await BookieProcess.start(spec, lock_descriptor=self._lock_descriptor)
         except OSError as error:
             raise CommandError(f"{spec.name} could not start: {error.filename}: {error.strerror}") from error
         self._running[spec.name] = bookie
+        self._write_state()
         becoming_ready = asyncio.ensure_future(self._wait_ready(bookie, again=policy.was_ready))
         try:
             status = await bookie.wait_ended()
+        except asyncio.CancelledError:
+            self._state = ClusterState.STOPPING
+            self._write_state()
+            raise
         finally:
             becoming_ready.cancel()
             await finish(self._stop(bookie))
             del self._running[spec.name]
         ready_seconds = None if bookie.ready_at is None else loop.time() - bookie.ready_at
-        return (status, bookie.last_words()), ready_seconds
+        return (status, bookie.reason()), ready_seconds
 
     async def _wait_ready(self, bookie: BookieProcess, *, again: bool) -> None:
         await bookie.wait_ready()
         name = bookie.spec.name
+        self._bookie_states[name] = "ready"
         if again:
-            self._tell("started again", bookie.spec, f"{name} is up again", pid=bookie.pid)
+            self._tell("started again", bookie.spec, f"{name} is ready again", pid=bookie.pid)
         self._starting.discard(name)
         self._announce_when_all_are_up()
+        self._write_state()
 
     @staticmethod
     async def _stop(bookie: BookieProcess) -> None:
@@ -183,16 +229,42 @@ class _Cluster:
         ended = asyncio.ensure_future(bookie.wait_ended())
         done, _ = await asyncio.wait([ended], timeout=STOP_SECONDS_MAX)
         if not done:
-            print_error(f"{bookie.spec.name} does not stop; killing it")
+            print_error(f"{bookie.spec.name} has not stopped within {STOP_SECONDS_MAX:g} s; killing it")
             bookie.kill()
         await ended
 
-    # --- what the user is told ---------------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def _write_state(self) -> None:
+        facts = []
+        for spec in self._specs:
+            bookie = self._running.get(spec.name)
+            facts.append(
+                {
+                    "name": spec.name,
+                    "state": self._bookie_states[spec.name],
+                    "pid": None if bookie is None else bookie.pid,
+                    "port": spec.port,
+                    "data_dir": str(spec.data_dir),
+                    "log": str(spec.log_file),
+                }
+            )
+        try:
+            write_state(self._directory, self._state, self._uri, facts)
+        except OSError as error:
+            # A full disk must not stop the bookies: other commands see an older state.
+            print_error(f"cannot write {self._directory}/up.json: {error.strerror}")
 
     def _announce_when_all_are_up(self) -> None:
         if self._announced or self._starting or not self._running:
             return
         self._announced = True
+        self._state = ClusterState.READY
+        self._write_state()
+        if self._ready_descriptor is not None:
+            with contextlib.suppress(OSError):  # the command that waited for it has been killed
+                os.write(self._ready_descriptor, b"ready\n")
+                os.close(self._ready_descriptor)
         up_now = list(self._running.values())
         if self._as_json:
             print_json(
@@ -213,17 +285,15 @@ class _Cluster:
                 }
             )
             return
-        missing = "" if len(up_now) == len(self._specs) else f" of {len(self._specs)}"
-        print_line(f"Octavo is ready: {len(up_now)}{missing} bookies. Data and logs are in {self._directory}")
-        print_line(f"  export OCTAVO_METADATA={self._uri}")
-        print_line("Ctrl-C stops it.")
+        print_ready(len(up_now), len(self._specs), self._uri, self._directory)
+        print_line("Press Ctrl-C to stop it.")
 
     async def _tell_what_is_starting(self) -> None:
         with contextlib.suppress(asyncio.CancelledError), progress_bar("starting", None):
             while self._starting:
                 await asyncio.sleep(_STARTING_NOTICE_SECONDS)
                 if self._starting:
-                    print_error(f"still starting: {', '.join(sorted(self._starting))}; see {self._directory}/logs")
+                    print_error(f"still waiting for {', '.join(sorted(self._starting))}; see {self._directory}/logs")
 
     def _tell(self, event: str, spec: BookieSpec, text: str, **facts: object) -> None:
         if self._as_json:
@@ -236,8 +306,13 @@ def _how_it_ended(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
     with contextlib.suppress(ValueError):
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"was ended by signal {-status}"
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"was killed by signal {-status}"
+
+
+def _with_options_of_up(reason: str) -> str:
+    """A bookie's reason, with the options of ``octavo up`` in place of its own."""
+    return reason.replace("--port", "--base-port")
 
 
 # --- one `octavo up` per data directory ------------------------------------------------------------------------------
@@ -245,52 +320,28 @@ def _how_it_ended(status: int) -> str:
 
 @asynccontextmanager
 async def _locked(directory: Path) -> AsyncIterator[int]:
-    """Hold the directory's lock; gives the descriptor that carries it, for children to inherit.
+    """Hold the directory's lock; gives its descriptor, which the bookies inherit.
 
-    Raises :class:`CommandError` naming the process that holds it. A holder that is gone left children that are
-    stopping: they are waited for.
+    Raises :class:`CommandError` naming the process that holds the lock. If that ``octavo up`` is gone, its bookies are
+    stopping: this waits for them.
     """
-    with _opened(directory / "up.lock") as descriptor:
-        deadline = asyncio.get_running_loop().time() + LOCK_SECONDS_MAX
-        while not _try_lock(descriptor):
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-            if _is_alive(holder):
-                raise CommandError(f"{directory} is in use by another `octavo up` (process {holder})")
-            if asyncio.get_running_loop().time() > deadline:
-                raise CommandError(f"{directory} is in use by bookies that another `octavo up` left behind")
-            await asyncio.sleep(_LOCK_POLL_SECONDS)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield descriptor
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        opened = contextlib.ExitStack()
+        descriptor = opened.enter_context(opened_lock(directory))
     except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror}") from error
-    try:
+        raise CommandError(f"cannot write in the data directory {directory}: {error.strerror}") from error
+    with opened:
+        deadline = asyncio.get_running_loop().time() + LOCK_SECONDS_MAX
+        while (holder := take_lock(descriptor)) is not None:
+            if holder.process is not None:
+                raise CommandError(
+                    f"{directory} is in use by another `octavo up` (process {holder.process.process_id}); "
+                    "`octavo down` stops it, or choose another --data-dir"
+                )
+            if asyncio.get_running_loop().time() > deadline:
+                raise CommandError(
+                    f"{directory} is in use by bookies of an `octavo up` that was killed; they have not stopped "
+                    f"within {LOCK_SECONDS_MAX:g} s, see {directory}/logs"
+                )
+            await asyncio.sleep(_LOCK_POLL_SECONDS)
         yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_alive(process_id: str) -> bool:
-    if not process_id.isdigit():
-        return False
-    try:
-        os.kill(int(process_id), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

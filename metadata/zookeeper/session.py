@@ -45,6 +45,10 @@ CLOSE_SECONDS_MAX: Final = 2.0
 """How long a server may take to end the session when it is closed. Without an answer, the session ends by its
 timeout."""
 
+UNREACHABLE_NOTICE_SECONDS: Final = 1.0
+"""Time without a connection, all servers having been tried, after which a warning is logged: long enough for a server
+that restarts or an election, much shorter than an operation's patience."""
+
 _SIGNS_PER_TIMEOUT: Final = 3
 
 
@@ -211,14 +215,21 @@ class Session:
     async def _run(self) -> None:
         try:
             pause = ROUND_PAUSE_SECONDS_MIN
+            disconnected_at = asyncio.get_running_loop().time()
+            noted = False
             while True:
                 for _ in self._servers:
                     if await self._stay_with_next_server():
                         # Pause: a server that accepts and drops the session again must not cause a busy loop.
                         pause = ROUND_PAUSE_SECONDS_MIN
+                        disconnected_at, noted = asyncio.get_running_loop().time(), False
                         await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
                         break
                 else:
+                    disconnected_seconds = asyncio.get_running_loop().time() - disconnected_at
+                    if not noted and disconnected_seconds >= UNREACHABLE_NOTICE_SECONDS:
+                        noted = True
+                        _log("warning", "ZooKeeper cannot be reached; still trying", reason=self._last_failure)
                     await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
                     pause = min(2 * pause, ROUND_PAUSE_SECONDS_MAX)
         except asyncio.CancelledError:

@@ -86,12 +86,13 @@ ROOMS = {
     "metadata.zookeeper": frozenset({"metadata"}),
     "metadata.connect": frozenset({"metadata", "metadata.sqlite", "metadata.zookeeper"}),
     "metadata.__init__": frozenset({"metadata", "metadata.connect"}),
-    "cli.session": frozenset[str](),
+    "cli.running_cluster": frozenset[str](),
+    "cli.session": frozenset({"cli.running_cluster"}),
     "cli.output": frozenset[str](),
     "cli.ledger": frozenset({"cli.session", "cli.output"}),
     "cli.bench": frozenset({"cli.session", "cli.output", "cli.ledger"}),
     "cli.bookie": frozenset({"cli.session", "cli.output"}),
-    "cli.local": frozenset({"cli.session", "cli.output"}),
+    "cli.local": frozenset({"cli.running_cluster", "cli.session", "cli.output"}),
     "cli": frozenset({"cli.session", "cli.output", "cli.ledger", "cli.bench", "cli.bookie", "cli.local"}),
 }
 """Each room (a sub-folder, a module that others build on, or what else stands at the root of its folder) and the rooms

@@ -1,0 +1,34 @@
+"""What ``octavo up``, ``down`` and ``status`` share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from octavo.cli.output import print_line
+from octavo.cli.running_cluster import RunningCluster, observe
+from octavo.cli.session import CommandError
+
+DATA_DIR_DEFAULT = Path("octavo-data")
+
+DataDirOption = Annotated[
+    Path, typer.Option("--data-dir", metavar="DIR", help="Directory that holds all data of the cluster.")
+]
+
+
+def print_ready(ready: int, wanted: int, uri: str, directory: Path) -> None:
+    """Say that ``ready`` of ``wanted`` bookies serve, and how to use them."""
+    number = f"{ready} bookies" if ready == wanted else f"{ready} of {wanted} bookies"
+    print_line(f"Octavo is ready: {number}. Data and logs are in {directory}")
+    print_line(f"  export OCTAVO_METADATA={uri}")
+
+
+def observe_directory(directory: Path) -> RunningCluster:
+    """The cluster on ``directory``. Raises :class:`CommandError` when there is no such directory."""
+    if not directory.is_dir():
+        raise CommandError(
+            f"there is no data directory {directory}: start a cluster with `octavo up`, or give --data-dir"
+        )
+    try:
+        return observe(directory)
+    except OSError as error:
+        raise CommandError(f"cannot read the data directory {directory}: {error.strerror}") from error

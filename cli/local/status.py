@@ -1,0 +1,48 @@
+"""``octavo status``: shows the cluster that ``octavo up`` runs on a data directory."""
+
+import typer
+from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, observe_directory
+from octavo.cli.output import print_json, print_line, print_table
+from octavo.cli.running_cluster import ClusterState, RunningCluster
+from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    command(app)(status)
+
+
+async def status(session: Session, data_dir: DataDirOption = DATA_DIR_DEFAULT) -> int:
+    """Show the cluster that `octavo up` runs on this machine.
+
+    The exit status is 0 when every bookie is ready, and 1 when the cluster is starting, stopping or stopped or a bookie
+    is missing. `octavo bookies` shows what the cluster itself knows of its bookies.
+    """
+    directory = data_dir.absolute()
+    cluster = observe_directory(directory)
+    if session.as_json:
+        print_json(
+            {
+                "state": cluster.state.value,
+                "pid": None if cluster.holder is None else cluster.holder.process_id,
+                "metadata": cluster.metadata,
+                "data_dir": str(directory),
+                "bookies": list(cluster.bookies),
+            }
+        )
+    else:
+        _print(cluster, str(directory))
+    all_ready = all(bookie["state"] == "ready" for bookie in cluster.bookies)
+    return EXIT_OK if cluster.state is ClusterState.READY and all_ready else EXIT_FAILURE
+
+
+def _print(cluster: RunningCluster, directory: str) -> None:
+    process = "" if cluster.holder is None else f" (process {cluster.holder.process_id})"
+    print_line(f"The cluster in {directory} is {cluster.state.value}{process}.")
+    if cluster.metadata is not None:
+        print_line(f"  export OCTAVO_METADATA={cluster.metadata}")
+    if cluster.bookies:
+        print_table(
+            ["bookie", "state", "pid", "port", "log"],
+            [[bookie[key] for key in ("name", "state", "pid", "port", "log")] for bookie in cluster.bookies],
+        )
