@@ -115,12 +115,25 @@ def is_disk_full(error: OSError) -> bool:
     return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+class SyncFailedError(OSError):
+    """A sync failed. Its errno is EIO whatever the disk returned, so that no caller mistakes it for a full disk, waits
+    for space and tries again (rule B1)."""
+
+
 async def sync_file(file: File) -> None:
-    """Sync, and raise every failure as EIO, so that no caller retries it, whatever errno the disk returned."""
+    """Sync a file. Raises SyncFailedError."""
     try:
         await file.sync()
     except OSError as error:
-        raise OSError(errno.EIO, f"sync failed: {error.strerror or error}", str(file.path)) from error
+        raise SyncFailedError(errno.EIO, f"sync failed: {error.strerror or error}", str(file.path)) from error
+
+
+async def sync_names(filesystem: FileSystem, directory: Path) -> None:
+    """Make creations, renames and removals in ``directory`` durable. Raises SyncFailedError."""
+    try:
+        await filesystem.sync_directory(directory)
+    except OSError as error:
+        raise SyncFailedError(errno.EIO, f"sync failed: {error.strerror or error}", str(directory)) from error
 
 
 async def read_file(filesystem: FileSystem, path: Path) -> bytes:
@@ -145,7 +158,7 @@ async def replace_file(filesystem: FileSystem, path: Path, content: bytes) -> No
     finally:
         await file.close()
     await filesystem.rename(temporary, path)
-    await filesystem.sync_directory(path.parent)
+    await sync_names(filesystem, path.parent)
 
 
 class RealFileSystem:

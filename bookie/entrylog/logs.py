@@ -7,7 +7,15 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import structlog
-from octavo.bookie.disk.filesystem import File, FileSystem, is_disk_full, read_file, replace_file, sync_file
+from octavo.bookie.disk.filesystem import (
+    File,
+    FileSystem,
+    is_disk_full,
+    read_file,
+    replace_file,
+    sync_file,
+    sync_names,
+)
 from octavo.bookie.entrylog.format import HEADER_BYTES, decode_totals, encode_header, encode_totals, log_name
 from octavo.bookie.entrylog.walk import DamagedStretch, walk_log
 from octavo.protocol.entries import header_of
@@ -38,7 +46,7 @@ class EntryLogWriter:
         file = await filesystem.open(path, create=True)
         try:
             await file.write(0, [encode_header(log_id)])
-            await filesystem.sync_directory(directory)
+            await sync_names(filesystem, directory)
             # A second handle with its own thread: a long sync must not hold up the writes of the next flush.
             sync_file = await filesystem.open(path, dedicated_thread=True)
         except BaseException:  # a cancelled compaction must leave nothing open either

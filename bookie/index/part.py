@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from octavo.bookie.disk.filesystem import File, FileSystem, sync_file
+from octavo.bookie.disk.filesystem import File, FileSystem, sync_file, sync_names
 from octavo.bookie.index.format import (
     BLOCK_BODY_BYTES_MAX,
     BLOCK_BODY_BYTES_TARGET,
@@ -315,10 +315,10 @@ class PartWriter:
         self._offset += len(footer)
         await self._write()
         await sync_file(self._file)
-        await self._filesystem.sync_directory(self._file.path.parent)
+        await sync_names(self._filesystem, self._file.path.parent)
         return Part(self._part_id, self._offset, self._file, self._blocks)
 
     async def abandon(self) -> None:
-        """Remove the unfinished file."""
+        """Close and remove the unfinished file."""
         await self._file.close()
         await self._filesystem.remove(self._file.path)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from octavo.bookie.disk.filesystem import File, FileSystem, is_disk_full
+from octavo.bookie.disk.filesystem import File, FileSystem, SyncFailedError, is_disk_full, sync_file, sync_names
 from octavo.bookie.journal.format import (
     DATA_START,
     JournalPosition,
@@ -125,6 +125,7 @@ class SegmentFiles:
         self._preparer: asyncio.Task[None] | None = None
         self._trim_lock = asyncio.Lock()
         self._last_write_at = 0.0
+        self._sync_failure: SyncFailedError | None = None
         self.segments_unprepared = 0
         self._closing = False
         self.out_of_space = False
@@ -189,6 +190,8 @@ class SegmentFiles:
         """Switch to the next segment: at once if it is prepared, otherwise as soon as possible. Raises OSError."""
         self.note_write()
         if self._prepared is None:
+            if self._sync_failure is not None:
+                raise self._sync_failure
             self.segments_unprepared += 1
             self._waiter = asyncio.get_running_loop().create_future()
             self._hurry.set()
@@ -217,7 +220,7 @@ class SegmentFiles:
             recycled: list[str] = []
             try:
                 if await self._remove_oldest(stop, recycled):
-                    await self._filesystem.sync_directory(self._directory)
+                    await sync_names(self._filesystem, self._directory)
                     # Only now: if a spare became a segment while a crash could restore its old name, the file would
                     # appear under both names.
                     self._spares.extend(recycled)
@@ -262,7 +265,7 @@ class SegmentFiles:
         self._spare_number += 1
         name = segment_name(segment.header.segment)
         await self._filesystem.rename(self._directory / name, self._directory / _spare_name(self._spare_number))
-        await self._filesystem.sync_directory(self._directory)
+        await sync_names(self._filesystem, self._directory)
 
     # --- in the background --------------------------------------------------------------------------------------
 
@@ -273,6 +276,8 @@ class SegmentFiles:
             try:
                 await self._prepare()
             except OSError as error:
+                if isinstance(error, SyncFailedError):  # never tried again: the next roll fails (rule B1)
+                    self._sync_failure = error
                 if is_disk_full(error):
                     self._await_space(error)
                 elif self._waiter is not None and not self._waiter.done():
@@ -376,13 +381,21 @@ class SegmentFiles:
         spare = self._directory / self._spares.pop()
         path = self._directory / segment_name(number)
         # Renamed only when the header is durable, then opened by its final name, which errors will show.
-        file = await self._filesystem.open(spare, direct=True)
         try:
-            if await file.size() != self._settings.segment_bytes:
-                await file.truncate(self._settings.segment_bytes)
-            await file.write_and_sync(0, [encode_header(header)])
-        finally:
-            await file.close()
-        await self._filesystem.rename(spare, path)
-        await self._filesystem.sync_directory(self._directory)
+            file = await self._filesystem.open(spare, direct=True)
+            try:
+                if await file.size() != self._settings.segment_bytes:
+                    await file.truncate(self._settings.segment_bytes)
+                # Two steps: a write that finds the disk full may be tried again, a failed sync may not.
+                await file.write(0, [encode_header(header)])
+                await sync_file(file)
+            finally:
+                await file.close()
+            await self._filesystem.rename(spare, path)
+        except OSError:
+            # No other attempt uses the file: its space must not stay taken, least of all on a full disk.
+            with contextlib.suppress(OSError):
+                await self._filesystem.remove(spare)
+            raise
+        await sync_names(self._filesystem, self._directory)
         return Segment(header, await self._filesystem.open(path, dedicated_thread=True, direct=True))

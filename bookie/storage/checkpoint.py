@@ -179,7 +179,12 @@ class Checkpointer:
             part = await self._disk_retry.retry_while_full(
                 self._index.directory, lambda: self._write_part(frozen.states)
             )
-            await self._keeper.commit_checkpoint((frozen.mark.segment, frozen.mark.offset), part, sizes)
+            try:
+                await self._keeper.commit_checkpoint((frozen.mark.segment, frozen.mark.offset), part, sizes)
+            except BaseException:  # the storage closes on a full disk, or fails: the index will not close the part
+                if part is not None and part not in self._index.parts:
+                    await part.retire()
+                raise
             self.committing = {}
             self._ledgers.committed()
             await self._journal.trim(frozen.mark)
@@ -210,7 +215,7 @@ class Checkpointer:
         try:
             await self._fill_part(writer, states)
             return await writer.finish()
-        except OSError:
+        except BaseException:  # cancelled or failed: no manifest names the part
             with contextlib.suppress(OSError):
                 await writer.abandon()
             raise

@@ -215,9 +215,11 @@ class Storage:
             await self.writer.drain()
             await self._background.wait_ended()
             if self._health.failure is None:
-                if self._checkpointer.is_dirty and not self._background.gave_up:
-                    await self._checkpointer.checkpoint()
-                await self._checkpointer.close()
+                try:
+                    if self._checkpointer.is_dirty and not self._background.gave_up:
+                        await self._checkpointer.checkpoint()
+                finally:  # also when the disk is full
+                    await self._checkpointer.close()
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 
