@@ -166,7 +166,7 @@ async def test_stop_whose_manifest_finds_the_disk_full_leaves_no_file_open() -> 
         )
 
     storage = await open_storage()
-    await storage.writer.add(1, script.key, script.entries(range(10)), recovery=False)
+    await storage.writer.add(script.ledger_id, script.key, script.entries(range(10)), recovery=False)
     fails = Fails(filesystem, "write", "manifest.tmp")
     with pytest.raises(OSError, match="No space left"):
         await storage.close()
@@ -174,6 +174,6 @@ async def test_stop_whose_manifest_finds_the_disk_full_leaves_no_file_open() -> 
     assert not filesystem.open_files
     filesystem.fault = None
     again = await open_storage()
-    held = await again.reader.read(1, 0, 100, entries_max=100, bytes_max=10**6)
+    held = await again.reader.read(script.ledger_id, 0, 100, entries_max=100, bytes_max=10**6)
     assert held.entries == script.entries(range(10))
     await again.close()
