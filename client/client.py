@@ -22,7 +22,7 @@ from octavo.client.opening import Opening
 from octavo.client.options import ClientOptions, ConnectOptions
 from octavo.client.place.placer import Placer
 from octavo.client.read.range_read import BlameList
-from octavo.client.read.reader import LedgerReader
+from octavo.client.read.reader import LedgerReader, open_reader
 from octavo.client.read.replica_read import ReplicaAnswer, read_replica
 from octavo.client.recover.recovery import Recoverer
 from octavo.client.wire.pool import ConnectionPool
@@ -99,12 +99,14 @@ def connect(
         store = await open_metadata_store(uri, rng=rng)
         try:
             cluster_id = await store.cluster_id()
-            return Client(store, cluster_id=cluster_id, options=checked, rng=rng, wall_clock=wall_clock)
+            client = Client(store, cluster_id=cluster_id, options=checked, rng=rng, wall_clock=wall_clock)
         except BaseException:
             await store.close()
             raise
+        client._warns_if_unclosed = True
+        return client
 
-    return Opening(open_client)
+    return Opening(open_client, "connect()")
 
 
 class Client(LogFace, Closable):
@@ -126,6 +128,7 @@ class Client(LogFace, Closable):
         """The client owns ``store`` from now on, and closes it."""
         loop = asyncio.get_running_loop()
         self._store = store
+        self._cluster_id = cluster_id
         self._options = options
         self._rng = rng if rng is not None else random.Random()
         self._wall_clock = wall_clock if wall_clock is not None else lambda: datetime.now(UTC)
@@ -218,9 +221,9 @@ class Client(LogFace, Closable):
 
         match ids:
             case "sequential":
-                return Opening(create)
+                return Opening(create, "create_ledger()")
             case "explicit":
-                return Opening(create_explicit)
+                return Opening(create_explicit, "create_ledger()")
         raise InvalidArgumentError(f"ids must be 'sequential' or 'explicit', not {ids!r}")
 
     def open_ledger(
@@ -243,7 +246,7 @@ class Client(LogFace, Closable):
         async def open_reader() -> LedgerReader:
             return await self._open(LedgerId(ledger_id), password, digest, recover=recover)
 
-        return Opening(open_reader)
+        return Opening(open_reader, f"open_ledger({ledger_id})")
 
     async def read_replica(
         self, bookie_id: str, ledger_id: int, first: int, last: int, *, modulus: int = 1, residues: Sequence[int] = (0,)
@@ -323,8 +326,15 @@ class Client(LogFace, Closable):
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` has begun."""
+        """Whether :meth:`close` has been called."""
         return self._closing is not None
+
+    def __repr__(self) -> str:
+        state = "open" if self._closing is None else "closed" if self._closing.done() else "closing"
+        return (
+            f"<Client of cluster {self._cluster_id}, {state}, "
+            f"{len(self._writers)} writers, {len(self._readers)} readers>"
+        )
 
     async def close(self) -> None:
         """Close the client and everything it made: writers close their ledgers, readers end.
@@ -445,6 +455,7 @@ class Client(LogFace, Closable):
         except BaseException:
             await self._uncreate(ledger_id)
             raise
+        writer._warns_if_unclosed = self._warns_if_unclosed
         self._writers[ledger_id] = writer
         return writer
 
@@ -514,7 +525,7 @@ class Client(LogFace, Closable):
         if recover and not metadata.is_closed:
             ledger = await self._recoverer.recover(ledger, secrets)
         self._check_open()
-        reader = LedgerReader(
+        reader = await open_reader(
             ledger,
             secrets,
             store=self._store,
@@ -522,15 +533,14 @@ class Client(LogFace, Closable):
             options=self._options,
             blame=self._blame,
             draw=self._rng.random,
+            on_made=self._note_reader,
             on_close=self._forget_reader,
         )
-        self._readers[reader] = None
-        try:
-            await reader.start()
-        except BaseException:
-            await reader.close()
-            raise
+        reader._warns_if_unclosed = self._warns_if_unclosed
         return reader
+
+    def _note_reader(self, reader: LedgerReader) -> None:
+        self._readers[reader] = None
 
     def _forget_reader(self, reader: LedgerReader) -> None:
         self._readers.pop(reader, None)

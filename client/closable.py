@@ -1,5 +1,6 @@
 """What a client, a writer and a reader have in common: they are async context managers that close themselves."""
 
+import warnings
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +12,14 @@ class Closable:
 
     If the block ends with an exception, that exception is what the caller sees, whatever closing raises.
     """
+
+    _warns_if_unclosed = False
+    """Whether to warn if it is garbage-collected without having been closed. True once the application has it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        raise NotImplementedError
 
     async def close(self) -> None:
         """Close it. May be called more than once."""
@@ -27,3 +36,7 @@ class Closable:
         except OctavoError:
             if error is None:
                 raise
+
+    def __del__(self) -> None:
+        if self._warns_if_unclosed and not self.closed:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1, source=self)

@@ -11,9 +11,14 @@ class Opening[T: Closable]:
     """A client, writer or reader about to be opened: ``thing = await opening``, or ``async with opening as thing``. Can
     be used once."""
 
-    def __init__(self, open_thing: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(self, open_thing: Callable[[], Coroutine[Any, Any, T]], call: str) -> None:
+        """``call``: what made it, for messages."""
+        self._call = call
         self._open: Callable[[], Coroutine[Any, Any, T]] | None = open_thing
         self._thing: T | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self._call}, {'not awaited or entered yet' if self._open is not None else 'used'}>"
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._take()().__await__()
@@ -30,6 +35,6 @@ class Opening[T: Closable]:
 
     def _take(self) -> Callable[[], Coroutine[Any, Any, T]]:
         if self._open is None:
-            raise RuntimeError("this was awaited or entered already; call connect, create_ledger or open_ledger again")
+            raise RuntimeError(f"{self._call} was awaited or entered already; call it again")
         open_thing, self._open = self._open, None
         return open_thing

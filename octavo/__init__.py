@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from octavo.client.log.entries import Gap, LogEntry
     from octavo.client.log.log import Log
     from octavo.client.log.writer import LogWriter
-    from octavo.client.read.reader import LedgerReader
+    from octavo.client.opening import Opening
+    from octavo.client.options import ConnectOptions
+    from octavo.client.read.reader import EntryBatch, LedgerReader
+    from octavo.client.read.replica_read import ReplicaAnswer
     from octavo.client.write.explicit_writer import ExplicitIdWriter
     from octavo.client.write.writer import LedgerWriter
     from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
@@ -28,11 +31,19 @@ if TYPE_CHECKING:
     from octavo.pipeline.errors import DataLossError
     from octavo.protocol.entries import Digest, Entry
     from octavo.protocol.errors import (
+        BookieInDoubtError,
+        BookieOverloadedError,
+        BookieReadOnlyError,
+        BookieShuttingDownError,
+        BookieStorageError,
+        BookieUnavailableError,
         ClientClosedError,
         DigestMismatchError,
         DuplicateEntryError,
         EntryTooLargeError,
+        InternalError,
         InvalidArgumentError,
+        LeaseLostError,
         LedgerClosedError,
         LedgerExistsError,
         LedgerFencedError,
@@ -50,28 +61,42 @@ if TYPE_CHECKING:
         OctavoError,
         OctavoTimeoutError,
         PositionMismatchError,
+        ProtocolError,
         QuorumLostError,
         TruncatedError,
         UnauthorizedError,
+        UnsupportedOperationError,
+        UnsupportedVersionError,
         WouldBlock,
+        WrongClusterError,
     )
 
 __all__ = [
+    "BookieInDoubtError",
+    "BookieOverloadedError",
+    "BookieReadOnlyError",
+    "BookieShuttingDownError",
     "BookieState",
     "BookieStatus",
+    "BookieStorageError",
+    "BookieUnavailableError",
     "Client",
     "ClientClosedError",
+    "ConnectOptions",
     "Cursor",
     "DataLossError",
     "Digest",
     "DigestMismatchError",
     "DuplicateEntryError",
     "Entry",
+    "EntryBatch",
     "EntryTooLargeError",
     "ExplicitIdWriter",
     "Fragment",
     "Gap",
+    "InternalError",
     "InvalidArgumentError",
+    "LeaseLostError",
     "LedgerClosedError",
     "LedgerExistsError",
     "LedgerFencedError",
@@ -95,12 +120,18 @@ __all__ = [
     "NotLeaderError",
     "OctavoError",
     "OctavoTimeoutError",
+    "Opening",
     "PositionMismatchError",
+    "ProtocolError",
     "QuorumLostError",
+    "ReplicaAnswer",
     "Retention",
     "TruncatedError",
     "UnauthorizedError",
+    "UnsupportedOperationError",
+    "UnsupportedVersionError",
     "WouldBlock",
+    "WrongClusterError",
     "__version__",
     "connect",
 ]
@@ -109,10 +140,12 @@ _HOMES = {
     "BookieState": "octavo.metadata.registration",
     "BookieStatus": "octavo.client.client",
     "Client": "octavo.client.client",
+    "ConnectOptions": "octavo.client.options",
     "Cursor": "octavo.client.log.cursors",
     "DataLossError": "octavo.pipeline.errors",
     "Digest": "octavo.protocol.entries",
     "Entry": "octavo.protocol.entries",
+    "EntryBatch": "octavo.client.read.reader",
     "ExplicitIdWriter": "octavo.client.write.explicit_writer",
     "Fragment": "octavo.metadata.model",
     "Gap": "octavo.client.log.entries",
@@ -123,6 +156,8 @@ _HOMES = {
     "Log": "octavo.client.log.log",
     "LogEntry": "octavo.client.log.entries",
     "LogWriter": "octavo.client.log.writer",
+    "Opening": "octavo.client.opening",
+    "ReplicaAnswer": "octavo.client.read.replica_read",
     "Retention": "octavo.client.log.document",
     "connect": "octavo.client.client",
 }

@@ -2,7 +2,8 @@
 
 All derive from :class:`OctavoError`. Two attributes tell a caller what to do next:
 
-* ``retryable``: the same call may succeed later, unchanged. A property of the class.
+* ``retryable``: the same call, on the same object and unchanged, may succeed later. A default on the class; False on
+  the instances that a writer raises after it has failed, because such a writer never recovers (rule W7).
 * ``may_have_happened``: the effect may exist although the call failed ("in doubt"). A default on the class, set per
   instance where more is known (rule W6): an add refused before it was sent did not happen.
 
@@ -24,13 +25,17 @@ class Doubt(NamedTuple):
 class OctavoError(Exception):
     """Base of all errors of this package."""
 
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
     may_have_happened_default: ClassVar[bool] = False
     doubt: "Doubt | None" = None
     """Of an add to a log that was sent: what ``log.outcome(error)`` needs to tell what became of it."""
 
-    def __init__(self, message: str = "", *, may_have_happened: bool | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, may_have_happened: bool | None = None, retryable: bool | None = None
+    ) -> None:
         super().__init__(message)
+        if retryable is not None:
+            self.retryable = retryable
         self.may_have_happened = (
             type(self).may_have_happened_default if may_have_happened is None else may_have_happened
         )
@@ -162,9 +167,14 @@ class QuorumLostError(OctavoError):
     may_have_happened_default = True
 
     def __init__(
-        self, message: str = "", *, may_have_happened: bool | None = None, missing: range | None = None
+        self,
+        message: str = "",
+        *,
+        may_have_happened: bool | None = None,
+        retryable: bool | None = None,
+        missing: range | None = None,
     ) -> None:
-        super().__init__(message, may_have_happened=may_have_happened)
+        super().__init__(message, may_have_happened=may_have_happened, retryable=retryable)
         self.missing = missing
         """The run of entry ids that a read could not get; None for anything else."""
 

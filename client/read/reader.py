@@ -79,7 +79,7 @@ class LedgerReader(Closable):
         options: ClientOptions,
         blame: BlameList,
         draw: Callable[[], float],
-        on_close: Callable[["LedgerReader"], None] = lambda _reader: None,
+        on_close: Callable[["LedgerReader"], None],
     ) -> None:
         metadata = ledger.value
         self._id = metadata.ledger_id
@@ -110,11 +110,8 @@ class LedgerReader(Closable):
             self._entry_bytes = metadata.length / (metadata.last_entry_id + 1)
         self._closed = False
 
-    async def start(self) -> None:
-        """Find out how far the ledger can be read. Call it once, before anything else; a closed ledger needs no bookie.
-
-        Raises :class:`QuorumLostError` when no bookie of an open ledger answers.
-        """
+    async def _start(self) -> None:
+        """Find out how far the ledger can be read."""
         if not self._view.closed:
             self._tail.start()
             await self._learn_last_add_confirmed()
@@ -149,8 +146,14 @@ class LedgerReader(Closable):
 
     @property
     def closed(self) -> bool:
-        """Whether this handle has been closed."""
+        """Whether this reader has been closed."""
         return self._closed
+
+    def __repr__(self) -> str:
+        end = self.last_add_confirmed
+        ledger = "closed" if self._view.closed else self.metadata.state.value
+        readable = "nothing to read" if end is None else f"readable up to entry {end}"
+        return f"<LedgerReader of ledger {self._id} ({ledger}), {'closed' if self._closed else 'open'}, {readable}>"
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -453,3 +456,32 @@ class LedgerReader(Closable):
         needed = self._quorums.write_quorum - self._quorums.ack_quorum + 1
         if not metadata_changed and absences(segment) >= needed:
             raise NoSuchEntryError(f"ledger {self._id} has no entry {segment.first} yet: {self._end_in_words()}")
+
+
+async def open_reader(
+    ledger: Versioned[LedgerMetadata],
+    secrets: LedgerSecrets,
+    *,
+    store: MetadataStore,
+    pool: ConnectionPool,
+    options: ClientOptions,
+    blame: BlameList,
+    draw: Callable[[], float],
+    on_made: Callable[[LedgerReader], None] = lambda _reader: None,
+    on_close: Callable[[LedgerReader], None] = lambda _reader: None,
+) -> LedgerReader:
+    """A reader that knows how far the ledger can be read. Asks no bookie of a closed ledger.
+
+    ``on_made`` is called with the reader before it asks anything, ``on_close`` when it is closed. Raises
+    :class:`QuorumLostError` if no bookie of an open ledger answers; the reader is closed then.
+    """
+    reader = LedgerReader(
+        ledger, secrets, store=store, pool=pool, options=options, blame=blame, draw=draw, on_close=on_close
+    )
+    on_made(reader)
+    try:
+        await reader._start()
+    except BaseException:
+        await reader.close()
+        raise
+    return reader

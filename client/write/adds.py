@@ -5,7 +5,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from octavo.protocol.errors import EntryTooLargeError, InternalError, InvalidArgumentError, OctavoError
+from octavo.protocol.errors import (
+    EntryTooLargeError,
+    InternalError,
+    InvalidArgumentError,
+    LedgerFencedError,
+    OctavoError,
+)
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.limits import ADD_ENTRIES_TARGET, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
 
@@ -48,9 +54,10 @@ def frames_of(payloads: Sequence[bytes]) -> list[tuple[int, int]]:
 
 
 def another(error: OctavoError, *, may_have_happened: bool | None = None) -> OctavoError:
-    """A copy of the error: an exception that is raised twice would collect both tracebacks."""
+    """A copy of a writer's failure: an exception that is raised twice would collect both tracebacks. Not retryable,
+    whatever its class: the writer never recovers (rule W7)."""
     doubt = error.may_have_happened if may_have_happened is None else may_have_happened
-    fresh = type(error)(error.message, may_have_happened=doubt)
+    fresh = type(error)(error.message, may_have_happened=doubt, retryable=False)
     fresh.__cause__ = error
     return fresh
 
@@ -61,6 +68,14 @@ def reject[T](future: asyncio.Future[T], error: OctavoError, *, may_have_happene
         future.set_exception(another(error, may_have_happened=may_have_happened))
         # Closing the writer reports the failure. The loop need not log it if the application dropped the future.
         future.exception()
+
+
+def fenced(ledger_id: LedgerId, evidence: str) -> LedgerFencedError:
+    """The error of a writer whose ledger another client has opened for recovery. ``evidence``: how it is known."""
+    return LedgerFencedError(
+        f"ledger {ledger_id} is fenced: a client has opened it for recovery, which ends this writer ({evidence}). "
+        "Go on in a new ledger. A client that only reads opens the ledger with recover=False"
+    )
 
 
 def internal_error(ledger_id: LedgerId, error: BaseException) -> InternalError:

@@ -81,6 +81,10 @@ class ExplicitIdWriter(Closable):
         """Whether closing this writer is over."""
         return self._writer.closed
 
+    def __repr__(self) -> str:
+        inner = repr(self._writer).removeprefix("<LedgerWriter").removesuffix(">")
+        return f"<ExplicitIdWriter{inner}, first missing entry {self.first_missing}>"
+
     def _ledger_deleted(self) -> None:
         """This client has deleted the ledger. For this package."""
         self._writer._ledger_deleted()

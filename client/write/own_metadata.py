@@ -8,13 +8,13 @@ own is refused. A writer makes one change at a time (rule W5), which the caller 
 import asyncio
 from collections.abc import Callable
 
+from octavo.client.write.adds import fenced
 from octavo.client.write.ensemble_changes import Commit
 from octavo.metadata.changes import ChangeEnsemble, CloseLedger, MetadataChange
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.update import update_ledger
 from octavo.protocol.errors import (
-    LedgerFencedError,
     MetadataConflictError,
     MetadataUnavailableError,
     NoSuchLedgerError,
@@ -78,8 +78,8 @@ class OwnMetadata:
             return NoSuchLedgerError(f"ledger {self.value.ledger_id} has been deleted")
         if ledger.value.state is not LedgerState.OPEN:
             self._ledger = ledger
-            done = "been recovered and closed" if ledger.value.is_closed else "begun to be recovered"
-            return LedgerFencedError(f"ledger {self.value.ledger_id} has {done} by another client")
+            done = "recovered and closed it" if ledger.value.is_closed else "is recovering it"
+            return fenced(self.value.ledger_id, f"according to its metadata another client {done}")
         if ledger.value.last_fragment == self.value.last_fragment:
             # Older fragments may have been repaired. Only this writer changes the last fragment: if it differs, these
             # metadata are older than the latest change, or show a change whose answer is still to come.

@@ -26,6 +26,7 @@ from octavo.client.place.placer import Placer
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.wire import Outcome
+from octavo.client.write.adds import fenced
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
 from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline
 from octavo.metadata.model import LedgerMetadata
@@ -249,7 +250,10 @@ class Replication:
         bookie_id = self._connections[position].bookie_id
         self._refusals[position] = error
         if isinstance(error, FATAL):
-            failure = type(error)(f"ledger {self._ledger_id}: bookie {bookie_id}: {error.message}")
+            if isinstance(error, LedgerFencedError):
+                failure: OctavoError = fenced(self._ledger_id, f"bookie {bookie_id}: {error.message}")
+            else:
+                failure = type(error)(f"ledger {self._ledger_id}: bookie {bookie_id}: {error.message}")
             failure.__cause__ = error
             self._on_failure(failure)
             return

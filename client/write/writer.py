@@ -153,6 +153,11 @@ class LedgerWriter(Closable):
         """Whether closing this writer is over. False while it closes, and after a failure until it is closed."""
         return self._life.state is WriterState.CLOSED
 
+    def __repr__(self) -> str:
+        lac = self.last_add_confirmed
+        confirmed = "nothing confirmed" if lac is None else f"confirmed up to entry {lac}"
+        return f"<{type(self).__name__} of ledger {self.id}, {self._life.state.value}, {confirmed}>"
+
     # --- adding ---------------------------------------------------------------------------------------------------
 
     async def add(self, payload: Payload) -> EntryId:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -54,6 +55,67 @@ async def test_an_opening_is_for_one_use() -> None:
         async with opening:
             with pytest.raises(RuntimeError, match="awaited or entered already"):
                 await opening
+
+
+async def test_an_opening_says_what_made_it() -> None:
+    async with cluster_of(1) as cluster, octavo.connect(cluster.uri) as client:
+        opening = client.create_ledger(1, 1, 1)
+        assert repr(opening) == "<create_ledger(), not awaited or entered yet>"
+        await (await opening).close()
+        assert repr(opening) == "<create_ledger(), used>"
+        assert repr(client.open_ledger(7)) == "<open_ledger(7), not awaited or entered yet>"
+
+
+async def test_what_is_not_closed_warns() -> None:
+    async with cluster_of(0) as cluster:
+        client = await octavo.connect(cluster.uri)
+        expected = r"<Client of cluster .*, open, 0 writers, 0 readers> was not closed"
+        del client
+        with pytest.warns(ResourceWarning, match=expected):
+            gc.collect()
+        client = await octavo.connect(cluster.uri)
+        await client.close()
+        del client
+        gc.collect()  # a warning would fail this test
+
+
+async def test_writers_and_readers_that_are_not_closed_warn() -> None:
+    async with cluster_of(3) as cluster:
+        client = await octavo.connect(cluster.uri, **QUICK)
+        closed, reader = await client.create_ledger(), await client.create_ledger(ids="explicit")
+        await closed.close()
+        await reader.close()
+        things = [
+            await client.create_ledger(),
+            await client.create_ledger(ids="explicit"),
+            await client.open_ledger(closed.id),
+        ]
+        await client._pool.close()
+        del client, things, closed, reader
+        with pytest.warns(ResourceWarning) as told:
+            gc.collect()
+        names = sorted(str(one.message).split(" of ")[0] for one in told)
+        assert names == ["<Client", "<ExplicitIdWriter", "<LedgerReader", "<LedgerWriter"]
+
+
+async def test_what_a_program_prints_of_its_handles_tells_id_and_state() -> None:
+    async with cluster_of(3) as cluster:
+        client = await octavo.connect(cluster.uri, **QUICK)
+        writer = await client.create_ledger()
+        assert repr(writer) == f"<LedgerWriter of ledger {writer.id}, open, nothing confirmed>"
+        await writer.add_many([b"a", b"b"])
+        explicit = await client.create_ledger(ids="explicit")
+        assert repr(explicit) == (
+            f"<ExplicitIdWriter of ledger {explicit.id}, open, nothing confirmed, first missing entry 0>"
+        )
+        await writer.close()
+        assert repr(writer) == f"<LedgerWriter of ledger {writer.id}, closed, confirmed up to entry 1>"
+        reader = await client.open_ledger(writer.id)
+        assert repr(reader) == f"<LedgerReader of ledger {writer.id} (closed), open, readable up to entry 1>"
+        assert repr(client).endswith(", open, 1 writers, 1 readers>")
+        await client.close()
+        assert repr(reader).endswith("(closed), closed, readable up to entry 1>")
+        assert repr(client).endswith(", closed, 0 writers, 0 readers>")
 
 
 async def test_unknown_schemes_are_refused() -> None:

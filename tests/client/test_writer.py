@@ -347,6 +347,7 @@ async def test_the_quorum_timeout_names_each_bookie_and_ends_the_writer(cluster:
     with pytest.raises(QuorumLostError) as caught:
         await sent
     assert caught.value.may_have_happened
+    assert not caught.value.retryable, "this writer never recovers (rule W7)"
     for named in ("b0: has confirmed", "b1: not connected", "disk on fire"):
         assert named in caught.value.message
     with pytest.raises(QuorumLostError):
@@ -358,6 +359,7 @@ async def test_the_quorum_timeout_names_each_bookie_and_ends_the_writer(cluster:
     with pytest.raises(QuorumLostError) as dead:
         await ledger.add(b"later")
     assert not dead.value.may_have_happened
+    assert not dead.value.retryable
     with pytest.raises(QuorumLostError):
         await ledger.close()
     # Closed all the same, with what was acknowledged.

@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from octavo.protocol import errors
+from octavo.protocol.errors import OctavoError
+from support.reading import cluster_of
 
 import octavo
 
@@ -84,6 +87,32 @@ def test_every_public_name_can_be_had_and_is_documented() -> None:
     assert set(octavo.__all__) <= set(dir(octavo))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         octavo.nonsense  # noqa: B018
+
+
+def test_every_error_is_public() -> None:
+    ours = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, OctavoError)}
+    assert ours <= set(octavo.__all__)
+
+
+@pytest.mark.parametrize("name", ["Client", "LedgerWriter", "ExplicitIdWriter", "LedgerReader"])
+def test_every_public_member_of_what_programs_use_is_documented(name: str) -> None:
+    members = {member: value for member, value in vars(getattr(octavo, name)).items() if not member.startswith("_")}
+    assert [member for member, value in members.items() if not getattr(value, "__doc__", None)] == []
+
+
+async def test_what_programs_use_has_no_other_public_attributes() -> None:
+    async with cluster_of(3) as cluster, octavo.connect(cluster.uri) as client:
+        writer = await client.create_ledger()
+        explicit = await client.create_ledger(ids="explicit")
+        reader = await client.open_ledger(writer.id, recover=False)
+        await writer.add(b"x")
+        for thing in (client, writer, explicit, reader):
+            assert [name for name in vars(thing) if not name.startswith("_")] == []
+
+
+def test_the_package_runs_as_the_command() -> None:
+    finished = subprocess.run([sys.executable, "-m", "octavo", "--version"], capture_output=True, text=True, check=True)
+    assert octavo.__version__ in finished.stdout
 
 
 def test_importing_the_face_loads_neither_client_nor_anything_heavy() -> None:

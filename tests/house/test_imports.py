@@ -165,6 +165,9 @@ IMPURE_CALLS = frozenset(
 HARMLESS = frozenset({"pathlib.PurePath", "pathlib.PurePosixPath"})
 """Names from impure modules that are mere values."""
 
+PROGRAM = "octavo.__main__"
+"""The one module of the face that imports the command line: ``python -m octavo`` runs it, nothing imports it."""
+
 BARE_NAMES = frozenset(MAY_IMPORT) - {"octavo"}
 """Folder names that Python finds from the root of the tree, where they make second copies of every class."""
 
@@ -191,6 +194,8 @@ def owning_module(imported: str) -> str:
 def wrong_directions(importer: str, imports: list[Import]) -> list[str]:
     """The imports of a library module that point against the direction of dependencies."""
     folder = folder_of(importer)
+    if importer == PROGRAM:
+        folder = "cli"
     allowed = MAY_IMPORT[folder] | {folder}
     return [
         f"{importer}:{line} imports {module}"

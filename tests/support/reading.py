@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from octavo.client.options import ClientOptions
 from octavo.client.read.range_read import BlameList
-from octavo.client.read.reader import LedgerReader
+from octavo.client.read.reader import LedgerReader, open_reader
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import (
     BookieRegistration,
@@ -85,7 +85,7 @@ class Cluster:
 
     async def open(self, ledger: "HandmadeLedger", **changes: Any) -> LedgerReader:
         """A reader of the ledger as it stands in the metadata; closed with the cluster."""
-        reader = LedgerReader(
+        return await open_reader(
             await self.store.read_ledger(ledger.id),
             ledger.secrets,
             store=cast(MetadataStore, changes.get("store", self.store)),
@@ -93,10 +93,8 @@ class Cluster:
             options=changes.get("options", self.options),
             blame=self.blame,
             draw=changes.get("draw", lots()),
+            on_made=self.readers.append,
         )
-        self.readers.append(reader)
-        await reader.start()
-        return reader
 
 
 class TroubledStore:
