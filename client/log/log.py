@@ -313,7 +313,7 @@ class Log(Closable):
                     await lease.release()
                     raise
 
-        return Opening(lead)
+        return Opening(lead, "lead()")
 
     def take_over(self) -> Opening[LogWriter]:
         """Take the log over at once, also from a client that leads: for users with an election of their own. Raises as
@@ -323,7 +323,7 @@ class Log(Closable):
         async def take_over() -> LogWriter:
             return await self._take_over(None)
 
-        return Opening(take_over)
+        return Opening(take_over, "take_over()")
 
     async def _take_over(self, lease: Lease | None) -> LogWriter:
         self._view.check_open()

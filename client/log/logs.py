@@ -157,7 +157,7 @@ class LogFace:
             self._check_open()
             return await self._logs.create(name, quorums, password, digest, retention or Retention())
 
-        return Opening(create)
+        return Opening(create, f"create_log({name!r})")
 
     def open_log(self, name: str, *, password: bytes = b"") -> Opening[Log]:
         """A handle on a log; ``await`` it, or ``async with`` it. Opening disturbs no leader and fences nothing.
@@ -171,7 +171,7 @@ class LogFace:
             self._check_open()
             return await self._logs.open(name, password)
 
-        return Opening(open_log)
+        return Opening(open_log, f"open_log({name!r})")
 
     async def list_logs(self, prefix: str = "") -> AsyncIterator[str]:
         """The names of all logs that start with ``prefix``, in bounded memory."""

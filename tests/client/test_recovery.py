@@ -28,7 +28,9 @@ from octavo.protocol.limits import FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import Add, AddFlag, Op, Read, ReadFlag, ReadLac
 from support.writing import DIGEST, PASSWORD, QUICK, FakeCluster, fake_cluster
 
-HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.001, "recovery_timeout_seconds": 0.2, "connect_timeout_seconds": 0.1}
+HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.001}
+IMPATIENT: dict[str, Any] = {"recovery_timeout_seconds": 0.3}
+"""For a recovery that is to go on, or fail, without bookies that do not answer."""
 
 LARGE = b"x" * (FRAME_PAYLOAD_BYTES_TARGET // 4 - 100)
 """Payload of which a few fill an answer to a recovery."""
@@ -144,7 +146,7 @@ async def test_without_enough_bookies_it_names_them_and_the_ledger_can_be_recove
     await cluster.bookies[0].stop()
     await cluster.bookies[2].stop()
     with pytest.raises(LedgerRecoveryError, match=r"could be fenced: bookie b0: .*; bookie b2: "):
-        await recover(cluster, writer.id)
+        await recover(cluster, writer.id, **IMPATIENT)
     assert (await cluster.store.read_ledger(writer.id)).value.state is LedgerState.IN_RECOVERY
     await cluster.bookies[2].start()
     assert (await recover(cluster, writer.id)).last_entry_id == 4
@@ -156,7 +158,7 @@ async def test_a_blocked_recovery_adopts_the_end_that_somebody_else_has_written(
     await cluster.abandon(writer)
     for bookie in cluster.bookies[:3]:
         bookie.hold(Op.READ_LAC)
-    blocked = asyncio.ensure_future(recover(cluster, writer.id))
+    blocked = asyncio.ensure_future(recover(cluster, writer.id, **IMPATIENT))
     await cluster.bookies[0].received(Op.READ_LAC)
     ledger = await cluster.store.read_ledger(writer.id)
     closed = ledger.value.closed(EntryId(4), 5)
@@ -217,7 +219,7 @@ async def test_a_bookie_that_cannot_tell_blocks_and_is_named(cluster: FakeCluste
     for bookie in cluster.bookies[:3]:
         bookie.ledger(writer.id).unknown |= set(range(1, 5000))
     with pytest.raises(LedgerRecoveryError, match=r"unknown whether it has entry \d+: bookie b0: cannot tell of entry"):
-        await recover(cluster, writer.id, recovery_timeout_seconds=10.0)
+        await recover(cluster, writer.id)
     for bookie in cluster.bookies[:3]:
         bookie.ledger(writer.id).unknown.clear()
     assert (await recover(cluster, writer.id)).last_entry_id == 1
