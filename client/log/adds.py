@@ -32,7 +32,7 @@ type _Futures = list[asyncio.Future[int] | None]
 class Run:
     """Adds of one turn: consecutive positions from ``first`` on."""
 
-    __slots__ = ("bytes", "first", "futures", "payloads", "sent")
+    __slots__ = ("bytes", "first", "futures", "in_flight", "payloads", "sent")
 
     def __init__(self, first: int, payloads: list[bytes], futures: _Futures) -> None:
         self.first = first
@@ -41,6 +41,8 @@ class Run:
         self.bytes = sum(map(len, payloads))
         self.sent = False
         """Whether any of it was ever handed to a segment: it may have happened then."""
+        self.in_flight = False
+        """Whether the present segment has it: it must not be handed to that segment again."""
 
 
 class _Waiting:
@@ -248,7 +250,7 @@ class AddFront:
         self._next_position += len(payloads)
         self._runs.append(run)
         if not self._held:
-            run.sent = True
+            run.sent = run.in_flight = True
             self._send(run)
 
     @property
@@ -261,14 +263,20 @@ class AddFront:
         self._held = True
         self._direct = False
 
+    def _forget_segment(self) -> None:
+        """The segment failed: what it had and is not acknowledged is to be sent again."""
+        for run in self._runs:
+            run.in_flight = False
+
     def _release(self) -> None:
-        """Send what is not acknowledged, in order, then whatever was held back."""
+        """Send what no segment has, in order, then what waits in the queue."""
         self._held = False
         for run in list(self._runs):
             if self._held:  # the segment failed at once
                 return
-            run.sent = True
-            self._send(run)
+            if not run.in_flight:
+                run.sent = run.in_flight = True
+                self._send(run)
         self._admit()
 
     def _acknowledge(self, stop: int) -> None:

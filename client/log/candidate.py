@@ -90,17 +90,24 @@ class Candidate(NamedTuple):
     async def run(self, steps: LeaderSteps) -> tuple[ActiveSegment, LogDocument]:
         """Go through the steps until the client leads. Raises what the steps stop with. Cancelled, it leaves the ledger
         that it was making to the next leader."""
+        made: list[ActiveSegment] = []
+        try:
+            return await self._run(steps, made)
+        except BaseException:
+            for active in made:
+                await active.writer.abandon()
+            raise
+
+    async def _run(self, steps: LeaderSteps, made: list[ActiveSegment]) -> tuple[ActiveSegment, LogDocument]:
         known: Versioned[LogDocument] | None = None
-        active: ActiveSegment | None = None
         while True:
             effect = steps.effect
             if isinstance(effect, Stop):
                 raise effect.error
             if isinstance(effect, Lead):
-                assert active is not None, "a leader has created its segment"
                 assert effect.segment.first_position is not None, "a leader knows where it begins"
-                active.first_position = effect.segment.first_position
-                return active, effect.document
+                made[-1].first_position = effect.segment.first_position
+                return made[-1], effect.document
             try:
                 match effect:
                     case ReadList():
@@ -115,12 +122,11 @@ class Candidate(NamedTuple):
                         steps.on_recovered(await self._recover([segment.ledger_id for segment in segments]))
                     case Create(ledger_id):
                         assert known is not None, "the list has been read"
-                        active = await self.create(known.value.with_ends(steps.ends), ledger_id)
+                        made.append(await self.create(known.value.with_ends(steps.ends), ledger_id))
                         steps.on_done()
                     case Delete(ledger_id):
-                        if active is not None:
-                            await active.writer.abandon()
-                            active = None
+                        while made:
+                            await made.pop().writer.abandon()
                         await self.access.delete(ledger_id)
                         steps.on_done()
             except OctavoError as error:

@@ -305,13 +305,12 @@ class Log(Closable):
 
         async def lead() -> LogWriter:
             holder = name if name is not None else self._access.random_token()[:8]
-            while True:
-                lease = await self._store.lock(lock_name(self.log_id), holder)
-                try:
-                    return await self._take_over(lease)
-                except BaseException:
-                    await lease.release()
-                    raise
+            lease = await self._store.lock(lock_name(self.log_id), holder)
+            try:
+                return await self._take_over(lease)
+            except BaseException:
+                await lease.release()
+                raise
 
         return Opening(lead, "lead()")
 

@@ -40,12 +40,13 @@ from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.update import update_log
 from octavo.client.supervisor import Supervisor
-from octavo.metadata.store import Lease
+from octavo.metadata.store import Lease, Versioned
 from octavo.protocol.errors import (
     ClientClosedError,
     InternalError,
     LedgerFencedError,
     LogDamagedError,
+    MetadataUnavailableError,
     NoSuchLogError,
     NotLeaderError,
     OctavoError,
@@ -63,6 +64,10 @@ _FINAL: Final = (NotLeaderError, NoSuchLogError, LogDamagedError, UnauthorizedEr
 
 _HEAL_SECONDS_MAX: Final = 5.0
 """Longest pause between attempts to heal: what callers wait at most once the cluster is well again."""
+
+
+_ROLL_RETRY_SECONDS: Final = 1.0
+"""Pause after a roll that failed: a segment may grow beyond its size, and the metadata store must not be flooded."""
 
 
 class Life(enum.Enum):
@@ -122,6 +127,7 @@ class LogWriter(AddFront, Closable):
         self._turns = asyncio.Lock()
         """Held while the list is being changed by this writer."""
         self._rolling: asyncio.Task[None] | None = None
+        self._roll_not_before = 0.0
         self._drained: asyncio.Future[None] | None = None
         self.lost = asyncio.Event()
         """Set once this client no longer leads: stop whatever else you do as the leader."""
@@ -172,12 +178,8 @@ class LogWriter(AddFront, Closable):
 
     def _send(self, run: Run) -> None:
         self._active.writer.push(run.payloads)
-        if (
-            self._rolling is None
-            and self._active.writer.length_pushed >= self._options.log_segment_bytes
-            and self._life is Life.WRITING
-        ):
-            self._begin_roll()
+        if self._rolling is None and self._active.writer.length_pushed >= self._options.log_segment_bytes:
+            self._roll_when_due()
 
     def _listen_to(self, active: ActiveSegment) -> bool:
         """Make it the active segment; whether it can be written."""
@@ -192,18 +194,21 @@ class LogWriter(AddFront, Closable):
         if segment is not self._active:
             return
         self._acknowledge(segment.first_position + last + 1)
-        if self._drained is not None and not self._unacknowledged_sent():
-            self._drained.set_result(None)
+        drained = self._drained
+        if drained is not None and not self._in_flight:
             self._drained = None
+            if not drained.done():
+                drained.set_result(None)
 
-    def _unacknowledged_sent(self) -> bool:
-        return any(run.sent for run in self._runs)
+    @property
+    def _in_flight(self) -> bool:
+        return any(run.in_flight for run in self._runs)
 
     def segment_failed(self, segment: ActiveSegment, error: OctavoError) -> None:
         """The ledger of a segment failed: heal, or end."""
         if segment is not self._active or self._life not in (Life.WRITING, Life.LOST):
             return
-        if self._life is Life.LOST or self._closing is not None:
+        if self._life is Life.LOST or (self._closing is not None and not self._runs):
             self._end(self._failure or _as_lost(self._name, error))
             return
         self._hold()
@@ -256,6 +261,7 @@ class LogWriter(AddFront, Closable):
             return
         self._previous = None
         self._move(Life.WRITING)
+        self._forget_segment()
         self._acknowledge(stop)
         self._housekeeper.tidy_soon(document)
         if self._listen_to(active):
@@ -273,6 +279,11 @@ class LogWriter(AddFront, Closable):
         if rolling is not None:
             await asyncio.wait([rolling])
         self.check_usable()
+
+    def _roll_when_due(self) -> None:
+        """Begin a roll, unless one has failed a moment ago."""
+        if self._loop.time() >= self._roll_not_before:
+            self._begin_roll()
 
     def _begin_roll(self) -> None:
         if self._life is Life.WRITING and self._closing is None:
@@ -300,7 +311,8 @@ class LogWriter(AddFront, Closable):
         except NotLeaderError as error:
             self._end(error)
         except OctavoError as error:
-            # The present segment serves on; the next add over the limit, or the next hour, tries again.
+            # The present segment serves on; a later add over the limit, or the next hour, tries again.
+            self._roll_not_before = self._loop.time() + _ROLL_RETRY_SECONDS
             log.warning("log %s: not rolled: %s", self._name, error.message)
 
     async def _roll_to_new_segment(self) -> None:
@@ -313,7 +325,7 @@ class LogWriter(AddFront, Closable):
             append = AppendSegment(
                 ledger_id, self._owner, self._term, self._access.clock_ms(), base, ends, is_takeover=False
             )
-            known = await update_log(store, self._name, append, log_id=self._log_id, known=known)
+            known = await self._append(append, known)
             self._previous = None
             await self._drain_active()
         except BaseException:
@@ -328,12 +340,21 @@ class LogWriter(AddFront, Closable):
             self._release()
         self._housekeeper.tidy_soon(known.value)
 
+    async def _append(self, append: AppendSegment, known: Versioned[LogDocument]) -> Versioned[LogDocument]:
+        """List the segment. While the store does not answer it may be listed: the writer cannot go on to anything else
+        before that is known, and asks again. Adds go on in the present segment meanwhile."""
+        while True:
+            try:
+                return await update_log(self._access.store, self._name, append, log_id=self._log_id, known=known)
+            except MetadataUnavailableError:
+                await asyncio.sleep(self._options.resend_delay_seconds)
+
     async def _drain_active(self) -> None:
         """Send what was added this turn, then nothing more until everything sent is acknowledged (rule P2)."""
         self._end_turn()
         self._hold()
         try:
-            if self._unacknowledged_sent():
+            if self._in_flight:
                 self._drained = self._loop.create_future()
                 await self._drained
         except asyncio.CancelledError:
@@ -483,6 +504,7 @@ class LogWriter(AddFront, Closable):
         await self._supervisor.close()
         if self._previous is not None:
             self._previous[1].cancel()
+            await self._previous[0].writer.abandon()
         await self._active.writer.abandon()
         if self._lease is not None:
             with contextlib.suppress(OctavoError):

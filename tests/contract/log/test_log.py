@@ -7,6 +7,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from octavo.protocol.messages import Op
 from support.log_cluster import LogCluster, collect, eventually
 
 import octavo
@@ -423,3 +424,72 @@ async def test_outcome_tells_what_became_of_an_add_in_doubt(logs: LogCluster) ->
     await old.close()
     with pytest.raises(InvalidArgumentError):
         await other.outcome(octavo.OctavoTimeoutError("of something else"))
+
+
+async def test_the_writer_heals_when_a_quorum_was_lost_and_is_back(logs: LogCluster) -> None:
+    """Every add is in the log exactly once, although most of them are sent twice (rule P5)."""
+    log = await logs.log(add_quorum_timeout_seconds=0.2, bookie_loss_seconds=5.0)
+    async with log.lead() as writer:
+        assert await writer.add(b"0") == 0
+        for bookie in logs.bookies[:2]:
+            bookie.hold(Op.ADD)
+        adds = [asyncio.ensure_future(writer.add(b"%d" % n)) for n in range(1, 30)]
+        await eventually(lambda: _is_healing(writer))
+        for bookie in logs.bookies[:2]:
+            bookie.release(Op.ADD)
+        assert await asyncio.wait_for(asyncio.gather(*adds), 30) == list(range(1, 30))
+    assert await collect(log, 0, 30) == [b"%d" % n for n in range(30)]
+
+
+async def _is_healing(writer: octavo.LogWriter) -> bool:
+    return "healing" in repr(writer)
+
+
+async def test_a_cancelled_add_that_was_not_sent_is_withdrawn(logs: LogCluster) -> None:
+    log = await logs.log(window_entries=2)
+    async with log.lead() as writer:
+        for bookie in logs.bookies:
+            bookie.hold(Op.ADD)
+        sent = [asyncio.ensure_future(writer.add(b"%d" % n)) for n in range(2)]
+        waiting = [asyncio.ensure_future(writer.add(b"late %d" % n)) for n in range(2)]
+        await logs.bookies[0].received(Op.ADD, 1)
+        waiting[0].cancel()
+        for bookie in logs.bookies:
+            bookie.release(Op.ADD)
+        assert await asyncio.wait_for(asyncio.gather(*sent), 20) == [0, 1]
+        assert await asyncio.wait_for(waiting[1], 20) == 2
+    assert await collect(log, 0, 3) == [b"0", b"1", b"late 1"]
+
+
+async def test_rolls_under_load_lose_and_repeat_nothing(logs: LogCluster) -> None:
+    log = await logs.log(log_segment_bytes=200, window_entries=16)
+    async with log.lead() as writer:
+        positions = await asyncio.wait_for(asyncio.gather(*(writer.add(b"%04d" % n) for n in range(1500))), 60)
+        assert positions == list(range(1500))
+    status = await log.status()
+    assert len(status.segments) > 2
+    assert await collect(log, 0, 1500) == [b"%04d" % n for n in range(1500)]
+
+
+async def test_a_writer_that_is_closed_in_the_middle_of_a_roll_repeats_nothing(logs: LogCluster) -> None:
+    log = await logs.log(close_timeout_seconds=0.4)
+    writer = await log.lead()
+    await writer.add(b"0")
+    for bookie in logs.bookies:
+        bookie.hold(Op.ADD)
+    pending = asyncio.ensure_future(writer.add(b"1"))
+    await logs.bookies[0].received(Op.ADD, 2)
+    rolling = asyncio.ensure_future(writer.roll())
+    with pytest.raises(octavo.OctavoError):
+        await writer.close()
+    with pytest.raises(octavo.OctavoError):
+        await pending
+    await asyncio.wait([rolling])
+    rolling.exception()
+    for bookie in logs.bookies:
+        bookie.release(Op.ADD)
+    async with log.lead() as successor:
+        assert await successor.add(b"2") in (1, 2)
+    await log.refresh()
+    payloads = [entry.payload async for entry in log.entries()]
+    assert payloads in ([b"0", b"2"], [b"0", b"1", b"2"])
