@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from model.canaries import CANARIES
 from model.explorer import Exploration, explore
+from model.log_settings import LOG_CANARIES, LOG_JOBS
 from model.settings import JOBS
 from model.world import World
 
@@ -51,6 +52,31 @@ def run_canary(name: str, show_trace: bool) -> Report:
     return good, "\n".join(lines)
 
 
+def run_log_job(name: str) -> Report:
+    """Explore one setting of the model of a log."""
+    job = next(job for job in LOG_JOBS if job.name == name)
+    started = time.perf_counter()
+    found = job.run()
+    extent = "exhausted" if found.exhausted else "bounded by states"
+    lines = [f"{_figures(found, started)}  {extent:<22}  {name}"]
+    if found.violation is not None:
+        lines.append(str(found.violation))
+    return found.violation is None, "\n".join(lines)
+
+
+def run_log_canary(name: str, show_trace: bool) -> Report:
+    """Break one rule of logs; the settings show that nothing is found without that."""
+    canary = next(canary for canary in LOG_CANARIES if canary.name == name)
+    started = time.perf_counter()
+    found = explore(canary.broken)
+    violation = found.violation
+    outcome = "not found" if violation is None else f"found in {violation.steps} steps"
+    lines = [f"{_figures(found, started)}  {outcome:<22}  log: {name}"]
+    if violation is not None and show_trace:
+        lines += [f"    {line}" for line in str(violation).splitlines()]
+    return violation is not None and violation.what.startswith(canary.promise), "\n".join(lines)
+
+
 def _begin_process() -> None:
     """Turn garbage collection off: a setting keeps everything it makes to its end."""
     gc.freeze()
@@ -74,13 +100,17 @@ def main() -> int:
     chosen = parser.parse_args()
     jobs = [job.name for job in JOBS if chosen.only in job.name and (job.quick or not chosen.quick)]
     canaries = [canary.name for canary in CANARIES if chosen.only in canary.name]
-    if not jobs and not canaries:
+    log_jobs = [job.name for job in LOG_JOBS if chosen.only in job.name and (job.quick or not chosen.quick)]
+    log_canaries = [canary.name for canary in LOG_CANARIES if chosen.only in f"log: {canary.name}"]
+    if not jobs and not canaries and not log_jobs and not log_canaries:
         print(f"model: no setting and no canary has {chosen.only!r} in its name", file=sys.stderr)
         return 2
     good, started = True, time.perf_counter()
     with ProcessPoolExecutor(chosen.jobs, initializer=_begin_process, max_tasks_per_child=1) as pool:
         reports = [pool.submit(run_job, name, chosen.seed) for name in jobs]
+        reports += [pool.submit(run_log_job, name) for name in log_jobs]
         broken = [pool.submit(run_canary, name, chosen.traces) for name in canaries]
+        broken += [pool.submit(run_log_canary, name, chosen.traces) for name in log_canaries]
         for title, pending in (("setting", reports), ("canary", broken)):
             if pending:
                 print(f"{'states':>9} {'transitions':>11} {'depth':>6} {'seconds':>8}  {'':<22}  {title}", flush=True)
@@ -89,7 +119,7 @@ def main() -> int:
                 good = good and well
                 print(text, flush=True)
     minutes = (time.perf_counter() - started) / 60
-    print(f"{len(jobs)} settings and {len(canaries)} canaries in {minutes:.1f} minutes", flush=True)
+    print(f"{len(reports)} settings and {len(broken)} canaries in {minutes:.1f} minutes", flush=True)
     print("no promise is broken and every canary is found" if good else "model: failed, see above", flush=True)
     return 0 if good else 1
 

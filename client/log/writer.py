@@ -333,7 +333,8 @@ class LogWriter(AddFront, Closable):
             await following.writer.abandon()
             raise
         before = self._active
-        following.first_position = self._next_position - sum(len(run.payloads) for run in self._runs)
+        assert not self._runs, "everything sent is acknowledged, and nothing was sent meanwhile"
+        following.first_position = self._next_position
         closing = self._loop.create_task(self._close_segment(before), name=f"octavo closing of ledger {base}")
         self._previous = (before, closing)
         if self._listen_to(following):

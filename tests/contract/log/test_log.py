@@ -407,6 +407,7 @@ async def test_the_writer_heals_when_its_segment_is_recovered_by_hand(logs: LogC
         assert not writer.lost.is_set()
         assert writer.term == 1
     assert await collect(log, 0, 6) == [b"%d" % n for n in range(6)]
+    assert await log.refresh() == 6, "nothing twice"
 
 
 async def test_outcome_tells_what_became_of_an_add_in_doubt(logs: LogCluster) -> None:
@@ -439,6 +440,7 @@ async def test_the_writer_heals_when_a_quorum_was_lost_and_is_back(logs: LogClus
             bookie.release(Op.ADD)
         assert await asyncio.wait_for(asyncio.gather(*adds), 30) == list(range(1, 30))
     assert await collect(log, 0, 30) == [b"%d" % n for n in range(30)]
+    assert await log.refresh() == 30, "nothing twice"
 
 
 async def _is_healing(writer: octavo.LogWriter) -> bool:
@@ -468,6 +470,7 @@ async def test_rolls_under_load_lose_and_repeat_nothing(logs: LogCluster) -> Non
         assert positions == list(range(1500))
     status = await log.status()
     assert len(status.segments) > 2
+    assert await log.refresh() == 1500
     assert await collect(log, 0, 1500) == [b"%04d" % n for n in range(1500)]
 
 

@@ -1,0 +1,219 @@
+"""The front of a log's writer, with a segment that only notes what it is given (rules P2, P5 and P12)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from octavo.client.log.adds import AddFront, Run
+from octavo.client.options import ClientOptions
+from octavo.protocol.errors import (
+    NotLeaderError,
+    OctavoError,
+    OctavoTimeoutError,
+    PositionMismatchError,
+    WouldBlock,
+)
+
+
+class Front(AddFront):
+    """Notes what is sent; acknowledges when the test says so."""
+
+    def __init__(self, next_position: int = 0, **options: Any) -> None:
+        super().__init__(log_id="id", term=3, next_position=next_position, options=ClientOptions(**options))
+        self.sent: list[bytes] = []
+        self.ended: OctavoError | None = None
+
+    def check_usable(self) -> None:
+        if self.ended is not None:
+            raise self.ended
+
+    def _send(self, run: Run) -> None:
+        self.sent += run.payloads
+
+    def acknowledge(self, stop: int) -> None:
+        self._acknowledge(stop)
+
+    def hold(self) -> None:
+        self._hold()
+
+    def release(self, *, failed: bool = False) -> None:
+        if failed:
+            self._forget_segment()
+        self._release()
+
+    def refuse(self, error: OctavoError, *, unsent_only: bool = False) -> None:
+        self.ended = error
+        if unsent_only:
+            self._refuse_unsent(error)
+        else:
+            self._refuse_all(error)
+
+
+async def turn() -> None:
+    """Let the turns of the loop pass in which adds are sent."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def adding(front: Front, *payloads: bytes) -> list["asyncio.Task[int]"]:
+    return [asyncio.ensure_future(front.add(payload)) for payload in payloads]
+
+
+async def test_positions_are_given_in_order() -> None:
+    front = Front(7)
+    adds = adding(front, b"a", b"b", b"c")
+    await turn()
+    assert front.sent == [b"a", b"b", b"c"]
+    front.acknowledge(9)
+    await turn()
+    assert [add.done() for add in adds] == [True, True, False]
+    front.acknowledge(10)
+    assert await asyncio.gather(*adds) == [7, 8, 9]
+
+
+async def test_what_a_segment_has_is_not_handed_to_it_again() -> None:
+    front = Front()
+    adds = adding(front, b"a", b"b")
+    await turn()
+    front.hold()
+    held = adding(front, b"c")
+    await turn()
+    assert front.sent == [b"a", b"b"]
+    front.release()
+    await turn()
+    assert front.sent == [b"a", b"b", b"c"]
+    front.acknowledge(3)
+    assert await asyncio.gather(*adds, *held) == [0, 1, 2]
+
+
+async def test_after_a_failure_what_is_not_acknowledged_is_sent_again_at_its_position() -> None:
+    front = Front()
+    adds = adding(front, b"a", b"b", b"c")
+    await turn()
+    front.acknowledge(1)
+    front.hold()
+    held = adding(front, b"d")
+    await turn()
+    front.acknowledge(2)  # what the recovered end covers
+    front.release(failed=True)
+    await turn()
+    assert front.sent == [b"a", b"b", b"c", b"c", b"d"]
+    front.acknowledge(4)
+    assert await asyncio.gather(*adds, *held) == [0, 1, 2, 3]
+
+
+async def test_adds_over_the_window_wait_in_order() -> None:
+    front = Front(window_entries=2)
+    adds = adding(front, b"a", b"b", b"c", b"d")
+    await turn()
+    assert front.sent == [b"a", b"b"]
+    with pytest.raises(WouldBlock):
+        front.add_nowait(b"x")
+    front.acknowledge(1)
+    await turn()
+    assert front.sent == [b"a", b"b", b"c"]
+    front.acknowledge(3)
+    await turn()
+    front.acknowledge(4)
+    assert await asyncio.gather(*adds) == [0, 1, 2, 3]
+
+
+async def test_an_add_that_was_not_sent_is_withdrawn_when_its_caller_is_cancelled() -> None:
+    front = Front(window_entries=1)
+    sent, cancelled, later = adding(front, b"a", b"b", b"c")
+    await turn()
+    cancelled.cancel()
+    await turn()
+    front.acknowledge(1)
+    await turn()
+    assert front.sent == [b"a", b"c"]
+    front.acknowledge(2)
+    assert (await sent, await later) == (0, 1)
+
+
+async def test_a_sent_add_is_not_withdrawn() -> None:
+    front = Front()
+    cancelled, later = adding(front, b"a", b"b")
+    await turn()
+    cancelled.cancel()
+    front.acknowledge(2)
+    assert await later == 1
+
+
+async def test_a_time_out_says_whether_the_add_was_sent() -> None:
+    front = Front(window_entries=1, log_add_timeout_seconds=0.02)
+    sent, waiting = adding(front, b"a", b"b")
+    results = await asyncio.gather(sent, waiting, return_exceptions=True)
+    assert all(isinstance(result, OctavoTimeoutError) for result in results)
+    first, second = results
+    assert isinstance(first, OctavoError)
+    assert isinstance(second, OctavoError)
+    assert (first.may_have_happened, first.doubt) == (True, ("id", 3, 0))
+    assert (second.may_have_happened, second.doubt) == (False, None)
+    front.acknowledge(1)
+    await turn()
+    assert front.sent == [b"a"], "what timed out in the queue is never sent"
+
+
+async def test_the_end_of_the_writer_tells_sent_from_unsent() -> None:
+    front = Front(window_entries=2)
+    adds = adding(front, b"a", b"b", b"c")
+    await turn()
+    front.refuse(NotLeaderError("gone"))
+    results = await asyncio.gather(*adds, return_exceptions=True)
+    told = [(result.may_have_happened, result.doubt) for result in results if isinstance(result, NotLeaderError)]
+    assert told == [(True, ("id", 3, 0)), (True, ("id", 3, 1)), (False, None)]
+    with pytest.raises(NotLeaderError):
+        await front.add(b"x")
+    assert front.sent == [b"a", b"b"]
+
+
+async def test_a_lost_writer_still_acknowledges_what_was_sent() -> None:
+    front = Front()
+    (sent,) = adding(front, b"a")
+    await turn()
+    front.hold()
+    (unsent,) = adding(front, b"b")
+    await turn()
+    front.refuse(NotLeaderError("lost"), unsent_only=True)
+    with pytest.raises(NotLeaderError) as caught:
+        await unsent
+    assert not caught.value.may_have_happened
+    front.acknowledge(1)
+    assert await sent == 0
+
+
+async def test_an_expected_position_counts_the_adds_before_it() -> None:
+    front = Front(5)
+    first = asyncio.ensure_future(front.add(b"a"))
+    second = asyncio.ensure_future(front.add(b"b", expected_position=6))
+    third = asyncio.ensure_future(front.add(b"c", expected_position=6))
+    await turn()
+    with pytest.raises(PositionMismatchError) as caught:
+        await third
+    assert caught.value.end == 7
+    front.acknowledge(7)
+    assert (await first, await second) == (5, 6)
+    assert front.sent == [b"a", b"b"]
+
+
+async def test_flush_waits_for_what_waits_for_room() -> None:
+    front = Front(window_entries=1)
+    adds = adding(front, b"a", b"b")
+    await turn()
+    flushing = asyncio.ensure_future(front.flush())
+    front.acknowledge(1)
+    await turn()
+    assert not flushing.done()
+    front.acknowledge(2)
+    await flushing
+    assert await asyncio.gather(*adds) == [0, 1]
+
+
+async def test_add_many_over_the_window() -> None:
+    front = Front(window_entries=2)
+    many = asyncio.ensure_future(front.add_many([b"%d" % n for n in range(5)]))
+    for stop in range(1, 6):
+        await turn()
+        front.acknowledge(stop)
+    assert await many == range(5)
