@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The caller's settings must not put other modules before the installed tree.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 
-.PHONY: help setup demo up test check model simulate soak bench format clean
+.PHONY: help setup demo up test check model mutate simulate soak bench format clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r target does; do \
@@ -40,6 +40,9 @@ check: setup ## check formatting, lint, types and the rules of tests/house; all 
 
 model: setup ## run the model check: every setting, and every rule broken on purpose
 	@$(VENV)/python scripts/check_model.py $(MODEL_OPTIONS)
+
+mutate: setup ## put known defects into the source, one at a time, and see that tests notice each
+	@$(VENV)/python scripts/mutate.py $(MUTATE_OPTIONS)
 
 simulate: setup ## run one simulated universe: make simulate SEED=n [OPTIONS="--trace"]
 	@$(VENV)/python scripts/simulate.py $(SEED) $(OPTIONS)

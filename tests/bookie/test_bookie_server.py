@@ -18,6 +18,7 @@ from octavo.protocol import limits
 from octavo.protocol.errors import (
     BookieInDoubtError,
     BookieReadOnlyError,
+    BookieShuttingDownError,
     DigestMismatchError,
     DuplicateEntryError,
     LedgerFencedError,
@@ -42,6 +43,7 @@ from octavo.protocol.messages import (
     Op,
     Ping,
     Pong,
+    Read,
     ReadAnswer,
     ReadFlag,
     ReadLac,
@@ -146,6 +148,16 @@ async def test_an_entry_damaged_on_the_way_is_refused_and_nothing_of_its_frame_s
     assert await client.ask(read(7, 0, 1)) == ReadAnswer(1, [], (), None)
 
 
+async def test_ids_that_do_not_fit_into_a_list_are_unanswered_not_absent(client: RawClient) -> None:
+    """Rule R2."""
+    ids = range(1, 8501, 2)
+    for start in range(0, len(ids), 1500):
+        frame = [sealed for entry_id in ids[start : start + 1500] for sealed in seal(7, entry_id, [b""])]
+        assert await client.ask(add(7, frame)) == Added()
+    held = await client.ask(ListEntries(7, 0, 10_000))
+    assert held == EntryList(8191, tuple((entry_id, entry_id) for entry_id in range(1, 8192, 2)))
+
+
 async def test_listed_entries_are_those_held(client: RawClient) -> None:
     await client.ask(add(7, [*seal(7, 0, [b"a", b"b"]), *seal(7, 5, [b"f"])]))
     assert await client.ask(ListEntries(7, 1, 9)) == EntryList(9, ((1, 1), (5, 5)))
@@ -170,6 +182,15 @@ async def test_a_fence_without_the_key_is_refused_and_fences_nothing(client: Raw
         fence = ReadLac(7, key, ReadFlag.FENCE, 0, None, 0, 0, 0)
         assert isinstance(await client.ask(fence), UnauthorizedError)
     assert await client.ask(add(7, seal(7, 1, [b"b"]))) == Added()
+
+
+async def test_a_fence_needs_a_key_also_of_an_unknown_ledger(client: RawClient) -> None:
+    for fence in (
+        Read(9, b"", ReadFlag.FENCE, 0, 0, 0, 1, (0,), 1, 0),
+        ReadLac(9, b"", ReadFlag.FENCE, 0, None, 0, 0, 0),
+    ):
+        assert isinstance(await client.ask(fence), UnauthorizedError)
+    assert await client.ask(add(9, seal(9, 0, [b"a"]))) == Added(), "nothing was fenced"
 
 
 async def test_an_unknown_ledger_can_be_fenced_and_its_key_is_not_pinned(client: RawClient) -> None:
@@ -368,6 +389,15 @@ async def test_info_tells_the_facts_that_the_document_lists(bookie: Bookie, clie
     assert (counted["reads"], counted["entries_read"], counted["bytes_read"]) == (1, 1, len(entries[1]))
     assert (counted["ledgers"], counted["connections"], counted["state"]) == (1, 1, "writable")
     assert counted["boot_id"] == bookie.service.identity.boot_id
+
+
+async def test_a_bookie_that_stops_refuses_new_requests_as_not_happened(bookie: Bookie, client: RawClient) -> None:
+    bookie.service.draining = True
+    outcome = await client.ask(add(7, seal(7, 0, [b"a"])))
+    bookie.service.draining = False
+    assert isinstance(outcome, BookieShuttingDownError)
+    assert not outcome.may_have_happened
+    assert await client.ask(read(7, 0, 0)) == ReadAnswer(0, [], (), None)
 
 
 async def test_a_read_only_bookie_takes_recovery_adds_only(bookie: Bookie, client: RawClient) -> None:

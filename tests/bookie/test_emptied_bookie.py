@@ -68,6 +68,7 @@ async def test_a_bookie_emptied_but_for_its_cookie_refuses_and_comes_back_in_dou
     data = tmp_path / "bookie"
     first = await start_and_stop(data, store)
     assert await start_and_stop(data, store) == first
+    newest = [await store.allocate_ledger_id() for _ in range(5)][-1]  # the bookie has never heard of these ledgers
     empty(data)
     with pytest.raises(DataWrongError, match=r"has served before.*rebuild-index"):
         await start_and_stop(data, store)
@@ -78,6 +79,7 @@ async def test_a_bookie_emptied_but_for_its_cookie_refuses_and_comes_back_in_dou
     bookie_id, doubt_stop = await start_and_stop(data, store)
     assert bookie_id == first[0]
     assert doubt_stop is not None
+    assert doubt_stop > newest, "it doubts every ledger that exists, also those it does not remember"
 
 
 async def test_the_first_life_counts(tmp_path: Path, store: MetadataStore) -> None:

@@ -11,7 +11,8 @@ import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.metadata import open_metadata_store
-from octavo.protocol.messages import Added, ReadAnswer
+from octavo.protocol.errors import LedgerFencedError, OctavoError
+from octavo.protocol.messages import Added, ReadAnswer, Reply
 from support.faulty_filesystem import MemoryFileSystem
 from support.raw_client import RawClient, add, read, seal
 
@@ -90,6 +91,24 @@ async def test_slow_disk_pushes_back_and_memory_stays_bounded() -> None:
         assert most < 3 * CACHE_BYTES + 8 * 128 * 1024 < sent / 8
         assert held_back, "sockets were left unread"
         assert storage.statistics().cache_bytes <= 2 * CACHE_BYTES + 8 * 128 * 1024
+
+
+async def test_requests_take_effect_in_order_also_while_sockets_are_left_unread() -> None:
+    """Rule F2: what comes before a fence is stored, what comes behind it is refused."""
+    async with bookie_on(SlowDisk()) as bookie, connected(bookie) as client:
+        before = [client.send(add(1, seal(1, number * 4, [bytes(16_000)] * 4))) for number in range(60)]
+        fence = client.send(read(1, 0, 0, fence=True))
+        behind = client.send(add(1, seal(1, 240, [b"behind the fence"])))
+        outcomes: dict[int, Reply | OctavoError] = {}
+        held_back = 0
+        while len(outcomes) < len(before) + 2:
+            held_back += bookie.service.held_back
+            request_id, outcome = await client.receive_reply()
+            outcomes[request_id] = outcome
+        assert held_back
+        assert [outcomes[request_id] for request_id in before] == [Added()] * len(before)
+        assert isinstance(outcomes[fence], ReadAnswer)
+        assert isinstance(outcomes[behind], LedgerFencedError)
 
 
 async def test_a_burst_into_one_ledger_does_not_starve_another() -> None:

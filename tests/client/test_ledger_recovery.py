@@ -37,6 +37,39 @@ def test_the_table_has_every_combination() -> None:
     assert set(VERDICTS) == {Evidence(*values) for values in itertools.product((True, False), repeat=3)}
 
 
+def test_the_table_follows_rule_f4() -> None:
+    """Rule F4: a positive wins over any number of negatives, and only negatives that cover make an end."""
+    for evidence, verdict in VERDICTS.items():
+        assert (verdict is Verdict.RECOVERABLE) == evidence.found, evidence
+        assert (verdict is Verdict.END) == (not evidence.found and evidence.negatives_cover), evidence
+
+
+def test_a_positive_that_came_before_its_turn_wins_over_negatives_of_all_the_others() -> None:
+    quorums = Quorums(3, 3, 2)
+    recovery = LedgerRecovery(quorums, first_entry_id=0, length_before=0)
+    for position in range(3):
+        recovery.on_fenced(position, None)
+    first, second = sealed(0), sealed(1)
+    recovery.on_read(0, 0, 2, {1: second}, unknown=[0])
+    recovery.on_read(1, 0, 0, {}, unknown=[0])
+    recovery.on_read(1, 1, 2, {})
+    assert recovery.last_recovered == -1, "entry 0 is undecided: nothing is decided above it"
+    recovery.on_read(2, 0, 2, {0: first})
+    assert recovery.take_recovered() == [first, second], "of entry 1 there is one copy, and two bookies deny it"
+    assert recovery.end is not None
+    assert recovery.end.last_entry_id == 1
+
+
+def test_an_answer_that_leaves_a_gap_behind_the_one_before_says_nothing() -> None:
+    quorums = Quorums(1, 1, 1)
+    recovery = LedgerRecovery(quorums, first_entry_id=0, length_before=0)
+    recovery.on_fenced(0, None)
+    recovery.on_read(0, 1, 5, {})
+    assert recovery.end is None, "entry 0 was not asked for"
+    assert recovery.wanted_read(0) is not None
+    assert recovery.wanted_read(0)[0] == 0
+
+
 @pytest.mark.parametrize("quorums", QUORUMS, ids=str)
 def test_the_verdict_on_every_combination_of_answers(quorums: Quorums) -> None:
     members = quorums.write_set(0)

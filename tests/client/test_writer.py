@@ -1,9 +1,10 @@
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
-from octavo.metadata import BeginRecovery, LedgerMetadata, LedgerState, Version, update_ledger
+from octavo.metadata import BeginRecovery, CloseLedger, LedgerMetadata, LedgerState, Version, update_ledger
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import (
     BookieStorageError,
@@ -16,6 +17,7 @@ from octavo.protocol.errors import (
     OctavoError,
     QuorumLostError,
     UnauthorizedError,
+    UnsupportedOperationError,
     WouldBlock,
 )
 from octavo.protocol.ids import BookieId, LedgerId
@@ -118,6 +120,22 @@ async def test_every_entry_carries_the_last_add_confirmed_of_when_it_was_sealed(
     headers = [header_of(sealed[entry_id]) for entry_id in range(3)]
     assert [header.last_add_confirmed for header in headers] == [None, 0, 1]
     assert [header.length for header in headers] == [2, 4, 6]
+
+
+async def test_an_entry_that_is_not_acknowledged_is_in_no_entrys_last_add_confirmed(cluster: FakeCluster) -> None:
+    """Rule W2: readers take a sealed LAC for proof."""
+    ledger = await cluster.writer()
+    await ledger.add(b"ab")
+    hold_adds(cluster)
+    adds = []
+    for count in range(1, 4):
+        adds.append(ledger.add_nowait(b"ab"))
+        await cluster.bookies[0].received(Op.ADD, 1 + count)
+    sealed = cluster.bookies[0].ledger(ledger.id).entries
+    assert [header_of(sealed[entry_id]).last_add_confirmed for entry_id in range(1, 4)] == [0, 0, 0]
+    release_adds(cluster)
+    assert await asyncio.gather(*adds) == [1, 2, 3]
+    await ledger.close()
 
 
 async def test_an_idle_writer_tells_its_last_add_confirmed_once(cluster: FakeCluster) -> None:
@@ -380,10 +398,14 @@ async def test_some_refusals_end_the_writer_whatever_others_say(cluster: FakeClu
         await ledger.add(b"x")
     assert caught.value.may_have_happened
     release_adds(cluster)
+    for position in (0, 1):  # behind the confirmations, which are two of three
+        connection = cluster.pools[0].get(BookieId(f"b{position}"))
+        with contextlib.suppress(UnsupportedOperationError):
+            await connection.request(Ping(), timeout_seconds=10)
     with pytest.raises(type(refusal)) as later:
         await ledger.add(b"y")
     assert not later.value.may_have_happened
-    assert ledger.last_add_confirmed is None
+    assert ledger.last_add_confirmed is None, "a writer that has failed acknowledges nothing"
     with pytest.raises(OctavoError):
         await ledger.close()
 
@@ -400,9 +422,12 @@ async def test_a_ledger_deleted_meanwhile_ends_its_writer(cluster: FakeCluster) 
         await ledger.close()
 
 
-async def test_a_ledger_taken_over_meanwhile_ends_its_writer(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_ledger_taken_over_meanwhile_ends_its_writer(cluster: FakeCluster, closed: bool) -> None:
     ledger = await cluster.writer()
-    await update_ledger(cluster.store, ledger.id, BeginRecovery(), writer_token="other")
+    fragment = (await cluster.store.read_ledger(ledger.id)).value.last_fragment
+    change = CloseLedger(fragment, None, 0) if closed else BeginRecovery()
+    await update_ledger(cluster.store, ledger.id, change, writer_token="other")
     async with asyncio.timeout(10):
         with pytest.raises(LedgerFencedError):  # noqa: PT012 - the news takes some turns of the loop to arrive
             while True:

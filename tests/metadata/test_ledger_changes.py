@@ -157,6 +157,17 @@ async def test_update_believes_the_store_rather_than_the_caller_before_it_gives_
         assert written.value.last_entry_id == 4
 
 
+async def test_nothing_to_do_is_said_of_what_stands_in_the_store() -> None:
+    async with await open_metadata_store("memory://") as store:
+        ledger = open_ledger(await store.allocate_ledger_id())
+        version = await store.create_ledger(ledger)
+        believed = Versioned(ledger.in_recovery(), version)
+        closed = ledger.closed(EntryId(4), 40)
+        await store.compare_and_set_ledger(closed, version)
+        found = await update_ledger(store, ledger.ledger_id, BeginRecovery(), writer_token="me", known=believed)
+        assert found.value == closed, "another client was faster"
+
+
 async def test_update_of_a_deleted_ledger_says_so() -> None:
     async with await open_metadata_store("memory://") as store:
         ledger = open_ledger(await store.allocate_ledger_id())

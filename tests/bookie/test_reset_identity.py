@@ -1,0 +1,75 @@
+"""`octavo bookie reset-identity` is broken off at every operation: the bookie never starts without doubt (rule B4)."""
+
+import random
+from pathlib import Path
+
+from octavo.bookie.identity.cookie import IdentityRefusedError, take_identity
+from octavo.bookie.offline.layout import Layout
+from octavo.bookie.offline.reset_identity import reset_identity
+from octavo.bookie.storage.manifest import EVERY_LEDGER
+from octavo.bookie.storage.manifest_keeper import read_manifest
+from octavo.metadata import MetadataStore
+from octavo.metadata.memory import MemoryServer, open_memory_store
+from support.faulty_filesystem import MemoryFileSystem, run_until_crash
+
+LAYOUT = Layout.of(Path("/disk1/data"), Path("/disk2/journal"))
+OPERATIONS_MAX = 40
+"""More than a reset takes."""
+
+
+async def start(filesystem: MemoryFileSystem, store: MetadataStore, seed: int) -> int | None:
+    """Take the identity as a start does; the ledger id at which the bookie's doubt ends. Raises
+    :class:`IdentityRefusedError`."""
+    await take_identity(filesystem, LAYOUT.directories, store, address="127.0.0.1:3181", rng=random.Random(seed))
+    await filesystem.make_directory(LAYOUT.index)
+    return (await read_manifest(filesystem, LAYOUT.data, made_before=False)).doubt_stop
+
+
+async def restored_copy(store: MetadataStore, seed: int) -> MemoryFileSystem:
+    """The disks of a bookie as they were before its latest start, which then refuse to start."""
+    filesystem = MemoryFileSystem(seed=seed)
+    assert await start(filesystem, store, 1) is None
+    copy = MemoryFileSystem(seed=seed)
+    for path in filesystem.files():
+        copy.set_content(path, filesystem.content(path))
+    assert await start(filesystem, store, 2) is None
+    return copy
+
+
+async def reset(filesystem: MemoryFileSystem, store: MetadataStore, seed: int) -> None:
+    await reset_identity(filesystem, LAYOUT, store, bookie_id=None, rng=random.Random(seed))
+
+
+async def test_a_reset_that_is_broken_off_leaves_a_bookie_that_refuses_or_doubts() -> None:
+    refused = 0
+    for crash_at in range(1, OPERATIONS_MAX):
+        for seed in range(3):
+            async with open_memory_store(MemoryServer(rng=random.Random(1)), rng=random.Random(2)) as store:
+                filesystem = await restored_copy(store, seed)
+                filesystem.crash_at = filesystem.operations + crash_at
+
+                async def attempt(disk: MemoryFileSystem = filesystem, metadata: MetadataStore = store) -> None:
+                    await reset(disk, metadata, 3)
+
+                crashed = await run_until_crash(filesystem, attempt)
+                filesystem.crash_at = None
+                after = filesystem.after_crash(seed) if crashed else filesystem
+                try:
+                    doubt_stop = await start(after, store, 4)
+                except IdentityRefusedError:
+                    refused += 1
+                    await reset(after, store, 5)
+                    doubt_stop = await start(after, store, 6)
+                assert doubt_stop == EVERY_LEDGER, f"crash at operation {crash_at}, seed {seed}"
+    assert not crashed, "the last resets are not broken off"
+    assert refused, "the first ones are"
+
+
+async def test_a_reset_raises_the_generation_over_that_of_the_metadata() -> None:
+    async with open_memory_store(MemoryServer(rng=random.Random(1)), rng=random.Random(2)) as store:
+        filesystem = await restored_copy(store, 0)
+        (before,) = await store.list_cookies()
+        await reset(filesystem, store, 3)
+        (after,) = await store.list_cookies()
+        assert after.value.generation > before.value.generation
+        assert after.value.body != before.value.body
