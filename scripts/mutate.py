@@ -38,7 +38,7 @@ TIMEOUT_FACTOR = 6
 TIMEOUT_SECONDS_MIN = 90.0
 
 NOTICED, SURVIVED, BROKEN = "noticed", "survived", "broken"
-"""BROKEN: the tests fail without the mutation too, or pytest could not run them."""
+"""BROKEN: the mutation does not fit the source, or its tests fail without it."""
 
 _SITE = """\
 import sys
@@ -173,7 +173,10 @@ class Runner:
     def run(self, mutation: Mutation) -> Result:
         """Apply a mutation, run its tests, and take it back. Raises :class:`BrokenRunError`."""
         source = (ROOT / mutation.path).read_text(encoding="utf-8")
-        mutated = mutation.applied_to(source)
+        try:
+            mutated = mutation.applied_to(source)
+        except ValueError as error:
+            raise BrokenRunError(str(error)) from error
         limit = max(TIMEOUT_SECONDS_MIN, TIMEOUT_FACTOR * self._baseline(mutation.tests))
         started = time.perf_counter()
         self._scratch.write(mutation.path, mutated)
@@ -239,7 +242,7 @@ def report(results: Sequence[Result]) -> int:
     if unargued:
         print(f"survived and not argued in {DOCUMENT.relative_to(ROOT)}: {', '.join(unargued)}")
     if broken:
-        print(f"not run, because their tests fail without them: {', '.join(broken)}")
+        print(f"not run, see above: {', '.join(broken)}")
     return 1 if unargued or broken else 0
 
 
