@@ -105,11 +105,12 @@ class DirectWriter:
         """Write the first ``size`` bytes of the buffer at ``offset``."""
         at = 0
         while at < size:
-            # A short write (a signal) ends at a block.
-            at += os.pwritev(self.descriptor, [self._view[at:size]], offset + at, flags)
+            # The slice is released even if the write fails: an error's traceback must not keep the memory in use.
+            with self._view[at:size] as rest:
+                at += os.pwritev(self.descriptor, [rest], offset + at, flags)  # a short write ends at a block
 
     def close(self) -> None:
-        """Close the file and release the memory."""
+        """Close the file and release the memory. Raises OSError; then both are gone as well."""
         self._view.release()
         self._memory.close()
         os.close(self.descriptor)

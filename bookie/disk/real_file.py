@@ -187,9 +187,9 @@ class RealFile:
             self._close_descriptor()
 
     def _close_descriptor(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)  # Linux releases the descriptor even if it returns an error
 
 
 _WOULD_BLOCK = frozenset({errno.EAGAIN, errno.EOPNOTSUPP})
@@ -263,11 +263,15 @@ class DirectFile(RealFile):
             _settle(idle, None, None)
 
     async def close(self) -> None:
+        if self._closing:  # its lane may have stopped: nothing would answer
+            return
         with contextlib.suppress(OSError):
             await self._by_lane(lambda: None)
         await super().close()
 
     def _close_descriptor(self) -> None:
-        if self._descriptor >= 0:
-            self._writer.close()
-        super()._close_descriptor()
+        try:
+            if self._descriptor >= 0:
+                self._writer.close()
+        finally:
+            super()._close_descriptor()

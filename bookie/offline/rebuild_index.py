@@ -153,12 +153,18 @@ class IndexRebuild:
         with contextlib.suppress(FileNotFoundError):
             await self._filesystem.remove(path)
         writer = await PartWriter.create(self._filesystem, self._layout.index, part_id)
-        for ledger_id in sorted(self._runs):
-            for run in coalesce(self._runs[ledger_id].runs):
-                await writer.add_run(ledger_id, run)
-        for ledger_id in sorted(self._states):
-            await writer.add_state(ledger_id, self._states[ledger_id].encode())
-        await (await writer.finish()).retire()
+        try:
+            for ledger_id in sorted(self._runs):
+                for run in coalesce(self._runs[ledger_id].runs):
+                    await writer.add_run(ledger_id, run)
+            for ledger_id in sorted(self._states):
+                await writer.add_state(ledger_id, self._states[ledger_id].encode())
+            part = await writer.finish()
+        except BaseException:  # no manifest names the part
+            with contextlib.suppress(OSError):
+                await writer.abandon()
+            raise
+        await part.retire()
 
     async def _write_manifest(self, old: Manifest | None, part_id: int, sizes: dict[int, int]) -> None:
         doubt = EVERY_LEDGER if self._lost else old.doubt_stop if old is not None else None
