@@ -13,6 +13,7 @@ import binascii
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 import google_crc32c
@@ -21,6 +22,9 @@ from octavo.protocol.errors import MetadataError, OctavoError
 _crc32c: Callable[[bytes], int] = google_crc32c.value
 
 _CHECKSUM_KEY: Final = "crc32c"
+
+NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
+"""No unknown fields: the common case."""
 
 encode_text: Callable[[str], str] = json.encoder.encode_basestring_ascii
 """A text in the form it has in a stored object, quoted."""
@@ -75,14 +79,16 @@ class FieldReader:
     """Typed access to decoded fields. A missing field or one of a wrong type raises a :class:`MetadataError` that names
     the thing."""
 
-    __slots__ = ("_fields", "_what")
+    __slots__ = ("_asked", "_fields", "_what")
 
     def __init__(self, fields: Mapping[str, Any], what: str) -> None:
         self._fields = fields
         self._what = what
+        self._asked: set[str] = set()
 
     def get[T](self, name: str, kind: type[T]) -> T:
         """The field ``name``, which must be exactly of type ``kind``."""
+        self._asked.add(name)
         value = self._fields.get(name)
         if type(value) is not kind:
             raise self.damaged(f"{name} is not of type {kind.__name__}")
@@ -90,13 +96,20 @@ class FieldReader:
 
     def optional[T](self, name: str, kind: type[T]) -> T | None:
         """As :meth:`get`; None when the field is null."""
+        self._asked.add(name)
         if self._fields.get(name, ...) is None:
             return None
         return self.get(name, kind)
 
     def added_later[T, D](self, name: str, kind: type[T], default: D) -> T | D:
         """As :meth:`get`, for a field that older versions do not write: ``default`` when it is missing."""
+        self._asked.add(name)
         return self.get(name, kind) if name in self._fields else default
+
+    def unknown_fields(self) -> dict[str, Any]:
+        """The fields that no other method has been asked for: those of a newer version. Whoever changes the value
+        writes them back as they are. Call it last."""
+        return {name: value for name, value in self._fields.items() if name not in self._asked}
 
     def bytes_of(self, name: str) -> bytes:
         """A base64 field."""

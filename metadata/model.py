@@ -27,10 +27,12 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from octavo.metadata.encoding import (
+    NO_FIELDS,
     FieldReader,
     decode_object,
     encode_bytes,
     encode_instant,
+    encode_object,
     encode_text,
     with_checksum,
 )
@@ -71,6 +73,8 @@ class Fragment:
     first_entry_id: EntryId
     bookies: tuple[BookieId, ...]
     length_before: int = 0
+    unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, compare=False, repr=False)
+    """Stored fields that this version does not know, as decoded JSON: kept as long as the fragment is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +105,15 @@ class LedgerMetadata:
     """Token of the handle that made the latest change, including creation (rule M1). By it a handle recognises its own
     write when the answer was lost."""
     format_version: int = FORMAT
+    unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, hash=False, repr=False)
+    """Stored fields that this version does not know, as decoded JSON. Every change keeps them, so that a newer client's
+    fields survive a change by this one."""
 
     def __post_init__(self) -> None:
         # A private copy behind a read-only view: the caller may change its dict, but this value must not change.
         object.__setattr__(self, "custom_metadata", MappingProxyType(dict(self.custom_metadata)))
+        if self.unknown_fields is not NO_FIELDS:
+            object.__setattr__(self, "unknown_fields", MappingProxyType(dict(self.unknown_fields)))
         self.check_invariants()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -284,6 +293,8 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
 
     Written out by hand, in the order of the names, because encoding is half of a client's work in creating a ledger.
     """
+    if metadata.unknown_fields or any(fragment.unknown_fields for fragment in metadata.fragments):
+        return _encode_with_unknown_fields(metadata)
     last_entry_id = metadata.last_entry_id
     custom = ",".join(
         [f'{encode_text(key)}:"{encode_bytes(value)}"' for key, value in sorted(metadata.custom_metadata.items())]
@@ -306,6 +317,18 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
         f'"write_quorum":{metadata.write_quorum},'
         f'"writer_token":{encode_text(metadata.writer_token)}',
     )
+
+
+def _encode_with_unknown_fields(metadata: LedgerMetadata) -> bytes:
+    plain = replace(
+        metadata,
+        unknown_fields=NO_FIELDS,
+        fragments=tuple(replace(fragment, unknown_fields=NO_FIELDS) for fragment in metadata.fragments),
+    )
+    known = decode_object(encode_ledger(plain), what=f"ledger {metadata.ledger_id}", format_max=FORMAT)
+    for fields, fragment in zip(known["fragments"], metadata.fragments, strict=True):
+        fields.update({**fragment.unknown_fields, **fields})
+    return encode_object({**metadata.unknown_fields, **known}, format_number=metadata.format_version)
 
 
 def _encode_fragment(fragment: Fragment) -> str:
@@ -343,6 +366,7 @@ def decode_ledger(ledger_id: LedgerId, value: bytes) -> LedgerMetadata:
             salt=reader.bytes_of("salt"),
             term=reader.get("term", int),
             writer_token=reader.get("writer_token", str),
+            unknown_fields=reader.unknown_fields() or NO_FIELDS,
         )
     except ValueError as error:
         raise reader.damaged(str(error)) from error
@@ -355,6 +379,7 @@ def _decode_fragment(fields: object, what: str) -> Fragment:
         EntryId(reader.get("first_entry_id", int)),
         tuple(BookieId(str(bookie_id)) for bookie_id in bookies),
         reader.get("length_before", int),
+        MappingProxyType(unknown) if (unknown := reader.unknown_fields()) else NO_FIELDS,
     )
 
 

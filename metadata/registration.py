@@ -2,9 +2,11 @@
 
 import enum
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from octavo.metadata.encoding import FieldReader, decode_object, encode_bytes, encode_object
+from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_bytes, encode_object
 from octavo.metadata.model import is_bookie_id
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import BookieId
@@ -43,6 +45,8 @@ class BookieRegistration:
     """Location of the bookie, widest part first: ``/dc1/rack2``. Bookies of one rack may fail together."""
     free_bytes: int | None = None
     """Free space on its disks as of some minutes ago, a weight for the placement of new ledgers. None: not known."""
+    unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, hash=False, repr=False)
+    """Stored fields that this version does not know, as decoded JSON. A changed registration keeps them."""
 
     def __post_init__(self) -> None:
         _check_identity(self.bookie_id, self.address)
@@ -64,6 +68,8 @@ class Cookie:
     """As last advertised."""
     body: bytes = b""
     """Further facts that the bookie keeps about itself (its directories), in its own encoding."""
+    unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, hash=False, repr=False)
+    """Stored fields that this version does not know, as decoded JSON. A changed cookie keeps them."""
 
     def __post_init__(self) -> None:
         _check_identity(self.bookie_id, self.address)
@@ -109,6 +115,7 @@ def encode_registration(registration: BookieRegistration) -> bytes:
     """The stored form (:mod:`octavo.metadata.encoding`)."""
     return encode_object(
         {
+            **registration.unknown_fields,
             "bookie_id": registration.bookie_id,
             "address": registration.address,
             "state": registration.state.value,
@@ -133,6 +140,7 @@ def decode_registration(bookie_id: BookieId, value: bytes) -> BookieRegistration
             boot_id=reader.get("boot_id", str),
             rack=reader.added_later("rack", str, RACK_UNNAMED),
             free_bytes=reader.added_later("free_bytes", int, None),
+            unknown_fields=reader.unknown_fields() or NO_FIELDS,
         )
     except ValueError as error:
         raise reader.damaged(str(error)) from error
@@ -142,6 +150,7 @@ def encode_cookie(cookie: Cookie) -> bytes:
     """The stored form (:mod:`octavo.metadata.encoding`)."""
     return encode_object(
         {
+            **cookie.unknown_fields,
             "bookie_id": cookie.bookie_id,
             "generation": cookie.generation,
             "address": cookie.address,
@@ -160,6 +169,7 @@ def decode_cookie(bookie_id: BookieId, value: bytes) -> Cookie:
             generation=reader.get("generation", int),
             address=reader.get("address", str),
             body=reader.bytes_of("body"),
+            unknown_fields=reader.unknown_fields() or NO_FIELDS,
         )
     except ValueError as error:
         raise reader.damaged(str(error)) from error

@@ -19,7 +19,7 @@ import enum
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -359,7 +359,8 @@ async def take_identity(
                 bookie_id, cluster_id, decision.generation, token, role, tuple(directories), served
             )
             await write_directory_cookie(filesystem, path, cookie)
-        wanted = Cookie(bookie_id=bookie_id, generation=decision.generation, address=address, body=token.encode())
+        told = known.value if known else Cookie(bookie_id=bookie_id, generation=0, address=address)
+        wanted = replace(told, generation=decision.generation, address=address, body=token.encode())
         try:
             if known is None:
                 await store.create_cookie(wanted)

@@ -6,6 +6,7 @@ serves the entries it still has; the others must be copied back from the ledgers
 """
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,12 +120,11 @@ async def reset_identity(
     for role, path in zip(roles, paths, strict=True):
         cookie = DirectoryCookie(wanted, cluster_id, generation, token, role, roles, served=True)
         await write_directory_cookie(filesystem, path, cookie)
-    address = known.value.address if known is not None else ""
-    told = Cookie(bookie_id=wanted, generation=generation, address=address, body=token.encode())
     if known is None:
-        await store.create_cookie(told)
+        await store.create_cookie(Cookie(bookie_id=wanted, generation=generation, address="", body=token.encode()))
     else:
-        await store.compare_and_set_cookie(told, known.version)
+        changed = replace(known.value, generation=generation, body=token.encode())
+        await store.compare_and_set_cookie(changed, known.version)
     return Reset(wanted, generation)
 
 

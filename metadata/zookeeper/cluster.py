@@ -11,6 +11,7 @@ from octavo.metadata.handle import RecordMetadataStore, check_lease_seconds
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT
 from octavo.metadata.zookeeper.layout import (
     Address,
+    LedgerIdCounter,
     decode_layout,
     encode_layout,
     encode_ledger_ids,
@@ -129,7 +130,7 @@ async def _make_layout(records: ZooKeeperRecordStore, cluster_id: str) -> str:
         await nodes.ensure(path)
     requests = [
         create(paths.layout, encode_layout(cluster_id), nodes.acl),
-        create(paths.ledger_ids, encode_ledger_ids(0), nodes.acl),
+        create(paths.ledger_ids, encode_ledger_ids(LedgerIdCounter(0)), nodes.acl),
         *(create(folder, b"", nodes.acl) for folder in paths.folders),
     ]
 

@@ -37,13 +37,13 @@ write of ``confirmation``.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import google_crc32c
-from octavo.metadata.encoding import FieldReader, decode_object, encode_object
+from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_object
 from octavo.metadata.records import Kind
 from octavo.metadata.store import Version
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
@@ -286,15 +286,26 @@ def decode_layout(data: bytes, path: str) -> str:
     return reader.get("cluster_id", str)
 
 
-def encode_ledger_ids(next_id: int) -> bytes:
+@dataclass(frozen=True, slots=True)
+class LedgerIdCounter:
     """The value of the node ``ledger-ids``."""
-    return encode_object({"next_ledger_id": next_id}, format_number=1)
+
+    next_id: int
+    """The lowest id that has never been allocated."""
+    unknown_fields: Mapping[str, Any] = NO_FIELDS
+    """Stored fields that this version does not know. A changed counter keeps them."""
 
 
-def decode_ledger_ids(data: bytes, path: str) -> int:
-    """The lowest id that has never been allocated. Raises :class:`MetadataError`."""
+def encode_ledger_ids(counter: LedgerIdCounter) -> bytes:
+    """The stored form of the counter."""
+    return encode_object({**counter.unknown_fields, "next_ledger_id": counter.next_id}, format_number=1)
+
+
+def decode_ledger_ids(data: bytes, path: str) -> LedgerIdCounter:
+    """Decodes what :func:`encode_ledger_ids` wrote. Raises :class:`MetadataError`."""
     what = f"ZooKeeper's node {path}"
-    return FieldReader(decode_object(data, what=what, format_max=1), what).get("next_ledger_id", int)
+    reader = FieldReader(decode_object(data, what=what, format_max=1), what)
+    return LedgerIdCounter(reader.get("next_ledger_id", int), reader.unknown_fields())
 
 
 def name_of(kind: Kind, key: str) -> str:

@@ -6,9 +6,10 @@ given out twice.
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import Final
 
-from octavo.metadata.zookeeper.layout import Paths, Stat, decode_ledger_ids, encode_ledger_ids
+from octavo.metadata.zookeeper.layout import LedgerIdCounter, Paths, Stat, decode_ledger_ids, encode_ledger_ids
 from octavo.metadata.zookeeper.messages import BAD_VERSION, NO_NODE, OK, Answer, set_value
 from octavo.metadata.zookeeper.nodes import Nodes
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
@@ -88,7 +89,7 @@ class LedgerIds:
     async def stop(self) -> LedgerId:
         """See :meth:`RecordStore.ledger_ids_stop`."""
         async with self._nodes.operation("ledger ids"):
-            stop = (await self._read_ids())[0]
+            stop = (await self._read_ids())[0].next_id
         self._know_ids(stop)
         return LedgerId(stop)
 
@@ -97,8 +98,10 @@ class LedgerIds:
         async with self._nodes.operation("ledger ids") as operation:
             attempts = 0
             while True:
-                first, stat = await self._read_ids()
-                stop = min(first + self._ids_at_once, ID_MAX)
+                counter, stat = await self._read_ids()
+                first = counter.next_id
+                taken_ids = replace(counter, next_id=min(first + self._ids_at_once, ID_MAX))
+                stop = taken_ids.next_id
                 if first >= stop:
                     raise MetadataUnavailableError("all ledger ids have been allocated", may_have_happened=False)
 
@@ -107,7 +110,7 @@ class LedgerIds:
                     return Answer(BAD_VERSION)
 
                 taken = await self._nodes.change(
-                    operation, set_value(path, encode_ledger_ids(stop), stat.version), settle
+                    operation, set_value(path, encode_ledger_ids(taken_ids), stat.version), settle
                 )
                 if self._nodes.expect(taken, path, BAD_VERSION).code == OK:
                     break
@@ -117,7 +120,7 @@ class LedgerIds:
         self._ids_at_once = min(2 * self._ids_at_once, IDS_AT_ONCE_MAX)
         return first, stop
 
-    async def _read_ids(self) -> tuple[int, Stat]:
+    async def _read_ids(self) -> tuple[LedgerIdCounter, Stat]:
         node = await self._nodes.read(self._paths.ledger_ids)
         if node is None:
             self._nodes.refuse(NO_NODE, self._paths.ledger_ids)

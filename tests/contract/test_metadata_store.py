@@ -4,9 +4,20 @@ A driver joins with an entry in ``support.metadata_clusters.DRIVERS``.
 """
 
 import asyncio
+from dataclasses import replace
 
 import pytest
-from octavo.metadata import ChangeEnsemble, CloseLedger, MetadataStore, Version, update_ledger
+from octavo.metadata import (
+    BeginRecovery,
+    BookieState,
+    ChangeEnsemble,
+    CloseLedger,
+    FinishRecovery,
+    Fragment,
+    MetadataStore,
+    Version,
+    update_ledger,
+)
 from octavo.metadata.store import DOCUMENT_BYTES_MAX
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -53,6 +64,33 @@ async def test_ledger_id_that_was_never_allocated_is_refused(store: MetadataStor
 async def test_id_allocated_by_another_handle_may_be_used(store: MetadataStore, other: MetadataStore) -> None:
     ledger_id = await store.allocate_ledger_id()
     await other.create_ledger(open_ledger(ledger_id))
+
+
+async def test_fields_of_a_newer_version_outlast_every_change(store: MetadataStore, other: MetadataStore) -> None:
+    newer = {"retention": {"seconds": 3600}, "private": True}
+    marked = Fragment(EntryId(0), bookie_ids("a", "b", "c"), unknown_fields={"tier": "cold"})
+    ledger_id = await store.allocate_ledger_id()
+    await store.create_ledger(replace(open_ledger(ledger_id, marked), unknown_fields=newer))
+    (base,) = open_ledger(ledger_id).fragments
+    wider = ChangeEnsemble(base, EntryId(5), bookie_ids("a", "b", "d"), 50)
+    await update_ledger(other, ledger_id, wider, writer_token="w")
+    known = await store.read_ledger(ledger_id)
+    await update_ledger(other, ledger_id, BeginRecovery(), writer_token="r")
+    # An update that starts from outdated metadata tries again on those that are stored.
+    finish = FinishRecovery(known.value.last_fragment, (), EntryId(9), 90)
+    await update_ledger(store, ledger_id, finish, writer_token="s", known=known)
+    closed = (await other.read_ledger(ledger_id)).value
+    assert closed.is_closed
+    assert closed.unknown_fields == newer
+    assert [fragment.unknown_fields for fragment in closed.fragments] == [{"tier": "cold"}, {}]
+    version = await store.create_cookie(replace(cookie("b1"), unknown_fields={"tls": "off"}))
+    found = await other.read_cookie(BookieId("b1"))
+    assert found is not None
+    await other.compare_and_set_cookie(replace(found.value, generation=2), version)
+    assert [known.value.unknown_fields for known in await store.list_cookies()] == [{"tls": "off"}]
+    lease = await store.register_bookie(replace(registration("b1"), unknown_fields={"tls": "off"}))
+    await lease.update(replace((await other.list_bookies())[BookieId("b1")], state=BookieState.READ_ONLY))
+    assert (await other.list_bookies())[BookieId("b1")].unknown_fields == {"tls": "off"}
 
 
 async def test_ids_that_were_never_allocated_are_told_from_others(store: MetadataStore, other: MetadataStore) -> None:

@@ -95,10 +95,3 @@ def test_foreign_damaged_and_newer_values_are_refused_naming_the_bookie() -> Non
         fields = {"bookie_id": "b1", "address": "h:1", "state": "writable", "version": "1", "boot_id": "b", **nonsense}
         with pytest.raises(MetadataError, match=r"bookie b1"):
             decode_registration(B1, encode_object(fields, format_number=1))
-
-
-def test_unknown_keys_of_a_newer_writer_are_ignored() -> None:
-    fields = {"bookie_id": "b1", "generation": 1, "address": "h:1", "body": "", "rack": "r7"}
-    assert decode_cookie(B1, encode_object(fields, format_number=1)) == Cookie(
-        bookie_id=B1, generation=1, address="h:1"
-    )

@@ -9,6 +9,7 @@ from octavo.metadata.zookeeper.layout import (
     FOLDERS,
     KEY_DIGITS,
     Guarded,
+    LedgerIdCounter,
     Paths,
     Stat,
     decode_guarded,
@@ -153,7 +154,7 @@ def test_damage_of_a_guarded_value_is_found_wherever_it_is() -> None:
 
 def test_layout_and_ledger_ids_come_back() -> None:
     assert decode_layout(encode_layout("c1"), "/p") == "c1"
-    assert decode_ledger_ids(encode_ledger_ids(ID_MAX), "/p") == ID_MAX
+    assert decode_ledger_ids(encode_ledger_ids(LedgerIdCounter(ID_MAX)), "/p").next_id == ID_MAX
     with pytest.raises(MetadataError, match=r"/p.*being destroyed.*cluster destroy"):
         decode_layout(encode_layout("c1", destroying=True), "/p")
     with pytest.raises(MetadataError, match="/p"):
