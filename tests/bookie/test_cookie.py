@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -304,6 +305,20 @@ async def test_a_crash_at_any_operation_of_a_start_never_makes_an_honest_bookie_
                 known = await store.read_cookie(again.bookie_id)
                 assert known is not None
                 assert known.value.generation == again.generation
+
+
+async def test_start_keeps_what_a_newer_version_noted_in_the_cookie() -> None:
+    async with open_memory_store(MemoryServer(rng=random.Random(1)), rng=random.Random(2)) as store:
+        filesystem = MemoryFileSystem()
+        identity = await start(filesystem, store, 1)
+        known = await store.read_cookie(identity.bookie_id)
+        assert known is not None
+        await store.compare_and_set_cookie(replace(known.value, unknown_fields={"tls": "required"}), known.version)
+        again = await start(filesystem, store, 2)
+        known = await store.read_cookie(identity.bookie_id)
+        assert known is not None
+        assert known.value.generation == again.generation > identity.generation
+        assert known.value.unknown_fields == {"tls": "required"}
 
 
 async def test_a_late_change_of_an_earlier_process_is_not_taken_for_an_impostor() -> None:
