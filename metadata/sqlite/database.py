@@ -83,6 +83,8 @@ class Database:
         """The highest version that this handle has seen committed: the file never goes back behind it."""
         self._version_drawn = 0
         """The latest version given out in the current transaction."""
+        self._together = False
+        """Whether a transaction of several operations is open."""
         with self._translated():
             if create:
                 _make_directory(path.parent)
@@ -170,6 +172,34 @@ class Database:
         )
         self._execute(f"PRAGMA application_id={APPLICATION_ID}")
         self._execute(f"PRAGMA user_version={FORMAT}")
+
+    # --- groups ----------------------------------------------------------------------------------------------------
+
+    def together(self, operations: Sequence[Callable[[], object]]) -> list[object]:
+        """Do these operations (calls of the methods below) one after another in one transaction; their results, in
+        order. An operation that cannot be done has the :class:`OctavoError` that it raised as its result.
+
+        All results are durable when this returns: one sync serves all. If an operation raises, nothing of the group is
+        committed, and each operation is done again in a transaction of its own.
+        """
+        if len(operations) > 1:
+            try:
+                return self._in_one_transaction(operations)
+            except _OperationFailedError:
+                pass
+            except OctavoError as error:
+                return [error] * len(operations)  # the transaction itself failed: the file is locked, the disk is full
+        return [_result_of(operation) for operation in operations]
+
+    def _in_one_transaction(self, operations: Sequence[Callable[[], object]]) -> list[object]:
+        with self._transaction():
+            self._together = True
+            try:
+                return [operation() for operation in operations]
+            except (OctavoError, sqlite3.Error) as error:
+                raise _OperationFailedError from error
+            finally:
+                self._together = False
 
     # --- operations: meanings as in RecordStore --------------------------------------------------------------------
 
@@ -363,6 +393,9 @@ class Database:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
+        if self._together:
+            yield  # part of the transaction of the group
+            return
         with self._translated():
             self._execute("BEGIN IMMEDIATE")
             try:
@@ -420,6 +453,17 @@ _NOT_DONE: Final = {
     sqlite3.SQLITE_FULL: "cannot be written: the disk is full",
 }
 """Maps primary result codes of SQLite to messages. These errors certainly have not changed anything."""
+
+
+class _OperationFailedError(Exception):
+    """One operation of a group cannot be done."""
+
+
+def _result_of(operation: Callable[[], object]) -> object:
+    try:
+        return operation()
+    except OctavoError as error:
+        return error
 
 
 def _error_for(error: sqlite3.Error, path: Path) -> OctavoError:

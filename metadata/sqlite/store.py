@@ -1,16 +1,19 @@
 """``sqlite:///path``: metadata in a file, for any number of processes on one host. The shell around :class:`Database`.
 
 All SQLite calls of a handle run one after another in one thread of its own, so that the event loop never waits for the
-disk. A handle notices changes by other processes by polling a counter in shared memory, only while something is
-watched.
+disk. Changes requested while the thread is busy wait and are then made together in one transaction, which costs one
+sync: a client that creates many ledgers at a time is not limited to one ledger per sync. A caller gets its answer only
+after that transaction is durable. A handle notices changes by other processes by polling a counter in shared memory,
+only while something is watched.
 """
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from octavo.metadata.boot_time import boot_time_seconds
 from octavo.metadata.handle import RecordMetadataStore, check_lease_seconds
@@ -19,6 +22,7 @@ from octavo.metadata.sqlite.database import Database
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, Version
 from octavo.protocol.errors import (
     ClientClosedError,
+    InternalError,
     InvalidArgumentError,
     MetadataError,
     MetadataUnavailableError,
@@ -33,12 +37,41 @@ BUSY_TIMEOUT_SECONDS: Final = 5.0
 """How long to wait for another process's transaction. Transactions take milliseconds; a stopped process may hold one
 for longer."""
 
+TOGETHER_MAX: Final = 256
+"""Changes in one transaction: bounds the time for which other processes and this handle's reads wait for it."""
+
 _BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_boot_id() -> str:
     """The id of the current boot of this host."""
     return _BOOT_ID_PATH.read_text("ascii").strip()
+
+
+type _Thing = tuple[Kind | None, str | None]
+"""What a change reports: kind and key, as for a listener."""
+
+
+class _Change(NamedTuple):
+    """A change that waits for its transaction, or is in one."""
+
+    thing: _Thing | None
+    operation: Callable[[], object]
+    made: asyncio.Future[Any]
+
+    def settle(self, result: object) -> None:
+        """Give the caller its result, or let it raise the error that is its result."""
+        if isinstance(result, OctavoError):
+            # A fresh instance: one error object raised in many tasks would collect all their tracebacks.
+            self.fail(type(result)(result.message, may_have_happened=result.may_have_happened), result)
+        elif not self.made.done():
+            self.made.set_result(result)
+
+    def fail(self, error: OctavoError, cause: BaseException | None = None) -> None:
+        """Let the caller raise the error."""
+        if not self.made.done():
+            error.__cause__ = cause
+            self.made.set_exception(error)
 
 
 class SqliteRecordStore(RecordStore):
@@ -54,6 +87,10 @@ class SqliteRecordStore(RecordStore):
         self._listener: Listener | None = None
         self._polling: asyncio.Task[None] | None = None
         self._closed = False
+        self._waiting: deque[_Change] = deque()
+        """Changes that no transaction contains yet."""
+        self._under_way = False
+        """Whether the next transaction is scheduled or being made."""
         self._ledger_ids_allocated = 0
         """All ids below this are known to have been allocated."""
 
@@ -82,6 +119,9 @@ class SqliteRecordStore(RecordStore):
 
     async def close(self) -> None:
         self.watching(False)
+        for change in self._waiting:
+            change.fail(ClientClosedError("the metadata store has been closed"))
+        self._waiting.clear()
         closing = self._loop.run_in_executor(self._executor, self._database.close)
         self._closed = True
         self._executor.shutdown(wait=False)
@@ -91,7 +131,7 @@ class SqliteRecordStore(RecordStore):
         return await self._run(self._database.cluster_id)
 
     async def allocate_ledger_id(self) -> LedgerId:
-        ledger_id = await self._run(self._database.allocate_ledger_id)
+        ledger_id = await self._change(None, self._database.allocate_ledger_id)
         self._ledger_ids_allocated = max(self._ledger_ids_allocated, ledger_id + 1)
         return ledger_id
 
@@ -107,29 +147,29 @@ class SqliteRecordStore(RecordStore):
         return await self._run(lambda: self._database.confirm_absent(kind, keys))
 
     async def create(self, kind: Kind, key: str, value: bytes) -> Version | None:
-        return await self._change(kind, key, lambda: self._database.create(kind, key, value))
+        return await self._change((kind, key), lambda: self._database.create(kind, key, value))
 
     async def create_in_session(
         self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
     ) -> Version | None:
         return await self._change(
-            kind, key, lambda: self._database.create(kind, key, value, session, take_over=take_over)
+            (kind, key), lambda: self._database.create(kind, key, value, session, take_over=take_over)
         )
 
     async def read(self, kind: Kind, key: str) -> Record | None:
         return await self._run(lambda: self._database.read(kind, key))
 
     async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
-        return await self._change(kind, key, lambda: self._database.compare_and_set(kind, key, value, expected))
+        return await self._change((kind, key), lambda: self._database.compare_and_set(kind, key, value, expected))
 
     async def set_in_session(self, kind: Kind, key: str, value: bytes, session: str) -> Version | None:
-        return await self._change(kind, key, lambda: self._database.set_in_session(kind, key, value, session))
+        return await self._change((kind, key), lambda: self._database.set_in_session(kind, key, value, session))
 
     async def delete(self, kind: Kind, key: str, expected: Version | None) -> bool:
-        return await self._change(kind, key, lambda: self._database.delete(kind, key, expected))
+        return await self._change((kind, key), lambda: self._database.delete(kind, key, expected))
 
     async def delete_in_session(self, kind: Kind, key: str, session: str) -> bool:
-        return await self._change(kind, key, lambda: self._database.delete(kind, key, session=session))
+        return await self._change((kind, key), lambda: self._database.delete(kind, key, session=session))
 
     async def list_keys(self, kind: Kind, *, prefix: str, after: str, limit: int) -> list[str]:
         return await self._run(lambda: self._database.list_keys(kind, prefix, after, limit))
@@ -144,7 +184,7 @@ class SqliteRecordStore(RecordStore):
         return await self._run(lambda: self._database.renew_session(session, lease_seconds))
 
     async def end_session(self, session: str) -> None:
-        await self._change(None, None, lambda: self._database.end_session(session))
+        await self._change((None, None), lambda: self._database.end_session(session))
 
     async def _poll(self) -> None:
         while True:
@@ -157,15 +197,43 @@ class SqliteRecordStore(RecordStore):
                 self._report(None, None)
             await asyncio.sleep(self._poll_seconds)
 
-    async def _change[T](self, kind: Kind | None, key: str | None, operation: Callable[[], T]) -> T:
-        def change_and_report() -> T:
-            # Reported from the thread: the change is made even if the caller has been cancelled meanwhile.
-            try:
-                return operation()
-            finally:
-                self._loop.call_soon_threadsafe(self._report, kind, key)
+    async def _change[T](self, thing: _Thing | None, operation: Callable[[], T]) -> T:
+        """Make a change together with others that are requested now; ``thing`` is reported afterwards."""
+        if self._closed:
+            raise ClientClosedError("the metadata store has been closed")
+        made: asyncio.Future[T] = self._loop.create_future()
+        self._waiting.append(_Change(thing, operation, made))
+        if not self._under_way:
+            self._under_way = True
+            self._loop.call_soon(self._make_waiting)
+        return await made
 
-        return await self._run(change_and_report)
+    def _make_waiting(self) -> None:
+        # A change whose caller has been cancelled is left out; what the caller does next comes after it in any case.
+        changes: list[_Change] = []
+        while self._waiting and len(changes) < TOGETHER_MAX:
+            change = self._waiting.popleft()
+            if not change.made.done():
+                changes.append(change)
+        if not changes or self._closed:
+            self._under_way = False
+            return
+        making = self._loop.run_in_executor(
+            self._executor, self._database.together, [change.operation for change in changes]
+        )
+        making.add_done_callback(lambda made: self._made(changes, made))
+
+    def _made(self, changes: Sequence[_Change], made: asyncio.Future[list[object]]) -> None:
+        failure = None if made.cancelled() else made.exception()
+        for at, change in enumerate(changes):
+            if change.thing is not None:
+                # Also when the caller has been cancelled meanwhile: the change has been made.
+                self._report(*change.thing)
+            if made.cancelled() or failure is not None:
+                change.fail(InternalError(f"changing {self._uri} failed: {failure!r}"), failure)
+            else:
+                change.settle(made.result()[at])
+        self._make_waiting()
 
     async def _run[T](self, operation: Callable[[], T]) -> T:
         if self._closed:

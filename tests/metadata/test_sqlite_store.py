@@ -27,8 +27,10 @@ from octavo.metadata.sqlite.store import (
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
+    LedgerExistsError,
     MetadataError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
     OctavoError,
 )
 from octavo.protocol.ids import LedgerId
@@ -282,6 +284,100 @@ def test_last_ledger_id_is_refused_when_all_are_used(path: Path) -> None:
         assert database.allocate_ledger_id() == 2**63 - 2
         with pytest.raises(MetadataUnavailableError, match="all ledger ids"):
             database.allocate_ledger_id()
+
+
+# --- changes that are made together --------------------------------------------------------------------------------
+
+
+def commits_in_log(path: Path) -> int:
+    """Transactions in the write-ahead log: each ends with a page whose header tells the size of the database."""
+    log = path.with_name(path.name + "-wal").read_bytes()
+    page_bytes = int.from_bytes(log[8:12])
+    pages = range(32, len(log), 24 + page_bytes)
+    salts = log[16:24]
+    return sum(log[at + 8 : at + 16] == salts and any(log[at + 4 : at + 8]) for at in pages)
+
+
+async def make_ledger(store: RecordMetadataStore) -> LedgerId:
+    ledger_id = await store.allocate_ledger_id()
+    await store.create_ledger(open_ledger(ledger_id))
+    return ledger_id
+
+
+async def test_ledgers_created_at_the_same_time_share_transactions(path: Path) -> None:
+    async with await open_sqlite_store(path, create=True) as store, await open_sqlite_store(path) as other:
+        before = commits_in_log(path)
+        made = await asyncio.gather(*(make_ledger(store) for _ in range(100)))
+        assert sorted(made) == list(range(100))
+        assert commits_in_log(path) - before <= 10
+        # What has been answered is there for every process.
+        assert [ledger_id async for ledger_id in other.list_ledgers()] == sorted(made)
+        before = commits_in_log(path)
+        for _ in range(5):
+            await make_ledger(store)
+        assert commits_in_log(path) - before == 10
+
+
+async def test_creation_that_is_refused_spoils_no_other_of_its_transaction(path: Path) -> None:
+    async with await open_sqlite_store(path, create=True) as store:
+        ids = [await store.allocate_ledger_id() for _ in range(10)]
+        await store.create_ledger(open_ledger(ids[3], writer_token="first"))
+        creations = (store.create_ledger(open_ledger(ledger_id)) for ledger_id in [*ids, ids[5]])
+        outcomes = await asyncio.gather(*creations, return_exceptions=True)
+        assert [at for at, outcome in enumerate(outcomes) if isinstance(outcome, LedgerExistsError)] == [3, 10]
+        assert sum(isinstance(outcome, int) for outcome in outcomes) == 9
+        assert (await store.read_ledger(ids[3])).value.writer_token == "first"
+
+
+async def test_change_that_fails_is_undone_and_the_others_are_made_without_it(path: Path) -> None:
+    async with await open_sqlite_store(path, create=True) as store:
+        rows_of(path, "UPDATE settings SET value = ? WHERE name = 'next_ledger_id'", 2**63 - 4)
+        changes = [
+            *(store.allocate_ledger_id() for _ in range(5)),
+            store.create_document("beside", b"made"),
+        ]
+        outcomes = await asyncio.gather(*changes, return_exceptions=True)
+        assert outcomes[:3] == [2**63 - 4, 2**63 - 3, 2**63 - 2]
+        assert all(isinstance(outcome, MetadataUnavailableError) for outcome in outcomes[3:5])
+        assert len({id(outcome) for outcome in outcomes}) == 6
+        assert await store.read_document("beside") == (b"made", outcomes[5])
+
+
+async def test_changes_asked_for_while_the_file_is_locked_fail_together_and_soon(path: Path) -> None:
+    async with await open_sqlite_store(path, create=True, busy_timeout_seconds=0.05) as store:
+        with closing(sqlite3.connect(path, isolation_level=None)) as stopped_process:
+            stopped_process.execute("BEGIN IMMEDIATE")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                outcomes = await asyncio.gather(
+                    *(store.allocate_ledger_id() for _ in range(2000)), return_exceptions=True
+                )
+            for outcome in outcomes:
+                assert isinstance(outcome, MetadataUnavailableError)
+                assert not outcome.may_have_happened
+        assert await store.allocate_ledger_id() == 0
+
+
+async def test_change_whose_caller_is_cancelled_before_its_turn_is_not_made(path: Path) -> None:
+    async with await open_sqlite_store(path, create=True) as store:
+        ids = [await store.allocate_ledger_id() for _ in range(3)]
+        tasks = [asyncio.create_task(store.create_ledger(open_ledger(ledger_id))) for ledger_id in ids]
+        await asyncio.sleep(0)  # all three have asked, and no transaction has begun
+        tasks[1].cancel()
+        # Whatever its caller does next comes after it.
+        with pytest.raises(NoSuchLedgerError):
+            await store.delete_ledger(ids[1])
+        await asyncio.gather(tasks[0], tasks[2])
+        assert [ledger_id async for ledger_id in store.list_ledgers()] == [ids[0], ids[2]]
+
+
+async def test_closing_ends_changes_that_wait_for_their_turn(path: Path) -> None:
+    store = await open_sqlite_store(path, create=True)
+    tasks = [asyncio.create_task(store.allocate_ledger_id()) for _ in range(1000)]
+    await asyncio.sleep(0)
+    await store.close()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(outcome, int | ClientClosedError) for outcome in outcomes)
+    assert any(isinstance(outcome, ClientClosedError) for outcome in outcomes)
 
 
 # --- leases and notices --------------------------------------------------------------------------------------------
