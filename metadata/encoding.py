@@ -107,8 +107,8 @@ class FieldReader:
         return self.get(name, kind) if name in self._fields else default
 
     def unknown_fields(self) -> dict[str, Any]:
-        """The fields that no other method has been asked for: those of a newer version. Whoever changes the value
-        writes them back as they are. Call it last."""
+        """The fields that no other method has been asked for: those of a newer version. Code that changes the value
+        writes them back as they are. Call this method last."""
         return {name: value for name, value in self._fields.items() if name not in self._asked}
 
     def bytes_of(self, name: str) -> bytes:
