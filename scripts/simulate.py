@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from simulation.campaign import Finding, Order, Report, find, processors, run_order, run_orders, smaller  # noqa: E402
 from simulation.canaries import CANARIES  # noqa: E402
-from simulation.plan import DISTURBANCES  # noqa: E402
+from simulation.plan import DISTURBANCES, SIZES  # noqa: E402
 from simulation.record import Record  # noqa: E402
 from simulation.siege_moves import SIEGES  # noqa: E402
 from simulation.universe import Outcome  # noqa: E402
@@ -43,6 +43,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="run new seeds for this time")
     parser.add_argument("--jobs", type=int, default=0, help="number of processes (default: number of processors)")
     parser.add_argument("--canary", choices=["all", *sorted(CANARIES)], help="put a known defect into the code")
+    parser.add_argument("--size", choices=SIZES, help="run only universes of this size (default: most are small)")
     parser.add_argument("--siege", choices=sorted(SIEGES), help="inject only sieges of this kind")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="change a field of the plan")
     parser.add_argument("--without", action="append", default=[], choices=DISTURBANCES, help="leave a fault out")
@@ -55,8 +56,9 @@ def parse() -> argparse.Namespace:
         parser.error("give a seed, a range of seeds, or --minutes")
     if arguments.canary == "all" and arguments.seeds is None:
         parser.error("--canary all needs a range of seeds")
-    if arguments.record is not None and (arguments.canary or arguments.siege or arguments.set or arguments.without):
-        parser.error("--record cannot be combined with --canary, --siege, --set or --without")
+    changes = (arguments.canary, arguments.size, arguments.siege, arguments.set, arguments.without)
+    if arguments.record is not None and any(changes):
+        parser.error("--record cannot be combined with --canary, --size, --siege, --set or --without")
     return arguments
 
 
@@ -76,7 +78,7 @@ def orders(arguments: argparse.Namespace) -> Iterator[Order]:
     else:
         numbers = iter(seed_range(arguments.seeds))
     for number in numbers:
-        yield Order(number, arguments.canary, arguments.siege, settings, tuple(arguments.without))
+        yield Order(number, arguments.canary, arguments.size, arguments.siege, settings, tuple(arguments.without))
 
 
 def tell_failure(order: Order, outcome: Outcome, *, lines_max: int) -> None:
@@ -150,10 +152,10 @@ def run_campaign(arguments: argparse.Namespace) -> int:
     return 1 if report.failures else 0
 
 
-def run_canaries(seeds: range, jobs: int) -> int:
+def run_canaries(seeds: range, size: str | None, jobs: int) -> int:
     """Search the seeds for each canary. Returns 1 if one is not found or its seed fails without it, too."""
     blind = 0
-    for finding in find(sorted(CANARIES), seeds, jobs=jobs):
+    for finding in find(sorted(CANARIES), seeds, size=size, jobs=jobs):
         print(describe(finding, seeds), flush=True)
         blind += not finding.sound
     return 1 if blind else 0
@@ -171,7 +173,7 @@ def main() -> int:
     """Run the command. Returns 1 if a universe failed."""
     arguments = parse()
     if arguments.canary == "all":
-        return run_canaries(seed_range(arguments.seeds), arguments.jobs or processors())
+        return run_canaries(seed_range(arguments.seeds), arguments.size, arguments.jobs or processors())
     if arguments.seeds is not None and "-" not in arguments.seeds:
         (order,) = orders(arguments)
         return run_one(arguments, order)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from simulation.canaries import CANARIES
 from simulation.plan import Plan, besiege, draw_plan
-from simulation.universe import Outcome, run_universe
+from simulation.universe import Outcome, collect_garbage, run_universe
 
 COVERAGE = {
     "ensemble change": "ensemble changes",
@@ -27,6 +27,8 @@ class Order:
 
     seed: int
     canary: str | None = None
+    size: str | None = None
+    """``small`` or ``large``; None: the size that the seed draws."""
     siege: str | None = None
     """The kind of siege that is to be the only fault; None: the faults that the seed draws."""
     settings: dict[str, int] = field(default_factory=dict)
@@ -36,7 +38,7 @@ class Order:
 
     def plan(self) -> Plan:
         """The plan to run. Raises :class:`ValueError` for an unknown setting."""
-        plan = draw_plan(random.Random(f"{self.seed} plan"))
+        plan = draw_plan(self.seed, self.size)
         if self.siege is not None:
             plan = besiege(plan, self.siege, random.Random(f"{self.seed} siege {self.siege}"))
         known = {known.name for known in fields(Plan)}
@@ -52,6 +54,7 @@ class Order:
         words = [f"make simulate SEED={self.seed}"]
         extra = [f"--set {name}={value}" for name, value in self.settings.items()]
         extra += [f"--without '{name}'" for name in self.without]
+        extra += [f"--size {self.size}"] if self.size else []
         extra += [f"--siege '{self.siege}'"] if self.siege else []
         extra += [f"--canary {self.canary}"] if self.canary else []
         return " ".join([*words, *([f'OPTIONS="{" ".join(extra)}"'] if extra else [])])
@@ -68,8 +71,12 @@ def run_order(order: Order, *, lines: bool = False) -> Outcome:
 def run_orders(orders: Iterable[Order], *, jobs: int) -> Iterator[tuple[Order, Outcome]]:
     """Run universes on ``jobs`` processes, in any order of completion."""
     if jobs == 1:
-        for order in orders:
-            yield order, run_order(order)
+        _begin()
+        try:
+            for order in orders:
+                yield order, run_order(order)
+        finally:
+            collect_garbage()
         return
     with multiprocessing.get_context("fork").Pool(jobs, initializer=_begin, maxtasksperchild=500) as pool:
         yield from pool.imap_unordered(_run, orders, chunksize=4)
@@ -94,26 +101,29 @@ class Finding:
         return self.seed is not None and self.passes_without
 
 
-def find(canaries: Iterable[str], seeds: range, *, jobs: int) -> Iterator[Finding]:
+def find(canaries: Iterable[str], seeds: range, *, size: str | None, jobs: int) -> Iterator[Finding]:
     """Search the seeds in order for each canary, ``jobs`` canaries at a time. Results come in any order."""
-    searches = [(canary, seeds) for canary in canaries]
+    searches = [(canary, seeds, size) for canary in canaries]
     if jobs == 1:
+        _begin()
         yield from map(_find, searches)
+        collect_garbage()
         return
     with multiprocessing.get_context("fork").Pool(jobs, initializer=_begin, maxtasksperchild=1) as pool:
         yield from pool.imap_unordered(_find, searches)
 
 
-def _find(search: tuple[str, range]) -> Finding:
-    canary, seeds = search
+def _find(search: tuple[str, range, str | None]) -> Finding:
+    canary, seeds, size = search
     for seed in seeds:
-        outcome = run_order(Order(seed, canary))
+        outcome = run_order(Order(seed, canary, size))
         if not outcome.ok:
-            return Finding(canary, seed, seed - seeds.start + 1, outcome.rule, run_order(Order(seed)).ok)
+            return Finding(canary, seed, seed - seeds.start + 1, outcome.rule, run_order(Order(seed, size=size)).ok)
     return Finding(canary, None, len(seeds), "", False)
 
 
 def _begin() -> None:
+    """Prepare a process that runs many universes: garbage is collected between universes, every now and then."""
     gc.disable()
     gc.freeze()
 

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+from octavo.bookie.disk.direct_io import DIRECT_BLOCK_BYTES
 from octavo.bookie.index.runs import RunMap
 from octavo.bookie.journal.journal import Journal, RecordKind
 from octavo.bookie.server.connection import Connection
@@ -32,6 +33,18 @@ def ack_before_sync() -> list[Patch]:
             original(self, kind, buffers, done)
 
     return [append_then]
+
+
+def journal_rewrites_pages() -> list[Patch]:
+    @patch(SimulatedFile, "write_and_sync")
+    def write_and_sync(original: Any, self: Any, offset: int, buffers: Any) -> Any:
+        if not self.path.name.startswith("journal-") or offset < DIRECT_BLOCK_BYTES:
+            return original(self, offset, buffers)
+        # The group also writes the page before it again, with the records that are there.
+        start = offset - DIRECT_BLOCK_BYTES
+        return original(self, start, [bytes(self._inode.volatile[start:offset]), *buffers])
+
+    return [write_and_sync]
 
 
 def retry_failed_sync() -> list[Patch]:

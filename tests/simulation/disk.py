@@ -40,6 +40,8 @@ class DiskSettings:
     """Chance that an operation takes up to ``spike_seconds`` more."""
     spike_seconds: float = 1.0
     capacity_bytes: int = 1 << 40
+    garble_chance: float = 0.0
+    """Chance that a power cut during a synced write leaves arbitrary bytes in the pages that the write touches."""
 
 
 @dataclass(slots=True)
@@ -96,6 +98,8 @@ class Disk:
         self._unsynced: dict[Path, list[Callable[[dict[Path, Inode]], None]]] = {}
         """Directory -> its unsynced changes of names, in order."""
         self._crash_counted = 0
+        self._interrupted: list[Inode] = []
+        """Files with a synced write that was under way when its process died, until the disk has finished it."""
 
     # --- losses -----------------------------------------------------------------------------------------------------
 
@@ -111,15 +115,35 @@ class Disk:
                 change(names)
         self._unsynced.clear()
         lost = torn = 0
+        garbled = {
+            inode
+            for inode in self._interrupted
+            if self.settings.garble_chance and rng.random() < self.settings.garble_chance
+        }
+        self._interrupted.clear()
+        if garbled:
+            self.trace.count("disk: interrupted write garbled", len(garbled))
         for inode in dict.fromkeys(names.values()):
             torn += bool(inode.dirty)
-            lost += inode.power_cut(rng)
+            lost += inode.power_cut(rng, garbles=inode in garbled)
         if torn:
             self.trace.count("disk: unsynced data lost or torn", torn)
         if lost:
             self.trace.count("disk: lying syncs lost pages", lost)
         self.names = names
         self._durable_names = dict(names)
+
+    def interrupt(self, write: "_SyncedWrite") -> None:
+        """Let a synced write reach the page cache, but no further, because its process has died."""
+        if self.room_for(write.inode, write.offset + len(write.data)):
+            write.inode.interrupt(write.offset, write.data)
+            self._interrupted.append(write.inode)
+
+    def finish_writes(self) -> None:
+        """Finish interrupted writes: the machine of the dead process still has power."""
+        for inode in self._interrupted:
+            inode.interrupted = range(0)
+        self._interrupted.clear()
 
     def wipe(self, directory: Path) -> int:
         """Lose everything below a directory. Returns the number of files lost."""
@@ -232,7 +256,7 @@ class SimulatedFileSystem:
     def _died(self) -> None:
         # The operation that a thread was executing may have reached the page cache.
         for lane in self._lanes:
-            lane.interrupt(self.disk.rng)
+            lane.interrupt(self.disk)
 
     def run(self, lane: "Lane | None", kind: str, path: Path, act: Callable[[], Any]) -> asyncio.Future[Any]:
         """Begin an operation, in a lane or (None) in parallel to all lanes. Returns the future of its result."""
@@ -401,12 +425,12 @@ class Lane:
         self.queue.append(operation)
         return self._free_at
 
-    def interrupt(self, rng: random.Random) -> None:
+    def interrupt(self, disk: Disk) -> None:
         """Handle the death of the process: the operation under way may reach the page cache; no other begins."""
-        if self.queue and rng.random() < 0.85:
+        if self.queue and disk.rng.random() < 0.85:
             act = self.queue[0].act
             if isinstance(act, _SyncedWrite):
-                act.write_only()
+                disk.interrupt(act)
         self.queue.clear()
 
 

@@ -10,7 +10,7 @@ PAGE_BYTES = 512
 class Inode:
     """The content of a file, independent of its name. Reads see ``volatile``; the platter holds ``durable``."""
 
-    __slots__ = ("_changes", "dirty", "durable", "owed", "size_dirty", "synced_last", "volatile")
+    __slots__ = ("_changes", "dirty", "durable", "interrupted", "owed", "size_dirty", "synced_last", "volatile")
 
     def __init__(self, content: bytes = b"") -> None:
         self.volatile = bytearray(content)
@@ -21,6 +21,8 @@ class Inode:
         self.size_dirty = False
         self.synced_last: tuple[int, int] = (0, 0)
         """Start and stop offset of the latest synced write."""
+        self.interrupted: range = range(0)
+        """Pages of a synced write that was under way when its process died."""
         self.owed: dict[int, bytes] = {}
         """Page of a sync that lied -> what the platter holds instead. A power cut loses these pages only if a later
         sync of the file was honoured: a lie about the last group before a crash cannot be told from a torn write."""
@@ -85,6 +87,12 @@ class Inode:
         }
         self.synced_last = (offset, stop)
 
+    def interrupt(self, offset: int, data: bytes) -> None:
+        """Write without a sync, as a synced write does that is interrupted. If the power fails at the same moment, the
+        pages that the write touches may hold anything (:meth:`power_cut`), also where their content did not change."""
+        self.write(offset, data)
+        self.interrupted = range(offset // PAGE_BYTES, -(-(offset + len(data)) // PAGE_BYTES))
+
     def lie(self, offset: int, data: bytes) -> None:
         """Report a write as synced although it never reaches the platter. Reads see it until the next power cut."""
         stop = offset + len(data)
@@ -125,9 +133,17 @@ class Inode:
         written = len(bytes(self.volatile[start : start + PAGE_BYTES]).rstrip(b"\0"))
         return rng.randrange(written) if written else 0
 
-    def power_cut(self, rng: random.Random) -> int:
-        """Reduce the file to what survives a power cut. Returns the number of pages that lying syncs lost."""
+    def power_cut(self, rng: random.Random, *, garbles: bool = False) -> int:
+        """Reduce the file to what survives a power cut. Returns the number of pages that lying syncs lost. ``garbles``:
+        some pages of an interrupted synced write hold arbitrary bytes."""
         content = bytearray(self.survivors(rng))
+        if garbles:
+            share = rng.choice((0.1, 0.5, 1.0))
+            for page in self.interrupted:
+                start, stop = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(content))
+                if start < stop and rng.random() < share:
+                    content[start:stop] = rng.randbytes(stop - start)
+        self.interrupted = range(0)
         lost = 0
         first, stop = self.synced_last
         for page, before in self.owed.items():

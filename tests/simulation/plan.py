@@ -70,6 +70,13 @@ FRAME = "octavo.client.write.adds:FRAME_PAYLOAD_BYTES_TARGET"
 
 FRAME_BYTES = 16 * 1024
 
+STORAGE: dict[str, tuple[int | None, ...]] = {
+    "ledgers_hot_max": (None, 1, 2),
+    "checkpoint_ledgers": (None, None, 1, 2),
+    "index_cache_bytes": (None, None, 1),
+}
+"""Limits of the storage that a small universe would not reach -> values to draw from; None keeps the limit."""
+
 NEEDS_BUDGET = frozenset({"rot", "lying sync", "wipe"})
 
 
@@ -112,6 +119,8 @@ class Plan:
     rolling_restart: bool = False
     operator: bool = True
     """Whether refusing bookies are repaired during the safety phase; they always are after healing."""
+    repairs_die: bool = False
+    """Whether the operator's offline tools are killed, or their machine loses power, at some step."""
     sieges: tuple[str, ...] = DRAWN
     """Kinds of siege that are drawn."""
     steady: bool = False
@@ -124,6 +133,8 @@ class Plan:
     """Whether a machine hangs while the judge begins to recover and read."""
     knobs: dict[str, int] = field(default_factory=dict)
     """Constant of the code under test (``module:NAME``) -> a smaller value, so that its limit is reached."""
+    storage: dict[str, int] = field(default_factory=dict)
+    """Settings of the bookies' storage that their configuration does not have."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     bookie: dict[str, Any] = field(default_factory=lambda: dict(QUICK_BOOKIE))
@@ -163,7 +174,7 @@ BESIEGED: tuple[tuple[float, tuple[str, ...]], ...] = (
     (0.12, ("exchange",)),
     (0.24, ("race", "race", "race", "blackout", "absence")),
 )
-"""Share of all universes -> kinds of siege, one of which is drawn as nearly the only fault of the universe. These kinds
+"""Share of large universes -> kinds of siege, one of which is nearly the only fault of the universe. These kinds
 seldom find anything when they are combined with others."""
 
 
@@ -192,8 +203,47 @@ def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
     return plan
 
 
-def draw_plan(rng: random.Random) -> Plan:
-    """Draw the plan of a seed."""
+SMALL_SHARE = 0.9
+"""Share of seeds whose universe is small. A small universe costs about a fifth of a large one."""
+
+
+SIZES = ("small", "large")
+
+
+def draw_plan(seed: int, size: str | None = None) -> Plan:
+    """Draw the plan of a seed: a small universe for most seeds, a large one for the others, or one of ``size``."""
+    if size is None:
+        size = "small" if random.Random(f"{seed} size").random() < SMALL_SHARE else "large"
+    plan = _draw_large(random.Random(f"{seed} plan"), besieged=size == "large")
+    if size == "small":
+        _make_small(plan, random.Random(f"{seed} small"))
+    return plan
+
+
+def _make_small(plan: Plan, rng: random.Random) -> None:
+    """Reduce a plan to one or two ledgers of few adds, with as few bookies as its quorums allow, and with only the
+    background work that its faults need. Faults and limits stay, and some are added that need many universes."""
+    ensemble, write_quorum, ack_quorum = plan.quorums
+    spare = (plan.unlucky and write_quorum == ack_quorum) or rng.random() < 0.3
+    plan.bookies = max(2, ensemble + spare)
+    plan.clients = 1
+    plan.ledgers = 2 if plan.deletes else 1
+    plan.adds = rng.choice((10, 20, 40))
+    plan.recoverers = min(plan.recoverers, rng.choice((1, 1, 2)))
+    plan.safety_seconds = rng.choice((0.5, 0.8, 1.5))
+    plan.disturbance_every_seconds = min(plan.disturbance_every_seconds, 0.3)
+    idle = {"scrub_pause_seconds": 60.0, "disk_check_seconds": 60.0}
+    if not plan.deletes:
+        idle |= {"garbage_seconds": 60.0, "compaction_major_seconds": 60.0}
+    plan.bookie |= {name: seconds for name, seconds in idle.items() if rng.random() < 0.9}
+    plan.options["explicit_lac_delay_seconds"] = max(plan.options["explicit_lac_delay_seconds"], 0.02)
+    plan.disk.garble_chance = rng.choice((0.0, 0.5, 1.0))
+    plan.repairs_die = rng.random() < 0.5
+    plan.storage = {name: value for name, values in STORAGE.items() if (value := rng.choice(values)) is not None}
+
+
+def _draw_large(rng: random.Random, *, besieged: bool) -> Plan:
+    """Draw a large universe; ``besieged``: some of these have little else than sieges of one kind."""
     quorums = rng.choice(QUORUMS)
     bookies = quorums[0] + rng.choice((0, 1, 1))
     plan = Plan(
@@ -256,7 +306,7 @@ def draw_plan(rng: random.Random) -> Plan:
     plan.operator = rng.random() < 0.7
     if "long absence" in plan.disturbances:
         plan.recoverers = max(plan.recoverers, 1)
-    chance = rng.random()
+    chance = rng.random() if besieged else 1.0
     for share, kinds in BESIEGED:
         if 0 <= chance < share:
             siege = rng.choice(kinds)

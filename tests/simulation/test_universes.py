@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from support.tree import ROOT
 
-SEEDS: Final = 300
+SEEDS: Final = 600
 
 
 def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,9 @@ users: it starts and ends processes, and holds the state that outlives them.
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.offline.layout import Layout
 from octavo.client.client import Client
 from octavo.protocol.errors import OctavoError
-from simulation.disk import Disk, DiskSettings, SimulatedFileSystem
+from simulation.disk import Disk, SimulatedFileSystem
 from simulation.history import History, Violation
 from simulation.logs import LogJudge
 from simulation.loop import Process, SimulationLoop
@@ -50,7 +52,7 @@ class Machine:
     def __init__(self, world: "World", name: str) -> None:
         self.world = world
         self.name = name
-        self.disk = Disk(world.loop, name, world.rng_for(f"disk {name}"), _own(world.plan.disk), world.trace)
+        self.disk = Disk(world.loop, name, world.rng_for(f"disk {name}"), replace(world.plan.disk), world.trace)
         self.disk.on_crash = self._planned_crash
         self.process: Process | None = None
         self.bookie: Bookie | None = None
@@ -97,6 +99,7 @@ class Machine:
         if self.process is not None:
             self.world.note(self.name, "killed")
             self._gone()
+            self.disk.finish_writes()
 
     def cut_power(self) -> None:
         """Cut the power: the page cache is lost, and peers are not told."""
@@ -136,7 +139,24 @@ class Machine:
         if not world.network.addresses[self.name].up:
             world.network.power_on(self.name)
         self.process = process
+        if world.plan.repairs_die and self.repairs < REPAIRS_MAX - 1:
+            process.on_step_death = partial(self._repair_dies, process)
+            process.die_at_step = world.rng.choice((1, 10, 100)) + world.rng.randrange(200)
         process.spawn(self._repair(process, self.refused), f"{self.name} repair")
+
+    def _repair_dies(self, process: Process) -> None:
+        """An offline tool is killed, or its machine loses power; the operator tries again later."""
+        world = self.world
+        if self.process is not process:
+            return
+        if world.rng.random() < 0.5:
+            world.trace.count("process: repair killed")
+            self.kill()
+        else:
+            world.trace.count("process: power cut during a repair")
+            self.cut_power()
+        loop = world.loop
+        loop.call_process(loop.world, loop.now + world.rng.uniform(*REPAIR_SECONDS), self.repair)
 
     async def _repair(self, process: Process, refusal: str) -> None:
         world = self.world
@@ -245,6 +265,7 @@ class Machine:
     def _exited(self, process: Process) -> None:
         if self.process is process:
             self._gone()
+            self.disk.finish_writes()
             if self.refused is None:
                 self.start_later(self.world.rng.uniform(*RESTART_SECONDS))
             elif self.world.plan.operator and self in self.world.unlucky:
@@ -376,17 +397,6 @@ class World:
                 " ".join(f"{fragment.first_entry_id}:{','.join(fragment.bookies)}" for fragment in current.fragments)
                 + ("" if ledger.end is None else f" end {ledger.end}"),
             )
-
-
-def _own(settings: DiskSettings) -> DiskSettings:
-    return DiskSettings(
-        settings.read_seconds,
-        settings.write_seconds,
-        settings.sync_seconds,
-        settings.spike_chance,
-        settings.spike_seconds,
-        settings.capacity_bytes,
-    )
 
 
 def _finish(finished: asyncio.Future[None]) -> None:
