@@ -156,6 +156,7 @@ async def ingest(
 async def verify(
     session: Session,
     ledgers: LedgersOption = None,
+    dataset: DatasetOption = None,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="DIR", help="New folder for the report, in Parquet.")
     ] = None,
@@ -170,7 +171,7 @@ async def verify(
     where = None if report is None else report.absolute()
 
     def run(spark: "SparkSession") -> Any:
-        return job.verify(spark, _cluster(session, password_file), ledgers=ledgers or "all", report=where)
+        return job.verify(spark, _cluster(session, password_file), ledgers=ledgers, dataset=dataset, report=where)
 
     found = await _on_spark("verify", run, master, session)
     if session.as_json:

@@ -8,6 +8,8 @@
 Needs the extra ``octavo[spark]``. Nothing else in Octavo imports this package but ``octavo pipeline``.
 """
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,9 +22,16 @@ FORMAT_NAME = "octavo"
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the format ``octavo`` known to a Spark session; once per session, and in each thread that uses it."""
+    """Make the format ``octavo`` known to a Spark session; once per session, and in each thread that uses it.
+
+    With a local master, Python workers then run this interpreter unless ``PYSPARK_PYTHON`` names another one. (Spark
+    itself would run the first ``python3`` on the path, which is another one if the environment is not activated.)
+    """
     from octavo.pipeline.datasource import OctavoDataSource  # noqa: PLC0415 - PySpark is loaded only where it is used
 
+    context = spark.sparkContext
+    if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
     spark.dataSource.register(OctavoDataSource)
     # Spark looks formats up in the session that is active in the thread, which in a thread of ours is none yet; this
     # makes it so.

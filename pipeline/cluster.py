@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from octavo.client.client import Client, connect
+from octavo.client.read.reader import LedgerReader
 from octavo.metadata.model import LedgerMetadata
 from octavo.pipeline.options import ClusterOptions
-from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError
+from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 
 METADATA_READS_AT_ONCE_MAX = 32
@@ -44,6 +45,26 @@ def read_password(options: ClusterOptions) -> bytes:
             f"passwordFile {options.password_file}: {error.strerror}; the file must exist on every machine"
         ) from error
     return password.removesuffix(b"\n").removesuffix(b"\r") if password.endswith(b"\n") else password
+
+
+async def open_reader(client: Client, ledger_id: int, options: ClusterOptions) -> LedgerReader:
+    """Open a ledger without recovery, with the password of the options.
+
+    Raises :class:`UnauthorizedError`, which names the options, for a wrong or missing password.
+    """
+    password = read_password(options)
+    try:
+        return await client.open_ledger(ledger_id, password=password, recover=False)
+    except UnauthorizedError as error:
+        if options.password_file is not None:
+            given = f"passwordFile {options.password_file} holds another one"
+        elif password:
+            given = f"the environment variable {options.password_variable} holds another one"
+        else:
+            given = (
+                f"none is given: set the option passwordFile, or the environment variable {options.password_variable}"
+            )
+        raise UnauthorizedError(f"ledger {ledger_id} needs its password and digest type, and {given}") from error
 
 
 @asynccontextmanager

@@ -1,23 +1,23 @@
 """The data source ``octavo``: thin implementations of Spark's interface around the other modules.
 
-Spark creates and pickles these objects in several processes, so they hold nothing but options.
+Spark creates and pickles these objects in several processes, so they hold nothing but options. Each of these processes
+loads this module first, and most of them need only one of the others: methods load what they need. A process that only
+checks options thus needs neither NumPy nor Arrow's kernels.
 """
+
+# ruff: noqa: PLC0415 - see above
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from octavo.pipeline import FORMAT_NAME
-from octavo.pipeline.bridge import LoopThread
 from octavo.pipeline.cluster import settled
-from octavo.pipeline.columns import check_schema, source_schema
-from octavo.pipeline.discovery import plan_scan
+from octavo.pipeline.errors import brief_errors
 from octavo.pipeline.filters import IdBounds, take_over
 from octavo.pipeline.options import SinkOptions, SourceOptions, parse_sink_options, parse_source_options
 from octavo.pipeline.partitions import RangesPartition, ranges_of
-from octavo.pipeline.reading import ReadTask, read_in_worker
-from octavo.pipeline.sink import BatchSink, StreamSink, sink_columns
-from octavo.pipeline.stream import StreamReader
+from octavo.pipeline.schema import check_schema, source_schema
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -41,25 +41,36 @@ class OctavoDataSource(DataSource):
         """The format's name."""
         return FORMAT_NAME
 
+    @brief_errors()
     def schema(self) -> StructType:
         """The fixed schema of the source. Raises :class:`InvalidArgumentError` for a wrong option."""
         return source_schema(include_source=self._source_options().include_source)
 
+    @brief_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
         return ScanReader(self._source_options(), check_schema(schema))
 
+    @brief_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
+        from octavo.pipeline.stream import StreamReader
+
         return StreamReader(self._source_options(), check_schema(schema))
 
+    @brief_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``."""
+        from octavo.pipeline.sink import BatchSink, sink_columns
+
         options = self._sink_options()
         return BatchSink(options, sink_columns(schema, options), overwrite=overwrite)
 
+    @brief_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For ``df.writeStream``."""
+        from octavo.pipeline.sink import StreamSink, sink_columns
+
         options = self._sink_options()
         return StreamSink(options, sink_columns(schema, options), overwrite=overwrite)
 
@@ -85,17 +96,24 @@ class ScanReader(DataSourceReader):
         """Accepts filters on ledger_id and entry_id; see :class:`_FilterPushdown`."""
         return _FilterPushdown(self._push)
 
+    @brief_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks."""
+        from octavo.pipeline.bridge import LoopThread
+        from octavo.pipeline.discovery import plan_scan
+
         with LoopThread("octavo planning") as loop:
             plan = loop.run(plan_scan(self._options, self._bounds))
         return [RangesPartition(ranges) for ranges in plan]
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         """The rows of one task."""
+        from octavo.pipeline.reading import ReadTask, read_in_worker
+
         options = self._options
         task = ReadTask(options.cluster, ranges_of(partition), self._columns, options.fail_on_data_loss)
-        return read_in_worker(task)
+        with brief_errors():
+            yield from read_in_worker(task)
 
     def _push(self, filters: list[Filter]) -> list[Filter]:
         self._bounds, left = take_over(self._bounds, filters)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from octavo.client.client import Client
 from octavo.metadata.model import LedgerMetadata
-from octavo.pipeline.cluster import connected, existing_ledgers, metadata_of_each, read_password
+from octavo.pipeline.cluster import connected, existing_ledgers, metadata_of_each, open_reader
 from octavo.pipeline.datasets import dataset_store
 from octavo.pipeline.filters import IdBounds
-from octavo.pipeline.options import Position, SourceOptions
+from octavo.pipeline.options import ClusterOptions, Position, SourceOptions
 from octavo.pipeline.planning import EntryRange, Piece, pieces_of, plan_partitions
 from octavo.protocol.errors import NoSuchLedgerError
 
@@ -47,7 +47,7 @@ async def plan_scan(options: SourceOptions, bounds: IdBounds) -> list[tuple[Entr
         gone = sorted(ledger_id for ledger_id in wanted if ledger_id in ids and ledger_id not in found)
         if gone and options.fail_on_data_loss and (members is None or not options.selection.conditions):
             raise NoSuchLedgerError(f"ledger {gone[0]} does not exist, or has been deleted")
-        extents = await extents_of(client, read_password(options.cluster), chosen)
+        extents = await extents_of(client, options.cluster, chosen)
     pieces = [piece for extent in extents for piece in _pieces(extent, options, bounds)]
     return plan_partitions(pieces, target_bytes=options.target_partition_bytes, partitions_min=options.partitions_min)
 
@@ -72,7 +72,7 @@ async def candidates(
     return [i for i in await existing_ledgers(client, first) if i in selection.scope]
 
 
-async def extents_of(client: Client, password: bytes, ledgers: Iterable[LedgerMetadata]) -> list[Extent]:
+async def extents_of(client: Client, cluster: ClusterOptions, ledgers: Iterable[LedgerMetadata]) -> list[Extent]:
     """How far each ledger can be read: to its end if it is closed, otherwise to its last add confirmed now."""
     permits = asyncio.Semaphore(OPENED_AT_ONCE_MAX)
 
@@ -80,7 +80,7 @@ async def extents_of(client: Client, password: bytes, ledgers: Iterable[LedgerMe
         if metadata.is_closed:
             end = -1 if metadata.last_entry_id is None else metadata.last_entry_id
             return Extent(metadata, end, metadata.length)
-        async with permits, client.open_ledger(metadata.ledger_id, password=password, recover=False) as reader:
+        async with permits, await open_reader(client, metadata.ledger_id, cluster) as reader:
             end = -1 if reader.last_add_confirmed is None else reader.last_add_confirmed
             return Extent(reader.metadata, end, reader.length)
 

@@ -8,6 +8,7 @@ from typing import Any
 from octavo.metadata.model import LedgerMetadata
 from octavo.pipeline.bridge import LoopThread
 from octavo.pipeline.cluster import connected, existing_ledgers, metadata_of_each, settled
+from octavo.pipeline.errors import brief_errors
 from octavo.pipeline.options import SourceOptions, parse_source_options
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -35,11 +36,13 @@ class LedgerTable(DataSource):
         """The format's name."""
         return FORMAT_NAME
 
+    @brief_errors()
     def schema(self) -> str:
         """The columns."""
         parse_source_options(self.options)
         return SCHEMA
 
+    @brief_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
         options = parse_source_options(self.options)
@@ -55,6 +58,7 @@ class _TableReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    @brief_errors()
     def partitions(self) -> Sequence[InputPartition]:
         with LoopThread("octavo planning") as loop:
             ids = loop.run(self._ids())

@@ -9,7 +9,7 @@ import pyarrow as pa
 from octavo.client.client import Client
 from octavo.client.read.reader import EntryBatch, LedgerReader
 from octavo.pipeline.bridge import LoopThread
-from octavo.pipeline.cluster import connected, read_password
+from octavo.pipeline.cluster import connected, open_reader
 from octavo.pipeline.columns import entries_as_arrow, gap_as_arrow
 from octavo.pipeline.errors import DataLossError
 from octavo.pipeline.options import ClusterOptions
@@ -52,19 +52,16 @@ async def read_ranges(task: ReadTask) -> AsyncGenerator[pa.RecordBatch]:
     Raises :class:`DataLossError` for an unreadable entry, naming the ledger, the entry and each bookie's answer; with
     ``failOnDataLoss=false`` the entry becomes a row without a value.
     """
-    password = read_password(task.cluster)
     async with connected(task.cluster) as client:
         for wanted in task.ranges:
-            async with aclosing(_read_range(client, password, wanted, task)) as batches:
+            async with aclosing(_read_range(client, wanted, task)) as batches:
                 async for batch in batches:
                     yield batch
 
 
-async def _read_range(
-    client: Client, password: bytes, wanted: EntryRange, task: ReadTask
-) -> AsyncGenerator[pa.RecordBatch]:
+async def _read_range(client: Client, wanted: EntryRange, task: ReadTask) -> AsyncGenerator[pa.RecordBatch]:
     try:
-        reader = await client.open_ledger(wanted.ledger_id, password=password, recover=False)
+        reader = await open_reader(client, wanted.ledger_id, task.cluster)
     except (NoSuchLedgerError, QuorumLostError) as error:
         for gap in _gaps(wanted, error, task):
             yield gap

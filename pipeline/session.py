@@ -15,6 +15,9 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    # Python workers would otherwise import packages from their working directory first; in a folder that has one named
+    # octavo (such as a checkout of Octavo) they would not find the installed one.
+    "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from octavo.metadata.model import LedgerMetadata
 from octavo.pipeline.bridge import LoopThread
 from octavo.pipeline.datasets import DatasetStore, Tags, dataset_store
+from octavo.pipeline.errors import brief_errors
 from octavo.pipeline.manifest import Publication, PublishedLedger
 from octavo.pipeline.options import SinkOptions
 from octavo.pipeline.writing import AttemptTags, WriteTask, write_in_worker
@@ -82,10 +83,12 @@ class BatchSink(DataSourceArrowWriter):
         self._job = secrets.token_hex(16)
         self._first_ledger_id = _on_datasets(options, _next_ledger_id)
 
+    @brief_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         """Write the rows of one task."""
         return _write(self._options, self._columns, self._job, iterator)
 
+    @brief_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the ledgers of all tasks."""
         ledgers = _ledgers_of(messages)
@@ -93,6 +96,7 @@ class BatchSink(DataSourceArrowWriter):
         name, first = self._options.dataset, self._first_ledger_id
         _on_datasets(self._options, lambda datasets: _commit(datasets, name, publication, first))
 
+    @brief_errors()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the ledgers of the job, unless they have been published."""
         publication = Publication(_ledgers_of(messages), self._job)
@@ -108,10 +112,12 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._columns = columns
         self._overwrite = overwrite
 
+    @brief_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         """Write the rows of one task of a batch."""
         return _write(self._options, self._columns, "", iterator)
 
+    @brief_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Publish the batch, unless it has been published before."""
         query = _query_of(messages)
@@ -120,6 +126,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         publication = Publication(_ledgers_of(messages), query, batchId, replaces=self._overwrite)
         _on_datasets(self._options, lambda datasets: _commit(datasets, self._options.dataset, publication))
 
+    @brief_errors()
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Delete the ledgers of the batch, unless they have been published."""
         query = _query_of(messages)

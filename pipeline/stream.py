@@ -15,9 +15,9 @@ from octavo.client.client import Client
 from octavo.client.read.reader import LedgerReader
 from octavo.metadata.model import LedgerMetadata
 from octavo.pipeline.bridge import LoopThread
-from octavo.pipeline.cluster import connected, metadata_of_each, read_password
+from octavo.pipeline.cluster import connected, metadata_of_each, open_reader
 from octavo.pipeline.discovery import candidates, published_members
-from octavo.pipeline.errors import DataLossError
+from octavo.pipeline.errors import DataLossError, brief_errors
 from octavo.pipeline.offsets import Limits, Offsets, Sighting, Tail, advance, batch_ranges, initial_offsets
 from octavo.pipeline.options import EARLIEST, LATEST, Position, SourceOptions
 from octavo.pipeline.partitions import RangesPartition, ranges_of
@@ -54,6 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- offsets, on the driver --------------------------------------------------------------------------------------
 
+    @brief_errors()
     def initialOffset(self) -> dict[str, Any]:
         """The offset at which a new query begins. A restarted query uses its checkpoint instead."""
         starting = self._options.starting_offsets
@@ -63,6 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = {ledger_id: _starting(starting, ledger_id, tail) for ledger_id, tail in seen.tails.items()}
         return initial_offsets(seen.tails, begin, seen.below, self._options.selection.scope).to_json()
 
+    @brief_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the batch that begins at ``start``.
 
@@ -109,6 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
+    @brief_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch; the same for the same offsets."""
         pieces = [
@@ -125,7 +128,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         options = self._options
-        return read_in_worker(ReadTask(options.cluster, ranges_of(partition), self._columns, options.fail_on_data_loss))
+        task = ReadTask(options.cluster, ranges_of(partition), self._columns, options.fail_on_data_loss)
+        with brief_errors():
+            yield from read_in_worker(task)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -232,8 +237,7 @@ class _Watch:
         try:
             reader = self._readers.get(metadata.ledger_id)
             if reader is None:
-                password = read_password(self._options.cluster)
-                reader = await self._client.open_ledger(metadata.ledger_id, password=password, recover=False)
+                reader = await open_reader(self._client, metadata.ledger_id, self._options.cluster)
                 self._readers[metadata.ledger_id] = reader
             else:
                 await reader.refresh_last_add_confirmed()

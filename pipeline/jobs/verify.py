@@ -4,13 +4,15 @@ bytes.
 Each replica is read from its own bookie. Problems are reported by ledger, fragment and bookie, and by entry.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from octavo.pipeline.bridge import LoopThread
-from octavo.pipeline.cluster import connected, existing_ledgers, metadata_of_each, settled
+from octavo.pipeline.cluster import connected, metadata_of_each, settled
+from octavo.pipeline.discovery import candidates, published_members
+from octavo.pipeline.errors import brief_errors
 from octavo.pipeline.jobs.common import cluster_options
 from octavo.pipeline.options import ClusterOptions, SourceOptions, parse_source_options
 from octavo.pipeline.partitions import RangesPartition, ranges_of
@@ -44,11 +46,13 @@ class ReplicasDataSource(DataSource):
         """The format's name."""
         return FORMAT_NAME
 
+    @brief_errors()
     def schema(self) -> str:
         """The columns: counts of problems, and the entries that have them."""
         parse_source_options(self.options)
         return _SCHEMA
 
+    @brief_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
         options = parse_source_options(self.options)
@@ -59,14 +63,16 @@ class _ReplicasReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    @brief_errors()
     def partitions(self) -> Sequence[InputPartition]:
         with LoopThread("octavo planning") as loop:
             return loop.run(self._plan())
 
     async def _plan(self) -> list[InputPartition]:
         options = self._options
+        members = await published_members(options)
         async with connected(options.cluster) as client:
-            ids = [ledger_id for ledger_id in await existing_ledgers(client) if ledger_id in options.selection.scope]
+            ids = await candidates(client, options, members)
             pieces = [
                 piece
                 async for metadata in metadata_of_each(client, ids)
@@ -113,14 +119,21 @@ def verify(
     spark: SparkSession,
     cluster: ClusterOptions,
     *,
-    ledgers: str = "all",
+    ledgers: str | None = None,
+    dataset: str | None = None,
     report: Path | str | None = None,
     partitions_min: int | None = None,
 ) -> VerifySummary:
-    """Verify the closed ledgers selected. ``report``: a folder that gets two tables in Parquet, ``replicas`` (a row by
-    ledger, fragment and bookie) and ``findings`` (a row for each run of entries with a problem); it must not hold them
-    yet."""
-    frame = replicas_frame(spark, cluster, ledgers, partitions_min or spark.sparkContext.defaultParallelism)
+    """Verify closed ledgers: those of ``dataset``, those that ``ledgers`` selects (default: all), or those in both.
+
+    ``report``: a folder for two Parquet tables, ``replicas`` (a row by ledger, fragment and bookie) and ``findings`` (a
+    row for each run of entries with a problem); it must not hold them yet. Raises :class:`InvalidArgumentError`.
+    """
+    options = cluster_options(cluster) | {"ledgers": ledgers or "all"}
+    if dataset is not None:
+        options["dataset"] = dataset
+    parse_source_options(options)
+    frame = replicas_frame(spark, options, partitions_min or spark.sparkContext.defaultParallelism)
     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         if report is not None:
@@ -148,8 +161,8 @@ def verify(
     )
 
 
-def replicas_frame(spark: SparkSession, cluster: ClusterOptions, ledgers: str, partitions_min: int) -> DataFrame:
-    """The rows of :class:`ReplicasDataSource`."""
+def replicas_frame(spark: SparkSession, options: Mapping[str, str], partitions_min: int) -> DataFrame:
+    """The rows of :class:`ReplicasDataSource` with these options of the source."""
     spark.dataSource.register(ReplicasDataSource)
-    reader = spark.read.format(FORMAT_NAME).option("ledgers", ledgers).option("minPartitions", str(partitions_min))
-    return reader.options(**cluster_options(cluster)).load()
+    reader = spark.read.format(FORMAT_NAME).option("minPartitions", str(partitions_min))
+    return reader.options(**options).load()

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 from octavo.client.read.reader import EntryBatch
-from octavo.pipeline.columns import COLUMNS, SOURCE_COLUMNS, entries_as_arrow
+from octavo.pipeline.columns import entries_as_arrow
+from octavo.pipeline.schema import COLUMNS, SOURCE_COLUMNS
 from octavo.protocol.entries import Digest, Entry, Opener, Sealer, derive_secrets
 from octavo.protocol.entry_columns import open_columns
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
