@@ -66,8 +66,9 @@ def test_an_answer_that_leaves_a_gap_behind_the_one_before_says_nothing() -> Non
     recovery.on_fenced(0, None)
     recovery.on_read(0, 1, 5, {})
     assert recovery.end is None, "entry 0 was not asked for"
-    assert recovery.wanted_read(0) is not None
-    assert recovery.wanted_read(0)[0] == 0
+    wanted = recovery.wanted_read(0)
+    assert wanted is not None
+    assert wanted[0] == 0
 
 
 @pytest.mark.parametrize("quorums", QUORUMS, ids=str)

@@ -1,4 +1,4 @@
-"""The model of a log: quick settings are exhausted, and rules broken on purpose are found (rules L1 to L4, P1, P2, P5)."""
+"""The model of a log (rules L1 to L4, P1, P2, P5): quick settings are exhausted, and broken rules are found."""
 
 import pytest
 from model.explorer import explore
