@@ -13,6 +13,9 @@ from octavo.protocol.limits import E_MAX
 
 Check = Callable[[Any], Any]
 
+EXTENSIONS_MAX = 16
+"""Most extensions of a hello: a few mechanisms of authentication, and room."""
+
 
 def integer(low: int, high: int) -> Check:
     """An integer from ``low`` to ``high``, both inclusive."""
@@ -122,6 +125,17 @@ def runs(value: Any) -> tuple[tuple[int, int], ...]:
         checked.append((first, last))
         below = last
     return tuple(checked)
+
+
+def extensions(value: Any) -> dict[str, bytes]:
+    """A map of at most 16 names, of at most 64 characters each, to at most 4096 bytes each."""
+    if type(value) is not dict or len(value) > EXTENSIONS_MAX:
+        raise ValueError(f"not a map of at most {EXTENSIONS_MAX} extensions")
+    return {_extension_name(name): _extension_value(content) for name, content in value.items()}
+
+
+_extension_name = text(64)
+_extension_value = binary(4096)
 
 
 def facts(value: Any) -> dict[str, str | int | float | bool]:

@@ -15,7 +15,7 @@ Requests carry a ``term``, which is always 0 today: counting take-overs of a led
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from typing import Any, ClassVar, Self, cast, dataclass_transform
 
@@ -159,6 +159,7 @@ def _message[M: Message](op: Op, *checks: fields.Check) -> Callable[[type[M]], t
     fields.text(128),
     fields.text(64),
     fields.texts(64, 64),
+    fields.extensions,
 )
 class Hello(Request):
     """The first frame in each direction. The connecting side sends first.
@@ -167,6 +168,10 @@ class Hello(Request):
     the bookie wanted (from a client; empty for any) or answering (from a bookie): an address may have passed to
     another. ``boot_id`` names one life of the sender's process. ``cluster_id`` is empty when a client does not know
     it.
+
+    ``capabilities`` name what the sender understands beyond this version, operations above all: a side uses such an
+    operation only if the other has named it. ``extensions`` carry content that belongs to the hello itself, the first
+    message of an authentication for example. Both are ignored if unknown, and so are fields that follow them.
     """
 
     magic: str
@@ -177,6 +182,7 @@ class Hello(Request):
     bookie_id: str
     boot_id: str
     capabilities: tuple[str, ...]
+    extensions: dict[str, bytes] = field(default_factory=dict)
 
 
 @_message(Op.ADD, _ID, _KEY, fields.flags(AddFlag), _TERM, fields.sealed_entries)
@@ -440,7 +446,8 @@ def decode_hello(values: Sequence[Any]) -> Hello | OctavoError:
         return cast(OctavoError, decode_reply(values)[1])
     if values[1] != Op.HELLO:
         raise ProtocolError("the first frame must be a hello")
-    hello = Hello.from_fields(values[2:])
+    # A later version may send more fields; these are the ones that this version knows.
+    hello = Hello.from_fields(values[2 : 2 + len(Hello.checks)])
     if hello.magic != MAGIC:
         raise ProtocolError("the first frame must be a hello of this protocol")
     if hello.version_lowest > hello.version_highest:

@@ -167,7 +167,13 @@ def test_missing_and_additional_fields_are_refused(name: str) -> None:
             decode(type(example), values)
 
 
-@pytest.mark.parametrize("index", range(8))
+def test_a_hello_of_a_later_version_may_have_more_fields() -> None:
+    assert decode_hello([0, 0, *wire.fields_of(wire.HELLO), {"a later": "field"}, 5]) == wire.HELLO
+    with pytest.raises(ProtocolError, match="8 fields instead of 9"):
+        decode_hello([0, 0, *wire.fields_of(wire.HELLO)[:-1]])
+
+
+@pytest.mark.parametrize("index", range(9))
 def test_field_of_wrong_type_or_range_is_refused_in_a_hello(index: int) -> None:
     wrong: list[list[Any]] = [
         [*NOT_TEXTS, "", "Octavo", "x" * 17],
@@ -178,6 +184,7 @@ def test_field_of_wrong_type_or_range_is_refused_in_a_hello(index: int) -> None:
         [*NOT_TEXTS, "x" * 129],
         [*NOT_TEXTS, "x" * 65],
         [None, "x", {}, [1], [b"x"], ["x" * 65], ["x"] * 65],
+        [None, "x", [], {"x": "y"}, {1: b"x"}, {"x": bytes(4097)}],
     ]
     right = wire.fields_of(wire.HELLO)
     assert decode_hello([0, 0, *right]) == wire.HELLO

@@ -57,6 +57,10 @@ TYPES: dict[str, tuple[list[Any], list[Any]]] = {
     "residues": ([[0], [0, 1, 63]], [[], [1, 0], [64], [0, 0], None]),
     "boolean": ([True, False], [0, 1, None]),
     "facts": ([{}, {"x": 1, "y": "z", "b": True, "f": 0.5}], [None, {"x": None}, {1: 1}, []]),
+    "extensions": (
+        [{}, {"x" * 64: bytes(4096)}, {str(number): b"" for number in range(16)}],
+        [None, [], {"x": "y"}, {"x" * 65: b""}, {"x": bytes(4097)}, {str(number): b"" for number in range(17)}],
+    ),
     "texts": ([[], ["x" * 64] * 64], [["x"] * 65, ["x" * 65], None, [b"x"]]),
 }
 """Type as documented -> values it takes, values it refuses."""

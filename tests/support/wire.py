@@ -33,7 +33,17 @@ def sealed_lac(digest: Digest, last_add_confirmed: int, length: int) -> bytes:
     )
 
 
-HELLO = messages.Hello(messages.MAGIC, 1, 1, "octavo 0.1.0", "c1", "bookie-1", "boot-1", ("deferred-sync",))
+HELLO = messages.Hello(
+    messages.MAGIC,
+    1,
+    1,
+    "octavo 0.1.0",
+    "c1",
+    "bookie-1",
+    "boot-1",
+    ("deferred-sync",),
+    {"mechanism": b"first message"},
+)
 
 EXAMPLES: dict[str, Request | Reply] = {
     "add": messages.Add(7, SECRETS.ledger_key, AddFlag.NONE, 0, sealed(Digest.CRC32C, 4, b"hello", b"world")),
@@ -140,14 +150,22 @@ replies: st.SearchStrategy[Reply] = st.one_of(
 )
 
 
-def _hello(versions: list[int], software: str, name: str, capabilities: list[str]) -> messages.Hello:
+def _hello(
+    versions: list[int], software: str, name: str, capabilities: list[str], extensions: dict[str, bytes]
+) -> messages.Hello:
     lowest, highest = versions
-    return messages.Hello(messages.MAGIC, lowest, highest, software, name, software, name, tuple(capabilities))
+    return messages.Hello(
+        messages.MAGIC, lowest, highest, software, name, software, name, tuple(capabilities), extensions
+    )
 
 
 versions = st.integers(1, 2**16)
 hellos: st.SearchStrategy[messages.Hello] = st.tuples(
-    st.tuples(versions, versions).map(sorted), st.text(max_size=64), st.text(max_size=64), st.lists(st.text(max_size=9))
+    st.tuples(versions, versions).map(sorted),
+    st.text(max_size=64),
+    st.text(max_size=64),
+    st.lists(st.text(max_size=9)),
+    st.dictionaries(st.text(max_size=64), st.binary(max_size=64), max_size=16),
 ).map(lambda drawn: _hello(*drawn))
 request_ids = st.integers(1, messages.REQUEST_ID_MAX)
 refusals = st.builds(
