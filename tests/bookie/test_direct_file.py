@@ -98,7 +98,7 @@ async def test_many_small_buffers_are_written_in_order(tmp_path: Path, by_kernel
 
 @pytest.mark.parametrize(("offset", "size"), [(100, 4096), (0, 100), (4096, 4095)])
 async def test_write_of_a_part_of_a_block_is_refused(tmp_path: Path, by_kernel: bool, offset: int, size: int) -> None:
-    """It would write again what stands beside it in the block."""
+    """It would write the other bytes of the block again."""
     async with direct_file(tmp_path / "file", by_kernel=by_kernel) as file:
         await file.write_and_sync(0, [b"x" * 8192])
         with pytest.raises(AssertionError, match="whole blocks"):
