@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.tree import ROOT, library_folders, syntax_tree, tree_files
+from support.tree import ROOT, library_folders, library_modules, syntax_tree, tree_files
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -188,3 +188,9 @@ def test_each_step_of_an_add_names_the_code_that_does_it() -> None:
     rows = [line for line in table.splitlines() if re.match(r"\| \d+ \|", line)]
     assert len(rows) == ADD_STEPS
     assert [row for row in rows if not any(match["name"] for match in CODE_NAME.finditer(row.split("|")[-2]))] == []
+
+
+def test_the_map_of_the_code_has_every_folder() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    folders = {path.parent.as_posix() for path in library_modules().values()}
+    assert [folder for folder in sorted(folders) if f"`{folder}/`" not in page] == []
