@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,42 @@ def test_each_step_of_an_add_names_the_code_that_does_it() -> None:
     rows = [line for line in table.splitlines() if re.match(r"\| \d+ \|", line)]
     assert len(rows) == ADD_STEPS
     assert [row for row in rows if not any(match["name"] for match in CODE_NAME.finditer(row.split("|")[-2]))] == []
+
+
+@cache
+def messages() -> str:
+    """Every text of the library, a message a line; what it fills in is left out."""
+    nodes = [node for path in library_modules().values() for node in ast.walk(syntax_tree(path))]
+    whole = [node for node in nodes if isinstance(node, ast.Constant | ast.JoinedStr)]
+    texts = [node.values if isinstance(node, ast.JoinedStr) else [node] for node in whole]
+    return "\n".join(
+        "\0".join(str(part.value).replace("\n", " ") for part in parts if isinstance(part, ast.Constant))
+        for parts in texts
+    )
+
+
+def unknown_messages(text: str) -> list[str]:
+    """The messages quoted in a page's section on troubleshooting that the library does not have. ``...``, N and HOST
+    stand for what a message fills in."""
+    rows = [line for line in text.partition("## Troubleshooting\n")[2].splitlines() if line.startswith("| ")]
+    quoted = [quote for row in rows for quote in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    sentences = [quote for quote in quoted if quote.count(" ") > 1 and not quote.startswith("octavo ")]
+    return [
+        quote
+        for quote in sentences
+        if not all(piece in messages() for piece in map(str.strip, re.split(r"\.\.\.|\bN\b|\bHOST\b|[():]", quote)))
+    ]
+
+
+@pytest.mark.parametrize("page", ["docs/operations.md", "docs/zookeeper.md"])
+def test_messages_in_the_tables_of_troubleshooting_are_those_of_the_code(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert "## Troubleshooting\n" in text
+    assert unknown_messages(text) == []
+
+
+def test_a_message_that_no_code_has_is_noticed() -> None:
+    assert unknown_messages("## Troubleshooting\n\n| `the moon is full` | wait |\n") == ["the moon is full"]
 
 
 def test_the_map_of_the_code_has_every_folder() -> None:
