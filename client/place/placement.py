@@ -14,7 +14,7 @@ earlier are preferred: two data centres before two racks of one.
 
 *Free space.* Bookies come in a random order in which one with twice the free space is twice as likely to be first,
 within :data:`WEIGHT_RATIO_MAX` of the median; without a known free space the weight is that of the median. Everything
-else equal, whoever comes first is taken. With equal racks and weights every order of every subset is equally likely:
+else equal, the first one is taken. With equal racks and weights every order of every subset is equally likely:
 position decides which bookie serves a stripe first, so a fixed order would load the first ones more.
 
 *Search.* Positions are filled in order, each with a bookie of the rack that has least in common with those already in
@@ -126,7 +126,9 @@ def place_replacements(
             candidates = candidates.without(one[position])
     if not placed:
         names = _named(ensemble[position] for position in wanted)
-        raise NotEnoughBookiesError(f"nobody can take the place of {names}: {candidates.why_none(racks_min, quorums)}")
+        raise NotEnoughBookiesError(
+            f"no bookie is available to replace {names}: {candidates.why_none(racks_min, quorums)}"
+        )
     return placed
 
 
@@ -341,6 +343,6 @@ def _in_common(path: Sequence[str], neighbours: Iterable[tuple[Sequence[str], in
             shared += 1
         if shared == len(path) < len(other):
             shared -= 1  # a rack inside of this one is another rack
-        for steps in range(2, shared + 1):  # the empty text before the first slash is everybody's
+        for steps in range(2, shared + 1):  # the empty text before the first slash is common to all
             counts[len(path) - steps] += times
     return tuple(counts)

@@ -52,7 +52,7 @@ class Placer:
             try:
                 return place_among(self._sort_out(watched, avoid), quorums, rng=self._rng, racks_min=self._racks_min)
             except NotEnoughBookiesError:
-                pass  # news may be on its way
+                pass  # the watch may be late
         bookies = await self._registered()
         try:
             return place_ensemble(bookies, quorums, rng=self._rng, racks_min=self._racks_min, avoid=avoid)
@@ -72,7 +72,7 @@ class Placer:
         """New bookies by position, for all of ``positions`` or for as many as can be had. None of ``avoid``, of the
         quarantined or of the ensemble.
 
-        Raises :class:`NotEnoughBookiesError` with the reason if nobody can take any of the places,
+        Raises :class:`NotEnoughBookiesError` with the reason if no bookie is available for any of the positions,
         :class:`MetadataUnavailableError`.
         """
         bookies = await self._registered()

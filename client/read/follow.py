@@ -1,34 +1,34 @@
-"""Keeps a reader's view of a ledger that is not closed moving: watches its metadata, and polls bookies for a higher
-LAC.
+"""Keeps a reader's view of an open ledger current: watches the metadata, and polls bookies for a higher LAC.
 
-Who is polled
-=============
+Which bookies are polled
+========================
 
-A bookie learns the writer's LAC from the entries it is sent, and from the explicit LAC that goes to everybody once the
-writer is idle. ``E - Qw + 1`` bookies include a member of every write set, so one of them has heard whatever any
-has heard. One more is polled, so that one slow or dead bookie holds nobody up: ``min(E, E - Qw + 2)`` *slots*, each
-with a bookie of the last fragment of its own, the preferred ones first. A bookie that fails is blamed, and its slot
-takes another.
+A bookie learns the writer's LAC from the entries that it stores, and from the explicit LAC that an idle writer sends.
+``E - Qw + 1`` bookies include a member of every write set, so one of them knows the highest LAC that any bookie
+knows. One more is polled, so that a slow or dead bookie delays nothing: ``min(E, E - Qw + 2)`` *slots*, each with a
+different bookie of the last fragment, the preferred ones first. A bookie that fails is blamed, and its slot takes
+another one.
 
-A poll waits at the bookie (up to ``long_poll_seconds``), and only while somebody waits here: a follower that is
-idle costs some requests a minute, a reader without a follower none.
+A bookie holds a poll for up to ``long_poll_seconds``. The tail polls only while a caller waits for it: an idle follower
+costs a few requests a minute, a reader without a follower none.
 
-Entries come along
-==================
+Entries in the answers
+======================
 
-If every bookie holds every entry, the first slot's bookie sends the next entries along, so that following costs one
-round trip. In a striped ledger every slot's bookie sends the first few of those it has: one of them has the next
-entry, and where more have come they are read in the ordinary way. Whoever waits is told at once of an answer that
-brings the next entry; of one that only says that there is one, after a moment in which the others may bring it.
+If every bookie stores every entry, the bookie of the first slot sends the next entries with its answer, so that
+following costs one round trip. In a striped ledger, the bookie of every slot sends the first few entries that it has:
+one of them has the next entry, and further entries are read in the ordinary way. An answer with the next entry wakes
+the waiting callers at once. An answer that only shows that there is one wakes them after a short time, in which another
+answer may bring the entry.
 
-What the metadata say
-=====================
+Metadata
+========
 
-They are watched. They are also read again whenever a poll ends without news (rule R5): a watch may be late, and a
-bookie that is fenced, refuses, or hears nothing for long may not be the writer's any more. The last fragment's
-ensemble is the one that is polled, from the step on in which a new one becomes known, whoever read it.
+The tail watches the metadata. It also reads them again whenever a poll ends without a higher LAC (rule R5): a watch may
+be late, and a bookie that is fenced, refuses, or receives nothing for long may no longer be in the writer's ensemble.
+Polls always go to the ensemble of the last fragment, from the step in which it becomes known.
 
-A bookie that answers early without news (the ledger is fenced) is asked again after a growing pause.
+A bookie that answers early without a higher LAC (the ledger is fenced) is polled again after a growing pause.
 """
 
 import asyncio
@@ -52,20 +52,20 @@ from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 from octavo.protocol.quorums import Quorums
 
 _PAUSE_SECONDS_MIN = 0.05
-"""First pause after a poll that failed or brought no news; doubles up to the maximum."""
+"""First pause after a poll that failed or brought no higher LAC; doubles up to the maximum."""
 
 _PAUSE_SECONDS_MAX = 2.0
-"""Longest such pause: what a follower may lag behind a bookie that has come back."""
+"""Longest such pause, and so the longest delay after a bookie has come back."""
 
 _EARLY = 0.5
-"""A poll that ends without news before this share of its time was not held by the bookie."""
+"""A poll that ends without a higher LAC before this share of its time was not held by the bookie."""
 
 _STRIPED_ENTRIES_MAX = 8
 """Entries that each bookie of a striped ledger sends along: enough for adds that come one by one, and little waste for
 those that come by the thousand, of which every bookie has only some."""
 
 _BRINGER_SECONDS = 0.002
-"""How long the news that there is another entry wait for the entry: some round trips."""
+"""How long the tail waits for an entry after it has learned that there is one: a few round trips."""
 
 
 class LedgerTail:
@@ -108,15 +108,15 @@ class LedgerTail:
         self._supervisor = self._loop.create_task(self._supervise())
 
     async def close(self) -> None:
-        """Stop; whoever waits gets :class:`ClientClosedError`."""
+        """Stop. Waiting callers get :class:`ClientClosedError`."""
         self._end(ClientClosedError(f"the reader of ledger {self._view.metadata.ledger_id} is closed"))
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait([self._supervisor])
 
     def adopt(self, ledger: Versioned[LedgerMetadata]) -> bool:
-        """Metadata were read, by whomever; gives whether they are news. Every reader's reading comes through here, so
-        that the polls move on with it."""
+        """Take over metadata that were read, and return whether they are newer. Every read of the metadata goes through
+        here, so that the polls go to the new ensemble."""
         if not self._view.on_metadata(*ledger):
             return False
         moved = self._view.metadata.last_fragment.bookies != self._fragment.bookies
@@ -130,7 +130,7 @@ class LedgerTail:
         return True
 
     def notify(self) -> None:
-        """The view has changed: let whoever waits look at it."""
+        """Wake the waiting callers, because the view has changed."""
         if self._notify_timer is not None:
             self._notify_timer.cancel()
             self._notify_timer = None
@@ -185,7 +185,7 @@ class LedgerTail:
                 self._notify_timer.cancel()
 
     async def _carry_on(self, work: Coroutine[None, None, None]) -> None:
-        """Do what does not end by itself; if it fails the tail ends, and whoever waits is told why."""
+        """Run work that does not end by itself. If it fails, the tail ends and waiting callers get the error."""
         try:
             await work
         except OctavoError as error:
@@ -244,8 +244,8 @@ class LedgerTail:
             barren = 0 if await self._poll(slot) else barren + 1
 
     async def _poll(self, slot: int) -> bool:
-        """One long poll. Gives whether it brought news or was held to its end; otherwise the next one should not
-        follow at once."""
+        """Send one long poll. Return whether it brought a higher LAC or was held to its end; otherwise the next one
+        should not follow at once."""
         bookie_id = self._choose()
         poll = object()
         self._polled[poll] = bookie_id
@@ -266,7 +266,7 @@ class LedgerTail:
             return False
         finally:
             del self._polled[poll]
-        if polled.news:
+        if polled.lac_advanced:
             self._take(polled)
             return True
         self._doubted.set()
@@ -278,7 +278,7 @@ class LedgerTail:
         return ENTRIES_PER_FRAME_MAX if slot == 0 else 0
 
     def _take(self, polled: Polled) -> None:
-        """Pass the news on: now, or once another bookie has had the time to bring the entry."""
+        """Wake the waiting callers: now, or after a time in which another bookie may send the entry."""
         if polled.entries:
             self._brought = polled.entries
         if polled.entries or not self._polled:

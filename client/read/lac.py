@@ -18,12 +18,12 @@ from octavo.protocol.quorums import Quorums
 
 
 class Polled(NamedTuple):
-    """What one long poll brought."""
+    """The result of one long poll."""
 
-    news: bool
-    """A LAC above the one asked about."""
+    lac_advanced: bool
+    """The bookie knows a LAC above the one asked about."""
     fenced: bool
-    """The ledger is being recovered, or has been: the metadata tell more."""
+    """The ledger is being recovered, or has been; the metadata say more."""
     entries: list[Entry]
     """The first entries above the one asked about, verified, ids consecutive; empty if they were not asked for or are
     not held there."""
@@ -48,10 +48,10 @@ class LacAsker:
         self._on_change = on_change
 
     async def ask_ensemble(self) -> None:
-        """Ask every bookie of the last fragment; return once the answers cover every write set or nobody is left to
-        ask.
+        """Ask every bookie of the last fragment; return once the answers cover every write set or no bookie is left
+        to ask.
 
-        Raises :class:`QuorumLostError`, naming each bookie and its answer, when nobody answered. With fewer answers
+        Raises :class:`QuorumLostError`, naming each bookie and its answer, if no bookie answered. With fewer answers
         than coverage the LAC may be lower than another reader's, and is still one: entries up to it are acknowledged.
         """
         bookies = self._view.metadata.last_fragment.bookies

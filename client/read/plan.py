@@ -18,7 +18,7 @@ ids. Everything else is derived:
   request, not a thousand. An answer is applied to whatever is open by ids, so asks may overlap.
 * Ids above the answer's ``last_covered`` were not answered (rule R2): they stay open without a verdict, and the
   same bookie is asked on.
-* A positive wins, whoever gives it: an entry that its opener verified is the entry. *Absent* is a verdict only for ids
+* One positive answer decides: an entry that its opener verified is the entry. *Absent* is a verdict only for ids
   that the answer covers, names not unknown, and came without damaged entries: one of those may be the missing one.
 * When every replica has given a verdict on a segment, it is *missing*. That is not yet an error: the caller reads the
   metadata again first (rule R5), and decides by the LAC what a missing entry means.
@@ -228,7 +228,7 @@ class ReadPlan:
         return self._judge(ask, Verdict(VerdictKind.FAILED, detail))
 
     def on_slow(self) -> list[Ask]:
-        """Whatever is under way takes long: others are asked too. Whoever answers first wins."""
+        """The requests in flight take long: ask other bookies too. The first answer counts."""
         self._slow = frozenset(self._asks)
         return self._assign()
 
@@ -354,7 +354,7 @@ class ReadPlan:
         return self._quorums.full_mask if self._modulus == 1 else self._quorums.write_mask(residue)
 
     def _next_positions(self, residues: Iterable[int], busy_mask: int) -> dict[int | None, tuple[int, ...]]:
-        """The next position to ask for each residue; None where nobody is left."""
+        """The next position to ask for each residue; None where no bookie is left."""
         chosen: dict[int | None, list[int]] = {}
         for residue in residues:
             usable = self._write_mask(residue) & ~busy_mask
@@ -448,7 +448,7 @@ class ReadPlan:
             for residue in segment.residues:
                 assert not segment.judged_mask & ~self._write_mask(residue), "a verdict from outside the write set"
                 if not self._awaited(segment):
-                    assert segment.judged_mask == self._write_mask(residue), "somebody is left to be asked"
+                    assert segment.judged_mask == self._write_mask(residue), "a bookie is left to be asked"
         for ask in self._asks.values():
             for residue in ask.residues:
                 assert self._write_mask(residue) >> ask.position & 1, "asked for an entry it cannot hold"

@@ -69,7 +69,7 @@ class BlameList:
 class ReplicaReader:
     """Reads of one ledger by one reader: its lots, its opener, its way to the bookies.
 
-    ``on_entries`` hears of every batch of verified entries, ids ascending, before anybody else.
+    ``on_entries`` gets every batch of verified entries, ids ascending, before the callers do.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class ReplicaReader:
         return read
 
     def abandon_all(self, make_error: Callable[[], OctavoError]) -> None:
-        """End every read under way: whoever waits for one gets an error."""
+        """End every read in progress. Waiting callers get an error."""
         for read in list(self._under_way):
             read.abandon(make_error())
 
@@ -173,7 +173,7 @@ class RangeRead:
         loop = asyncio.get_running_loop()
         self.plan = plan
         self.asked_last = asked_last
-        """Last id it set out to get; the plan may have given up the end of it."""
+        """Last id requested; the plan may have given up the end of the range."""
         self.sources: list[tuple[BookieId, Sequence[Entry]]] = []
         """What each answer brought that verified."""
         self._replicas = replicas
@@ -194,11 +194,11 @@ class RangeRead:
         await asyncio.shield(self._done)
 
     def abandon(self, error: OctavoError | None = None) -> None:
-        """Nobody wants the outcome any more, or it cannot come: answers are ignored from now on."""
+        """Ignore answers from now on: no caller wants the outcome any more, or there can be none."""
         if not self._done.done():
             if error is not None:
                 self._done.set_exception(error)
-                self._done.exception()  # nobody need wait for it
+                self._done.exception()  # no caller need wait for it
             else:
                 self._done.cancel()
         self._release()
@@ -232,7 +232,7 @@ class RangeRead:
         return self.plan.on_failure(ask, text or type(outcome).__name__)
 
     def _slow(self) -> None:
-        """Everybody asked so far takes long: ask the next ones too."""
+        """All bookies asked so far take long: ask the next ones too."""
         self._timer = None
         for bookie_id in self.plan.awaited_bookies:
             self._replicas.blame.blame(bookie_id)

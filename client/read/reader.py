@@ -299,7 +299,7 @@ class LedgerReader(Closable):
                 await self._tail.wait_change()
 
     async def _chunks(self, first: int, last: int) -> AsyncGenerator[Sequence[Entry]]:
-        """Entries ``first..last`` in order, several requests ahead of whoever consumes them."""
+        """Entries ``first..last`` in order, several requests ahead of the consumer."""
         async with aclosing(self._batches(first, last)) as batches:
             async for batch in batches:
                 yield batch.entries
@@ -383,7 +383,7 @@ class LedgerReader(Closable):
             read = self._begin(read.plan.first, read.asked_last, columns=columns)
 
     async def _wait(self, read: RangeRead) -> None:
-        """Wait for a read that nobody else waits for."""
+        """Wait for a read that no other caller waits for."""
         try:
             await read.wait()
         except asyncio.CancelledError:
@@ -407,7 +407,7 @@ class LedgerReader(Closable):
         self._tail.notify()
 
     async def _read_metadata(self) -> bool:
-        """Read the metadata again; gives whether they are news."""
+        """Read the metadata again, and return whether they are newer."""
         self._check_open()
         return self._tail.adopt(await self._store.read_ledger(self._id))
 

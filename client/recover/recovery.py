@@ -3,7 +3,7 @@
 What is asked and decided is in :mod:`octavo.client.recover.ledger_recovery`; recovered entries go through the same
 replication as a writer's, with the recovery flag, and its changes of the ensemble stay here until the one
 compare-and-set that closes the ledger (rules F5 and F6). Each bookie is served by a task of its own, so a hung
-one holds up nobody; all of them end with the recovery, however it ends.
+one delays no other; all of them end with the recovery, however it ends.
 
 Every entry up to the end is on Qa bookies of its write set before the ledger is closed (rule I5), and the old writer is
 told success only for entries below that end (rule I7). A recovery ends: closed, or with an error that names the bookies

@@ -1,7 +1,7 @@
 """The connection to one bookie, kept alive over any number of TCP connections and shared by every ledger of a client.
 
-:meth:`BookieConnection.run` connects when there is a reason to: a state listener (somebody who wants to know when the
-bookie is back), a request that waits, or a :meth:`~BookieConnection.send` that found no connection. Between failed
+:meth:`BookieConnection.run` connects when there is a reason to: a state listener (which wants to know when the bookie
+is back), a request that waits, or a :meth:`~BookieConnection.send` that found no connection. Between failed
 attempts it backs off, with jitter; the address is looked up again for every attempt, since a bookie may come back
 elsewhere. Without a reason it sleeps: a client that is idle, or that no longer cares about a dead bookie, costs
 nothing.
@@ -117,7 +117,8 @@ class BookieConnection:
         :meth:`octavo.client.wire.wire.Wire.send`.
 
         Raises the bookie's refusal, :class:`BookieUnavailableError`, :class:`OctavoTimeoutError`,
-        :class:`ClientClosedError`; ``may_have_happened`` is false if it was never sent. Cancelling disturbs nobody.
+        :class:`ClientClosedError`; ``may_have_happened`` is false if it was never sent. Cancelling affects no other
+        request.
         """
         deadline = self._loop.time() + timeout_seconds
         answered: asyncio.Future[Outcome] = self._loop.create_future()
@@ -159,12 +160,12 @@ class BookieConnection:
         return lambda: self._remove_listener(key)
 
     def connect_soon(self) -> None:
-        """Somebody is about to send something: connect, once, unless connected."""
+        """A caller is about to send something: try to connect once, unless connected."""
         if self._wire is None:
             self._wanted.set()
 
     def address_changed(self) -> None:
-        """The cluster has heard from the bookie anew: an attempt is worth its while now."""
+        """Try to connect now: the bookie has registered again, perhaps at another address."""
         self._nudged.set()
 
     def close(self) -> None:
@@ -312,7 +313,9 @@ class BookieConnection:
         for listener in list(self._listeners.values()):
             try:
                 listener(self)
-            except Exception as error:  # a defect in one ledger's writer must not keep the news from the others
+            except (
+                Exception
+            ) as error:  # a defect in one ledger's writer must not keep other listeners from being called
                 self._loop.call_exception_handler(
                     {"message": f"bookie {self._bookie_id}: a state listener failed", "exception": error}
                 )

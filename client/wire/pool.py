@@ -27,8 +27,8 @@ one of them by all clients at once."""
 
 
 _ADDRESS_PATIENCE_SECONDS = 1.0
-"""How long the store may take to tell an address before the one last heard of is tried: short of an election, which
-nobody needs to wait for who only wants to reach a bookie."""
+"""How long the store may take to return an address before the last known address is tried. Shorter than an election:
+reaching a bookie need not wait for one."""
 
 
 class ConnectionPool:
@@ -45,7 +45,7 @@ class ConnectionPool:
         """A request id that no other request of this client has: the same body may go to several bookies."""
         self._connections: dict[BookieId, BookieConnection] = {}
         self._registrations: Mapping[BookieId, BookieRegistration] | None = None
-        """As the watch told them last; None before its first news and after its end."""
+        """As the watch reported them last; None before its first report and after its end."""
         self._quarantine: dict[BookieId, float] = {}
         """Bookie -> the loop's time at which it may be chosen again."""
         self._supervisor = Supervisor("octavo connections", self._failed)
@@ -81,7 +81,7 @@ class ConnectionPool:
         return self._registrations
 
     def put_in_quarantine(self, bookie_id: BookieId) -> None:
-        """The bookie has failed somebody: it is not chosen for a while, unless it registers anew."""
+        """Do not choose the bookie for a while, or until it registers again: it has failed a ledger."""
         seconds = self._options.bookie_quarantine_seconds * self._rng.uniform(1.0, _QUARANTINE_SPREAD)
         self._quarantine[bookie_id] = asyncio.get_running_loop().time() + seconds
 
@@ -135,7 +135,7 @@ class ConnectionPool:
                         if connection is not None:
                             connection.address_changed()
         except ClientClosedError:
-            # The store was closed before us. Connections live on; only news of bookies that come back are missing.
+            # The store was closed before us. Connections remain; only reports of bookies that come back are missing.
             return
         finally:
             self._registrations = None

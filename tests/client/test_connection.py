@@ -180,7 +180,7 @@ async def test_a_bookie_that_cannot_be_reached_fails_requests_at_once_as_not_hap
                 await connection.request(Ping(), timeout_seconds=100)
             assert not caught.value.may_have_happened
         assert connection.last_error is not None
-        # News of the bookie cut the back-off short.
+        # A new registration of the bookie cuts the back-off short.
         await bookie.start()
         connection.address_changed()
         await connected(connection)

@@ -1,4 +1,4 @@
-"""Following a ledger that somebody writes: who is polled, what ends it, what it costs."""
+"""Following a ledger while it is written: which bookies are polled, what ends it, what it costs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -107,7 +107,7 @@ async def test_new_entries_come_along_with_the_answer_to_the_poll() -> None:
 async def test_adds_that_come_one_by_one_need_no_read(
     sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in a striped ledger: whoever has the next entry sends it along, whatever the others say before."""
+    """Also in a striped ledger: the bookie with the next entry sends it, whatever the other bookies answered before."""
     monkeypatch.setattr(follow, "_BRINGER_SECONDS", 60.0)
     async with cluster_of(sizes[0]) as cluster:
         ledger = await cluster.ledger(sizes)

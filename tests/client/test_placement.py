@@ -1,4 +1,4 @@
-"""Which bookies make an ensemble, by table: racks, free space, who is left out, and why nobody can be had."""
+"""Which bookies make an ensemble, by table: racks, free space, which are left out, and why none is available."""
 
 import itertools
 import random
@@ -261,7 +261,8 @@ def test_replacement_that_would_narrow_the_write_set_below_the_minimum_is_refuse
             in_racks("a4 b1"), THREE_OF_THREE, ids("a0", "a1", "b0"), {2}, rng=random.Random(0), racks_min=2
         )
     assert caught.value.message == (
-        "nobody can take the place of b0: the 3 copies of an entry must span 2 racks, and the other writable bookies "
+        "no bookie is available to replace b0: the 3 copies of an entry must span 2 racks, and the other writable "
+        "bookies "
         "are 2 in /a; start bookies in other racks"
     )
 
@@ -273,7 +274,8 @@ def test_without_a_spare_the_reason_names_those_who_cannot_be_taken() -> None:
             bookies, THREE_OF_THREE, ids("a0", "a1", "a2"), {0, 1}, rng=random.Random(0), avoid=ids("a3")
         )
     assert caught.value.message == (
-        "nobody can take the place of a0, a1: no other writable bookie is there (read-only: full; not to be used: a3); "
+        "no bookie is available to replace a0, a1: no other writable bookie is there (read-only: full; not to be used: "
+        "a3); "
         "start more bookies"
     )
 
@@ -292,7 +294,7 @@ def test_members_that_are_gone_keep_the_rack_they_were_last_seen_in() -> None:
 
 
 def test_of_several_failures_those_are_replaced_that_the_racks_allow() -> None:
-    """Nobody in another rack is left for b0; a0 need not wait for that."""
+    """No bookie of another rack is left for b0; a0 need not wait for that."""
     placed = place_replacements(
         in_racks("a2 b1"), Quorums(2, 2, 1), ids("a0", "b0"), {0, 1}, rng=random.Random(0), racks_min=2
     )

@@ -62,7 +62,7 @@ async def test_replacements_leave_out_the_quarantined_and_those_the_caller_names
     world.quarantined = {BookieId("b1")}
     placer = world.placer()
     assert await placer.replacements(THREE, ensemble, {0}) == {0: "a1"}
-    with pytest.raises(NotEnoughBookiesError, match=r"place of a0: no other .* \(not to be used: a1, b1\)"):
+    with pytest.raises(NotEnoughBookiesError, match=r"replace a0: no other .* \(not to be used: a1, b1\)"):
         await placer.replacements(THREE, ensemble, {0}, avoid=[BookieId("a1")])
 
 

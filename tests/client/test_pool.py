@@ -33,7 +33,7 @@ async def pool(store: MetadataStore) -> AsyncIterator[ConnectionPool]:
 
 
 async def pool_on(store: MetadataStore) -> ConnectionPool:
-    # Back-off so long that only news from the metadata can end it.
+    # Back-off so long that only a report of the metadata can end it.
     options = ClientOptions(reconnect_delay_seconds_min=1000, reconnect_delay_seconds_max=1000)
     return ConnectionPool(store, cluster_id=await store.cluster_id(), options=options, rng=random.Random(0))
 

@@ -269,7 +269,7 @@ async def test_metadata_are_read_again_before_an_entry_is_reported_missing() -> 
         ledger.add_numbered(10)
         ledger.say_lac()
         reader = await cluster.open(ledger)
-        await reader._tail.close()  # no news but those that the read itself looks for
+        await reader._tail.close()  # no changes but those that the read itself finds
         metadata = ledger.versioned.value
         moved = metadata.with_ensemble_change(0, ("b3", "b4", "b5"), 0)  # type: ignore[arg-type]
         await ledger._change(moved)

@@ -178,7 +178,7 @@ def test_whatever_hangs_or_cannot_tell_it_keeps_what_was_acknowledged_or_names_w
         assert named, f"seed {seed}"
         at = world.machine.blocked_at
         for position in named:
-            # Nobody is named without a reason: it was given up, or cannot tell.
+            # No bookie is named without a reason: it was given up, or cannot tell.
             assert position in world.gave_up or at in world.replicas[position].unknown, f"seed {seed}"
     assert len(seeds) // 10 < blocked < len(seeds) * 9 // 10, "both must be seen often"
 

@@ -153,7 +153,7 @@ async def test_an_idle_writer_tells_its_last_add_confirmed_once(cluster: FakeClu
 
 @pytest.mark.parametrize("lost", ["never sent", "never answered"])
 async def test_bookie_that_missed_the_lac_is_told_it_when_it_is_back(cluster: FakeCluster, lost: str) -> None:
-    """A follower may have nobody else to ask."""
+    """A follower may have no other bookie to ask."""
     ledger = await cluster.writer(3, 3, 1)
     await ledger.add(b"everywhere")
     await cluster.until(lambda: all(bookie.count(Op.WRITE_LAC) == 1 for bookie in cluster.bookies))
@@ -415,7 +415,7 @@ async def test_a_ledger_deleted_meanwhile_ends_its_writer(cluster: FakeCluster) 
     await ledger.add(b"x")
     await cluster.store.delete_ledger(ledger.id)
     async with asyncio.timeout(10):
-        with pytest.raises(NoSuchLedgerError):  # noqa: PT012 - the news takes some turns of the loop to arrive
+        with pytest.raises(NoSuchLedgerError):  # noqa: PT012 - the change takes some turns of the loop to arrive
             while True:
                 await ledger.add(b"y")
     with pytest.raises(NoSuchLedgerError):
@@ -429,7 +429,7 @@ async def test_a_ledger_taken_over_meanwhile_ends_its_writer(cluster: FakeCluste
     change = CloseLedger(fragment, None, 0) if closed else BeginRecovery()
     await update_ledger(cluster.store, ledger.id, change, writer_token="other")
     async with asyncio.timeout(10):
-        with pytest.raises(LedgerFencedError):  # noqa: PT012 - the news takes some turns of the loop to arrive
+        with pytest.raises(LedgerFencedError):  # noqa: PT012 - the change takes some turns of the loop to arrive
             while True:
                 await ledger.add(b"y")
     with pytest.raises(LedgerFencedError):

@@ -121,7 +121,7 @@ async def test_without_a_spare_the_writer_goes_on_and_says_why_when_it_cannot(cl
     await cluster.bookies[0].stop()
     assert await ledger.add(b"two of three") == 0
     await cluster.bookies[1].stop()
-    with pytest.raises(QuorumLostError, match=r"nobody can take the place of.*not to be used: b3, b4") as raised:
+    with pytest.raises(QuorumLostError, match=r"no bookie is available to replace.*not to be used: b3, b4") as raised:
         await ledger.add(b"one of three")
     assert raised.value.may_have_happened
     with pytest.raises(QuorumLostError):
@@ -164,7 +164,7 @@ async def test_an_idle_writer_changes_no_metadata(cluster: FakeCluster) -> None:
 async def test_a_writer_whose_ledger_is_being_recovered_finds_out_when_it_changes_the_ensemble(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OwnMetadata, "watch", lambda *_: asyncio.Event().wait())  # no news but by its own change
+    monkeypatch.setattr(OwnMetadata, "watch", lambda *_: asyncio.Event().wait())  # no report but by its own change
     ledger = await cluster.writer(3, 3, 3, **HASTY)
     await ledger.add(b"x")
     await update_ledger(cluster.store, ledger.id, BeginRecovery(), writer_token="other")

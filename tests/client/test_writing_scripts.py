@@ -9,8 +9,8 @@ Commands (positions are numbers, bookies words, times seconds)::
     push N                      N entries become one run
     ok P RUN [old]              the bookie (old: the one before) confirms its share of the run
     refuse P RUN                the bookie does not take it
-    poll                        is anybody to be replaced?
-    spares P=BOOKIE...          what the search found; nothing: nobody
+    poll                        is any bookie to be replaced?
+    spares P=BOOKIE...          what the search found; nothing: none
     committed                   the metadata have the new fragment
     stop
 """
