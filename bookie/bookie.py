@@ -29,7 +29,9 @@ from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState
 from octavo.bookie.upkeep.garbage import GarbageCollector
 from octavo.bookie.upkeep.hours import Hours
+from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
 from octavo.bookie.upkeep.reserve import RESERVE_BYTES_MAX, release_reserves_if_full
+from octavo.bookie.upkeep.reviver import Reviver
 from octavo.bookie.upkeep.upkeep import Upkeep, UpkeepSettings
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
 from octavo.protocol.errors import OctavoError
@@ -113,9 +115,12 @@ class Bookie:
                 await storage.limit_doubt(await store.allocate_ledger_id())
             except OSError as error:
                 raise _translated(error, config.data_dir) from error
+        reviver = Reviver(storage, store, cluster_id=identity.cluster_id)
+        stack.push_async_callback(reviver.stop)
         self.service = service = BookieService(
             storage,
             Identity(self.bookie_id, identity.cluster_id, boot_id, software),
+            revive=reviver.revive,
             answer_bytes=config.answer_bytes,
             answer_timing=AnswerTiming(
                 watch_seconds=min(1.0, config.stalled_client_seconds / 6),
@@ -150,7 +155,14 @@ class Bookie:
 
         upkeep = Upkeep(
             storage,
-            GarbageCollector(storage, store, bookie_id=self.bookie_id, cluster_id=identity.cluster_id),
+            GarbageCollector(
+                storage,
+                store,
+                MetadataCheck(
+                    store,
+                    KnownStart(self.bookie_id, identity.cluster_id, identity.generation, identity.metadata_were_older),
+                ),
+            ),
             filesystem,
             DiskRoles((config.data_dir, config.journal_directory), (config.data_dir, *config.entry_dirs)),
             _upkeep_settings(config),

@@ -61,6 +61,8 @@ class DirectoryCookie:
     role: str
     roles: tuple[str, ...]
     served: bool = False
+    confirmed_generation: int = 0
+    """The metadata have had this generation. If they have a lower one now, they are older than the directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,7 @@ def encode_cookie(cookie: DirectoryCookie) -> bytes:
             "role": cookie.role,
             "roles": list(cookie.roles),
             "served": cookie.served,
+            "confirmed_generation": cookie.confirmed_generation,
         }
     ).encode()
     return text + b"\ncrc32c %08x\n" % google_crc32c.value(text)
@@ -264,6 +267,7 @@ def decode_cookie(content: bytes) -> DirectoryCookie | None:
             str(fields["role"]),
             tuple(map(str, fields["roles"])),
             bool(fields.get("served", False)),
+            int(fields.get("confirmed_generation", 0)),
         )
     except (ValueError, TypeError, KeyError):
         return None
@@ -306,6 +310,8 @@ class Identity:
     token: str
     served: bool
     """The bookie has been ready to serve before, so its storage must exist."""
+    metadata_were_older: bool = False
+    """At this start the metadata had an older generation than at an earlier start: they were restored from a backup."""
 
 
 async def take_identity(
@@ -353,10 +359,12 @@ async def take_identity(
         bookie_id = decision.bookie_id or BookieId(f"bookie-{rng.getrandbits(48):012x}")
         token = f"{rng.getrandbits(64):016x}"
         served = any(state.cookie.served for state in states if state.cookie)
+        confirmed = max((state.cookie.confirmed_generation for state in states if state.cookie), default=0)
+        metadata_were_older = (known.value.generation if known else 0) < confirmed
         without = {state.role for state in states if state.cookie is None}
         for role, path in sorted(directories.items(), key=lambda item: item[0] not in without):
             cookie = DirectoryCookie(
-                bookie_id, cluster_id, decision.generation, token, role, tuple(directories), served
+                bookie_id, cluster_id, decision.generation, token, role, tuple(directories), served, confirmed
             )
             await write_directory_cookie(filesystem, path, cookie)
         told = known.value if known else Cookie(bookie_id=bookie_id, generation=0, address=address)
@@ -369,7 +377,7 @@ async def take_identity(
         except MetadataConflictError:
             continue  # another process changed it: check again; only an earlier start of this bookie passes
         first_start = decision.verdict is not Verdict.START
-        return Identity(bookie_id, cluster_id, decision.generation, first_start, token, served)
+        return Identity(bookie_id, cluster_id, decision.generation, first_start, token, served, metadata_were_older)
     raise IdentityRefusedError(
         f"the bookie's cookie in the metadata changed {START_ATTEMPTS_MAX} times during the start: "
         "another process runs with the same identity; stop it"
@@ -377,15 +385,14 @@ async def take_identity(
 
 
 async def note_served(filesystem: FileSystem, directories: Mapping[str, Path], identity: Identity) -> None:
-    """Record in every directory that the storage has been created: from now on its absence means that data are lost.
-    Call it before the bookie listens. Raises OSError."""
-    if identity.served:
-        return
+    """Record in every directory that the storage has been created (from now on its absence means that data are lost)
+    and that the metadata have this start's generation. Call it before the bookie listens. Raises OSError."""
     directories = _by_path(directories)
     for role, path in directories.items():
         cookie = DirectoryCookie(
             *(identity.bookie_id, identity.cluster_id, identity.generation, identity.token, role, tuple(directories)),
             served=True,
+            confirmed_generation=identity.generation,
         )
         await write_directory_cookie(filesystem, path, cookie)
 

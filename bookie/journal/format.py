@@ -90,6 +90,7 @@ class RecordKind(enum.IntEnum):
     FENCE = 3
     EXPLICIT_LAC = 4
     TOMBSTONE = 5
+    REVIVAL = 6
 
 
 @dataclass(frozen=True, slots=True, order=True)

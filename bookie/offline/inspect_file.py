@@ -144,7 +144,11 @@ def _ids(run: Run) -> str:
 
 
 def _state(state: LedgerState) -> str:
-    facts = [name for name, true in (("fenced", state.fenced), ("deleted", state.deleted)) if true]
+    facts = [
+        name
+        for name, true in (("fenced", state.fenced), ("deleted", state.deleted), ("in doubt", state.in_doubt))
+        if true
+    ]
     facts.append("has a key" if state.ledger_key is not None else "no key")
     facts.append(f"highest entry {state.highest if state.highest is not None else 'none'}")
     facts.append(f"last add confirmed {'none' if state.last_add_confirmed is None else state.last_add_confirmed}")

@@ -24,6 +24,7 @@ from octavo.protocol.errors import (
     BookieReadOnlyError,
     BookieShuttingDownError,
     InternalError,
+    NoSuchLedgerError,
     OctavoError,
     ProtocolError,
     UnsupportedOperationError,
@@ -212,6 +213,8 @@ class Connection(asyncio.Protocol):
             # An entry that no honest writer sends: the request is refused, and so is the client.
             replies.refuse(request_id, request.op, error)
             raise
+        except NoSuchLedgerError as error:
+            self._hold_for_revival(request_id, request, error)
         except OctavoError as error:
             replies.refuse(request_id, request.op, error)
         if replies.outstanding >= REQUESTS_PER_CONNECTION_MAX:
@@ -257,6 +260,27 @@ class Connection(asyncio.Protocol):
         traffic.bytes_added += len(batch.data)
         if not storage.admission.has_room:
             service.hold_back_if_full()
+
+    def _hold_for_revival(self, request_id: int, request: Request, error: NoSuchLedgerError) -> None:
+        """An add or a fence has reached a deleted ledger: ask the metadata before it is refused (rule B5)."""
+        held_bytes = 2 * sum(map(len, request.entries)) if type(request) is Add else 0
+        self._storage.admission.charge_waiting(held_bytes)
+        self._service.hold_back_if_full()
+        self._replies.spawn(self._retry_if_revived(request_id, request, error, held_bytes))
+
+    async def _retry_if_revived(
+        self, request_id: int, request: Request, error: NoSuchLedgerError, held_bytes: int
+    ) -> None:
+        try:
+            assert isinstance(request, Add | Read | ReadLac | WriteLac), "only these name a ledger that must exist"
+            if await self._service.revive(LedgerId(request.ledger_id)):
+                self._dispatch(request_id, request)
+            else:
+                self._replies.refuse(request_id, request.op, error)
+        except Exception as refusal:
+            self._replies.refuse(request_id, request.op, refusal)
+        finally:
+            self._storage.admission.release_waiting(held_bytes)
 
     async def _info(self) -> Reply:
         return InfoAnswer(await self._service.info())

@@ -5,8 +5,8 @@ for something to happen). Replies leave in the order in which they are ready.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, cast
 
 import structlog
 from octavo.protocol.errors import InternalError, OctavoError
@@ -58,7 +58,11 @@ class Replies:
 
     def start(self, request_id: int, op: Op, work: Awaitable[Reply]) -> asyncio.Task[None]:
         """Answer a request once ``work`` is done; cancelled when the connection is lost."""
-        task = asyncio.get_running_loop().create_task(self._answer(request_id, op, work))
+        return self.spawn(self._answer(request_id, op, work))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work``, which answers a request itself; cancelled when the connection is lost."""
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

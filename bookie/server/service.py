@@ -5,12 +5,13 @@ Connections know the service, the server knows both; the service knows connectio
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
 from octavo.bookie.storage.storage import Storage
+from octavo.protocol.ids import LedgerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,15 @@ class BookieService:
         storage: Storage,
         identity: Identity,
         *,
+        revive: Callable[[LedgerId], Awaitable[bool]],
         answer_bytes: int,
         answer_timing: AnswerTiming | None = None,
         facts: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
-        """``answer_bytes`` bounds the memory of answers to readers, all connections together. ``facts`` adds facts to
-        INFO that only the daemon knows."""
+        """``revive`` tells whether a deleted ledger was found alive. ``answer_bytes`` bounds the memory of answers to
+        readers, all connections together. ``facts`` adds facts to INFO that only the daemon knows."""
         self.storage = storage
+        self.revive = revive
         self.answers = AnswerMemory(answer_bytes, answer_timing)
         self.identity = identity
         self.traffic = Traffic()

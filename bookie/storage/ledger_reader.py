@@ -36,16 +36,17 @@ class LedgerReader:
         """Entries of ``first..last`` whose id modulo ``stripe[0]`` is among ``stripe[1]``, up to either limit, but
         one at least if one is found. Ids that damage or an I/O error hides are unknown, never absent (rule R2), and
         so is every missing id of a ledger in doubt (rule B4)."""
+        ledger = self._not_deleted(ledger_id)
         return await self._entries.read(
-            ledger_id, first, last, highest=self._not_deleted(ledger_id).highest, stripe=stripe,
-            entries_max=entries_max, bytes_max=bytes_max, in_doubt=self._ledgers.in_doubt(ledger_id),
+            ledger_id, first, last, highest=ledger.highest, stripe=stripe,
+            entries_max=entries_max, bytes_max=bytes_max, in_doubt=self._ledgers.in_doubt(ledger),
         )  # fmt: skip
 
     async def list_entries(self, ledger_id: LedgerId) -> list[tuple[int, int]]:
         """The ids held, as intervals. Raises :class:`BookieStorageError` where damage hides them,
         :class:`BookieInDoubtError` for a ledger in doubt, where the ids left out would be negatives."""
         ledger = self._not_deleted(ledger_id)
-        if self._ledgers.in_doubt(ledger_id):
+        if self._ledgers.in_doubt(ledger):
             raise BookieInDoubtError(
                 f"ledger {ledger_id}: this bookie may have lost entries of it, so it cannot list those it holds",
                 may_have_happened=False,
@@ -54,7 +55,8 @@ class LedgerReader:
 
     def last_add_confirmed(self, ledger_id: LedgerId) -> LacView:
         """What is known of the ledger's end, from entries and explicit LACs."""
-        ledger, in_doubt = self._ledgers.get(ledger_id), self._ledgers.in_doubt(ledger_id)
+        ledger = self._ledgers.get(ledger_id)
+        in_doubt = self._ledgers.in_doubt(ledger)
         return LacView(is_known(ledger), ledger.fenced, ledger.last_add_confirmed, ledger.explicit_lac, in_doubt)
 
     async def last_add_confirmed_entry(self, ledger_id: LedgerId) -> bytes | None:

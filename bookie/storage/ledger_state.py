@@ -1,7 +1,7 @@
 """The state of a ledger in a bookie: its encoding, and a compact table of very many of them. Pure.
 
-A state is one byte of flags (1 fenced, 2 has a key, 4 deleted), term u32, highest held entry id plus one u64,
-highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that LAC. The same
+A state is one byte of flags (1 fenced, 2 has a key, 4 deleted, 8 in doubt), term u32, highest held entry id plus one
+u64, highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that LAC. The same
 bytes are in index parts; the journal's records about ledgers are at the end of this module.
 
 ``highest`` and ``last_add_confirmed`` could be found by reading; they are kept so that an add or a fence of a ledger
@@ -19,7 +19,7 @@ from octavo.protocol.entries import SEALED_BYTES_MIN, header_of, sealed_bytes
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 
 _FIXED = struct.Struct(">BIQQ")
-_FENCED, _HAS_KEY, _DELETED = 1, 2, 4
+_FENCED, _HAS_KEY, _DELETED, _IN_DOUBT = 1, 2, 4, 8
 
 
 class LedgerState:
@@ -30,6 +30,7 @@ class LedgerState:
         "explicit_lac",
         "fenced",
         "highest_plus_one",
+        "in_doubt",
         "lac_plus_one",
         "ledger_id",
         "ledger_key",
@@ -45,6 +46,8 @@ class LedgerState:
         self.fenced = False
         self.deleted = False
         """A tombstone: a late add must not bring a deleted ledger back (rule B5)."""
+        self.in_doubt = False
+        """The ledger has been deleted here and was found alive: entries of it may have been removed (rule B5)."""
         self.term = 0
         """Kept at 0: stored from the start, so that counting take-overs of a ledger later needs no new format."""
         self.highest_plus_one = 0
@@ -67,17 +70,22 @@ class LedgerState:
         return self.highest_plus_one - 1 if self.highest_plus_one else None
 
     def mark_deleted(self) -> None:
-        """Make it the tombstone of a deleted ledger: nothing else is remembered."""
+        """Make it the tombstone of a deleted ledger. Key, fence and highest id are kept: the deletion may have been a
+        mistake of the metadata, and a fence that is forgotten lets a writer acknowledge entries that no reader sees."""
         self.deleted = True
-        self.fenced = False
-        self.ledger_key = self.explicit_lac = None
-        self.highest_plus_one = self.lac_plus_one = 0
+        self.explicit_lac = None
+
+    def revive(self) -> None:
+        """The ledger was found alive: reverse the tombstone. What was held may have been removed meanwhile."""
+        self.deleted = False
+        self.in_doubt = True
 
     def encode(self) -> bytes:
         flags = (
             (_FENCED if self.fenced else 0)
             | (_HAS_KEY if self.ledger_key is not None else 0)
             | (_DELETED if self.deleted else 0)
+            | (_IN_DOUBT if self.in_doubt else 0)
         )
         key, explicit = self.ledger_key or b"", self.explicit_lac or b""
         return b"%b%c%b%c%b" % (
@@ -98,6 +106,7 @@ class LedgerState:
         at += len(key) + 1
         explicit = data[at : at + data[at - 1]]
         state.fenced, state.deleted = bool(flags & _FENCED), bool(flags & _DELETED)
+        state.in_doubt = bool(flags & _IN_DOUBT)
         state.ledger_key = key if flags & _HAS_KEY else None
         state.explicit_lac = explicit or None
         return state
@@ -161,6 +170,7 @@ class PackedStates:
 # FENCE         ledger id u64
 # EXPLICIT_LAC  ledger id u64, sealed explicit LAC
 # TOMBSTONE     ledger id u64
+# REVIVAL       ledger id u64 (reverses a TOMBSTONE, and puts the ledger in doubt)
 
 _ADD_HEAD = struct.Struct(">QQII")
 _LEDGER = struct.Struct(">Q")

@@ -68,9 +68,9 @@ class LedgerTable:
         """Whether the ledger is deleted, durably: what is left of it anywhere may go (rule B5)."""
         return self.is_deleted(ledger_id) and ledger_id not in self.deleting
 
-    def in_doubt(self, ledger_id: int) -> bool:
-        """Whether acknowledged entries, or the fence, of this ledger may have been lost here."""
-        return self.doubt_stop is not None and ledger_id < self.doubt_stop
+    def in_doubt(self, ledger: LedgerState) -> bool:
+        """Whether acknowledged entries, or the fence, of this ledger may have been lost here (rules B4 and B5)."""
+        return ledger.in_doubt or (self.doubt_stop is not None and ledger.ledger_id < self.doubt_stop)
 
     def _evict(self) -> None:
         for ledger_id in list(islice(self._hot, _EVICTED_AT_ONCE)):

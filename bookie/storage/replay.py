@@ -73,6 +73,8 @@ def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: Le
     ledger = ledgers.get(ledger_id)
     if kind is RecordKind.TOMBSTONE:
         ledger.mark_deleted()
+    elif kind is RecordKind.REVIVAL:
+        ledger.revive()
     elif ledger.deleted:
         return None  # the deletion was checkpointed, and this is from before it
     elif kind is RecordKind.LEDGER_KEY:

@@ -148,7 +148,7 @@ class EntryWriter:
             return
         if ledger.fenced:
             self._refuse_fenced(ledger)
-        if self._ledgers.in_doubt(ledger.ledger_id):
+        if self._ledgers.in_doubt(ledger):
             raise BookieInDoubtError(
                 f"ledger {ledger.ledger_id}: this bookie may have lost entries or a fence of this ledger; it takes "
                 "only recovery adds of it",
@@ -307,9 +307,9 @@ class EntryWriter:
         wake_waiters(ledger)
 
     def delete(self, ledger_id: LedgerId) -> asyncio.Future[None]:
-        """Forget a ledger: from now on it is refused with :class:`NoSuchLedgerError`, and a tombstone keeps it so (rule
-        B5). The future is done once the tombstone is durable; from then on what the ledger held may be removed.
-        Idempotent.
+        """Delete a ledger: from now on it is refused with :class:`NoSuchLedgerError`, and a tombstone keeps it so (rule
+        B5). The future is done once the tombstone is durable; from then on entries of the ledger may be removed. Key,
+        fence and highest id are kept. Idempotent.
 
         Only for ledgers that the metadata say are deleted."""
         self._health.check_usable()
@@ -327,6 +327,18 @@ class EntryWriter:
             settle_future(future, failure)
 
         self._journal.append_then(RecordKind.TOMBSTONE, [encode_ledger_record(ledger_id)], durable)
+        self._changed(ledger)
+        return future
+
+    def revive(self, ledger_id: LedgerId) -> asyncio.Future[None]:
+        """Reverse :meth:`delete` for a ledger that a synced read of the metadata has found alive. The ledger is in
+        doubt from now on, as entries may have been removed (rule B5). The future is done once that is durable."""
+        self._health.check_usable()
+        ledger = self._ledgers.get(ledger_id)
+        assert ledger.deleted, "only a deleted ledger is revived"
+        ledger.revive()
+        log.error("deleted ledger is alive in the metadata: it is in doubt now", ledger=ledger_id)
+        future = self._journal.append(RecordKind.REVIVAL, [encode_ledger_record(ledger_id)])
         self._changed(ledger)
         return future
 

@@ -1,18 +1,22 @@
-"""Which ledgers of a bookie are garbage: those that the metadata say are deleted (rule B5).
+"""Deletes the ledgers of a bookie that the metadata say are deleted (rule B5).
 
-The order is what makes it safe: first the local set is taken, then the metadata are read, so that a ledger made
-meanwhile is in neither; then each candidate is asked for singly. Nothing is deleted when the metadata cannot be read
-to their end, are of another cluster, do not know this bookie, or list ledgers out of order; nor when they list none
-at all, unless two rounds in a row saw that."""
+The order of a round makes it safe. First the collector takes the set of ledgers that the bookie holds, then it reads
+the metadata: a ledger created meanwhile is in neither. Then it asks for each candidate singly, in a way that is never
+answered from stale data. It deletes nothing when the metadata cannot be read to their end, are older than the bookie's
+directories (``metadata_check``), or list ledgers out of order; nor when they list none at all, unless two rounds in a
+row saw that. A ledger whose id was never allocated is kept: a client has fenced it or added to it before it was
+created, or the metadata are older than the ledger.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 import structlog
 from octavo.bookie.storage.storage import Storage
+from octavo.bookie.upkeep.metadata_check import MetadataCheck
 from octavo.metadata import MetadataStore
-from octavo.protocol.errors import MetadataError, NoSuchLedgerError
-from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.errors import MetadataError
+from octavo.protocol.ids import LedgerId
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -21,63 +25,64 @@ DELETIONS_AT_ONCE = 256
 
 
 class Collection(NamedTuple):
-    """What a round did."""
+    """The result of a round."""
 
     ledgers_seen: int
     deleted: int
+    never_allocated: int = 0
+    """Ledgers held whose ids the metadata have never allocated."""
 
 
 class GarbageCollector:
     """Compares a storage with the metadata. One round at a time."""
 
-    def __init__(self, storage: Storage, store: MetadataStore, *, bookie_id: str, cluster_id: str) -> None:
+    def __init__(self, storage: Storage, store: MetadataStore, metadata: MetadataCheck) -> None:
         self._storage = storage
         self._store = store
-        self._bookie_id = bookie_id
-        self._cluster_id = cluster_id
+        self._metadata = metadata
         self._listed_none_before = False
         self.deleted = 0
 
     async def collect(self) -> Collection:
-        """One round. Raises :class:`MetadataError`, :class:`MetadataUnavailableError` and the storage's errors; what
-        had been found until then is deleted already, rightly."""
+        """One round. Raises :class:`MetadataError`, :class:`MetadataUnavailableError` and the storage's errors; ledgers
+        found deleted before the error have been deleted."""
         held = self._storage.ledgers.live_ids()
         if not held:
             return Collection(0, 0)
-        await self._check_metadata()
+        ids_stop = await self._check_metadata()
+        allocated = [ledger_id for ledger_id in held if ledger_id < ids_stop]
+        never_allocated = len(held) - len(allocated)
+        if never_allocated:
+            log.warning(
+                "ledgers kept whose ids the metadata have never allocated", ledgers=never_allocated, highest=held[-1]
+            )
         listing = _Listing(self._store.list_ledgers())
-        candidates = [ledger_id for ledger_id in held if not await listing.has(ledger_id)]
+        candidates = [ledger_id for ledger_id in allocated if not await listing.has(ledger_id)]
         await listing.finish()
         await self._check_metadata()
         if not listing.count and not self._listed_none_before:
             self._listed_none_before = True
-            log.warning("the metadata list no ledger; nothing is deleted unless they say so again", held=len(held))
-            return Collection(len(held), 0)
+            log.warning(
+                "the metadata list no ledger; nothing is deleted unless the next round sees the same", held=len(held)
+            )
+            return Collection(len(held), 0, never_allocated)
         self._listed_none_before = not listing.count
         deleted = 0
         for start in range(0, len(candidates), DELETIONS_AT_ONCE):
             deleted += await self._delete_confirmed(candidates[start : start + DELETIONS_AT_ONCE])
         self.deleted += deleted
-        return Collection(len(held), deleted)
+        return Collection(len(held), deleted, never_allocated)
 
-    async def _check_metadata(self) -> None:
-        """A store that was lost and begun anew would list nothing."""
-        cluster_id = await self._store.cluster_id()
-        if cluster_id != self._cluster_id:
-            raise MetadataError(f"the metadata store is of cluster {cluster_id}, not {self._cluster_id}")
-        if await self._store.read_cookie(BookieId(self._bookie_id)) is None:
-            raise MetadataError(f"the metadata store does not know bookie {self._bookie_id}")
+    async def _check_metadata(self) -> LedgerId:
+        storage = self._storage
+        # The bookie allocated the id that limits its doubt.
+        return await self._metadata.check(allocated=None if storage.doubts_every_ledger else storage.doubt_stop)
 
     async def _delete_confirmed(self, candidates: Sequence[int]) -> int:
-        waiting = []
-        for ledger_id in map(LedgerId, candidates):
-            try:
-                await self._store.read_ledger(ledger_id)
-            except NoSuchLedgerError:
-                waiting.append(self._storage.writer.delete(ledger_id))
-        for durable in waiting:
+        absent = await self._store.confirm_absent(list(map(LedgerId, candidates)))
+        for durable in [self._storage.writer.delete(ledger_id) for ledger_id in absent]:
             await durable
-        return len(waiting)
+        return len(absent)
 
 
 class _Listing:

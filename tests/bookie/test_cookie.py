@@ -23,6 +23,7 @@ from octavo.bookie.identity.cookie import (
     decide,
     decode_cookie,
     encode_cookie,
+    note_served,
     take_identity,
 )
 from octavo.metadata import Cookie, MetadataStore
@@ -357,3 +358,35 @@ async def test_a_late_change_of_an_earlier_process_is_not_taken_for_an_impostor(
         again = await start(filesystem, LateChange(), 3)  # type: ignore[arg-type]
         assert again.bookie_id == identity.bookie_id
         assert again.generation > 2
+
+
+async def served(filesystem: MemoryFileSystem, store: MetadataStore, seed: int) -> Identity:
+    identity = await start(filesystem, store, seed)
+    await note_served(filesystem, {"data": DATA, "journal": JOURNAL}, identity)
+    return identity
+
+
+async def test_a_start_notices_metadata_that_were_restored_from_a_backup(store: MetadataStore) -> None:
+    filesystem = MemoryFileSystem()
+    backup = await served(filesystem, store, 1)
+    assert not (await served(filesystem, store, 2)).metadata_were_older
+    known = await store.read_cookie(backup.bookie_id)
+    assert known is not None
+    await store.compare_and_set_cookie(
+        replace(known.value, generation=backup.generation, body=backup.token.encode()), known.version
+    )
+    assert (await served(filesystem, store, 3)).metadata_were_older
+    assert not (await served(filesystem, store, 4)).metadata_were_older
+
+
+async def test_interrupted_starts_do_not_make_the_metadata_look_older(store: MetadataStore) -> None:
+    filesystem = MemoryFileSystem()
+    await served(filesystem, store, 1)
+    for seed in (2, 3):
+        # The directories have the new generation, the metadata do not.
+        before = await store.list_cookies()
+        interrupted = await start(filesystem, store, seed)
+        (now,) = await store.list_cookies()
+        assert interrupted.generation == now.value.generation
+        await store.compare_and_set_cookie(before[0].value, now.version)
+    assert not (await served(filesystem, store, 4)).metadata_were_older

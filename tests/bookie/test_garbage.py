@@ -1,5 +1,6 @@
 """Which ledgers a bookie forgets, and everything that keeps it from forgetting the wrong ones (rule B5)."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
 from pathlib import Path
 
@@ -7,10 +8,18 @@ import pytest
 import structlog
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.storage import Storage, StorageSettings
-from octavo.bookie.upkeep.garbage import GarbageCollector
+from octavo.bookie.upkeep.garbage import DELETIONS_AT_ONCE, Collection, GarbageCollector
+from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
+from octavo.bookie.upkeep.reviver import Reviver
 from octavo.metadata import Cookie, MetadataStore, open_metadata_store
-from octavo.metadata.store import Versioned
-from octavo.protocol.errors import MetadataError, MetadataUnavailableError, NoSuchLedgerError
+from octavo.metadata.store import Version, Versioned
+from octavo.protocol.errors import (
+    LedgerFencedError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    UnauthorizedError,
+)
 from octavo.protocol.ids import BookieId, LedgerId
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledger_metadata import open_ledger
@@ -60,7 +69,12 @@ class Doctored:
 
 
 async def collector_for(storage: Storage, store: MetadataStore | Doctored) -> GarbageCollector:
-    return GarbageCollector(storage, store, bookie_id=BOOKIE, cluster_id=await store.cluster_id())  # type: ignore[arg-type,operator]
+    cluster_id = await store.cluster_id()  # type: ignore[operator]
+    return collector_of(storage, store, KnownStart(BOOKIE, cluster_id, 1))
+
+
+def collector_of(storage: Storage, store: MetadataStore | Doctored, start: KnownStart) -> GarbageCollector:
+    return GarbageCollector(storage, store, MetadataCheck(store, start))  # type: ignore[arg-type]
 
 
 async def held(storage: Storage, store: MetadataStore, count: int) -> list[LedgerId]:
@@ -80,9 +94,9 @@ async def test_deleted_ledgers_go_and_the_others_stay(storage: Storage, store: M
     for ledger_id in ids[1::2]:
         await store.delete_ledger(ledger_id)
     collector = await collector_for(storage, store)
-    assert await collector.collect() == (6, 3)
+    assert await collector.collect() == Collection(6, 3)
     assert storage.ledgers.live_ids() == ids[::2]
-    assert await collector.collect() == (3, 0)
+    assert await collector.collect() == Collection(3, 0)
 
 
 async def test_late_add_to_a_collected_ledger_does_not_bring_it_back(storage: Storage, store: MetadataStore) -> None:
@@ -133,8 +147,16 @@ async def _other_cluster() -> str:
     return "another"
 
 
-async def _gone(ledger_id: LedgerId) -> object:
-    raise NoSuchLedgerError(f"ledger {ledger_id}")
+async def _all_absent(ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
+    return list(ledger_ids)
+
+
+async def _older_cookie(bookie_id: BookieId) -> Versioned[Cookie]:
+    return Versioned(Cookie(bookie_id=bookie_id, generation=0, address="h:1", body=b"token"), Version(1))
+
+
+async def _nothing_allocated() -> LedgerId:
+    return LedgerId(0)
 
 
 def _disordered(ids: Sequence[LedgerId]) -> Callable[[], AsyncIterator[LedgerId]]:
@@ -157,6 +179,7 @@ async def _nothing() -> AsyncIterator[LedgerId]:
         ("read_cookie", _unknown, MetadataError),
         ("list_ledgers", _disordered, MetadataError),
         ("cluster_id", _other_cluster, MetadataError),
+        ("read_cookie", _older_cookie, MetadataError),
     ],
 )
 async def test_nothing_is_deleted_on_the_word_of_metadata_that_cannot_be_relied_upon(
@@ -164,12 +187,8 @@ async def test_nothing_is_deleted_on_the_word_of_metadata_that_cannot_be_relied_
 ) -> None:
     ids = await held(storage, store, 3)
     chosen = _disordered(ids) if answer is _disordered else answer
-    collector = GarbageCollector(
-        storage,
-        Doctored(store, read_ledger=_gone, **{name: chosen}),  # type: ignore[arg-type]
-        bookie_id=BOOKIE,
-        cluster_id=await store.cluster_id(),
-    )
+    doctored = Doctored(store, confirm_absent=_all_absent, **{name: chosen})
+    collector = collector_of(storage, doctored, KnownStart(BOOKIE, await store.cluster_id(), 1))
     with pytest.raises(error):
         await collector.collect()
     assert storage.ledgers.live_ids() == ids
@@ -179,7 +198,7 @@ async def test_an_empty_listing_counts_only_when_it_is_seen_twice_in_a_row(
     storage: Storage, store: MetadataStore
 ) -> None:
     ids = await held(storage, store, 2)
-    empty = await collector_for(storage, Doctored(store, list_ledgers=_nothing, read_ledger=_gone))
+    empty = await collector_for(storage, Doctored(store, list_ledgers=_nothing, confirm_absent=_all_absent))
     assert (await empty.collect()).deleted == 0
     assert storage.ledgers.live_ids() == ids
     assert (await empty.collect()).deleted == 2
@@ -188,15 +207,140 @@ async def test_an_empty_listing_counts_only_when_it_is_seen_twice_in_a_row(
 async def test_metadata_that_fail_in_the_middle_of_the_confirmations_delete_no_more(
     storage: Storage, store: MetadataStore
 ) -> None:
-    ids = await held(storage, store, 3)
+    ids = await held(storage, store, DELETIONS_AT_ONCE + 3)
+    answers = iter([_all_absent])
 
-    async def read_ledger(ledger_id: LedgerId) -> object:
-        raise NoSuchLedgerError("gone") if ledger_id == ids[0] else MetadataUnavailableError("no answer")
+    async def confirm_absent(ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
+        for answer in answers:
+            return await answer(ledger_ids)
+        raise MetadataUnavailableError("no answer")
 
     async def only_the_last() -> AsyncIterator[LedgerId]:
         yield ids[-1]
 
-    collector = await collector_for(storage, Doctored(store, list_ledgers=only_the_last, read_ledger=read_ledger))
+    collector = await collector_for(storage, Doctored(store, list_ledgers=only_the_last, confirm_absent=confirm_absent))
     with pytest.raises(MetadataUnavailableError):
         await collector.collect()
-    assert storage.ledgers.live_ids() == ids[1:]
+    assert storage.ledgers.live_ids() == ids[DELETIONS_AT_ONCE:]
+
+
+# --- metadata that are older than the bookie ----------------------------------------------------------------------
+
+
+async def test_a_ledger_whose_id_was_never_allocated_stays(storage: Storage, store: MetadataStore) -> None:
+    """A client has fenced it before it was created, or the metadata were restored from a backup."""
+    (known,) = await held(storage, store, 1)
+    script = LedgerScript(known + 100)
+    await storage.writer.fence(script.ledger_id, script.key)
+    assert await (await collector_for(storage, store)).collect() == Collection(2, 0, never_allocated=1)
+    assert storage.ledgers.live_ids() == [known, known + 100]
+
+
+async def test_nothing_is_deleted_when_the_metadata_have_allocated_fewer_ids_than_before(
+    storage: Storage, store: MetadataStore
+) -> None:
+    ids = await held(storage, store, 3)
+    start = KnownStart(BOOKIE, await store.cluster_id(), 1)
+    answers = {"stop": LedgerId(ids[-1] + 1)}
+
+    async def ledger_ids_stop() -> LedgerId:
+        return answers["stop"]
+
+    doctored = Doctored(store, ledger_ids_stop=ledger_ids_stop)
+    collector = collector_of(storage, doctored, start)
+    await collector.collect()
+    answers["stop"] = ids[-1]
+    await store.delete_ledger(ids[0])
+    with pytest.raises(MetadataError, match="restored from a backup"):
+        await collector.collect()
+    assert storage.ledgers.live_ids() == ids
+
+
+async def test_nothing_is_deleted_when_the_id_that_limits_the_bookies_doubt_was_never_allocated(
+    store: MetadataStore,
+) -> None:
+    check = MetadataCheck(
+        Doctored(store, ledger_ids_stop=_nothing_allocated),  # type: ignore[arg-type]
+        KnownStart(BOOKIE, await store.cluster_id(), 1),
+    )
+    assert await check.check() == 0
+    with pytest.raises(MetadataError, match="id 0 was allocated before"):
+        await check.check(allocated=0)
+
+
+async def test_nothing_is_deleted_by_a_bookie_that_found_older_metadata_at_its_start(
+    storage: Storage, store: MetadataStore
+) -> None:
+    ids = await held(storage, store, 2)
+    await store.delete_ledger(ids[0])
+    start = KnownStart(BOOKIE, await store.cluster_id(), 1, metadata_were_older=True)
+    with pytest.raises(MetadataError, match="restart the bookie"):
+        await collector_of(storage, store, start).collect()
+    assert storage.ledgers.live_ids() == ids
+
+
+# --- deleted by mistake ----------------------------------------------------------------------------------------------
+
+
+async def test_a_ledger_deleted_before_it_was_created_is_revived_with_its_key_and_fence_and_is_in_doubt(
+    storage: Storage, store: MetadataStore
+) -> None:
+    ledger_id = await store.allocate_ledger_id()
+    script = LedgerScript(ledger_id)
+    await storage.writer.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
+    await storage.writer.fence(script.ledger_id, script.key)
+    collector = await collector_for(storage, store)
+    await collector.collect()
+    await collector.collect()  # an empty list of ledgers counts when it is seen twice
+    reviver = Reviver(storage, store, cluster_id=await store.cluster_id(), recheck_seconds=0.0)
+    assert not await reviver.revive(ledger_id)
+    await store.create_ledger(open_ledger(ledger_id))
+    assert await reviver.revive(ledger_id)
+    with pytest.raises(LedgerFencedError):
+        storage.writer.add(script.ledger_id, script.key, [script.entry(1)], recovery=False)
+    with pytest.raises(UnauthorizedError):
+        storage.writer.fence(script.ledger_id, b"another key")
+    view = storage.reader.last_add_confirmed(script.ledger_id)
+    assert (view.fenced, view.in_doubt) == (True, True)
+    result = await storage.reader.read(script.ledger_id, 0, 5, entries_max=10, bytes_max=1000)
+    assert result.unknown[-1][1] == 5, "nothing is absent"
+    await reviver.stop()
+
+
+async def test_the_metadata_are_asked_once_for_many_late_adds_to_a_deleted_ledger(
+    storage: Storage, store: MetadataStore
+) -> None:
+    asked: list[Sequence[LedgerId]] = []
+
+    async def confirm_absent(ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
+        asked.append(ledger_ids)
+        return await store.confirm_absent(ledger_ids)
+
+    ids = await held(storage, store, 3)
+    for ledger_id in ids[:2]:
+        await store.delete_ledger(ledger_id)
+    await (await collector_for(storage, store)).collect()
+    doctored = Doctored(store, confirm_absent=confirm_absent)
+    reviver = Reviver(storage, doctored, cluster_id=await store.cluster_id())  # type: ignore[arg-type]
+    answers = await asyncio.gather(*(reviver.revive(ledger_id) for ledger_id in ids[:2] * 50))
+    assert not any(answers)
+    assert not await reviver.revive(ids[0])
+    assert asked == [ids[:2]]
+    await reviver.stop()
+
+
+async def test_without_metadata_a_deleted_ledger_stays_deleted_and_is_asked_for_again_later(
+    storage: Storage, store: MetadataStore
+) -> None:
+    ids = await held(storage, store, 2)
+    await store.delete_ledger(ids[0])
+    await (await collector_for(storage, store)).collect()
+    down = Doctored(store, confirm_absent=_unavailable)
+    reviver = Reviver(storage, down, cluster_id=await store.cluster_id(), recheck_seconds=0.0)  # type: ignore[arg-type]
+    assert not await reviver.revive(ids[0])
+    assert storage.ledgers.is_deleted(ids[0])
+    await reviver.stop()
+
+
+async def _unavailable(_ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
+    raise MetadataUnavailableError("no answer")

@@ -8,6 +8,7 @@ import pytest
 import structlog
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.server.answers import answer_read_lac
+from octavo.bookie.storage.manifest import EMPTY, EVERY_LEDGER, encode_manifest
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.errors import BookieInDoubtError, LedgerFencedError
 from octavo.protocol.messages import ReadFlag, ReadLac
@@ -158,4 +159,59 @@ async def test_torn_tail_is_no_doubt() -> None:
     storage = await open_storage(filesystem.after_crash(seed=3))
     assert not unsynced.done()
     assert storage.doubt_stop is None
+    await storage.close()
+
+
+async def test_a_wiped_bookie_doubts_ledgers_that_it_does_not_know_any_more() -> None:
+    """What it held is lost, and with it every trace of the ledger: that must not look like absence."""
+    filesystem = MemoryFileSystem()
+    filesystem.set_content(DATA / "manifest", encode_manifest(EMPTY._replace(doubt_stop=EVERY_LEDGER)))
+    storage = await open_storage(filesystem)
+    await storage.limit_doubt(LATER.ledger_id)
+    result = await storage.reader.read(SCRIPT.ledger_id, 0, 9, entries_max=10, bytes_max=10_000)
+    assert (result.entries, result.unknown) == ([], [(0, 9)])
+    assert storage.reader.last_add_confirmed(SCRIPT.ledger_id).in_doubt
+    with pytest.raises(BookieInDoubtError):
+        add(storage, SCRIPT, 0)
+    with pytest.raises(BookieInDoubtError):
+        await storage.reader.list_entries(SCRIPT.ledger_id)
+    await add(storage, SCRIPT, 0, recovery=True)
+    await add(storage, LATER, 0)
+    result = await storage.reader.read(LATER.ledger_id, 0, 9, entries_max=10, bytes_max=10_000)
+    assert (ids_of(result.entries), result.unknown) == ([0], [])
+    await storage.close()
+
+
+class HeldSyncs(MemoryFileSystem):
+    """Syncs of the journal wait until they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = asyncio.Event()
+        self.released = asyncio.Event()
+        self.released.set()
+
+    async def step(self, name: str, path: Path) -> None:
+        if name == "sync" and path.parent == JOURNAL and not self.released.is_set():
+            self.held.set()
+            await self.released.wait()
+        await super().step(name, path)
+
+
+async def test_a_second_fence_is_answered_only_once_the_first_is_durable() -> None:
+    """Rule F2: what the second recovering client reads may be answered only by a bookie that stays fenced."""
+    filesystem = HeldSyncs()
+    storage = await open_storage(filesystem)
+    await add(storage, SCRIPT, 0)
+    filesystem.released.clear()
+    first = storage.writer.fence(SCRIPT.ledger_id, SCRIPT.key)
+    await filesystem.held.wait()
+    second = storage.writer.fence(SCRIPT.ledger_id, SCRIPT.key)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not first.done()
+    assert not second.done()
+    filesystem.released.set()
+    await first
+    await second
     await storage.close()

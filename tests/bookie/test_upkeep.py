@@ -15,6 +15,7 @@ from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState
 from octavo.bookie.upkeep.garbage import GarbageCollector
 from octavo.bookie.upkeep.hours import Hours
+from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
 from octavo.bookie.upkeep.upkeep import Upkeep, UpkeepSettings
 from octavo.metadata import Cookie, MetadataStore, open_metadata_store
 from octavo.protocol.errors import MetadataUnavailableError
@@ -116,7 +117,7 @@ async def rig(
     made = Rig(filesystem, storage, store)
     made.upkeep = Upkeep(
         storage,
-        GarbageCollector(storage, store, bookie_id="b1", cluster_id=await store.cluster_id()),
+        GarbageCollector(storage, store, MetadataCheck(store, KnownStart(BookieId("b1"), await store.cluster_id(), 1))),
         filesystem,
         DiskRoles((DATA, JOURNAL), (DATA, *entry_directories)),
         settings,

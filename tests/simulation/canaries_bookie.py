@@ -147,7 +147,7 @@ def fence_ignored() -> list[Patch]:
 
 def no_doubt() -> list[Patch]:
     @patch(LedgerTable, "in_doubt")
-    def in_doubt(_original: Any, _self: Any, _ledger_id: int) -> bool:
+    def in_doubt(_original: Any, _self: Any, _ledger: Any) -> bool:
         return False
 
     return [in_doubt]

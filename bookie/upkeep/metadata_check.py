@@ -1,0 +1,64 @@
+"""Whether a bookie may believe what the metadata say of deleted ledgers (rule B5).
+
+Metadata that were restored from a backup are older than the bookie's directories: ledgers that they do not list may
+hold acknowledged entries. The bookie compares what only it knows: its cluster, the generation of its own start, and the
+ledger ids that were allocated before.
+"""
+
+from typing import NamedTuple
+
+from octavo.metadata import MetadataStore
+from octavo.protocol.errors import MetadataError
+from octavo.protocol.ids import BookieId, LedgerId
+
+
+class KnownStart(NamedTuple):
+    """This start of the bookie, as its directories have it."""
+
+    bookie_id: BookieId
+    cluster_id: str
+    generation: int
+    metadata_were_older: bool = False
+    """At this start the metadata were older than the directories."""
+
+
+class MetadataCheck:
+    """Compares the metadata with this start of the bookie."""
+
+    def __init__(self, store: MetadataStore, start: KnownStart) -> None:
+        self._store = store
+        self._start = start
+        self._ids_stop_seen = 0
+
+    async def check(self, *, allocated: int | None = None) -> LedgerId:
+        """The lowest ledger id that has never been allocated. ``allocated``: an id that was allocated once.
+
+        Raises :class:`MetadataError` when the metadata are of another cluster or older than what the bookie knows, and
+        what the store raises.
+        """
+        start = self._start
+        if start.metadata_were_older:
+            raise MetadataError(
+                f"when bookie {start.bookie_id} started, the metadata were older than its directories: they were "
+                "restored from a backup; check that no ledger is missing from them, then restart the bookie"
+            )
+        cluster_id = await self._store.cluster_id()
+        if cluster_id != start.cluster_id:
+            raise MetadataError(f"the metadata store is of cluster {cluster_id}, not {start.cluster_id}")
+        cookie = await self._store.read_cookie(start.bookie_id)
+        if cookie is None:
+            raise MetadataError(f"the metadata store does not know bookie {start.bookie_id}")
+        if cookie.value.generation != start.generation:
+            raise MetadataError(
+                f"the metadata have generation {cookie.value.generation} of bookie {start.bookie_id}, its directories "
+                f"{start.generation}: the metadata were restored from a backup, or another process has started as it"
+            )
+        ids_stop = await self._store.ledger_ids_stop()
+        if ids_stop < self._ids_stop_seen or (allocated is not None and ids_stop <= allocated):
+            known = max(self._ids_stop_seen - 1, -1 if allocated is None else allocated)
+            raise MetadataError(
+                f"the metadata have allocated ledger ids below {ids_stop}, but id {known} was allocated before: they "
+                "were restored from a backup"
+            )
+        self._ids_stop_seen = ids_stop
+        return ids_stop
