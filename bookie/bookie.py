@@ -23,7 +23,7 @@ from octavo.bookie.journal.journal import UnsupportedJournalError
 from octavo.bookie.registration import Registrar
 from octavo.bookie.server.answer_memory import AnswerTiming
 from octavo.bookie.server.server import BookieServer
-from octavo.bookie.server.service import BookieService, Identity
+from octavo.bookie.server.service import BookieService, ConnectionLimits, Identity
 from octavo.bookie.storage.replay import JournalUnreadableError
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState
@@ -121,6 +121,12 @@ class Bookie:
             storage,
             Identity(self.bookie_id, identity.cluster_id, boot_id, software),
             revive=reviver.revive,
+            limits=ConnectionLimits(
+                connections_max=config.connections_max,
+                hello_timeout_seconds=config.hello_timeout_seconds,
+                frame_timeout_seconds=config.frame_timeout_seconds,
+                unfinished_frame_bytes=config.unfinished_frame_bytes,
+            ),
             answer_bytes=config.answer_bytes,
             answer_timing=AnswerTiming(
                 watch_seconds=min(1.0, config.stalled_client_seconds / 6),

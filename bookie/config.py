@@ -28,6 +28,8 @@ _SHARED_VARIABLES = {
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("console", "json")
 
+_UNSPECIFIED_HOSTS = frozenset({"0.0.0.0", "::", "0:0:0:0:0:0:0:0"})
+
 _MEBIBYTE = 1024 * 1024
 
 _Parse = Callable[[Any], Any]
@@ -158,6 +160,14 @@ class BookieConfig:
     stalled_client_seconds: float = _setting(_seconds(0.01, 86400), 60.0)
     """A client that reads none of its answers for so long loses its connection; after a sixth of it while other clients
     wait for the memory."""
+    connections_max: int = _setting(_integer(1, 1_000_000), 4096)
+    """Connections served at a time; further ones are refused."""
+    hello_timeout_seconds: float = _setting(_seconds(0.01, 3600), 10.0)
+    """A client that has not sent its hello by then loses its connection."""
+    frame_timeout_seconds: float = _setting(_seconds(0.01, 86400), 60.0)
+    """A client that has not completed a frame by then loses its connection."""
+    unfinished_frame_bytes: int = _setting(_integer(16 * _MEBIBYTE, 1024 * 1024 * _MEBIBYTE), 128 * _MEBIBYTE)
+    """Memory for frames that have arrived in part, all connections together."""
     journal_segment_bytes: int = _setting(_segment_bytes, 64 * _MEBIBYTE)
     """Size of one preallocated journal file; a whole frame must fit."""
     checkpoint_journal_bytes: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 512 * _MEBIBYTE)
@@ -240,7 +250,13 @@ def load_config(config_file: Path | None, environment: Mapping[str, str], flags:
         raise InvalidArgumentError(
             f"data_dir is not set: give --data-dir DIR, {ENVIRONMENT_PREFIX}DATA_DIR or data_dir in the config file"
         )
-    return BookieConfig(**settings)
+    config = BookieConfig(**settings)
+    if config.advertise is None and config.host in _UNSPECIFIED_HOSTS:
+        raise InvalidArgumentError(
+            f"host {config.host} listens on every interface, but clients cannot connect to that address: give the "
+            "address of this bookie with --advertise HOST:PORT (advertise in the config file)"
+        )
+    return config
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

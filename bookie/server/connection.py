@@ -6,6 +6,7 @@
 * Look-ups begin a few at a time, only while the client takes what it is sent, and only while there is memory for the
   answer (``answer_memory``): replies never pile up. Fences take effect on arrival; their answers wait.
 * While the storage has no room, no connection reads its socket: a slow disk pushes back on the network.
+* Unfinished frames of all connections share one memory, and each must be completed in time (``frame_memory``).
 * Bytes that break the protocol get one error frame and a closed connection; they never do more than that.
 """
 
@@ -21,6 +22,7 @@ from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
 from octavo.protocol.entries import verify_batch, verify_explicit_lac
 from octavo.protocol.errors import (
+    BookieOverloadedError,
     BookieReadOnlyError,
     BookieShuttingDownError,
     InternalError,
@@ -33,10 +35,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.frames import FrameDecoder, unpack_body
 from octavo.protocol.ids import LedgerId
-from octavo.protocol.limits import (
-    HELLO_TIMEOUT_SECONDS,
-    REQUESTS_PER_CONNECTION_MAX,
-)
+from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import (
     CONNECTION_REQUEST_ID,
     MAGIC,
@@ -78,6 +77,8 @@ class Connection(asyncio.Protocol):
         self._storage = service.storage
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._decoder = FrameDecoder()
+        self._frames = service.frames
+        self._holds_frame = False
         self._peer = "?"
         self._hello_timer: asyncio.TimerHandle | None = None
         self._greeted = False
@@ -100,6 +101,11 @@ class Connection(asyncio.Protocol):
         """Requests without an answer yet."""
         return self._replies.outstanding
 
+    @property
+    def reading_is_paused(self) -> bool:
+        """The bookie does not read the socket."""
+        return self._read_paused
+
     # --- transport callbacks --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -107,9 +113,18 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self._replies.connected(self._transport)
         self._peer = _peer_name(transport)
-        self._service.connections[self] = None
-        self._service.answers.enter(self._answers)
-        self._hello_timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_SECONDS, self._hello_overdue)
+        service, limits = self._service, self._service.limits
+        refused = len(service.connections) >= limits.connections_max
+        service.connections[self] = None
+        service.answers.enter(self._answers)
+        self._frames.enter(self)
+        if refused:
+            service.traffic.connections_refused += 1
+            self._fail(
+                BookieOverloadedError(f"more than {limits.connections_max} connections", may_have_happened=False)
+            )
+            return
+        self._hello_timer = asyncio.get_running_loop().call_later(limits.hello_timeout_seconds, self._hello_overdue)
         self.regulate()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -118,6 +133,7 @@ class Connection(asyncio.Protocol):
             self._hello_timer.cancel()
         self._backlog.clear()
         self._answers.close()
+        self._frames.leave(self)
         self._replies.cancel()
         self._service.connections.pop(self, None)
         self._service.request_finished()
@@ -136,8 +152,10 @@ class Connection(asyncio.Protocol):
         self._answers.start_ready()
 
     def data_received(self, data: bytes) -> None:
+        completed = False
         try:
             for body in self._decoder.feed(data):
+                completed = True
                 if self._backlog or self._must_hold:
                     self._backlog.append(body)
                 else:
@@ -146,6 +164,11 @@ class Connection(asyncio.Protocol):
                     return
         except Exception as error:
             self._refuse_client(error)
+        else:
+            unfinished_bytes = self._decoder.buffered_bytes
+            if unfinished_bytes or self._holds_frame:
+                self._holds_frame = unfinished_bytes > 0
+                self._frames.note(self, unfinished_bytes, begins=completed)
 
     def eof_received(self) -> bool:
         return False
@@ -162,7 +185,7 @@ class Connection(asyncio.Protocol):
             return
         if self._backlog and not self._must_hold and not self._working_off_backlog:
             self._work_off_backlog()
-        hold = bool(self._backlog) or self._must_hold or self._write_paused
+        hold = bool(self._backlog) or self._must_hold or self._write_paused or not self._frames.may_read(self)
         if not (self._read_paused and self._replies.outstanding > REQUESTS_PER_CONNECTION_MAX // 2):
             if hold and not self._read_paused:
                 self._read_paused = True
@@ -313,7 +336,7 @@ class Connection(asyncio.Protocol):
 
     def _hello_overdue(self) -> None:
         if not self._greeted:
-            self._fail(ProtocolError(f"no hello within {HELLO_TIMEOUT_SECONDS:g} seconds"))
+            self._fail(ProtocolError(f"no hello within {self._service.limits.hello_timeout_seconds:g} seconds"))
 
     def _refuse_client(self, error: Exception) -> None:
         """A frame that could not be handled ends its connection, never more than that; the error says whose fault it
@@ -339,8 +362,14 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self._replies.close()
             self._backlog.clear()
+            self._decoder = FrameDecoder()
+            self._frames.leave(self)
             self._transport.close()
             self._answers.observe_socket()
+
+    def drop(self, error: OctavoError) -> None:
+        """The client does not complete a frame."""
+        self._fail(error)
 
     def _evict(self, seconds: float, unsent_bytes: int) -> None:
         """The answers that the client does not read hold memory that other clients need."""

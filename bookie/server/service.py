@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
+from octavo.bookie.server.frame_memory import FrameMemory
 from octavo.bookie.storage.storage import Storage
 from octavo.protocol.ids import LedgerId
+from octavo.protocol.limits import HELLO_TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,19 @@ class Traffic:
     entries_read: int = 0
     bytes_read: int = 0
     protocol_errors: int = 0
+    connections_refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds over all connections of a bookie. Seconds, bytes."""
+
+    connections_max: int = 4096
+    hello_timeout_seconds: float = HELLO_TIMEOUT_SECONDS
+    frame_timeout_seconds: float = 60.0
+    """A frame must be completed within this time."""
+    unfinished_frame_bytes: int = 128 * 1024 * 1024
+    """Memory for frames that have arrived in part."""
 
 
 class ServedConnection(Protocol):
@@ -62,6 +77,7 @@ class BookieService:
         revive: Callable[[LedgerId], Awaitable[bool]],
         answer_bytes: int,
         answer_timing: AnswerTiming | None = None,
+        limits: ConnectionLimits | None = None,
         facts: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         """``revive`` tells whether a deleted ledger was found alive. ``answer_bytes`` bounds the memory of answers to
@@ -69,6 +85,8 @@ class BookieService:
         self.storage = storage
         self.revive = revive
         self.answers = AnswerMemory(answer_bytes, answer_timing)
+        self.limits = limits = limits or ConnectionLimits()
+        self.frames = FrameMemory(limits.unfinished_frame_bytes, timeout_seconds=limits.frame_timeout_seconds)
         self.identity = identity
         self.traffic = Traffic()
         self.draining = False
@@ -118,6 +136,7 @@ class BookieService:
         for connection in list(self.connections):
             connection.close()
         self.answers.close()
+        self.frames.close()
         if self._room_waiter is not None:
             self._room_waiter.cancel()
 

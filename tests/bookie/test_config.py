@@ -61,3 +61,11 @@ def test_bad_settings_are_refused_naming_the_key(
 def test_a_missing_config_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"nowhere\.toml: No such file"):
         load_config(tmp_path / "nowhere.toml", {}, {"data_dir": "d"})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_an_address_that_no_client_can_use_is_refused_with_the_remedy(host: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="--advertise HOST:PORT"):
+        load_config(None, {}, {"data_dir": Path("d"), "host": host})
+    config = load_config(None, {}, {"data_dir": Path("d"), "host": host, "advertise": "bookie1:3181"})
+    assert config.advertise == "bookie1:3181"

@@ -160,3 +160,45 @@ async def test_a_client_that_reads_nothing_for_long_loses_its_connection_and_fre
                     await asyncio.sleep(0.01)
         assert isinstance(await writer.ask(add(2, seal(2, 0, [b"goes on"]))), Added)
         assert bookie.service.answers.budget.held == 0
+
+
+class HeldReads(MemoryFileSystem):
+    """Reads of entry logs wait until they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = asyncio.Event()
+        self.released.set()
+
+    async def step(self, name: str, path: Path) -> None:
+        if name == "read" and path.parent.name == "entries":
+            await self.released.wait()
+        await super().step(name, path)
+
+
+async def test_adds_of_held_ids_push_back_and_their_memory_stays_bounded() -> None:
+    """A writer that sends everything again makes the bookie read what it holds before it can answer."""
+    disk = HeldReads()
+    async with bookie_on(disk) as bookie:
+        service, storage = bookie.service, bookie.service.storage
+        await asyncio.gather(*(flood(bookie, ledger_id, 60) for ledger_id in range(1, 9)))
+        await storage.checkpoint()
+        disk.released.clear()
+
+        def outstanding() -> int:
+            return sum(connection.outstanding for connection in service.connections)
+
+        again = [asyncio.ensure_future(flood(bookie, ledger_id, 60)) for ledger_id in range(1, 9)]
+        async with asyncio.timeout(60):
+            # Without a bound the bookie would read all frames.
+            while not service.held_back and outstanding() < 8 * 60:  # noqa: ASYNC110 - the bookie's work on sockets
+                await asyncio.sleep(0)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert service.held_back
+        # What one turn of the loop has read from each socket comes on top; entries are charged with their joined copy.
+        assert CACHE_BYTES <= storage.admission.waiting_bytes <= CACHE_BYTES + 8 * 2 * 256 * 1024
+        disk.released.set()
+        await asyncio.gather(*again)
+        assert storage.admission.waiting_bytes == 0
+        assert storage.statistics().duplicates_refused == 0
