@@ -88,8 +88,9 @@ class Bookie:
         boot_id = f"{rng.getrandbits(64):016x}"
         try:
             identity = await take_identity(
-                filesystem, directories, store, address=self._advertised(config.port), rng=rng, software=software
-            )
+                filesystem, directories, store, address=self._advertised(config.port), rng=rng, software=software,
+                pinned_id=BookieId(config.bookie_id) if config.bookie_id is not None else None,
+            )  # fmt: skip
             self.bookie_id = identity.bookie_id
             structlog.contextvars.bind_contextvars(bookie=self.bookie_id)
             storage = await Storage.open(

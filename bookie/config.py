@@ -16,6 +16,7 @@ from typing import Any
 
 from octavo.bookie.server.answer_memory import ANSWER_BYTES_MIN
 from octavo.bookie.upkeep.hours import Hours
+from octavo.metadata.model import is_bookie_id
 from octavo.metadata.registration import RACK_UNNAMED, check_rack
 from octavo.protocol.errors import InvalidArgumentError
 
@@ -120,6 +121,12 @@ def _hours(value: Any) -> str:
     return value
 
 
+def _bookie_id(value: Any) -> str:
+    if not isinstance(value, str) or not is_bookie_id(value):
+        raise ValueError("must be a bookie id")
+    return value
+
+
 def _address(value: Any) -> str:
     host, separator, port = str(value).rpartition(":")
     if not isinstance(value, str) or not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -139,6 +146,9 @@ class BookieConfig:
 
     data_dir: Path = _setting(_path)
     """Entry logs, index, state and identity; also the journal unless ``journal_dir`` says otherwise."""
+    bookie_id: str | None = _setting(_bookie_id, None)
+    """The id that this bookie must have. With it, a bookie that finds its directories empty although the cluster knows
+    it refuses to start. None: a new bookie makes an id of its own."""
     journal_dir: Path | None = _setting(_path, None)
     """The journal's directory, best on a disk of its own. None: ``data_dir/journal``."""
     host: str = _setting(_text, "127.0.0.1")

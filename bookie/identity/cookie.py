@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 import google_crc32c
+import structlog
 from octavo.bookie.disk.filesystem import FileSystem, read_file, replace_file
 from octavo.bookie.identity.duplicate_start import find_running_original
 from octavo.bookie.identity.errors import DataWrongError
@@ -31,6 +32,8 @@ from octavo.metadata.registration import Cookie
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import BookieId
+
+log = structlog.get_logger("octavo.bookie")
 
 COOKIE_NAME = "cookie"
 """File name of the cookie in each directory."""
@@ -322,11 +325,13 @@ async def take_identity(
     address: str,
     rng: random.Random,
     software: str = "",
+    pinned_id: BookieId | None = None,
 ) -> Identity:
     """Check the directories (role -> path, in a fixed order) against the cluster, and raise the generation in both.
 
     Call it with the directories locked, before anything else is written there and before the bookie listens: an answer
-    under its own id then comes from another process. Directories may be nested or identical.
+    under its own id then comes from another process. Directories may be nested or identical. ``pinned_id`` is the id
+    that the bookie must have; without it a new bookie makes one.
 
     Raises IdentityRefusedError, OSError, and MetadataUnavailableError (then nothing is lost: start again).
     """
@@ -356,7 +361,10 @@ async def take_identity(
                 f"bookie {claimed} is already running at {other}, and these directories are a copy of its directories; "
                 "stop the original first if it has moved here, otherwise start a new bookie on empty directories"
             )
-        bookie_id = decision.bookie_id or BookieId(f"bookie-{rng.getrandbits(48):012x}")
+        await _check_pin(store, pinned_id, claimed)
+        if claimed is None:
+            await _report_known_address(store, address)
+        bookie_id = decision.bookie_id or pinned_id or BookieId(f"bookie-{rng.getrandbits(48):012x}")
         token = f"{rng.getrandbits(64):016x}"
         served = any(state.cookie.served for state in states if state.cookie)
         confirmed = max((state.cookie.confirmed_generation for state in states if state.cookie), default=0)
@@ -382,6 +390,35 @@ async def take_identity(
         f"the bookie's cookie in the metadata changed {START_ATTEMPTS_MAX} times during the start: "
         "another process runs with the same identity; stop it"
     )
+
+
+async def _check_pin(store: MetadataStore, pinned_id: BookieId | None, claimed: BookieId | None) -> None:
+    """Raises IdentityRefusedError when the directories are not those of the pinned bookie."""
+    if pinned_id is None or claimed == pinned_id:
+        return
+    if claimed is not None:
+        raise IdentityRefusedError(
+            f"the directories belong to bookie {claimed}, but bookie_id pins {pinned_id}: give the bookie its own "
+            "directories, or correct bookie_id"
+        )
+    if await store.read_cookie(pinned_id) is not None:
+        raise IdentityRefusedError(
+            f"the directories are empty, but the cluster knows bookie {pinned_id}: its disk is not mounted, or its "
+            "data were deleted; mount the disk, or let it come back in doubt with "
+            f"`octavo bookie reset-identity --bookie-id {pinned_id}`"
+        )
+
+
+async def _report_known_address(store: MetadataStore, address: str) -> None:
+    """A new bookie starts at the address of an old one: its directories may have been emptied by mistake."""
+    if address.endswith(":0"):
+        return
+    known = [cookie.value.bookie_id for cookie in await store.list_cookies() if cookie.value.address == address]
+    if known:
+        log.error(
+            "the directories are empty, but the cluster knows a bookie at this address: starting as a new bookie",
+            address=address, known=known, remedy="stop it and mount the disk, if the data of the known bookie exist",
+        )  # fmt: skip
 
 
 async def note_served(filesystem: FileSystem, directories: Mapping[str, Path], identity: Identity) -> None:

@@ -31,6 +31,10 @@ def bookie(
         list[Path] | None,
         typer.Option("--entry-dir", metavar="DIR", help="A further directory for entry logs; may be given often."),
     ] = None,
+    bookie_id: Annotated[
+        str | None,
+        typer.Option("--bookie-id", metavar="ID", help="Refuse to start as any other bookie. (default: any id)"),
+    ] = None,
     host: Annotated[str | None, typer.Option("--host", help="Interface to listen on. (default: 127.0.0.1)")] = None,
     port: Annotated[
         int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any. (default: 3181)")
@@ -68,6 +72,7 @@ def bookie(
         "data_dir": data_dir,
         "journal_dir": journal_dir,
         "entry_dirs": tuple(entry_dir) if entry_dir else None,
+        "bookie_id": bookie_id,
         "host": host,
         "port": port,
         "advertise": advertise,

@@ -9,6 +9,7 @@ bookies that are still stopping.
 import ast
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -35,6 +36,16 @@ class BookieSpec:
     port: int
     arguments: tuple[str, ...]
     """Further arguments of ``octavo bookie``."""
+
+
+def pinned_id(data_dir: Path) -> str:
+    """The id that the bookie of a data directory must have: that of its cookie, or one made of host and path. So a data
+    directory that is emptied is noticed: the cluster knows the id."""
+    try:
+        return str(json.loads((data_dir / "cookie").read_bytes().splitlines()[0])["bookie_id"])
+    except (OSError, ValueError, LookupError, TypeError):
+        place = f"{socket.gethostname()}:{data_dir.resolve()}"
+        return f"bookie-{hashlib.blake2b(place.encode(), digest_size=6).hexdigest()}"
 
 
 class BookieProcess:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.cli.local.bookie_process import BookieProcess, BookieSpec
+from octavo.cli.local.bookie_process import BookieProcess, BookieSpec, pinned_id
 from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, print_ready
 from octavo.cli.local.detach import start_detached
 from octavo.cli.local.restarts import GiveUp, LeaveStopped, RestartPolicy
@@ -89,6 +89,7 @@ async def up(
             log_file=directory / "logs" / f"bookie-{number}.log",
             port=base_port + number - 1 if base_port else 0,
             arguments=(
+                *("--bookie-id", pinned_id(directory / f"bookie-{number}")),
                 *("--metadata", uri, "--log-level", session.log_level.value, "--log-format", session.log_format.value),
             ),
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
+import structlog
 from octavo.bookie.identity.cookie import (
     COOKIE_NAME,
     DECISIONS,
@@ -390,3 +391,40 @@ async def test_interrupted_starts_do_not_make_the_metadata_look_older(store: Met
         assert interrupted.generation == now.value.generation
         await store.compare_and_set_cookie(before[0].value, now.version)
     assert not (await served(filesystem, store, 4)).metadata_were_older
+
+
+# --- emptied directories ---------------------------------------------------------------------------------------------
+
+
+async def start_pinned(filesystem: MemoryFileSystem, store: MetadataStore, pinned_id: str | None) -> Identity:
+    return await take_identity(
+        filesystem,
+        {"data": DATA},
+        store,
+        address="127.0.0.1:3181",
+        rng=random.Random(5),
+        pinned_id=BookieId(pinned_id) if pinned_id is not None else None,
+    )
+
+
+async def test_a_pinned_bookie_that_finds_its_directory_empty_is_refused(store: MetadataStore) -> None:
+    filesystem = MemoryFileSystem()
+    assert (await start_pinned(filesystem, store, "one")).bookie_id == "one"
+    assert (await start_pinned(filesystem, store, "one")).generation == 2
+    emptied = MemoryFileSystem()
+    with pytest.raises(IdentityRefusedError, match="the cluster knows bookie one"):
+        await start_pinned(emptied, store, "one")
+    assert not emptied.files()
+    with pytest.raises(IdentityRefusedError, match="belong to bookie one, but bookie_id pins two"):
+        await start_pinned(filesystem, store, "two")
+    assert (await start_pinned(emptied, store, "two")).bookie_id == "two"
+
+
+async def test_a_new_bookie_at_the_address_of_a_known_one_is_reported(store: MetadataStore) -> None:
+    known = await start_pinned(MemoryFileSystem(), store, None)
+    with structlog.testing.capture_logs() as events:
+        await start_pinned(MemoryFileSystem(), store, "another")
+    (event,) = events
+    assert event["log_level"] == "error"
+    assert "directories are empty" in event["event"]
+    assert event["known"] == [known.bookie_id]

@@ -18,6 +18,7 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     "journal damaged": _DAMAGE,
     "the bookie is in doubt: it may have lost acknowledged entries": _DAMAGE,
     "entry unreadable": _DAMAGE,
+    "the directories are empty, but the cluster knows a bookie at this address: starting as a new bookie": _DAMAGE,
     "damaged entry log is kept and not compacted": _DAMAGE,
     "scrubbed": _DAMAGE,
     "index damaged": _DAMAGE,
