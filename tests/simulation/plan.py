@@ -191,6 +191,8 @@ def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
     plan.steady, plan.options = True, {**plan.options, "window_entries": 1000, "window_bytes": 65536}
     if siege in NEEDS_EVERY_MEMBER:
         require_every_member(plan, rng)
+    if siege == "rack":
+        plan.disk.garble_chance = 1.0
     if siege in STORIES:
         # Enough adds for several stories, and time-outs that are longer than a story.
         plan.safety_seconds, plan.adds, plan.ledgers, plan.deletes = 5.0, 300, min(plan.ledgers, 2), False
@@ -238,6 +240,9 @@ def _make_small(plan: Plan, rng: random.Random) -> None:
     plan.bookie |= {name: seconds for name, seconds in idle.items() if rng.random() < 0.9}
     plan.options["explicit_lac_delay_seconds"] = max(plan.options["explicit_lac_delay_seconds"], 0.02)
     plan.disk.garble_chance = rng.choice((0.0, 0.5, 1.0))
+    if rng.random() < 0.1:
+        plan.disturbances, plan.sieges = {"siege": 1.0}, ("rack",)
+        plan.disk.garble_chance, plan.steady = 1.0, True
     plan.repairs_die = rng.random() < 0.5
     plan.storage = {name: value for name, values in STORAGE.items() if (value := rng.choice(values)) is not None}
 

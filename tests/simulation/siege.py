@@ -63,6 +63,7 @@ class Siege:
             "kill another client": self._kill_other,
             "suspect writer": self._suspect,
             "restart members": self._restart_members,
+            "cut members' power in journal writes": self._cut_rack_power,
             "wipe member": self._wipe,
             "rot in member": self._rot,
             **Stories(nemesis).moves,
@@ -215,6 +216,11 @@ class Siege:
         for machine in target.members:
             machine.kill()
             machine.start_later(self._rng.uniform(0.01, 0.3))
+
+    def _cut_rack_power(self, target: Target) -> None:
+        for machine in target.members:
+            faults = machine.disk.faults
+            faults.crash_of, faults.crash_kills, faults.crash_at = "journal", False, self._rng.randint(1, 3)
 
     def _slow_disk(self, target: Target) -> None:
         faults = self._member(target).disk.faults

@@ -79,6 +79,11 @@ SIEGES: dict[str, tuple[Move, ...]] = {
         Move("kill writer", 0.5, latest=0.6),
         Move("suspect writer", 0.5, latest=1.5),
     ),
+    "rack": (
+        # The bookies of the ensemble lose power together, each during one of its next journal writes.
+        Move("cut members' power in journal writes", latest=0.1),
+        Move("kill writer", 0.5, earliest=0.1, latest=0.5),
+    ),
     **{story: (Move(story, latest=0.0),) for story in STORIES},
     "pile-up": (
         Move("deafen writer", 0.2),

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import random
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +257,30 @@ def test_open_that_is_cancelled_as_it_succeeds_leaves_nothing_open(host: Host) -
         return len(filesystem.open_files)
 
     assert host.run(work) == 0
+
+
+@pytest.mark.parametrize("power_fails_at_once", [True, False])
+def test_power_cut_during_a_synced_write_garbles_rewritten_pages_but_not_after_a_mere_kill(
+    power_fails_at_once: bool,
+) -> None:
+    garbled = set()
+    for seed in range(40):
+        host = Host(seed)
+        host.disk.settings.garble_chance = 1.0
+
+        async def work(filesystem: SimulatedFileSystem, host: Host) -> None:
+            file = await make(filesystem)
+            await file.write_and_sync(0, [b"a" * PAGE_BYTES, b"b" * PAGE_BYTES])
+            host.disk.settings.sync_seconds = 100.0
+            await file.write_and_sync(PAGE_BYTES, [b"b" * PAGE_BYTES])  # interrupted: the same bytes once more
+
+        host.run(partial(work, host=host), seconds=1.0)
+        host.process.kill()
+        if not power_fails_at_once:
+            host.disk.finish_writes()
+        host.disk.power_cut()
+        content = host.disk.names[FILE].volatile
+        assert content[:PAGE_BYTES] == b"a" * PAGE_BYTES, "the write did not touch this page"
+        garbled.add(content[PAGE_BYTES:] != b"b" * PAGE_BYTES)
+        host.loop.close()
+    assert garbled == ({True, False} if power_fails_at_once else {False})
