@@ -231,3 +231,10 @@ def test_the_map_of_the_code_has_every_folder() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     folders = {path.parent.as_posix() for path in library_modules().values()}
     assert [folder for folder in sorted(folders) if f"`{folder}/`" not in page] == []
+
+
+@pytest.mark.parametrize("index", ["docs/README.md", "docs/lab/README.md"])
+def test_an_index_lists_every_page_beside_it(index: str) -> None:
+    linked = {match["target"] for match in LINK.finditer((ROOT / index).read_text(encoding="utf-8"))}
+    pages = [path.name for path in documents() if path.parent == Path(index).parent and path.name != "README.md"]
+    assert [page for page in pages if page not in linked] == []
