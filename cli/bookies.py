@@ -1,12 +1,17 @@
-"""``octavo bookies``: who is there."""
+"""``octavo bookies``: shows the bookies of a cluster, and forgets bookies that have left it for good."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.session import Session, command
+from octavo.cli.session import CommandError, Session, command
+from octavo.metadata.model import is_bookie_id
+from octavo.protocol.errors import MetadataConflictError, NoSuchLedgerError
+from octavo.protocol.ids import BookieId
 
 if TYPE_CHECKING:
     from octavo.client.client import BookieStatus
+    from octavo.metadata import MetadataStore
+    from octavo.protocol.ids import LedgerId
 
 
 def register(app: typer.Typer) -> None:
@@ -14,22 +19,47 @@ def register(app: typer.Typer) -> None:
     command(app)(bookies)
 
 
-async def bookies(session: Session) -> None:
-    """Show the registered bookies with state, version, rack, capacity and load."""
-    from octavo.cli.output import print_json, print_table  # noqa: PLC0415 - `octavo --help` does without
+async def bookies(
+    session: Session,
+    forget: Annotated[
+        str | None,
+        typer.Option(
+            "--forget",
+            metavar="ID",
+            help="Forget this bookie, which has left the cluster for good. Refused while it is registered or a ledger"
+            " still names it.",
+        ),
+    ] = None,
+) -> None:
+    """Show the bookies of the cluster.
 
+    The table shows state, version, rack, space and load of each bookie. A bookie in doubt may have lost entries: it
+    refuses new entries for existing ledgers and never reports an entry as absent. A bookie that is not registered is
+    shown as unavailable until it is forgotten with --forget.
+    """
+    from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415 - `octavo --help` needs no tables
+
+    if forget is not None:
+        async with await session.open_metadata() as store:
+            await forget_bookie(store, forget)
+        if session.as_json:
+            print_json({"bookie_id": forget, "forgotten": True})
+        else:
+            print_line(f"the cluster has forgotten bookie {forget}")
+        return
     async with await session.connect() as client:
         known = await client.bookies(details=True)
     if session.as_json:
         print_json([_as_json(bookie) for bookie in known])
         return
     print_table(
-        ["bookie", "address", "state", "version", "rack", "free", "capacity", "ledgers", "connections"],
+        ["bookie", "address", "state", "doubt", "version", "rack", "free", "capacity", "ledgers", "connections"],
         [
             [
                 bookie.bookie_id,
                 bookie.address,
                 bookie.state.value,
+                _doubt(bookie),
                 bookie.version,
                 bookie.rack,
                 _size(bookie, "free_bytes"),
@@ -40,6 +70,49 @@ async def bookies(session: Session) -> None:
             for bookie in known
         ],
     )
+
+
+async def forget_bookie(store: "MetadataStore", name: str) -> None:
+    """Delete the cookie of a bookie that has left the cluster.
+
+    Raises :class:`CommandError` when the cluster does not know the bookie, while it is registered, while the metadata
+    of a ledger name it, and when it starts meanwhile.
+    """
+    bookie_id = BookieId(name)
+    # Read first: if the bookie starts from now on, its cookie changes, and the delete below fails.
+    cookie = await store.read_cookie(bookie_id) if is_bookie_id(name) else None
+    if cookie is None:
+        raise CommandError(f"the cluster does not know a bookie {name}; `octavo bookies` lists those that it knows")
+    await _check_not_registered(store, bookie_id)
+    if (ledger_id := await _ledger_that_names(store, bookie_id)) is not None:
+        raise CommandError(
+            f"bookie {name} may hold entries of ledger {ledger_id}, whose metadata name it; "
+            "it can be forgotten once no ledger names it"
+        )
+    # Again: it may have been starting when it was checked.
+    await _check_not_registered(store, bookie_id)
+    try:
+        await store.delete_cookie(bookie_id, cookie.version)
+    except MetadataConflictError as error:
+        raise CommandError(f"bookie {name} has been started or forgotten in the meantime") from error
+
+
+async def _check_not_registered(store: "MetadataStore", bookie_id: BookieId) -> None:
+    registration = (await store.list_bookies()).get(bookie_id)
+    if registration is not None:
+        raise CommandError(f"bookie {bookie_id} is registered at {registration.address}; stop it before you forget it")
+
+
+async def _ledger_that_names(store: "MetadataStore", bookie_id: BookieId) -> "LedgerId | None":
+    """The first ledger with the bookie in one of its fragments."""
+    async for ledger_id in store.list_ledgers():
+        try:
+            metadata = (await store.read_ledger(ledger_id)).value
+        except NoSuchLedgerError:
+            continue
+        if any(bookie_id in fragment.bookies for fragment in metadata.fragments):
+            return ledger_id
+    return None
 
 
 def _as_json(bookie: "BookieStatus") -> dict[str, Any]:
@@ -54,6 +127,11 @@ def _as_json(bookie: "BookieStatus") -> dict[str, Any]:
 
 
 _NOT_FACTS = {"bookie_id", "address", "state", "version", "rack"}
+
+
+def _doubt(bookie: "BookieStatus") -> str | None:
+    in_doubt = _fact(bookie, "in_doubt")
+    return None if in_doubt is None else "in doubt" if in_doubt else "none"
 
 
 def _fact(bookie: "BookieStatus", name: str) -> object:

@@ -42,7 +42,10 @@ async def show(
         bool, typer.Option("--ledgers", help="Count the ledgers, too. This takes a while if there are millions.")
     ] = False,
 ) -> None:
-    """Show the id of a cluster, its bookies by state and, with --ledgers, the number of its ledgers."""
+    """Show the id and the bookies of a cluster.
+
+    Bookies are counted by state. With --ledgers, the ledgers are counted, too.
+    """
     from octavo.cli.output import print_json, print_line, progress_bar  # noqa: PLC0415
 
     async with await session.open_metadata() as store:

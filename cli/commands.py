@@ -1,4 +1,4 @@
-"""All commands of ``octavo`` together."""
+"""The command ``octavo`` with all its sub-commands."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -18,8 +18,9 @@ app = typer.Typer(
     name="octavo",
     help="Octavo: a replicated, append-only log store.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
@@ -38,7 +39,7 @@ def octavo(
 ) -> None:
     """Octavo: a replicated, append-only log store.
 
-    `octavo up` starts a cluster on this machine; the other commands use it. Each has --help.
+    `octavo up` starts a cluster on this machine; the other commands use it. Every command has --help.
     """
 
 
@@ -57,7 +58,7 @@ app.add_typer(pipeline.app)
 def run(arguments: Sequence[str] | None) -> int:
     """Run the command line ``arguments`` (None: those of the process); the exit status.
 
-    What is wrong in the command line is said in one line, as every other error is.
+    A mistake in the command line is reported in one line, like every other error.
     """
     try:
         status: object = app(None if arguments is None else list(arguments), prog_name="octavo", standalone_mode=False)
@@ -71,6 +72,6 @@ def _report_usage(error: Any) -> int:
     context = getattr(error, "ctx", None)
     if text and context is not None:
         text = f"{text.removesuffix('.')} - see `{context.command_path} --help`"
-    if text:  # without: the help has been shown, as nothing was asked for
+    if text:  # empty when only the help was requested
         print_error(text)
     return int(error.exit_code)

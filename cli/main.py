@@ -1,4 +1,4 @@
-"""The ``octavo`` command: what must be right before anything else is loaded."""
+"""The entry point of the ``octavo`` command: signals and standard streams, before other modules are imported."""
 
 import os
 import signal
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line ``arguments`` (None: those of the process); the exit status."""
     if arguments is None:
-        # Loading takes a while, and Python would answer a Ctrl-C meanwhile with a traceback. Nothing has been begun
-        # that would need tidying up; commands that begin something take the signal over.
+        # Imports take a while, and Python would answer Ctrl-C with a traceback meanwhile. There is nothing to clean up
+        # yet; commands install their own handlers.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         open_standard_streams()
     from octavo.cli.commands import run  # noqa: PLC0415
@@ -24,11 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def open_standard_streams() -> None:
-    """Put something in the place of standard streams that were closed (``<&-``, ``>&-``).
+    """Open a replacement for standard streams that were closed (``<&-``, ``>&-``).
 
-    Their numbers would go to the next files opened, which would then be read or written as if they were the streams.
-    What takes their place is open the wrong way round: using it is an error, as it is for other programs, not an empty
-    file or output that vanishes.
+    Otherwise the next files opened would get their numbers and would be read or written as if they were the streams.
+    The replacements are opened in the wrong direction, so that using them is an error, as for other programs, instead
+    of an empty input or lost output.
     """
     wrong_way = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
     for descriptor, (name, flags, mode) in enumerate(wrong_way):

@@ -1,4 +1,4 @@
-"""Results on standard output, progress on standard error. Rich only where a person looks."""
+"""Results on standard output, progress on standard error. Rich formatting only on a terminal."""
 
 import base64
 import contextlib
@@ -21,11 +21,11 @@ def print_line(text: str) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table: with rules on a terminal wide enough, else aligned plain columns. Nothing is ever cut off."""
+    """A table: with rules on a wide terminal, otherwise in aligned plain columns. Cells are never truncated."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     if sys.stdout.isatty():
-        from rich.console import Console  # noqa: PLC0415 - `octavo --help` does without
+        from rich.console import Console  # noqa: PLC0415 - `octavo --help` needs no tables
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
@@ -54,14 +54,15 @@ def custom_metadata_as_json(custom_metadata: Mapping[str, bytes]) -> dict[str, s
 
 
 class Progress(Protocol):
-    """Something that is told how far the work is."""
+    """Receives reports of progress."""
 
     def __call__(self, done: float, note: str = "") -> None: ...
 
 
 @contextlib.contextmanager
 def progress_bar(title: str, total: float | None, *, as_bytes: bool = False, shown: bool = True) -> Iterator[Progress]:
-    """A progress bar on standard error if that is a terminal; else nothing. ``total`` None: the end is not known."""
+    """A progress bar on standard error if that is a terminal, otherwise nothing. ``total`` is None if it is not
+    known."""
     if not shown or not sys.stderr.isatty():
         yield _silent
         return

@@ -1,7 +1,7 @@
-"""How fast the servers make nodes when nothing but the making is asked of them: what creating ledgers is compared with.
+"""Measures how fast ZooKeeper creates bare nodes, as a yardstick for the creation of ledgers.
 
-The nodes have the size of a ledger's metadata and stand in folders like those of ledgers, in a place of their own below
-the cluster's root, and are deleted again.
+The nodes have the size of a ledger's metadata, are in folders like those of ledgers at a separate place below the
+cluster's root, and are deleted afterwards.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ from octavo.protocol.ids import LedgerId
 
 
 class RawCreates:
-    """Makes nodes at ``uri``, ``value_bytes`` each. ``await open()`` first, ``await close()`` at the end."""
+    """Creates nodes of ``value_bytes`` each in the ZooKeeper at ``uri``. ``await open()`` first, ``await close()`` at
+    the end."""
 
     def __init__(self, uri: str, value_bytes: int) -> None:
         self._records = connect_records(
@@ -32,7 +33,7 @@ class RawCreates:
         self._made = 0
 
     async def open(self) -> None:
-        """Reach the servers and make the place."""
+        """Connect to the servers and create the place."""
         nodes = self._records.nodes
         await nodes.ensure(self._place)
         await nodes.ensure(self._paths.folder(Kind.LEDGER))
@@ -40,8 +41,9 @@ class RawCreates:
     async def measure(
         self, number: int, in_flight: int, *, together: int = 1, clock: Callable[[], float] = time.perf_counter
     ) -> tuple[float, float]:
-        """Make so many nodes, ``in_flight`` at a time, ``together`` of them in one transaction; from when to when it
-        took, without making their folders. Raises :class:`MetadataUnavailableError`, :class:`MetadataError`."""
+        """Create ``number`` nodes, ``in_flight`` at a time, ``together`` of them in one transaction. Returns the times
+        of the start and the end, without the creation of the folders. Raises :class:`MetadataUnavailableError`,
+        :class:`MetadataError`."""
         paths = [self._paths.node(Kind.LEDGER, ledger_key(LedgerId(self._made + i))) for i in range(number)]
         self._made += number
         await self._make_folders(paths)
@@ -81,7 +83,7 @@ class RawCreates:
             await self._records.session.call(create_container(folder, self._records.nodes.acl))
 
     async def close(self) -> None:
-        """Delete everything and let go of the servers."""
+        """Delete all the nodes and disconnect."""
         try:
             nodes = self._records.nodes
             keys = [ledger_key(LedgerId(i)) for i in range(self._made)]

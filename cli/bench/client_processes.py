@@ -12,14 +12,14 @@ from octavo.cli.session import CommandError, Session, finish
 
 
 class ClientProcess:
-    """One of them."""
+    """One client process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @classmethod
     async def start(cls, session: Session, shape: Mapping[str, int], *, keep: bool) -> "ClientProcess":
-        """Start it; :meth:`answer` tells when it is ready."""
+        """Start a client; its first :meth:`answer` says that it is ready."""
         sizes = (shape["ensemble_size"], shape["write_quorum"], shape["ack_quorum"])
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "octavo.cli.main", "bench", "create-client"),
@@ -29,23 +29,24 @@ class ClientProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=ANSWER_BYTES_MAX,
-            # A Ctrl-C on the terminal is for the parent, which then lets its children tidy up.
+            # Ctrl-C on the terminal goes to the parent only, which then lets its children clean up.
             start_new_session=True,
         )
         return cls(process)
 
     async def ask(self, **request: Any) -> dict[str, Any]:
-        """The answer to a request. Raises :class:`CommandError` when the process could not do it, or is gone."""
+        """Send a request and return its answer. Raises :class:`CommandError` when the request failed or the process has
+        ended."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             await self._process.stdin.drain()
         except ConnectionError:
-            pass  # it has ended; why stands in its last answer, or is its status
+            pass  # it has ended: its last answer or its exit status tells why
         return await self.answer()
 
     async def answer(self) -> dict[str, Any]:
-        """Its next answer; the first says that it is ready. Raises as :meth:`ask`."""
+        """The next answer; the first says that the process is ready. Raises as :meth:`ask`."""
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if not line:
@@ -56,7 +57,7 @@ class ClientProcess:
         return answer
 
     async def close(self) -> None:
-        """Let it tidy up and end."""
+        """Let the process clean up and end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         await self._process.wait()
@@ -66,7 +67,7 @@ class ClientProcess:
 async def client_processes(
     session: Session, number: int, shape: Mapping[str, int], *, keep: bool
 ) -> AsyncIterator[Sequence[ClientProcess]]:
-    """So many of them, ready; ended when the block is left. Raises :class:`CommandError` as they do."""
+    """This number of clients, ready; they end when the block is left. Raises :class:`CommandError`."""
     processes: list[ClientProcess] = []
     try:
         for _ in range(number):
@@ -83,5 +84,5 @@ async def _close_all(processes: Sequence[ClientProcess]) -> None:
 
 
 async def ask_all(processes: Sequence[ClientProcess], **request: Any) -> list[dict[str, Any]]:
-    """Ask all of them at once; their answers."""
+    """Send a request to all clients at once; returns their answers."""
     return await asyncio.gather(*(process.ask(**request) for process in processes))

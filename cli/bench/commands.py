@@ -1,4 +1,4 @@
-"""``octavo bench``: throughput and latency of a cluster."""
+"""``octavo bench``: measures throughput and latency of a cluster."""
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
@@ -37,19 +37,30 @@ if TYPE_CHECKING:
 app = typer.Typer(name="bench", help="Measure throughput and latency.", no_args_is_help=True)
 
 BENCH_KEY = "octavo.bench"
-"""Custom metadata key of ledgers that a benchmark wrote."""
+"""Custom metadata key of ledgers that a benchmark has written."""
 
 DURATION_SECONDS_DEFAULT = 10.0
 
 DurationOption = Annotated[
-    float | None, typer.Option("--duration", metavar="SECONDS", min=0.001, help="How long to measure. (default: 10)")
+    float | None,
+    typer.Option("--duration", metavar="SECONDS", min=0.001, help="Time to measure. The default is 10 seconds."),
 ]
-CountOption = Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="How many entries, instead.")]
-InFlightOption = Annotated[int, typer.Option("--in-flight", min=1, max=1_000_000, help="Operations under way at once.")]
+CountOption = Annotated[
+    int | None,
+    typer.Option("--count", metavar="N", min=1, help="Number of entries to measure, instead of --duration."),
+]
+InFlightOption = Annotated[
+    int,
+    typer.Option("--in-flight", metavar="N", min=1, max=1_000_000, help="Maximum number of outstanding operations."),
+]
 RateOption = Annotated[
     float | None,
     typer.Option(
-        "--rate", metavar="N", min=0.001, help="Operations begun a second; latency counts from when each is due."
+        "--rate",
+        metavar="N",
+        min=0.001,
+        help="Start this number of operations per second. The latency of an operation is then measured from the time at"
+        " which it was due.",
     ),
 ]
 
@@ -59,18 +70,33 @@ async def write(
     session: Session,
     entry_size: Annotated[
         int,
-        typer.Option("--entry-size", metavar="BYTES", min=0, max=ENTRY_PAYLOAD_BYTES_MAX, help="Payload of an entry."),
+        typer.Option(
+            "--entry-size", metavar="BYTES", min=0, max=ENTRY_PAYLOAD_BYTES_MAX, help="Payload bytes of an entry."
+        ),
     ] = 1024,
     duration: DurationOption = None,
     count: CountOption = None,
     in_flight: InFlightOption = 1000,
     rate: RateOption = None,
-    ledgers: Annotated[int, typer.Option("--ledgers", min=1, max=10_000, help="Ledgers written at the same time.")] = 1,
+    ledgers: Annotated[
+        int,
+        typer.Option("--ledgers", metavar="N", min=1, max=10_000, help="Number of ledgers written at the same time."),
+    ] = 1,
     batch: Annotated[
-        int, typer.Option("--batch", metavar="N", min=1, max=100_000, help="Entries per add_many; 1: single adds.")
+        int,
+        typer.Option(
+            "--batch",
+            metavar="N",
+            min=1,
+            max=100_000,
+            help="Entries per call of add_many. With 1, each entry is added by a call of its own.",
+        ),
     ] = 1,
     warm_up: Annotated[
-        float, typer.Option("--warm-up", metavar="SECONDS", min=0, help="Load before measuring, on ledgers of its own.")
+        float,
+        typer.Option(
+            "--warm-up", metavar="SECONDS", min=0, help="Time of the same load on other ledgers before measuring."
+        ),
     ] = 1.0,
     ensemble: EnsembleOption = 3,
     write_quorum: WriteQuorumOption = 3,
@@ -79,9 +105,10 @@ async def write(
     password_file: PasswordFileOption = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the ledgers afterwards.")] = False,
 ) -> int:
-    """Measure acknowledged adds: single ones, each awaited by a task of its own, unless --batch is given.
+    """Measure acknowledged adds.
 
-    The ledgers are kept, so that `octavo bench read` can follow; their ids are printed.
+    Without --batch, each add is a call of its own, awaited by a task of its own. The command prints the ids of the new
+    ledgers and keeps them, so that `octavo bench read` can read them.
     """
     from octavo.cli.bench.load import Extent  # noqa: PLC0415
     from octavo.cli.output import progress_bar  # noqa: PLC0415
@@ -120,7 +147,7 @@ async def write(
 async def _bench_ledgers(
     client: "Client", number: int, shape: dict[str, int], digest: DigestName, password: bytes, *, keep: bool
 ) -> AsyncIterator[Sequence["LedgerWriter"]]:
-    """Ledgers to write to; closed afterwards, and deleted unless kept or when the block is interrupted."""
+    """Ledgers to write to; closed afterwards, and deleted unless they are to be kept and the block succeeds."""
     import octavo  # noqa: PLC0415
 
     writers: list[LedgerWriter] = []
@@ -168,39 +195,45 @@ async def _bench_ledgers(
 async def read(
     session: Session,
     ledger_ids: Annotated[
-        list[int] | None, typer.Argument(metavar="ID", min=0, max=ID_MAX, help="Ledgers to read.")
+        list[int] | None, typer.Argument(metavar="ID...", min=0, max=ID_MAX, help="Ids of the ledgers to read.")
     ] = None,
     ledgers: Annotated[
         int | None,
-        typer.Option("--ledgers", min=1, max=10_000, help="Read the N newest closed ledgers that have entries."),
+        typer.Option(
+            "--ledgers", metavar="N", min=1, max=10_000, help="Read the N newest closed ledgers that have entries."
+        ),
     ] = None,
     duration: Annotated[
         float | None,
         typer.Option(
-            "--duration", metavar="SECONDS", min=0.001, help="Read for this long, beginning again at the end."
+            "--duration",
+            metavar="SECONDS",
+            min=0.001,
+            help="Read for this time, from the beginning again after the end of a ledger.",
         ),
     ] = None,
     count: CountOption = None,
     scattered: Annotated[
-        bool, typer.Option("--random", help="Single entries at random instead of all in order.")
+        bool, typer.Option("--random", help="Read single entries in random order instead of all entries in order.")
     ] = False,
     in_flight: InFlightOption = 1000,
     rate: RateOption = None,
     warm_up: Annotated[
-        float, typer.Option("--warm-up", metavar="SECONDS", min=0, help="Reading before measuring.")
+        float, typer.Option("--warm-up", metavar="SECONDS", min=0, help="Time of the same load before measuring.")
     ] = 0.0,
     password_file: PasswordFileOption = None,
 ) -> int:
-    """Measure reads, by default of each ledger once from its first to its last entry, all ledgers at the same time.
+    """Measure reads.
 
-    The latency of an entry is then how long the reader waited for it; with --random or --rate, how long the read of
-    that entry took, with --in-flight of them under way.
+    By default the command reads each ledger once from its first to its last entry, all ledgers at the same time, and
+    the latency of an entry is the time for which its reader waited. With --random or --rate it reads single entries,
+    with up to --in-flight outstanding reads, and the latency is the time of a read.
     """
     from octavo.cli.bench.load import Extent  # noqa: PLC0415
     from octavo.cli.output import progress_bar  # noqa: PLC0415
 
     if bool(ledger_ids) == (ledgers is not None):
-        raise InvalidArgumentError("give either ids of ledgers or --ledgers N")
+        raise InvalidArgumentError("give either the ids of ledgers or --ledgers N")
     scattered = scattered or rate is not None
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(await session.connect())
@@ -289,7 +322,7 @@ def _extent(duration: float | None, count: int | None, batch: int) -> "Extent":
     if count is None:
         return Extent(None, duration if duration is not None else DURATION_SECONDS_DEFAULT)
     if count % batch:
-        raise InvalidArgumentError(f"--count {count} is no multiple of --batch {batch}")
+        raise InvalidArgumentError(f"--count {count} is not a multiple of --batch {batch}")
     return Extent(count // batch, None)
 
 
@@ -352,8 +385,8 @@ def _report(
         )
         print_line(f"{kind} of ledger {' '.join(map(str, facts['ledger_ids']))}")
     if measured.unsent:
-        print_error(f"the cluster did not keep up: {measured.unsent} operations that were due were not begun")
+        print_error(f"the cluster did not keep up: {measured.unsent} operations that were due were not started")
     if measured.first_error is not None:
-        print_error(f"{measured.errors} operations failed, the first with: {describe(measured.first_error)}")
+        print_error(f"{measured.errors} operations failed; the first error: {describe(measured.first_error)}")
         return EXIT_FAILURE
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""``octavo bench create``: how fast ledgers are made, beside what the metadata store can do at all."""
+"""``octavo bench create``: measures how fast ledgers are created, compared with what the metadata store can do."""
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
@@ -11,28 +11,36 @@ from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuo
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, print_error
 
 KeepOption = Annotated[bool, typer.Option("--keep", help="Close the ledgers afterwards, but do not delete them.")]
-ClientsOption = Annotated[int, typer.Option("--clients", metavar="N", min=1, max=64, help="Client processes.")]
+ClientsOption = Annotated[
+    int, typer.Option("--clients", metavar="N", min=1, max=64, help="Number of client processes.")
+]
 InFlightOption = Annotated[
-    int, typer.Option("--in-flight", min=1, max=1000, help="Creations under way at once, in each client.")
+    int,
+    typer.Option(
+        "--in-flight", metavar="N", min=1, max=1000, help="Maximum number of outstanding creations in each client."
+    ),
 ]
 
 YARDSTICKS: Mapping[str, tuple[str, str, str]] = {
     "nodes": ("raw_creates_per_second", "ratio_to_raw", "bare nodes of the same size"),
     "transactions": ("raw_in_transactions_per_second", "ratio_to_raw_in_transactions", "bare nodes in transactions"),
 }
-"""What ledgers are compared with in ZooKeeper: key of its rate, key of the ratio, and its name for people."""
+"""What the creation of ledgers is compared with in ZooKeeper: key of the rate, key of the ratio, and a description."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command, and the one that its processes run, to the group ``bench``."""
+    """Add the command, and the hidden one that its client processes run, to the group ``bench``."""
     command(app)(create)
     command(app, "create-client", hidden=True)(create_client)
 
 
 async def create(
     session: Session,
-    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Ledgers in all.")] = 6000,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="In so many rounds; the median counts.")] = 3,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Number of ledgers in all.")] = 6000,
+    rounds: Annotated[
+        int,
+        typer.Option("--rounds", metavar="N", min=1, help="Number of rounds. The result is the median of the rounds."),
+    ] = 3,
     clients: ClientsOption = 2,
     in_flight: InFlightOption = 200,
     ensemble: EnsembleOption = 3,
@@ -40,11 +48,11 @@ async def create(
     ack_quorum: AckQuorumOption = 2,
     keep: KeepOption = False,
 ) -> int:
-    """Measure how fast empty ledgers are created, many at a time.
+    """Measure how fast ledgers are created.
 
-    With metadata in ZooKeeper each round is followed by two of bare nodes of the same size in folders like those of
-    ledgers, made by as many processes with the same connection's code: one request per node, and many nodes in one
-    transaction. What Octavo adds shows in the ratios.
+    Each client process creates many ledgers at the same time. With metadata in ZooKeeper, each round is followed by two
+    rounds that create bare nodes of the same size: with one request per node, and with many nodes in one transaction.
+    The ratios show the cost that Octavo adds.
     """
     from octavo.cli.bench.client_processes import ask_all, client_processes  # noqa: PLC0415 - `octavo --help` does without
     from octavo.cli.output import progress_bar  # noqa: PLC0415
@@ -71,7 +79,7 @@ async def create_client(
     ack_quorum: AckQuorumOption = 2,
     keep: KeepOption = False,
 ) -> int:
-    """One client of `octavo bench create`, which starts it and talks to it on standard input and output."""
+    """One client of `octavo bench create`, which controls it through standard input and output."""
     from octavo.cli.bench.create_client import serve  # noqa: PLC0415
 
     shape = {"ensemble_size": ensemble, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
@@ -79,7 +87,7 @@ async def create_client(
 
 
 def seconds_of(answers: Sequence[Mapping[str, Any]]) -> float:
-    """From when the first client began until the last had ended."""
+    """Time from the start of the first client to the end of the last one."""
     return float(max(answer["ended"] for answer in answers) - min(answer["begun"] for answer in answers))
 
 
@@ -122,6 +130,6 @@ def _report(
                 print_line(f"{name}: {result[rate_key]:,} a second; ledgers at {result[ratio_key]} of that")
     if errors:
         first = next(answer["first_error"] for answer in answers if answer["first_error"] is not None)
-        print_error(f"{errors} creations failed, the first with: {first}")
+        print_error(f"{errors} creations failed; the first error: {first}")
         return EXIT_FAILURE
     return EXIT_OK

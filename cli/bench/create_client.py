@@ -1,17 +1,18 @@
-"""One client process of ``octavo bench create``: it does what its parent asks, with one line of JSON for each answer.
+"""One client process of ``octavo bench create``: it executes its parent's requests and answers each with a line of
+JSON.
 
 =====================  =============================================================================================
-asked to               does
+request                effect
 =====================  =============================================================================================
 ``ledgers``            create ``number`` ledgers, ``in_flight`` at a time
-``clean``              close those, and delete them unless they are to be kept
-``nodes``              make as many bare nodes of a ledger's size in ZooKeeper, one request each
-``transactions``       the same with as many nodes in a transaction as Octavo puts ledgers in one
+``clean``              close those ledgers, and delete them unless they are to be kept
+``nodes``              create as many bare nodes of a ledger's size in ZooKeeper, with one request each
+``transactions``       the same with as many nodes per transaction as Octavo puts ledgers into one
 =====================  =============================================================================================
 
-A measured answer tells when it ``begun`` and ``ended`` on the clock that all processes of a machine share, so that the
-parent can tell how long all of them took together. When its standard input ends, so does it, tidying up first: a
-parent that is killed leaves no load behind.
+The answer to a measurement has the times ``begun`` and ``ended`` on the clock that all processes of a machine share, so
+that the parent can compute how long all clients took together. The process cleans up and ends when its standard input
+ends: a parent that is killed leaves no load behind.
 """
 
 import asyncio
@@ -37,14 +38,15 @@ CLEAN_UP_AT_ONCE = 200
 """Ledgers closed and deleted at the same time afterwards."""
 
 GARBAGE_THRESHOLD = 20_000
-"""Objects made before Python looks for cycles, as in a bookie: open ledgers are many and are none."""
+"""Number of new objects after which Python looks for reference cycles, as in a bookie: there are many open ledgers, and
+they form no cycles."""
 
 ANSWER_BYTES_MAX = 1024 * 1024
 """Longest line between parent and child: some thousand buckets of latencies."""
 
 
 async def serve(session: Session, shape: dict[str, int], *, keep: bool) -> int:
-    """Answer what is asked on standard input until that ends; the exit status. An error is an answer, too."""
+    """Answer requests on standard input until it ends; returns the exit status. An error is sent as an answer, too."""
     requests = await _standard_input()
     try:
         async with await session.connect() as client:
@@ -67,7 +69,7 @@ async def _standard_input() -> asyncio.StreamReader:
 
 
 async def _until_ended(requests: asyncio.StreamReader, load: "CreateLoad") -> None:
-    """Answer one request after the other; the end of the requests interrupts what is being done."""
+    """Answer one request after another; the end of standard input interrupts the current request."""
     asked: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def answer() -> None:
@@ -92,7 +94,7 @@ async def _until_ended(requests: asyncio.StreamReader, load: "CreateLoad") -> No
 
 
 class CreateLoad:
-    """What one client has made, and how to make more. ``await prepare()`` first, ``await close()`` at the end."""
+    """Creates ledgers and deletes them again. ``await prepare()`` first, ``await close()`` at the end."""
 
     def __init__(self, client: Client, shape: dict[str, Any], *, keep: bool) -> None:
         self._client = client
@@ -102,7 +104,7 @@ class CreateLoad:
         self._raw: RawCreates | None = None
 
     async def prepare(self, uri: str) -> None:
-        """A few ledgers before measuring: the client takes ledger ids in blocks that grow. And, with metadata in
+        """Create some ledgers before measuring, because blocks of ledger ids start small, and, with metadata in
         ZooKeeper, a place for bare nodes."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -115,7 +117,7 @@ class CreateLoad:
         if uri.startswith("zk://"):
             self._raw = RawCreates(uri, size)
             await self._raw.open()
-        # What the program itself is made of does not change: going through it again and again is no part of any load.
+        # The objects that exist now stay: the garbage collector need not look at them during the measurement.
         gc.freeze()
         gc.set_threshold(GARBAGE_THRESHOLD)
 
@@ -151,7 +153,7 @@ class CreateLoad:
         self._made.append(await self._client.create_ledger(**self._shape, custom_metadata={BENCH_KEY: b"create"}))
 
     async def clean(self, *, keep: bool) -> None:
-        """Close the ledgers made, and delete them."""
+        """Close the new ledgers, and delete them unless they are to be kept."""
         made, self._made = self._made, []
         remaining = iter(made)
 
@@ -171,7 +173,7 @@ class CreateLoad:
                 group.create_task(work())
 
     async def close(self) -> None:
-        """Leave nothing behind but what is to be kept."""
+        """Clean up; only ledgers that are to be kept remain."""
         await self.clean(keep=self._keep)
         if self._raw is not None:
             await self._raw.close()

@@ -1,10 +1,10 @@
-"""Latencies counted in log-linear buckets: bounded memory, a bounded relative error, C speed per value.
+"""Counts latencies in log-linear buckets: bounded memory, a bounded relative error, no Python code per value.
 
-A bucket is the upper half of a value's 32-bit float: its sign (never set), 8 bits of exponent, 7 bits of mantissa. So
-each power of two has 128 buckets of equal width, a bucket is less than 1/128 of its values wide, and its middle is
-within :data:`RELATIVE_ERROR_MAX` of everything in it. Buckets sort as their values do. Taking the upper halves of an
-array of floats is one slice, and counting them one call of :class:`collections.Counter`, which is why the buckets are
-cut this way: no Python bytecode runs per value.
+A bucket is the upper half of a value's 32-bit float: its sign (never set), 8 bits of exponent, 7 bits of mantissa. Each
+power of two therefore has 128 buckets of equal width, a bucket is narrower than 1/128 of its values, and its middle is
+within :data:`RELATIVE_ERROR_MAX` of every value in it. Buckets sort as their values do. Buckets are defined this way
+because taking the upper halves of an array of floats is one slice, and counting them is one call of
+:class:`collections.Counter`.
 """
 
 import math
@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 RELATIVE_ERROR_MAX = 2.0**-8
-"""A reported value is off by at most this part of the true one (0.39 %)."""
+"""Largest relative error of a reported value (0.39 %)."""
 
 VALUE_MAX = 2.0**100
-"""Largest value taken: finite as a 32-bit float, with room. Latencies in seconds stay far below."""
+"""Largest value accepted: well below the largest 32-bit float, and far above any latency in seconds."""
 
 _UPPER_HALVES = slice(1, None, 2) if sys.byteorder == "little" else slice(0, None, 2)
 _FLOAT = struct.Struct("=f")
@@ -66,7 +66,7 @@ class Histogram:
         self._sum += total
 
     def merge(self, others: "Iterable[Histogram]") -> None:
-        """Add what ``others`` counted."""
+        """Add the counts of other histograms."""
         for other in others:
             self._counts.update(other._counts)
             self._count += other._count
@@ -74,12 +74,12 @@ class Histogram:
             self._sum += other._sum
 
     def as_fields(self) -> dict[str, Any]:
-        """What was counted, as JSON can hold it: for another process."""
+        """The counts in a form that JSON can hold, for another process."""
         return {"counts": sorted(self._counts.items()), "max": self._max, "sum": self._sum}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "Histogram":
-        """What :meth:`as_fields` gave."""
+        """The histogram from what :meth:`as_fields` returned."""
         histogram = cls()
         histogram._counts.update(dict(fields["counts"]))
         histogram._count = histogram._counts.total()
@@ -88,7 +88,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were counted."""
+        """Number of values counted."""
         return self._count
 
     @property

@@ -1,9 +1,9 @@
-"""Load on a cluster, and what it took: the measuring part of ``octavo bench``.
+"""Generates load on a cluster and measures it; used by ``octavo bench``.
 
-Two shapes. *Closed loop*: as many tasks as may be in flight, each starting its next operation when the last is done;
-this finds the throughput. *Open loop*: operation ``i`` is due at ``start + i / rate`` whatever happened to those
-before it, and its latency counts from then; a store that stalls is charged for everything that became due meanwhile,
-sent or not yet sent (no coordinated omission).
+There are two kinds of load. *Closed loop*: one task for each operation that may be in flight; each task starts its next
+operation when the previous one is done. This finds the throughput. *Open loop*: operation ``i`` is due at ``start + i /
+rate``, whatever happened to earlier operations, and its latency is measured from that time. A store that stalls is
+charged for every operation that became due meanwhile, whether it was sent or not (no coordinated omission).
 
 Measuring costs one clock reading and one append to an array per operation; percentiles are computed afterwards.
 """
@@ -23,18 +23,19 @@ from octavo.cli.output import Progress
 from octavo.protocol.errors import OctavoError
 
 LATENCIES_HELD_MAX = 4_000_000
-"""Latencies kept as they are (4 bytes each) before some are counted during the run: a shorter run is not disturbed."""
+"""Number of latencies (4 bytes each) that are kept before some are counted during the run, so that counting does not
+disturb shorter runs."""
 
 _COUNTED_AT_ONCE = 65_536
 _PROGRESS_SECONDS = 0.25
 
 PAUSE_SECONDS_MIN = 50e-6
-"""Shortest pause of an open loop: what becomes due within it starts together, so that timers cost little."""
+"""Shortest pause of an open loop: operations that become due within it start together, so that timers cost little."""
 
 
 @dataclass(slots=True)
 class Measurement:
-    """What one run measured. ``latencies`` are in seconds, one per operation, which may carry several entries."""
+    """The result of one run. ``latencies`` are in seconds, one per operation, which may carry several entries."""
 
     latencies: "array[float]" = field(default_factory=lambda: array("f"))
     histogram: Histogram = field(default_factory=Histogram)
@@ -42,11 +43,11 @@ class Measurement:
     errors: int = 0
     first_error: OctavoError | None = None
     unsent: int = 0
-    """Operations of an open loop that were due and could not be started: too many were in flight until the end."""
+    """Operations of an open loop that were due but were not started, because too many were in flight until the end."""
 
     @property
     def operations(self) -> int:
-        """How many succeeded."""
+        """Number of operations that succeeded."""
         return self.histogram.count + len(self.latencies)
 
     def note_error(self, error: OctavoError) -> None:
@@ -56,7 +57,7 @@ class Measurement:
             self.first_error = error
 
     async def count_latencies(self, held_max: int = 0) -> None:
-        """Move latencies to the histogram until at most ``held_max`` are left, letting others run in between."""
+        """Move latencies to the histogram until at most ``held_max`` are left; yields to other tasks in between."""
         while len(self.latencies) > held_max:
             self.histogram.record_all(self.latencies[:_COUNTED_AT_ONCE])
             del self.latencies[:_COUNTED_AT_ONCE]
@@ -65,13 +66,13 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How long a run goes on: until ``operations`` were started, or for ``seconds``; one of them is given."""
+    """The extent of a run: until ``operations`` have been started, or for ``seconds``; exactly one of them is given."""
 
     operations: int | None
     seconds: float | None
 
     def fraction(self, operations: int, seconds: float) -> float:
-        """How much of it is done, for a progress bar."""
+        """The part of the run that is done, for a progress bar."""
         return operations / self.operations if self.operations else min(1.0, seconds / (self.seconds or 1.0))
 
 
@@ -80,12 +81,8 @@ type Clock = Callable[[], float]
 """Seconds since some moment; never goes back."""
 
 
-class Timer(Protocol):
-    """Something to sleep by, in a ``with`` block."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exception: object) -> None: ...
-    async def sleep(self, seconds: float) -> None: ...
+type Sleep = Callable[[float], Awaitable[object]]
+"""Sleeps for this number of seconds."""
 
 
 async def closed_loop(
@@ -134,9 +131,10 @@ async def open_loop(
     progress: Progress,
     *,
     clock: Clock = time.perf_counter,
-    make_timer: "Callable[[], Timer] | None" = None,
+    sleep: Sleep | None = None,
 ) -> Measurement:
-    """Start ``rate`` operations a second, earlier ones done or not, with at most ``in_flight_max`` under way."""
+    """Start ``rate`` operations a second, whether earlier ones are done or not, with at most ``in_flight_max`` in
+    flight. Sleeps by a :class:`PreciseTimer` unless ``sleep`` is given."""
     measurement = Measurement()
     total = extent.operations if extent.operations is not None else max(1, round(rate * (extent.seconds or 0.0)))
     in_flight: set[asyncio.Task[None]] = set()
@@ -153,7 +151,8 @@ async def open_loop(
         in_flight.discard(task)
         room.set()
 
-    with (make_timer or PreciseTimer)() as timer:
+    with PreciseTimer() as timer:
+        pause = sleep or timer.sleep
         async with _ticking(measurement, extent, progress), asyncio.TaskGroup() as group:
             begun = clock()
             started = 0
@@ -171,7 +170,7 @@ async def open_loop(
                     room.clear()
                     await room.wait()
                 elif started < total:
-                    await timer.sleep(max(PAUSE_SECONDS_MIN, begun + started / rate - clock()))
+                    await pause(max(PAUSE_SECONDS_MIN, begun + started / rate - clock()))
     measurement.seconds = clock() - begun
     measurement.unsent = total - started
     await measurement.count_latencies()
@@ -179,7 +178,7 @@ async def open_loop(
 
 
 class HasPayload(Protocol):
-    """An entry, as far as a scan looks at it."""
+    """The part of an entry that a scan uses."""
 
     @property
     def payload(self) -> bytes: ...
@@ -188,9 +187,9 @@ class HasPayload(Protocol):
 async def scan(
     sources: Sequence[Callable[[], AsyncIterable[HasPayload]]], extent: Extent, sizes: list[int], progress: Progress
 ) -> Measurement:
-    """Read each of ``sources`` in order, all at once, and again from the start while the extent is not reached.
+    """Read each of ``sources`` in order, all at the same time, and again from the start until the extent is reached.
 
-    An operation is one entry, its latency the time for which the reader waited for it. ``sizes[0]`` grows by the
+    An operation is one entry; its latency is the time for which the reader waited for it. ``sizes[0]`` grows by the
     payload bytes.
     """
     measurement = Measurement()
@@ -214,7 +213,7 @@ async def scan(
                     if left <= 0 or now >= stop_at:
                         break
                 if left == left_before:
-                    return  # nothing there to read
+                    return  # the source is empty
         except OctavoError as error:
             measurement.note_error(error)
         finally:
@@ -260,9 +259,9 @@ class _ticking:  # noqa: N801 - a context manager that reads as what goes on ins
 
 
 class PreciseTimer:
-    """Sleeps that end on time: a loop's own timers count in milliseconds, too coarse beside the latencies measured.
+    """Sleeps precisely: the event loop's timers count in milliseconds, which is too coarse for the measured latencies.
 
-    A Linux timer descriptor where Python offers it (3.13); otherwise the loop's timers.
+    Uses a Linux timer descriptor where Python offers it (3.13), otherwise the loop's timers.
     """
 
     def __init__(self) -> None:

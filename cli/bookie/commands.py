@@ -1,4 +1,4 @@
-"""``octavo bookie``: one bookie in the foreground; sub-commands on a stopped bookie's directory stand beside it."""
+"""``octavo bookie``: runs one bookie in the foreground. Its sub-commands work on the directory of a stopped bookie."""
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
@@ -17,54 +17,103 @@ from octavo.cli.session import LogFormat, LogLevel, guarded
 app = typer.Typer(name="bookie")
 
 STOP_SECONDS_MAX = 30.0
-"""How long a bookie whose parent is gone may take to stop in good order."""
+"""How long a bookie may take to stop cleanly after its parent has gone."""
 
 
 @app.callback(invoke_without_command=True)
 def bookie(
     context: typer.Context,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="The bookie's data.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", metavar="DIR", help="Directory of the bookie's data.")
+    ] = None,
     journal_dir: Annotated[
-        Path | None, typer.Option("--journal-dir", metavar="DIR", help="Its journal. (default: DIR/journal)")
+        Path | None,
+        typer.Option(
+            "--journal-dir",
+            metavar="DIR",
+            help="Directory of the journal. The default is the directory `journal` in the data directory.",
+        ),
     ] = None,
     entry_dir: Annotated[
         list[Path] | None,
-        typer.Option("--entry-dir", metavar="DIR", help="A further directory for entry logs; may be given often."),
+        typer.Option(
+            "--entry-dir", metavar="DIR", help="A further directory for entry logs. May be given several times."
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", metavar="HOST", help="Address to listen on. The default is 127.0.0.1."),
     ] = None,
     bookie_id: Annotated[
         str | None,
-        typer.Option("--bookie-id", metavar="ID", help="Refuse to start as any other bookie. (default: any id)"),
+        typer.Option("--bookie-id", metavar="ID", help="Refuse to start as a bookie with any other id."),
     ] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Interface to listen on. (default: 127.0.0.1)")] = None,
     port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any. (default: 3181)")
+        int | None,
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port to listen on. 0 takes any free port. The default is 3181.",
+        ),
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option("--advertise", metavar="HOST:PORT", help="What clients are told. (default: as listened)"),
+        typer.Option(
+            "--advertise",
+            metavar="HOST:PORT",
+            help="Address under which clients reach the bookie. The default is the address that it listens on.",
+        ),
     ] = None,
     rack: Annotated[
         str | None,
-        typer.Option("--rack", metavar="PATH", help="Where it stands, like /dc1/rack2: copies go to different racks."),
+        typer.Option(
+            "--rack",
+            metavar="PATH",
+            help="Location of the bookie, like /dc1/rack2. Copies of an entry go to different racks.",
+        ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML; see docs/operations.md.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="File of settings in TOML. See docs/operations.md."),
     ] = None,
     metadata: Annotated[
         str | None,
-        typer.Option("--metadata", metavar="URI", help="The cluster's metadata store. (environment: OCTAVO_METADATA)"),
+        typer.Option(
+            "--metadata",
+            metavar="URI",
+            help="The cluster's metadata store. The default is the value of OCTAVO_METADATA.",
+        ),
     ] = None,
-    log_level: Annotated[LogLevel | None, typer.Option("--log-level", help="(environment: OCTAVO_LOG_LEVEL)")] = None,
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option(
+            "--log-level",
+            metavar="LEVEL",
+            help="Log messages of this level and above: debug, info, warning or error. The default is the value of"
+            " OCTAVO_LOG_LEVEL.",
+        ),
+    ] = None,
     log_format: Annotated[
-        LogFormat | None, typer.Option("--log-format", help="(environment: OCTAVO_LOG_FORMAT)")
+        LogFormat | None,
+        typer.Option(
+            "--log-format",
+            metavar="FORMAT",
+            help="Form of log messages: console or json. The default is the value of OCTAVO_LOG_FORMAT.",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As every command; a bookie prints no results.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Accepted as by every command. A bookie prints no results.")
+    ] = False,
     stop_with_standard_input: Annotated[bool, typer.Option("--stop-with-standard-input", hidden=True)] = False,
 ) -> None:
-    """Run one bookie in the foreground. SIGTERM stops it cleanly; systemd is told when it is ready.
+    """Run one bookie in the foreground.
 
-    Settings come from --config, from the environment (OCTAVO_BOOKIE_...), and from these options, each stronger than
-    the one before. Exit status 78: its data or identity are wrong; starting it again cannot help.
+    SIGTERM stops the bookie cleanly. systemd is notified when the bookie is ready. Settings come from the file given
+    with --config, from environment variables (OCTAVO_BOOKIE_...) and from these options; a later source overrides an
+    earlier one. Exit status 78 means that the data or the identity of the bookie are wrong, so that starting it again
+    cannot help.
     """
     if context.invoked_subcommand is not None:
         return
@@ -83,7 +132,7 @@ def bookie(
     }
 
     def work() -> int:
-        # Loaded here: no other command needs a bookie's modules.
+        # Imported here: no other command needs a bookie's modules.
         from octavo.bookie.config import load_config  # noqa: PLC0415
         from octavo.bookie.daemon import run  # noqa: PLC0415
 
@@ -99,7 +148,7 @@ bookie_offline.register(app)
 
 
 def _stop_at_end_of_input() -> None:
-    """Stop this process when its standard input ends: whoever started it is gone."""
+    """Stop this process when its standard input ends, because its parent has gone."""
     try:
         while os.read(sys.stdin.fileno(), 4096):
             pass

@@ -17,13 +17,22 @@ if TYPE_CHECKING:
 
 # ruff: noqa: PLC0415 - no other command needs a bookie's modules
 
-DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The bookie's data directory.")]
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Data directory of the bookie.")]
 JournalOption = Annotated[
-    Path | None, typer.Option("--journal-dir", metavar="DIR", help="Its journal. (default: DIR/journal)")
+    Path | None,
+    typer.Option(
+        "--journal-dir",
+        metavar="DIR",
+        help="Directory of the journal. The default is the directory `journal` in the data directory.",
+    ),
 ]
 EntryOption = Annotated[
     list[Path] | None,
-    typer.Option("--entry-dir", metavar="DIR", help="A further directory for entry logs; in their order."),
+    typer.Option(
+        "--entry-dir",
+        metavar="DIR",
+        help="A further directory for entry logs. May be given several times, in the order of the configuration.",
+    ),
 ]
 
 
@@ -66,7 +75,10 @@ async def _stopped(
 async def check(
     session: Session, directory: DirectoryArgument, journal_dir: JournalOption = None, entry_dir: EntryOption = None
 ) -> int:
-    """Verify everything a stopped bookie has on disk; exit status 1 if something is wrong. Changes nothing."""
+    """Verify all files of a stopped bookie.
+
+    The command changes nothing. It prints what is wrong, and its exit status is 1 if anything is.
+    """
     from octavo.bookie.offline.check import OfflineCheck
 
     found = 0
@@ -88,9 +100,12 @@ async def check(
 
 
 async def inspect(
-    session: Session, file: Annotated[Path, typer.Argument(metavar="FILE", help="Any one file of a bookie.")]
+    session: Session, file: Annotated[Path, typer.Argument(metavar="FILE", help="One file of a bookie.")]
 ) -> None:
-    """Show what is in a journal segment, an entry log or its totals, an index part, a manifest or a cookie."""
+    """Show the contents of one file of a bookie.
+
+    The file may be a journal segment, an entry log or its totals, a part of the index, a manifest or a cookie.
+    """
     from octavo.bookie.disk.filesystem import RealFileSystem
     from octavo.bookie.offline.inspect_file import inspect_file
 
@@ -110,7 +125,10 @@ async def inspect(
 async def rebuild_index(
     session: Session, directory: DirectoryArgument, journal_dir: JournalOption = None, entry_dir: EntryOption = None
 ) -> None:
-    """Build the index of a stopped bookie again from its entry logs. Where something was lost, it starts in doubt."""
+    """Rebuild the index of a stopped bookie from its entry logs.
+
+    If entries have been lost, the bookie starts in doubt about its ledgers.
+    """
     from octavo.bookie.offline.rebuild_index import IndexRebuild
 
     async with _stopped(directory, journal_dir, entry_dir) as (filesystem, layout):
@@ -122,9 +140,7 @@ async def rebuild_index(
     for reason in rebuilt.in_doubt_because:
         print_line(f"lost: {reason}")
     if rebuilt.in_doubt_because:
-        print_line(
-            "the bookie is in doubt: it refuses adds to ledgers that exist, and says of nothing that it is absent"
-        )
+        print_line("the bookie is in doubt: it refuses adds to existing ledgers and never reports an entry as absent")
 
 
 async def reset_identity(
@@ -133,15 +149,22 @@ async def reset_identity(
     journal_dir: JournalOption = None,
     entry_dir: EntryOption = None,
     bookie_id: Annotated[
-        str | None, typer.Option("--bookie-id", metavar="ID", help="Whose directories these are, if no cookie tells.")
+        str | None,
+        typer.Option(
+            "--bookie-id", metavar="ID", help="The bookie that the directories belong to, if no cookie names it."
+        ),
     ] = None,
 ) -> None:
-    """Let a wiped, restored or exchanged directory start again under its bookie's id, in doubt about every ledger."""
+    """Let a bookie start on changed directories.
+
+    The directories were wiped, restored or exchanged. The bookie keeps its id and starts in doubt about every ledger
+    that exists.
+    """
     from octavo.bookie.offline import reset_identity as identity_reset
     from octavo.metadata import open_metadata_store
 
     async with await open_metadata_store(session.metadata_uri) as store:
-        # Nothing is made in a folder that is the wrong one.
+        # Nothing is created before it is certain that these are the right directories.
         async with _files(directory, journal_dir, entry_dir) as (filesystem, layout):
             await identity_reset.find_owner(filesystem, layout, store, bookie_id)
             for path in layout.directories.values():
@@ -153,4 +176,6 @@ async def reset_identity(
     if session.as_json:
         print_json(reset._asdict())
     else:
-        print_line(f"{directory} is bookie {reset.bookie_id} from now on, in doubt about every ledger that exists")
+        print_line(
+            f"{directory} now belongs to bookie {reset.bookie_id}, which is in doubt about every existing ledger"
+        )

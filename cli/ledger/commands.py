@@ -1,4 +1,4 @@
-"""``octavo ledger``: create, fill, read, follow and look at ledgers.
+"""``octavo ledger``: create, fill, read, follow and inspect ledgers.
 
 Only ``recover`` fences: reading an open ledger never disturbs its writer.
 """
@@ -8,8 +8,8 @@ Only ``recover`` fences: reading an open ledger never disturbs its writer.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from octavo.client.write.writer import LedgerWriter
     from octavo.metadata.model import LedgerMetadata
 
-app = typer.Typer(name="ledger", help="Create, fill, read, follow and look at ledgers.", no_args_is_help=True)
+app = typer.Typer(name="ledger", help="Create, fill, read, follow and inspect ledgers.", no_args_is_help=True)
 
 LISTED_AT_ONCE_MAX = 32
-"""Ledgers of ``list`` whose metadata are read at the same time: hides the store's latency without flooding it."""
+"""Ledgers of ``list`` whose metadata are read at the same time: hides the latency of the store without flooding it."""
+
+RESERVED_PREFIX = "octavo."
+"""Custom metadata keys with this prefix belong to Octavo's own commands."""
 
 
 class DigestName(StrEnum):
@@ -47,11 +50,63 @@ class DigestName(StrEnum):
     HMAC_SHA256 = "hmac-sha256"
 
 
-LedgerArgument = Annotated[int, typer.Argument(metavar="ID", min=0, max=ID_MAX, help="The ledger's id.")]
-EnsembleOption = Annotated[int, typer.Option("-E", "--ensemble", help="Ensemble size: bookies that share the entries.")]
-WriteQuorumOption = Annotated[int, typer.Option("-W", "--write-quorum", help="Bookies that get each entry.")]
-AckQuorumOption = Annotated[int, typer.Option("-A", "--ack-quorum", help="Bookies that must have it on disk.")]
-DigestOption = Annotated[DigestName, typer.Option("--digest", help="What guards each entry against damage.")]
+class StateName(StrEnum):
+    """States of a ledger, as options and output spell them."""
+
+    OPEN = "open"
+    IN_RECOVERY = "in-recovery"
+    CLOSED = "closed"
+
+
+LedgerArgument = Annotated[int, typer.Argument(metavar="ID", min=0, max=ID_MAX, help="Id of the ledger.")]
+EnsembleOption = Annotated[
+    int, typer.Option("-E", "--ensemble", metavar="N", help="Ensemble size: number of bookies that share the entries.")
+]
+WriteQuorumOption = Annotated[
+    int, typer.Option("-W", "--write-quorum", metavar="N", help="Number of bookies that store each entry.")
+]
+AckQuorumOption = Annotated[
+    int,
+    typer.Option(
+        "-A", "--ack-quorum", metavar="N", help="Number of bookies that must have an entry on disk to acknowledge it."
+    ),
+]
+DigestOption = Annotated[
+    DigestName,
+    typer.Option(
+        "--digest", metavar="TYPE", help="Digest that protects each entry against damage: crc32c or hmac-sha256."
+    ),
+]
+CustomOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--custom",
+        metavar="KEY=VALUE",
+        help="Store this key and value in the ledger's custom metadata. May be given several times.",
+    ),
+]
+
+
+def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, bytes]:
+    """The keys and values of an option that takes ``KEY=VALUE``. Raises :class:`InvalidArgumentError`."""
+    parsed: dict[str, bytes] = {}
+    for pair in pairs or ():
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise InvalidArgumentError(f"{option} {pair}: write KEY=VALUE")
+        if key in parsed:
+            raise InvalidArgumentError(f"{option} {pair}: the key {key} is given twice")
+        # Bytes that are not UTF-8 come from the command line as surrogates, and go back to what they were.
+        parsed[key] = value.encode("utf-8", "surrogateescape")
+    return parsed
+
+
+def _custom_metadata(pairs: Sequence[str] | None) -> dict[str, bytes]:
+    custom = parse_pairs("--custom", pairs)
+    for key in custom:
+        if key.startswith(RESERVED_PREFIX):
+            raise InvalidArgumentError(f"--custom {key}: keys that start with {RESERVED_PREFIX} are reserved")
+    return custom
 
 
 @asynccontextmanager
@@ -66,7 +121,7 @@ async def new_ledger(
     custom_metadata: Mapping[str, bytes],
 ) -> AsyncIterator["LedgerWriter"]:
     """A ledger that is closed when the block succeeds, and deleted when it fails or is interrupted."""
-    import octavo  # noqa: PLC0415 - `octavo --help` does without
+    import octavo  # noqa: PLC0415 - `octavo --help` needs no client
 
     ledger = await client.create_ledger(
         ensemble_size=ensemble_size,
@@ -90,7 +145,10 @@ async def _discard(client: "Client", ledger: "LedgerWriter") -> None:
     except NoSuchLedgerError:
         return
     except OctavoError as error:
-        print_error(f"ledger {ledger.id} is incomplete and could not be deleted: {describe(error)}; delete it later")
+        print_error(
+            f"ledger {ledger.id} is incomplete and could not be deleted: {describe(error)}; "
+            f"delete it later with `octavo ledger delete {ledger.id}`"
+        )
 
 
 @command(app)
@@ -101,9 +159,12 @@ async def create(
     ack_quorum: AckQuorumOption = 2,
     digest: DigestOption = DigestName.CRC32C,
     password_file: PasswordFileOption = None,
+    custom: CustomOption = None,
 ) -> None:
     """Create an empty ledger, close it and print its id."""
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    custom_metadata = _custom_metadata(custom)
 
     async with (
         await session.connect() as client,
@@ -114,7 +175,7 @@ async def create(
             ack_quorum=ack_quorum,
             digest=digest,
             password=read_password(password_file),
-            custom_metadata={},
+            custom_metadata=custom_metadata,
         ) as ledger,
     ):
         pass
@@ -127,31 +188,52 @@ async def create(
 @command(app)
 async def append(
     session: Session,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The file; - is standard input.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to read; - is standard input.")] = "-",
     ensemble: EnsembleOption = 3,
     write_quorum: WriteQuorumOption = 3,
     ack_quorum: AckQuorumOption = 2,
     digest: DigestOption = DigestName.CRC32C,
     password_file: PasswordFileOption = None,
     whole_file: Annotated[
-        bool, typer.Option("--whole-file", help="Entries are pieces of --chunk bytes instead of lines.")
+        bool, typer.Option("--whole-file", help="Add the file in pieces of --chunk bytes instead of line by line.")
     ] = False,
     chunk: Annotated[
-        int, typer.Option("--chunk", metavar="BYTES", min=1, max=ENTRY_PAYLOAD_BYTES_MAX, help="With --whole-file.")
+        int,
+        typer.Option(
+            "--chunk",
+            metavar="BYTES",
+            min=1,
+            max=ENTRY_PAYLOAD_BYTES_MAX,
+            help="Size of an entry with --whole-file.",
+        ),
     ] = 64 * 1024,
+    custom: CustomOption = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the ledger's id.")] = False,
 ) -> None:
-    """Create a ledger, add one entry per line (without its newline), close it, print its id and number of entries.
+    """Create a ledger from the lines of a file.
 
-    If anything fails, or Ctrl-C interrupts, the new ledger is deleted again.
+    The command adds one entry per line, without its newline, closes the ledger, and prints its id and the number of
+    entries and bytes. Lines that arrive on standard input are added and acknowledged as they arrive, so that `octavo
+    ledger tail` can follow them while the input is still open.
+
+    If the command fails or is interrupted, it deletes the new ledger.
     """
     from octavo.cli.ledger.lines import ChunkSplitter, LineSplitter  # noqa: PLC0415
     from octavo.cli.ledger.transfer import SEPARATOR_KEY, SEPARATOR_NONE, append_source, open_source  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line, progress_bar  # noqa: PLC0415
 
     path = None if file == "-" else Path(file)
+    custom_metadata = _custom_metadata(custom)
+    if whole_file:
+        custom_metadata[SEPARATOR_KEY] = SEPARATOR_NONE
     splitter = ChunkSplitter(chunk) if whole_file else LineSplitter(ENTRY_PAYLOAD_BYTES_MAX)
+    created: list[int] = []
+
+    def tell_ledger() -> None:
+        print_error(f"waiting for input; `octavo ledger tail {created[0]}` follows the ledger")
+
     async with (
-        open_source(path) as source,
+        open_source(path, on_waiting=tell_ledger) as source,
         await session.connect() as client,
         new_ledger(
             client,
@@ -160,9 +242,10 @@ async def append(
             ack_quorum=ack_quorum,
             digest=digest,
             password=read_password(password_file),
-            custom_metadata={SEPARATOR_KEY: SEPARATOR_NONE} if whole_file else {},
+            custom_metadata=custom_metadata,
         ) as ledger,
     ):
+        created.append(ledger.id)
         size = path.stat().st_size if path is not None and path.is_file() else None
         with progress_bar("appending", size, as_bytes=True) as progress:
             appended = await append_source(ledger, source, splitter, progress)
@@ -176,6 +259,8 @@ async def append(
                 "file_bytes": appended.file_bytes,
             }
         )
+    elif quiet:
+        print_line(str(ledger.id))
     else:
         print_line(f"ledger {ledger.id}: {appended.entries} entries, {appended.payload_bytes} bytes")
 
@@ -183,8 +268,8 @@ async def append(
 async def _note_final_newline(
     session: Session, ledger: "LedgerWriter", splitter: "LineSplitter | ChunkSplitter"
 ) -> None:
-    # Only the end of the input tells, so this cannot be given when the ledger is created; and a closed ledger's
-    # metadata never change, so it comes before the close, which merges it.
+    # Known only at the end of the input, so it cannot be written when the ledger is created. The metadata of a closed
+    # ledger never change, so it is written before the close, which keeps it.
     if splitter.final_newline:
         return
     from octavo.cli.ledger.transfer import FINAL_NEWLINE_KEY, FINAL_NEWLINE_NO, NoteInCustomMetadata  # noqa: PLC0415
@@ -200,22 +285,32 @@ async def _note_final_newline(
 async def read(
     session: Session,
     ledger_id: LedgerArgument,
-    first: Annotated[int, typer.Option("--first", min=0, max=ID_MAX, help="First entry.")] = 0,
+    first: Annotated[
+        int, typer.Option("--first", metavar="N", min=0, max=ID_MAX, help="Id of the first entry to read.")
+    ] = 0,
     last: Annotated[
-        int | None, typer.Option("--last", min=0, max=ID_MAX, help="Last entry, included. (default: the last)")
+        int | None,
+        typer.Option(
+            "--last",
+            metavar="N",
+            min=0,
+            max=ID_MAX,
+            help="Id of the last entry to read. The default is the last entry of the ledger.",
+        ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Payloads with nothing between them.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Write nothing between the payloads.")] = False,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Write the payloads, each followed by a newline; a whole ledger that `append` made gives the same bytes back.
+    """Write the payloads of a ledger to standard output.
 
-    An open ledger is read up to what its writer has confirmed, without disturbing it.
+    Each payload is followed by a newline. A ledger made by `octavo ledger append` gives the bytes of its file back. An
+    open ledger is read up to the last entry that its writer has confirmed, without disturbing the writer.
     """
     from octavo.cli.ledger.transfer import output_format, write_entries  # noqa: PLC0415
     from octavo.cli.output import progress_bar  # noqa: PLC0415
 
     if last is not None and last < first:
-        raise InvalidArgumentError(f"--first {first} lies after --last {last}")
+        raise InvalidArgumentError(f"--first {first} is after --last {last}")
     async with (
         await session.connect() as client,
         client.open_ledger(ledger_id, password=read_password(password_file), recover=False) as reader,
@@ -231,7 +326,7 @@ async def read(
             raise NoSuchEntryError(f"ledger {ledger_id} has no entry {first}; " + _end_in_words(confirmed))
         stop = end if last is None else last
         output = output_format(reader.metadata, raw=raw, reaches_end=reader.ledger_closed and stop == end)
-        # A bar would be drawn over the lines that are shown on the same terminal.
+        # No progress bar when the lines themselves are shown on the terminal.
         total = reader.length if reader.ledger_closed and first == 0 and last is None else None
         with progress_bar("reading", total, as_bytes=True, shown=not sys.stdout.isatty()) as progress:
             await write_entries(reader, first, stop, output, progress)
@@ -247,12 +342,16 @@ async def tail(
     ledger_id: LedgerArgument,
     first: Annotated[
         int,
-        typer.Option("--first", min=0, max=ID_MAX, help="Entry to start from."),
+        typer.Option("--first", metavar="N", min=0, max=ID_MAX, help="Id of the first entry to write."),
     ] = 0,
-    raw: Annotated[bool, typer.Option("--raw", help="Payloads with nothing between them.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Write nothing between the payloads.")] = False,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Follow an open ledger without disturbing its writer, until it is closed."""
+    """Follow a ledger until it is closed.
+
+    The command writes payloads as `octavo ledger read` does, as soon as the writer has confirmed them, without
+    disturbing the writer.
+    """
     from octavo.cli.ledger.transfer import follow_entries, output_format  # noqa: PLC0415
 
     async with (
@@ -264,7 +363,7 @@ async def tail(
 
 @command(app)
 async def show(session: Session, ledger_id: LedgerArgument) -> None:
-    """Show a ledger's metadata with its fragments."""
+    """Show the metadata of a ledger."""
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
 
     async with await session.connect() as client:
@@ -308,14 +407,37 @@ def _metadata_as_json(metadata: "LedgerMetadata") -> dict[str, Any]:
 
 
 @command(app, "list")
-async def list_ledgers(session: Session) -> None:
-    """List all ledgers, in the order of their ids."""
+async def list_ledgers(
+    session: Session,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="KEY=VALUE",
+            help="List only ledgers with this key and value in their custom metadata. May be given several times.",
+        ),
+    ] = None,
+    state: Annotated[
+        StateName | None,
+        typer.Option("--state", metavar="STATE", help="List only ledgers in this state: open, in-recovery or closed."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="List at most this number of ledgers.")
+    ] = None,
+) -> None:
+    """List ledgers in the order of their ids."""
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
-    async with await session.connect() as client:
+    wanted = parse_pairs("--where", where).items()
+    listed = 0
+    async with await session.connect() as client, aclosing(_all_metadata(client)) as all_metadata:
         if not session.as_json:
             print_line(_LISTED.format("ledger", "state", "last entry", "length", "created"))
-        async for metadata in _all_metadata(client):
+        async for metadata in all_metadata:
+            if state is not None and metadata.state.value != state.value:
+                continue
+            if not wanted <= metadata.custom_metadata.items():
+                continue
             if session.as_json:
                 print_json(
                     {
@@ -330,13 +452,16 @@ async def list_ledgers(session: Session) -> None:
                 last = "-" if metadata.last_entry_id is None else metadata.last_entry_id
                 created = metadata.created_at.isoformat(sep=" ", timespec="seconds")
                 print_line(_LISTED.format(metadata.ledger_id, metadata.state.value, last, metadata.length, created))
+            listed += 1
+            if listed == limit:
+                break
 
 
 _LISTED = "{:>10}  {:<11}  {:>12}  {:>15}  {}"
 
 
-async def _all_metadata(client: "Client") -> AsyncIterator["LedgerMetadata"]:
-    """Metadata of every ledger, in order, some being read ahead. A ledger deleted meanwhile is left out."""
+async def _all_metadata(client: "Client") -> AsyncGenerator["LedgerMetadata"]:
+    """Metadata of every ledger, in order, reading some ahead. Leaves out ledgers that are deleted meanwhile."""
     pending: deque[asyncio.Task[LedgerMetadata]] = deque()
 
     async def oldest() -> "LedgerMetadata | None":
@@ -361,10 +486,11 @@ async def _all_metadata(client: "Client") -> AsyncIterator["LedgerMetadata"]:
 
 @command(app)
 async def recover(session: Session, ledger_id: LedgerArgument, password_file: PasswordFileOption = None) -> None:
-    """Find the end of a ledger whose writer is gone, and close it there. A writer it still has can add no more.
+    """Recover a ledger whose writer is gone, and close it.
 
-    Every entry whose add succeeded is kept. A closed ledger stays as it is. If too few bookies answer to tell the end,
-    those that are missing are named, and it can be tried again.
+    The command finds the end of the ledger and keeps every acknowledged entry. It fences the ledger: a writer that is
+    still running can add nothing more. A closed ledger stays as it is. If too few bookies answer to find the end, the
+    command fails and names the bookies that are missing; run it again later.
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
@@ -381,7 +507,10 @@ async def recover(session: Session, ledger_id: LedgerArgument, password_file: Pa
 
 @command(app)
 async def delete(session: Session, ledger_id: LedgerArgument) -> None:
-    """Delete a ledger, at once and for good. Its writer, if there is one, fails."""
+    """Delete a ledger for good.
+
+    If the ledger still has a writer, the writer fails.
+    """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
     async with await session.connect() as client:

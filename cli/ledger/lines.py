@@ -1,8 +1,8 @@
-"""Bytes to lines and back, in chunks.
+"""Splits bytes into lines and joins them again, in chunks.
 
-A file is a run of lines, each ended by ``\\n``, the last perhaps not. Only ``\\n`` ends a line; ``\\r``, NUL and all
-other bytes are payload. What :class:`LineSplitter` gives, joined by :data:`LINES`, is the file, but for the end of a
-last line that had none, which :attr:`LineSplitter.final_newline` tells.
+A file is a sequence of lines, each ended by ``\\n``, except perhaps the last. Only ``\\n`` ends a line; ``\\r``, NUL
+and all other bytes are payload. The lines of :class:`LineSplitter`, joined by :data:`LINES`, are the file again, apart
+from a newline after the last line: :attr:`LineSplitter.final_newline` tells whether the file had one.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from octavo.protocol.errors import EntryTooLargeError
 
 
 class LineSplitter:
-    """Cuts chunks of bytes into lines. Holds at most one incomplete line, never longer than ``line_bytes_max``."""
+    """Splits chunks of bytes into lines. Holds at most one incomplete line, never longer than ``line_bytes_max``."""
 
     def __init__(self, line_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
@@ -62,7 +62,7 @@ class LineSplitter:
 
 
 class ChunkSplitter:
-    """Cuts chunks of bytes into entries of ``entry_bytes`` each, the last perhaps shorter; used like
+    """Splits chunks of bytes into entries of ``entry_bytes`` each, the last perhaps shorter; used like
     :class:`LineSplitter`.
     """
 
@@ -95,13 +95,13 @@ class ChunkSplitter:
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """What stands between payloads and after the last."""
+    """The separator between payloads, and what follows the last one."""
 
     between: bytes
     after_last: bytes
 
     def join(self, payloads: list[bytes], *, ends: bool) -> bytes:
-        """The payloads as they stand in the file. ``ends``: the last of them is the last of all."""
+        """The payloads as they are in the file. ``ends``: the last of them is the last one of the file."""
         if not payloads:
             return b""
         return self.between.join(payloads) + (self.after_last if ends else self.between)

@@ -1,7 +1,7 @@
-"""Files to ledgers and ledgers to files, in bounded memory.
+"""Copies files to ledgers and ledgers to files, in bounded memory.
 
-A ledger remembers in its custom metadata what its entries alone cannot tell, so that ``append | read`` gives the same
-bytes back for any file:
+The custom metadata of a ledger hold what the entries alone cannot tell, so that ``append | read`` gives the same bytes
+back for any file:
 
 =======================  ======  ==================================================================================
 key                      value   meaning
@@ -10,7 +10,7 @@ key                      value   meaning
 ``octavo.final-newline`` no      entries are lines, and the last one had no newline
 =======================  ======  ==================================================================================
 
-Neither is there for a file of lines that ends with a newline, nor for a ledger that something else wrote.
+A file of lines that ends with a newline needs neither key, and ledgers of other writers have neither.
 """
 
 import asyncio
@@ -45,28 +45,32 @@ FINAL_NEWLINE_KEY = "octavo.final-newline"
 FINAL_NEWLINE_NO = b"no"
 
 READ_BYTES = 1024 * 1024
-"""Bytes asked of a file at a time: large enough that the thread that reads is woken seldom."""
+"""Bytes requested from a file at a time: large enough that the reading thread is seldom woken."""
+
+WAITING_NOTICE_SECONDS = 1.0
+"""Time without input after which the user is told how to follow the new ledger."""
 
 ADDS_IN_FLIGHT_MAX = 4
-"""Pieces of a file handed to the writer and not yet acknowledged: bookies stay busy while the file is read, and memory
-stays within a few times :data:`READ_BYTES`."""
+"""Pieces of a file given to the writer and not yet acknowledged: keeps the bookies busy while the file is read, and
+memory within a few times :data:`READ_BYTES`."""
 
 WRITE_BYTES = 1024 * 1024
-"""Payload bytes gathered before they go to the output."""
+"""Payload bytes collected before they are written to the output."""
 
 
 class ByteSource(Protocol):
-    """Something to read bytes from."""
+    """A source of bytes."""
 
     async def read(self) -> bytes:
         """The next bytes, at most :data:`READ_BYTES`; empty at the end."""
 
 
 @asynccontextmanager
-async def open_source(path: Path | None) -> AsyncIterator[ByteSource]:
-    """The file at ``path``, or standard input for None. Raises :class:`OSError`."""
+async def open_source(path: Path | None, *, on_waiting: Callable[[], None]) -> AsyncIterator[ByteSource]:
+    """The file at ``path``, or standard input for None. Raises :class:`OSError`. ``on_waiting`` is called once if
+    nothing arrives on standard input for a while."""
     if path is None:
-        yield _StandardInput()
+        yield _StandardInput(on_waiting)
         return
     async with aiofiles.open(path, "rb", buffering=0) as file:
         yield _File(file)
@@ -82,10 +86,25 @@ class _File:
 
 
 class _StandardInput:
+    def __init__(self, on_waiting: Callable[[], None]) -> None:
+        self._on_waiting = on_waiting
+        self._waited = False
+
     async def read(self) -> bytes:
-        # read1 gives what a pipe has now: lines reach the ledger, and whoever follows it, as they are written.
-        data: bytes = await aiofiles.stdin_bytes.read1(READ_BYTES)
+        notice = None
+        if not self._waited:
+            notice = asyncio.get_running_loop().call_later(WAITING_NOTICE_SECONDS, self._note_waiting)
+        try:
+            # read1 returns what a pipe holds now, so that lines reach the ledger and its readers as they arrive.
+            data: bytes = await aiofiles.stdin_bytes.read1(READ_BYTES)
+        finally:
+            if notice is not None:
+                notice.cancel()
         return data
+
+    def _note_waiting(self) -> None:
+        self._waited = True
+        self._on_waiting()
 
 
 # --- into a ledger ---------------------------------------------------------------------------------------------------
@@ -93,7 +112,7 @@ class _StandardInput:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What was appended."""
+    """The result of an append."""
 
     entries: int
     payload_bytes: int
@@ -103,9 +122,10 @@ class Appended:
 async def append_source(
     ledger: "LedgerWriter", source: ByteSource, splitter: LineSplitter | ChunkSplitter, progress: Progress
 ) -> Appended:
-    """Add the entries of ``source`` in order; returns once the last is acknowledged. Some pieces are always under way.
+    """Add the entries of ``source`` in order; returns once the last one is acknowledged. Several pieces are in flight
+    at a time; each is acknowledged as soon as the bookies have it, whether or not the source gives more.
 
-    Raises what reading raises, :class:`EntryTooLargeError` naming the line, and what adding raises.
+    Raises the errors of reading and adding, and :class:`EntryTooLargeError` naming the line.
     """
     pending: deque[asyncio.Future[range]] = deque()
     entries = payload_bytes = file_bytes = 0
@@ -114,7 +134,7 @@ async def append_source(
         nonlocal entries
         ids = await pending.popleft()
         if ids.start != entries:
-            raise InternalError(f"ledger {ledger.id}: entry {entries} of this file was given the id {ids.start}")
+            raise InternalError(f"ledger {ledger.id}: entry {entries} of this file got the id {ids.start}")
         entries = ids.stop
 
     try:
@@ -141,17 +161,17 @@ async def append_source(
 
 @dataclass(frozen=True, slots=True)
 class NoteInCustomMetadata:
-    """Somebody adds to the custom metadata of an open ledger. For :func:`octavo.metadata.update.update_ledger`."""
+    """Adds to the custom metadata of an open ledger. For :func:`octavo.metadata.update.update_ledger`."""
 
     notes: Mapping[str, bytes]
 
     def decide(self, current: LedgerMetadata) -> Decision:
-        """Write while open; settled once every note stands there; refused once the ledger is closed or recovered."""
+        """Write while the ledger is open; settled once every note is stored; refused once it is closed or recovered."""
         if all(current.custom_metadata.get(key) == value for key, value in self.notes.items()):
             return Settled()
         if current.state is not LedgerState.OPEN:
             return Refuse(
-                LedgerClosedError(f"ledger {current.ledger_id} was closed by somebody else while it was written")
+                LedgerClosedError(f"ledger {current.ledger_id} was closed by another client while it was written")
             )
         return Write(replace(current, custom_metadata={**current.custom_metadata, **self.notes}))
 
@@ -207,10 +227,10 @@ async def write_entries(
 
 
 async def follow_entries(reader: "LedgerReader", first: int, output: OutputFormat) -> int:
-    """Write payloads from ``first`` on as they become readable, until the ledger is closed; returns how many.
+    """Write payloads from ``first`` on as they become readable, until the ledger is closed; returns their number.
 
-    Whatever arrived while one piece was written goes in the next, so that a busy ledger is written in large pieces and
-    a quiet one at once. What waits is bounded: the reader is not asked for more meanwhile.
+    The payloads that arrive while one piece is written form the next piece, so that a busy ledger is written in large
+    pieces and a quiet one at once. Memory is bounded: reading pauses while too much is waiting to be written.
     """
     payloads: list[bytes] = []
     gathered = 0

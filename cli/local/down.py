@@ -21,9 +21,10 @@ def register(app: typer.Typer) -> None:
 
 
 async def down(session: Session, data_dir: DataDirOption = DATA_DIR_DEFAULT) -> None:
-    """Stop the cluster that `octavo up` runs on this machine, and wait until it has stopped. Its data stay.
+    """Stop the cluster that runs on this machine.
 
-    The command succeeds, too, when no cluster is running.
+    The command waits until the cluster of `octavo up` has stopped; its data stay. It also succeeds when no cluster is
+    running.
     """
     directory = data_dir.absolute()
     cluster = observe_directory(directory)

@@ -1,45 +1,44 @@
 """When a bookie process that ended is started again. Pure.
 
-A process is *settled* once it has been ready for :data:`SETTLED_SECONDS`. What ends after that, whatever its exit
-status, is started again after the shortest pause; what ends before it doubles the pause of the time before, up to the
-longest, so that a bookie that cannot stay up costs little. Two ends are final: the exit status that says the data are
-wrong, since only a person can help; and an end before the process was ever ready in this run of ``octavo up``, since
-then the command has not kept its promise of a whole cluster and had better say so (a port in use, a disk that cannot
-be written).
+A process is *settled* once it has been ready for :data:`SETTLED_SECONDS`. A settled process that ends, with whatever
+exit status, is started again after the shortest pause. A process that ends before doubles the previous pause, up to the
+longest, so that a bookie that cannot stay up costs little. Two ends are final: the exit status for wrong data, because
+only the operator can help; and an end before the process was ever ready in this run of ``octavo up``, because the
+command then cannot give the user a whole cluster and must say why (a port in use, a disk that cannot be written).
 """
 
 from dataclasses import dataclass
 
 EXIT_DATA_WRONG = 78
-"""What a bookie exits with when its data or identity are wrong: starting it again cannot help."""
+"""Exit status of a bookie whose data or identity are wrong: starting it again cannot help."""
 
 PAUSE_SECONDS_MIN = 0.5
-"""First pause: long enough that a port and a lock are free again, short enough not to be waited for."""
+"""First pause: long enough that a port and a lock are free again, short enough that users do not notice it."""
 
 PAUSE_SECONDS_MAX = 8.0
-"""Longest pause: how long a cured cause goes unnoticed at most. With the start that follows it stays well below the
-30 s after which a writer whose adds miss their quorum gives up: the pause must not be what kills it."""
+"""Longest pause, and so the longest time before a bookie runs again after its problem has been solved. Together with
+the start that follows, it is well below the 30 s after which a writer without an ack quorum fails."""
 
 SETTLED_SECONDS = 10.0
-"""Time of service after which an end is news, not the same trouble again: longer than replaying the journal and the
-first checkpoint take, which is where a bookie that cannot stay up fails."""
+"""Time of service after which an end counts as a new problem: longer than the replay of the journal and the first
+checkpoint, during which a bookie that cannot stay up fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """Start it again after this pause."""
+    """Start the bookie again after this pause."""
 
     pause_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveStopped:
-    """Its data or identity are wrong: leave it, and go on with the others."""
+    """The bookie's data or identity are wrong: leave it stopped and go on with the other bookies."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """It never came up: stop everything and fail."""
+    """The bookie was never ready: stop everything and fail."""
 
 
 type AfterEnd = StartAgain | LeaveStopped | GiveUp
@@ -47,7 +46,7 @@ type AfterEnd = StartAgain | LeaveStopped | GiveUp
 
 @dataclass(slots=True)
 class RestartPolicy:
-    """Decides for one bookie. Told of every end, in order."""
+    """Decides for one bookie. Must be told of every end, in order."""
 
     was_ready: bool = False
     """Whether any process of this bookie has been ready in this run."""
@@ -55,7 +54,7 @@ class RestartPolicy:
     """The latest pause; 0 before the first."""
 
     def ended(self, exit_status: int, ready_seconds: float | None) -> AfterEnd:
-        """A process ended with ``exit_status`` after having been ready for ``ready_seconds`` (None: it never was)."""
+        """A process ended with ``exit_status`` after it had been ready for ``ready_seconds`` (None: never)."""
         if ready_seconds is not None:
             self.was_ready = True
         if exit_status == EXIT_DATA_WRONG:

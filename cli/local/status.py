@@ -13,10 +13,10 @@ def register(app: typer.Typer) -> None:
 
 
 async def status(session: Session, data_dir: DataDirOption = DATA_DIR_DEFAULT) -> int:
-    """Show the cluster that `octavo up` runs on this machine.
+    """Show the cluster that runs on this machine.
 
-    The exit status is 0 when every bookie is ready, and 1 when the cluster is starting, stopping or stopped or a bookie
-    is missing. `octavo bookies` shows what the cluster itself knows of its bookies.
+    The exit status is 0 if the cluster of `octavo up` and all its bookies are ready, otherwise 1. `octavo bookies`
+    shows more about the bookies.
     """
     directory = data_dir.absolute()
     cluster = observe_directory(directory)

@@ -60,11 +60,11 @@ async def up(
     ] = False,
     ready_descriptor: Annotated[int | None, typer.Option("--ready-descriptor", hidden=True)] = None,
 ) -> int:
-    """Run a whole cluster on this machine: several bookies, each in a process of its own, and the metadata store.
+    """Run a whole cluster on this machine.
 
-    The command prints a line when the cluster is ready, with the metadata URI to use. Ctrl-C stops the cluster; its
-    data stay and are there again after the next start. A bookie that dies is started again, unless its data or
-    identity are wrong.
+    The cluster consists of several bookies, each in a process of its own, and a metadata store. The command prints a
+    line when the cluster is ready, with the metadata URI to use. Ctrl-C stops the cluster; its data stay and are there
+    again after the next start. A bookie that dies is started again, unless its data or identity are wrong.
 
     With --detach the cluster runs in the background: `octavo status` shows it and `octavo down` stops it.
     """

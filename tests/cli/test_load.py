@@ -3,7 +3,6 @@
 import asyncio
 from array import array
 from collections.abc import AsyncIterator
-from typing import Self
 
 import pytest
 from octavo.cli.bench.histogram import RELATIVE_ERROR_MAX
@@ -12,19 +11,13 @@ from octavo.protocol.errors import QuorumLostError
 
 
 class ManualClock:
-    """Time that passes only when a test advances it; its timer lets exactly the time asked for pass."""
+    """Time that passes only when a test advances it; its sleeps let exactly the requested time pass."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
     def __call__(self) -> float:
         return self.now
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -105,7 +98,7 @@ async def test_open_loop_charges_a_stall_to_everything_that_became_due_meanwhile
     clock = ManualClock()
     server = Server(clock, stall_at=100, stall_seconds=1.0)
     measured = await open_loop(
-        [server], Extent(2000, None), 10_000, 1000.0, no_progress, clock=clock, make_timer=lambda: clock
+        [server], Extent(2000, None), 10_000, 1000.0, no_progress, clock=clock, sleep=clock.sleep
     )
     assert measured.operations == 2000
     histogram = measured.histogram
@@ -119,7 +112,7 @@ async def test_open_loop_charges_a_stall_to_everything_that_became_due_meanwhile
 async def test_open_loop_keeps_its_rate_when_the_server_does() -> None:
     clock = ManualClock()
     measured = await open_loop(
-        [Server(clock)], Extent(None, 2.0), 10, 500.0, no_progress, clock=clock, make_timer=lambda: clock
+        [Server(clock)], Extent(None, 2.0), 10, 500.0, no_progress, clock=clock, sleep=clock.sleep
     )
     assert measured.operations == 1000
     assert measured.unsent == 0
@@ -139,7 +132,7 @@ async def test_open_loop_never_exceeds_what_may_be_in_flight_and_tells_what_it_c
         clock.now += 0.1
         under_way -= 1
 
-    measured = await open_loop([slow], Extent(None, 1.0), 2, 1000.0, no_progress, clock=clock, make_timer=lambda: clock)
+    measured = await open_loop([slow], Extent(None, 1.0), 2, 1000.0, no_progress, clock=clock, sleep=clock.sleep)
     assert most == 2
     assert measured.operations + measured.unsent == 1000
     assert measured.unsent > 900
@@ -151,9 +144,7 @@ async def test_open_loop_stops_when_everything_fails() -> None:
     async def failing() -> None:
         raise QuorumLostError("dead")
 
-    measured = await open_loop(
-        [failing], Extent(None, 1000.0), 2, 1000.0, no_progress, clock=clock, make_timer=lambda: clock
-    )
+    measured = await open_loop([failing], Extent(None, 1000.0), 2, 1000.0, no_progress, clock=clock, sleep=clock.sleep)
     assert measured.operations == 0
     assert 1 <= measured.errors <= 10
 

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,8 +131,98 @@ def test_an_interrupted_append_leaves_no_ledger(cluster: Up, number: signal.Sign
         process.send_signal(number)
         assert process.wait(WAIT_SECONDS) == 128 + number
         assert process.stderr is not None
-        assert process.stderr.read() == b""
+        # Nothing but how to follow the ledger, if it waited for input long enough.
+        assert re.fullmatch(
+            rb"(octavo: waiting for input; `octavo ledger tail \d+` follows the ledger\n)?", process.stderr.read()
+        )
     assert ledger_ids(cluster) == before
+
+
+def test_each_line_of_a_pipe_is_acknowledged_while_the_pipe_is_open(cluster: Up, tmp_path: Path) -> None:
+    errors = tmp_path / "stderr"
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(
+            [*OCTAVO, "ledger", "append", "--quiet"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=environment(OCTAVO_METADATA=cluster.uri),
+        ) as writer,
+    ):
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        wait_until(lambda: b"follows the ledger" in errors.read_bytes(), "the command says how to follow the ledger")
+        (ledger_id,) = re.findall(rb"octavo ledger tail (\d+)", errors.read_bytes())
+
+        def is_read(content: bytes) -> bool:
+            return cluster.run("ledger", "read", ledger_id.decode()).stdout == content
+
+        for number in range(1, 4):
+            writer.stdin.write(b"line\n")
+            writer.stdin.flush()
+            wait_until(partial(is_read, b"line\n" * number), "the line is acknowledged")
+        writer.stdin.close()
+        assert writer.stdout.read() == ledger_id + b"\n"
+        assert writer.wait(WAIT_SECONDS) == 0
+
+
+def listed(cluster: Up, *arguments: object) -> list[int]:
+    found = cluster.run("ledger", "list", "--json", *arguments)
+    assert found.status == 0, found
+    return [json.loads(line)["ledger_id"] for line in found.stdout.splitlines()]
+
+
+def test_custom_metadata_are_given_shown_and_searched(cluster: Up) -> None:
+    made = {
+        (app, host): cluster.run(
+            *("ledger", "append", "--json", "--custom", f"app={app}", "--custom", f"host={host}"), stdin=b"x\n"
+        ).json["ledger_id"]
+        for app in ("orders", "billing")
+        for host in ("a=b", "c")
+    }
+    created = cluster.run("ledger", "create", "--json", "--custom", "app=orders").json["ledger_id"]
+    shown = cluster.run("ledger", "show", made["orders", "a=b"], "--json").json
+    assert shown["custom_metadata"] == {"app": "orders", "host": "a=b"}
+    orders = [made["orders", "a=b"], made["orders", "c"], created]
+    assert listed(cluster, "--where", "app=orders") == orders
+    assert listed(cluster, "--where", "app=orders", "--where", "host=a=b") == [made["orders", "a=b"]]
+    assert listed(cluster, "--where", "app=orders", "--limit", 2) == orders[:2]
+    assert listed(cluster, "--where", "app=orders", "--state", "open") == []
+    assert listed(cluster, "--where", "app=orders", "--state", "closed") == orders
+    assert listed(cluster, "--where", "app=order") == listed(cluster, "--where", "none=") == []
+    assert len(listed(cluster, "--limit", 1)) == 1
+    before = ledger_ids(cluster)
+    for wrong in ("novalue", "=x", "octavo.separator=none"):
+        cluster.run("ledger", "append", "--custom", wrong, stdin=b"x\n").failed_with_one_line(2, "--custom")
+    cluster.run("ledger", "create", "--custom", "a=1", "--custom", "a=2").failed_with_one_line(2, "given twice")
+    cluster.run("ledger", "list", "--where", "novalue").failed_with_one_line(2, "--where novalue")
+    cluster.run("ledger", "list", "--state", "ajar").failed_with_one_line(2, "ajar")
+    assert ledger_ids(cluster) == before
+
+
+def test_bookies_show_doubt_and_a_running_one_is_not_forgotten(cluster: Up) -> None:
+    shown = cluster.run("bookies")
+    header, *rows = shown.stdout.decode().splitlines()
+    assert "doubt" in header.split()
+    assert all("none" in row.split() for row in rows)
+    bookie_id = cluster.run("bookies", "--json").json[0]["bookie_id"]
+    cluster.run("bookies", "--forget", bookie_id).failed_with_one_line(1, bookie_id, "registered", "stop it")
+    assert bookie_id in {bookie["bookie_id"] for bookie in cluster.run("bookies", "--json").json}
+
+
+def test_unreachable_zookeeper_is_reported_long_before_the_command_gives_up(tmp_path: Path) -> None:
+    errors = tmp_path / "stderr"
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(
+            [*OCTAVO, "bookies", "--metadata", "zk://127.0.0.1:1/octavo"], stderr=stderr, env=environment()
+        ) as process,
+    ):
+        wait_until(lambda: b"ZooKeeper cannot be reached" in errors.read_bytes(), "the first notice")
+        assert process.poll() is None
+        assert b"127.0.0.1:1" in errors.read_bytes()
+        process.kill()
 
 
 def test_tail_follows_an_open_ledger_to_its_end_and_read_says_that_it_is_open(cluster: Up) -> None:

@@ -1,0 +1,80 @@
+"""The help of every command: plain sentences, no type names where words are due, lines as wide as the terminal."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from octavo.cli.commands import app, run
+from octavo.cli.main import main
+
+
+def commands_of(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, inner in sorted(getattr(command, "commands", {}).items()):
+        if not inner.hidden:
+            yield from commands_of(inner, (*path, name))
+
+
+COMMANDS = list(commands_of(typer.main.get_command(app), ()))
+
+
+def help_of(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+    assert run([*path, "--help"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    return shown.out
+
+
+def test_all_commands_are_found() -> None:
+    assert {("up",), ("down",), ("status",), ("ledger", "append"), ("bookie", "check"), ("bench", "create")} <= {
+        *COMMANDS
+    }
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_is_plain(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(path, capsys)
+    assert "<bool>" not in text
+    assert max(map(len, text.splitlines())) <= 120
+    assert re.search(r"  -h, --help +Show this message and exit\.", text)
+
+
+OURS = [path for path in COMMANDS if path[:1] != ("pipeline",)]
+
+
+@pytest.mark.parametrize("path", OURS, ids=" ".join)
+def test_every_option_is_explained_in_sentences(path: tuple[str, ...]) -> None:
+    command: Any = typer.main.get_command(app)
+    for name in path:
+        command = command.commands[name]
+    for parameter in command.params:
+        explained = getattr(parameter, "help", None)
+        if not getattr(parameter, "hidden", False):
+            assert explained, parameter.name
+            assert re.fullmatch(r"[A-Z].*\.", explained, re.DOTALL), explained
+            assert "(default:" not in explained
+            is_option = parameter.param_type_name == "option"
+            assert not is_option or parameter.is_flag or parameter.metavar, (
+                f"{parameter.name} has no word for its value"
+            )
+
+
+@pytest.mark.parametrize("path", [path for path in OURS if path], ids=" ".join)
+def test_first_sentence_fits_into_the_list_of_commands(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = help_of(path[:-1], capsys).splitlines()
+    (line,) = (line for line in lines if re.match(rf"  {path[-1]} ", line))
+    assert line.endswith("."), line
+    assert not line.endswith("..."), line
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_for_a_shell_is_printed(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    assert main(["--show-completion", shell]) == 0
+    assert "_OCTAVO_COMPLETE" in capsys.readouterr().out
