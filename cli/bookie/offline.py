@@ -176,6 +176,4 @@ async def reset_identity(
     if session.as_json:
         print_json(reset._asdict())
     else:
-        print_line(
-            f"{directory} now belongs to bookie {reset.bookie_id}, which is in doubt about every existing ledger"
-        )
+        print_line(f"{directory} belongs to bookie {reset.bookie_id}, which is in doubt about every ledger that exists")
