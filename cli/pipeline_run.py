@@ -18,7 +18,10 @@ PROGRESS_SECONDS = 0.5
 """Interval at which the progress of a job is updated."""
 
 _ERROR_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception|Block): (?P<text>.+)$", re.MULTILINE)
-"""The last line of a Python traceback within what Spark reports."""
+"""The last line of a Python traceback in a report of Spark."""
+
+_BRIEF_ERROR = re.compile(r": octavo\.[\w.]+(?:Error|Block): (?P<text>.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+"""An error of Octavo that Spark reports without its traceback."""
 
 
 async def run_on_spark[T](
@@ -59,6 +62,9 @@ async def run_on_spark[T](
 def describe_spark_error(error: PySparkException) -> str:
     """The error in one line, without the tracebacks of the processes that it passed through."""
     text = str(error)
+    brief = _BRIEF_ERROR.search(text)
+    if brief is not None:
+        return brief["text"]
     lines = [found["text"] for found in _ERROR_LINE.finditer(text) if "pyspark" not in found[0].split(":")[0]]
     if lines:
         return lines[-1]

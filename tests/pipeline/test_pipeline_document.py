@@ -46,9 +46,8 @@ def test_the_commands_do_what_the_page_says(
 
 
 def run_commands(spark: SparkSession, up: Up, capfd: pytest.CaptureFixture[str]) -> None:
-    samples = {"dpkg.log": "dpkg.log", "alternatives.log": "alternatives-crlf.log"}
-    for name, sample in samples.items():
-        shutil.copy(ROOT / "scripts" / "sample" / sample, name)
+    shutil.copytree(ROOT / "scripts" / "sample", "scripts/sample")
+    samples = [f"scripts/sample/{name}" for name in ("dpkg.log", "alternatives-crlf.log")]
     (commands,) = blocks("sh")
     shown = {}
     for command in commands.splitlines():

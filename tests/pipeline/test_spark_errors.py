@@ -1,0 +1,48 @@
+"""Errors that Spark reports become one line, with or without the traceback of a Python process."""
+
+import os
+
+import pytest
+from octavo.cli.pipeline_run import describe_spark_error
+from octavo.pipeline.errors import brief_errors
+from octavo.protocol.errors import InvalidArgumentError
+from pyspark.errors import PySparkException
+
+HIDE = "SPARK_HIDE_TRACEBACK"
+
+
+@pytest.mark.parametrize(
+    ("report", "line"),
+    [
+        (
+            "[PYTHON_DATA_SOURCE_ERROR] Failed to create it: octavo.protocol.errors.InvalidArgumentError: unknown "
+            "option 'leders' SQLSTATE: 38000",
+            "unknown option 'leders'",
+        ),
+        (
+            "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):\n  File ...\n"
+            "octavo.protocol.errors.UnauthorizedError: ledger 1 needs its password\n SQLSTATE: 38000",
+            "ledger 1 needs its password",
+        ),
+        (
+            "[PATH_ALREADY_EXISTS] Path file:/out already exists.",
+            "[PATH_ALREADY_EXISTS] Path file:/out already exists.",
+        ),
+    ],
+)
+def test_report_of_spark_becomes_one_line(report: str, line: str) -> None:
+    assert describe_spark_error(PySparkException(report)) == line
+
+
+def fail(error: Exception) -> None:
+    with pytest.raises(type(error)), brief_errors():
+        raise error
+
+
+def test_traceback_is_hidden_for_errors_of_octavo_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(HIDE, raising=False)
+    fail(ZeroDivisionError())
+    assert HIDE not in os.environ
+    fail(InvalidArgumentError("wrong"))
+    assert os.environ[HIDE] == "1"
+    monkeypatch.delenv(HIDE)
