@@ -1,7 +1,10 @@
 """What a bookie's log says about its end, in whichever format."""
 
+from pathlib import Path
+
 import pytest
-from octavo.cli.local.bookie_process import reason_in
+from octavo.cli.local.bookie_process import pinned_id, reason_in
+from octavo.metadata.model import is_bookie_id
 
 
 @pytest.mark.parametrize(
@@ -23,3 +26,17 @@ from octavo.cli.local.bookie_process import reason_in
 )
 def test_the_reason_is_found_in_the_last_line_of_a_log(line: str, reason: str) -> None:
     assert reason_in(line) == reason
+
+
+def test_the_id_of_a_data_directory_is_that_of_its_cookie_or_one_that_an_emptied_directory_has_again(
+    tmp_path: Path,
+) -> None:
+    fresh = pinned_id(tmp_path / "bookie-1")
+    assert is_bookie_id(fresh)
+    assert pinned_id(tmp_path / "bookie-1") == fresh
+    assert pinned_id(tmp_path / "bookie-2") != fresh
+    (tmp_path / "bookie-2").mkdir()
+    (tmp_path / "bookie-2" / "cookie").write_bytes(b'{"format": 1, "bookie_id": "bookie-of-old"}\ncrc32c 00000000\n')
+    assert pinned_id(tmp_path / "bookie-2") == "bookie-of-old"
+    (tmp_path / "bookie-2" / "cookie").write_bytes(b"damaged")
+    assert is_bookie_id(pinned_id(tmp_path / "bookie-2"))
