@@ -243,6 +243,28 @@ async def test_concurrent_adds_of_one_id_agree_on_one_value(storage: Storage) ->
     assert ids_of(await read_all(storage, script)) == [0, 5, 9, 10]
 
 
+async def test_an_add_waits_for_earlier_adds_of_the_ledger_that_wait_for_the_disk(storage: Storage) -> None:
+    script = LedgerScript(1)
+    await storage.writer.add(script.ledger_id, script.key, script.entries([0, 5]), recovery=False)
+    frame = [script.entry(3, version=1), script.entry(6, version=1)]
+    waiting = storage.writer.add(script.ledger_id, script.key, frame, recovery=False)
+    later = storage.writer.add(script.ledger_id, script.key, [script.entry(6, version=2)], recovery=False)
+    outcomes = await asyncio.gather(waiting, later, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), DuplicateEntryError]
+    assert (await read_all(storage, script))[-1] == script.entry(6, version=1)
+
+
+async def test_deletion_stops_adds_that_wait_for_the_disk(storage: Storage) -> None:
+    """Rule B5: a late add must not bring a deleted ledger back."""
+    script = LedgerScript(1)
+    await storage.writer.add(script.ledger_id, script.key, script.entries([0, 9]), recovery=False)
+    waiting = storage.writer.add(script.ledger_id, script.key, [script.entry(5)], recovery=False)
+    deleted = storage.writer.delete(script.ledger_id)
+    with pytest.raises(NoSuchLedgerError):
+        await waiting
+    await deleted
+
+
 async def test_fence_stops_adds_that_wait_for_the_disk(storage: Storage) -> None:
     script = LedgerScript(1)
     await storage.writer.add(script.ledger_id, script.key, script.entries([0, 9]), recovery=False)
