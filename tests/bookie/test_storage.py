@@ -243,6 +243,16 @@ async def test_concurrent_adds_of_one_id_agree_on_one_value(storage: Storage) ->
     assert ids_of(await read_all(storage, script)) == [0, 5, 9, 10]
 
 
+async def test_a_second_fence_is_answered_once_the_first_is_durable(storage: Storage) -> None:
+    """Rule F2: a second recovering client relies on it just as much."""
+    script = LedgerScript(1)
+    first = storage.writer.fence(script.ledger_id, script.key)
+    second = storage.writer.fence(script.ledger_id, script.key)
+    assert not second.done(), "the first is not on disk yet"
+    await second
+    assert first.done()
+
+
 async def test_an_add_waits_for_earlier_adds_of_the_ledger_that_wait_for_the_disk(storage: Storage) -> None:
     script = LedgerScript(1)
     await storage.writer.add(script.ledger_id, script.key, script.entries([0, 5]), recovery=False)
