@@ -10,6 +10,7 @@ from octavo.cli.bench import create as bench_create
 from octavo.cli.bookie import commands as bookie
 from octavo.cli.ledger import commands as ledger
 from octavo.cli.local import down, status, up
+from octavo.cli.log import commands as log
 from octavo.cli.session import print_error
 
 from octavo._version import __version__
@@ -48,6 +49,7 @@ status.register(app)
 down.register(app)
 app.add_typer(bookie.app)
 bookies.register(app)
+app.add_typer(log.app)
 app.add_typer(ledger.app)
 bench_create.register(bench.app)
 app.add_typer(bench.app)

@@ -96,7 +96,7 @@ def connect(
     checked = ClientOptions.from_keywords(options)
 
     async def open_client() -> Client:
-        store = await open_metadata_store(uri, rng=rng)
+        store = await open_metadata_store(uri, lease_seconds=checked.lease_seconds, rng=rng)
         try:
             cluster_id = await store.cluster_id()
             client = Client(store, cluster_id=cluster_id, options=checked, rng=rng, wall_clock=wall_clock)

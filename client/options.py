@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
+from octavo.metadata.store import LEASE_SECONDS_DEFAULT
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.limits import E_MAX, ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX, LONG_POLL_SECONDS_MAX
 
@@ -120,6 +121,10 @@ class ClientOptions:
 
     # --- logs
 
+    lease_seconds: float = LEASE_SECONDS_DEFAULT
+    """How long the lock of a log's leader outlives a client that died or lost the metadata store: a standby takes over
+    so much later at most. ZooKeeper grants at least two, at most twenty of its ticks."""
+
     log_segment_bytes: int = 1024 * _MIB
     """Payload bytes after which the leader of a log begins a new segment. Retention drops whole segments: smaller ones
     are dropped sooner, larger ones make a shorter list."""
@@ -199,6 +204,7 @@ class ConnectOptions(TypedDict, total=False):
     replica_avoid_seconds: float
     read_quorum_timeout_seconds: float
     long_poll_seconds: float
+    lease_seconds: float
     log_segment_bytes: int
     log_segment_seconds: float
     log_page_segments: int
@@ -235,6 +241,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "replica_avoid_seconds": _SECONDS,
     "read_quorum_timeout_seconds": _SECONDS,
     "long_poll_seconds": (0.001, LONG_POLL_SECONDS_MAX),
+    "lease_seconds": (0.1, 86_400.0),
     "log_segment_bytes": (1, 2**50),
     "log_segment_seconds": (0.001, 10 * 365 * 86_400.0),
     "log_page_segments": (1, 1000),

@@ -13,8 +13,10 @@ from octavo.protocol.errors import EntryTooLargeError
 class LineSplitter:
     """Splits chunks of bytes into lines. Holds at most one incomplete line, never longer than ``line_bytes_max``."""
 
-    def __init__(self, line_bytes_max: int) -> None:
+    def __init__(self, line_bytes_max: int, *, advice: str = "use --whole-file to store the file in chunks") -> None:
+        """``advice``: what to do about a line that is too long, for the error message."""
         self._line_bytes_max = line_bytes_max
+        self._advice = advice
         self._pieces: list[bytes] = []
         self._piece_bytes = 0
         self._lines = 0
@@ -56,8 +58,7 @@ class LineSplitter:
 
     def _too_long(self, number: int) -> EntryTooLargeError:
         return EntryTooLargeError(
-            f"line {number} is longer than the {self._line_bytes_max} bytes that one entry can hold;"
-            " use --whole-file to store the file in chunks"
+            f"line {number} is longer than the {self._line_bytes_max} bytes that one entry can hold; {self._advice}"
         )
 
 

@@ -118,9 +118,12 @@ class Log(Closable):
         return self._view.end
 
     async def status(self) -> LogStatus:
-        """Segments, leader, cursors, and what retention will drop next."""
-        with contextlib.suppress(NoSuchEntryError):
-            await self.refresh()
+        """Segments, leader, cursors, and what retention will drop next. Raises :class:`NoSuchLogError`."""
+        self._view.check_open()
+        await self._view.read_list()
+        with contextlib.suppress(OctavoError):
+            # Without any bookie of the last segment the list still tells the rest.
+            await self._view.learn_end()
         document = self._view.document
         holder = await self._store.read_lock(lock_name(self.log_id))
         segments = segments_of(document)

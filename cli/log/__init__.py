@@ -1,0 +1,1 @@
+"""`octavo log`: create, lead, read, follow, truncate and inspect logs."""

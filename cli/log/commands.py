@@ -1,0 +1,421 @@
+"""``octavo log``: logs from the command line.
+
+Only ``append`` leads, and fences whoever led before; every other command reads, or changes the log's list, and disturbs
+no leader.
+"""
+
+# ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from octavo.cli.ledger.commands import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.session import (
+    CommandError,
+    PasswordFileOption,
+    Session,
+    command,
+    describe,
+    finish,
+    print_error,
+    read_password,
+)
+from octavo.protocol.errors import InvalidArgumentError, NoSuchEntryError, OctavoError, TruncatedError
+from octavo.protocol.ids import ID_MAX
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    from octavo.cli.log.append import Tally
+    from octavo.cli.log.follow import Format
+    from octavo.client.log.entries import Gap
+    from octavo.client.log.log import Log, OnTruncated
+    from octavo.client.log.writer import LogWriter
+
+app = typer.Typer(name="log", help="Create, append to, read, follow and look at logs.", no_args_is_help=True)
+
+WAITING_NOTED_SECONDS = 1.0
+"""How long ``append`` waits for the lead before it says on standard error that it waits."""
+
+
+class LayoutName(StrEnum):
+    """How a log is laid out."""
+
+    CHAIN = "chain"
+
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The log's name.")]
+
+
+@asynccontextmanager
+async def _opened(session: Session, name: str, password_file: Path | None, **options: Any) -> AsyncIterator["Log"]:
+    async with (
+        await session.connect(**options) as client,
+        client.open_log(name, password=read_password(password_file)) as log,
+    ):
+        yield log
+
+
+@command(app)
+async def create(
+    session: Session,
+    name: NameArgument,
+    ensemble: EnsembleOption = 3,
+    write_quorum: WriteQuorumOption = 3,
+    ack_quorum: AckQuorumOption = 2,
+    layout: Annotated[LayoutName, typer.Option("--layout", help="How the log is stored.")] = LayoutName.CHAIN,
+    retain_seconds: Annotated[
+        float | None, typer.Option("--retain-seconds", metavar="N", help="Drop segments older than this.")
+    ] = None,
+    retain_bytes: Annotated[
+        int | None, typer.Option("--retain-bytes", metavar="N", help="Drop the oldest segments above this size.")
+    ] = None,
+    retain_cursors: Annotated[
+        bool,
+        typer.Option("--retain-cursors", help="Keep what a cursor has not passed; alone: drop what all have passed."),
+    ] = False,
+    digest: DigestOption = DigestName.CRC32C,
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Create an empty log. Without a --retain option it keeps everything."""
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    import octavo  # noqa: PLC0415 - `octavo --help` does without
+
+    async with (
+        await session.connect() as client,
+        client.create_log(
+            name,
+            ensemble,
+            write_quorum,
+            ack_quorum,
+            password=read_password(password_file),
+            digest=octavo.Digest[digest.name],
+            retention=octavo.Retention(retain_seconds, retain_bytes, retain_cursors),
+            layout=layout.value,
+        ) as log,
+    ):
+        log_id = log.log_id
+    if session.as_json:
+        print_json({"name": name, "log_id": log_id})
+    else:
+        print_line(f"log {name} created")
+
+
+@command(app, "list")
+async def list_logs(
+    session: Session,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only names that start with it.")] = "",
+) -> None:
+    """List the names of all logs."""
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    async with await session.connect() as client:
+        async for name in client.list_logs(prefix):
+            if session.as_json:
+                print_json({"name": name})
+            else:
+                print_line(name)
+
+
+@command(app)
+async def show(session: Session, name: NameArgument, password_file: PasswordFileOption = None) -> None:
+    """Show a log's positions, leader, segments and cursors, and what retention drops next."""
+    from octavo.cli.log.show import print_status, status_as_json  # noqa: PLC0415
+    from octavo.cli.output import print_json  # noqa: PLC0415
+
+    async with _opened(session, name, password_file) as log:
+        status = await log.status()
+    if session.as_json:
+        print_json(status_as_json(status))
+    else:
+        print_status(status)
+
+
+@command(app)
+async def append(
+    session: Session,
+    name: NameArgument,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file; - is standard input.")] = "-",
+    leader: Annotated[
+        str | None,
+        typer.Option("--leader", metavar="TEXT", help="What `show` calls this leader. (default: host and process)"),
+    ] = None,
+    lease_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--lease-seconds",
+            metavar="N",
+            min=0.1,
+            help="How long others wait for the lead if this process dies. (default: 10)",
+        ),
+    ] = None,
+    positions: Annotated[
+        bool, typer.Option("--positions", help="Print the position of each line as soon as it is acknowledged.")
+    ] = False,
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Lead the log and add each line (without its newline), also a line at a time from a pipe that stays open.
+
+    Waits until no other client leads. At the end of the input, and when it is interrupted, it waits for the
+    acknowledgements of the lines that it has read, gives the lead back and prints what it has added.
+    """
+    from octavo.cli.ledger.lines import LineSplitter  # noqa: PLC0415
+    from octavo.cli.ledger.transfer import open_source  # noqa: PLC0415
+    from octavo.cli.log.append import Tally, append_lines  # noqa: PLC0415
+    from octavo.cli.log.standard_input import InterruptibleInput  # noqa: PLC0415
+    from octavo.cli.output import print_json, print_line, progress_bar  # noqa: PLC0415
+
+    path = None if file == "-" else Path(file)
+    splitter = LineSplitter(ENTRY_PAYLOAD_BYTES_MAX, advice="cut it into shorter lines")
+    options = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
+    tally, term = Tally(), 0
+
+    def print_positions(acknowledged: range) -> None:
+        for position in acknowledged if positions else ():
+            if session.as_json:
+                print_json({"position": position})
+            else:
+                print_line(str(position))
+
+    def print_result() -> None:
+        if session.as_json:
+            print_json(
+                {
+                    "name": name,
+                    "term": term,
+                    "entries": tally.entries,
+                    "bytes": tally.payload_bytes,
+                    "first_position": tally.first_position,
+                    "end": tally.end,
+                }
+            )
+        else:
+            print_line(f"log {name}: {tally}")
+
+    async with contextlib.AsyncExitStack() as stack:
+        source = await stack.enter_async_context(open_source(path)) if path is not None else InterruptibleInput()
+        log = await stack.enter_async_context(_opened(session, name, password_file, **options))
+        size = path.stat().st_size if path is not None and path.is_file() else None
+        try:
+            async with await _lead(log, leader) as writer:
+                term = writer.term
+                with progress_bar("appending", size, as_bytes=True, shown=not positions) as progress:
+                    await append_lines(
+                        writer, source, splitter, tally, progress=progress, on_acknowledged=print_positions
+                    )
+        except asyncio.CancelledError:
+            if term:
+                print_result()
+            raise
+        except OctavoError as error:
+            raise _with_what_was_added(name, tally, error) from error
+    print_result()
+
+
+async def _lead(log: "Log", leader: str | None) -> "LogWriter":
+    """Lead the log; say so if that takes long."""
+    leading = asyncio.ensure_future(_awaited_lead(log, leader or f"{socket.gethostname()}:{os.getpid()}"))
+    try:
+        await asyncio.wait([leading], timeout=WAITING_NOTED_SECONDS)
+        if not leading.done():
+            with contextlib.suppress(OctavoError):
+                holder = (await log.status()).leader
+                print_error(
+                    f"waiting to lead log {log.name}" + ("" if holder is None else f": it is led by {holder!r} now")
+                )
+        return await asyncio.shield(leading)
+    except BaseException:
+        leading.cancel()
+        outcome = (await finish(asyncio.gather(leading, return_exceptions=True)))[0]
+        if not isinstance(outcome, BaseException):
+            await finish(outcome.close())
+        raise
+
+
+async def _awaited_lead(log: "Log", holder: str) -> "LogWriter":
+    return await log.lead(name=holder)
+
+
+def _with_what_was_added(name: str, tally: "Tally", error: OctavoError) -> Exception:
+    """The error, and where to go on after it."""
+    if not tally.entries and not error.may_have_happened:
+        return error
+    more = ""
+    if error.may_have_happened:
+        more = f"; lines after them may have been added, too: `octavo log read {name} --first {tally.end or 0}` tells"
+    return CommandError(f"{describe(error)}; acknowledged before: {tally}{more}")
+
+
+@command(app)
+async def read(
+    session: Session,
+    name: NameArgument,
+    first: Annotated[
+        int | None,
+        typer.Option("--first", min=0, max=ID_MAX, help="First position. (default: the log's first)"),
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", min=0, max=ID_MAX, help="Last position, included. (default: the last)")
+    ] = None,
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Write the payloads, each followed by a newline; with --json, one object per entry."""
+    from octavo.cli.log.follow import write_entries  # noqa: PLC0415
+
+    if first is not None and last is not None and last < first:
+        raise InvalidArgumentError(f"--first {first} lies after --last {last}")
+    async with _opened(session, name, password_file) as log:
+        end = await log.refresh()
+        start = log.first_position if first is None else first
+        stop = end - 1 if last is None else last
+        if start < log.first_position:
+            raise TruncatedError(
+                f"log {name}: position {start} has been truncated; the log begins at {log.first_position}",
+                first_position=log.first_position,
+            )
+        if stop >= end or start > end:
+            missing = stop if stop >= end else start
+            raise NoSuchEntryError(f"log {name} has no position {missing} yet; its end is {end}")
+        if start <= stop:
+            async with aclosing(log.entries(start, stop)) as entries:
+                await write_entries(entries, _form(session))
+
+
+@command(app)
+async def tail(
+    session: Session,
+    name: NameArgument,
+    first: Annotated[
+        int | None,
+        typer.Option("--first", min=0, max=ID_MAX, help="Position to start from. (default: the log's first)"),
+    ] = None,
+    cursor: Annotated[
+        str | None,
+        typer.Option("--cursor", metavar="CURSOR", help="Start at this cursor, and advance it over what is shown."),
+    ] = None,
+    skip_truncated: Annotated[
+        bool, typer.Option("--skip-truncated", help="Go on behind positions that have been truncated.")
+    ] = False,
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Follow a log across leaders until interrupted. Payloads are written as `read` writes them.
+
+    A cursor is made if there is none; it is stored about once a second and at the end, so that after a crash some
+    entries are shown again and none is missed.
+    """
+    from octavo.cli.log.follow import write_entries  # noqa: PLC0415
+
+    if first is not None and cursor is not None:
+        raise InvalidArgumentError("give either --first or --cursor: a cursor has a position of its own")
+
+    def on_gap(gap: "Gap") -> None:
+        print_error(f"log {name}: positions {gap.first} to {gap.last} are not there any more")
+
+    on_truncated: OnTruncated = "skip" if skip_truncated else "raise"
+    async with _opened(session, name, password_file) as log:
+        if cursor is None:
+            entries = log.follow(first, on_truncated=on_truncated)
+            on_written = None
+        else:
+            opened = await log.cursor(cursor)
+            entries = opened.follow(on_truncated=on_truncated)
+            on_written = opened.advance
+        async with aclosing(entries):
+            await write_entries(entries, _form(session), on_written=on_written, on_gap=on_gap)
+
+
+def _form(session: Session) -> "Format":
+    """How ``read`` and ``tail`` write an entry."""
+    import json  # noqa: PLC0415
+
+    from octavo.cli.log.show import entry_as_json  # noqa: PLC0415
+
+    if not session.as_json:
+        return lambda entry: entry.payload + b"\n"
+    return lambda entry: json.dumps(entry_as_json(entry), ensure_ascii=False).encode() + b"\n"
+
+
+@command(app)
+async def truncate(
+    session: Session,
+    name: NameArgument,
+    before: Annotated[
+        int, typer.Option("--before", metavar="N", min=0, max=ID_MAX, help="The first position that is kept.")
+    ],
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Drop everything below a position, for good. A position below the log's first changes nothing."""
+    async with _opened(session, name, password_file) as log:
+        await log.truncate(before)
+        first_position = log.first_position
+    _print_first_position(session, name, first_position)
+
+
+@command(app)
+async def retain(session: Session, name: NameArgument, password_file: PasswordFileOption = None) -> None:
+    """Apply the log's retention now. A leader does so once a minute."""
+    async with _opened(session, name, password_file) as log:
+        first_position = await log.retain()
+    _print_first_position(session, name, first_position)
+
+
+def _print_first_position(session: Session, name: str, first_position: int) -> None:
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    if session.as_json:
+        print_json({"name": name, "first_position": first_position})
+    else:
+        print_line(f"log {name} begins at {first_position}")
+
+
+@command(app)
+async def cursors(
+    session: Session,
+    name: NameArgument,
+    delete_cursor: Annotated[
+        str | None, typer.Option("--delete", metavar="CURSOR", help="Delete this cursor instead of listing.")
+    ] = None,
+    password_file: PasswordFileOption = None,
+) -> None:
+    """List the log's cursors with their positions; with --json, one object per cursor."""
+    from octavo.cli.log.show import cursors_as_json, print_cursors  # noqa: PLC0415
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    async with _opened(session, name, password_file) as log:
+        found = await log.cursors()
+        if delete_cursor is not None:
+            if delete_cursor not in found:
+                raise CommandError(f"log {name} has no cursor {delete_cursor}")
+            await (await log.cursor(delete_cursor)).delete()
+        end = log.end
+    if delete_cursor is not None:
+        if session.as_json:
+            print_json({"name": delete_cursor, "deleted": True})
+        else:
+            print_line(f"cursor {delete_cursor} of log {name} deleted")
+    elif session.as_json:
+        for cursor in cursors_as_json(found, end):
+            print_json(cursor)
+    else:
+        print_cursors(found, end)
+
+
+@command(app)
+async def delete(session: Session, name: NameArgument) -> None:
+    """Delete a log with its entries and cursors, at once and for good. Its leader, if there is one, fails."""
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    async with await session.connect() as client:
+        await client.delete_log(name)
+    if session.as_json:
+        print_json({"name": name, "deleted": True})
+    else:
+        print_line(f"log {name} deleted")

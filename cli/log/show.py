@@ -1,0 +1,146 @@
+"""What is known of a log and its entries, as JSON and as text."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from octavo.cli.output import bytes_as_json, print_line, print_table
+from octavo.protocol.entries import EPOCH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from octavo.client.log.cursors import CursorState
+    from octavo.client.log.document import Retention
+    from octavo.client.log.entries import LogEntry
+    from octavo.client.log.status import LogStatus
+
+
+def entry_as_json(entry: "LogEntry") -> dict[str, Any]:
+    """One entry, for ``read --json`` and ``tail --json``."""
+    return {
+        "position": entry.position,
+        "term": entry.term,
+        "sealed_at": entry.sealed_at.isoformat(),
+        "payload": bytes_as_json(entry.payload),
+    }
+
+
+def cursors_as_json(cursors: "Mapping[str, CursorState]", end: int) -> list[dict[str, Any]]:
+    """The cursors by name, with what each has still to handle."""
+    return [
+        {
+            "name": name,
+            "position": cursor.position,
+            "behind": max(0, end - cursor.position),
+            "touched_at": cursor.touched_at.isoformat(),
+        }
+        for name, cursor in sorted(cursors.items())
+    ]
+
+
+def retention_as_json(retention: "Retention") -> dict[str, Any]:
+    """The limits; null where there is none."""
+    return {"seconds": retention.seconds, "bytes": retention.bytes, "cursors": retention.cursors}
+
+
+def status_as_json(status: "LogStatus") -> dict[str, Any]:
+    """Everything that ``show`` tells."""
+    return {
+        "name": status.name,
+        "log_id": status.log_id,
+        "layout": status.layout,
+        "first_position": status.first_position,
+        "end": status.end,
+        "term": status.term,
+        "leader": status.leader,
+        "bytes": status.bytes,
+        "retention": retention_as_json(status.retention),
+        "drops_below": status.drops_below,
+        "segments": [
+            {
+                "ledger_id": segment.ledger_id,
+                "first_position": segment.first_position,
+                "entries": segment.entries,
+                "bytes": segment.bytes,
+                "term": segment.term,
+                "created_at": _time(segment.created_at_ms),
+            }
+            for segment in status.segments
+        ],
+        "paged_segments": status.paged_segments,
+        "cursors": cursors_as_json(status.cursors, status.end),
+        "gaps": [list(gap) for gap in status.gaps],
+    }
+
+
+def print_status(status: "LogStatus") -> None:
+    """Facts, then segments, then cursors."""
+    facts = {
+        "name": status.name,
+        "log id": status.log_id,
+        "layout": status.layout,
+        "positions": f"{status.first_position} to {status.end} (exclusive)",
+        "leader": "none" if status.leader is None else status.leader,
+        "term": status.term,
+        "closed segments": f"{status.bytes} bytes",
+        "retention": _retention_in_words(status),
+    }
+    for first, last in status.gaps:
+        facts["gap"] = f"positions {first} to {last} were given up"
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        print_line(f"{key:<{width}}  {value}")
+    print_line("")
+    if status.paged_segments:
+        print_line(f"{status.paged_segments} older segments are not shown")
+    print_table(
+        ["ledger", "first position", "entries", "bytes", "term", "created"],
+        [
+            (
+                segment.ledger_id,
+                _known(segment.first_position),
+                _known(segment.entries),
+                _known(segment.bytes),
+                segment.term,
+                _time(segment.created_at_ms),
+            )
+            for segment in status.segments
+        ],
+    )
+    if status.cursors:
+        print_line("")
+        print_cursors(status.cursors, status.end)
+
+
+def print_cursors(cursors: "Mapping[str, CursorState]", end: int) -> None:
+    """A table of cursors."""
+    print_table(
+        ["cursor", "position", "behind", "last heard of"],
+        [
+            (cursor["name"], cursor["position"], cursor["behind"], cursor["touched_at"])
+            for cursor in cursors_as_json(cursors, end)
+        ],
+    )
+
+
+def _retention_in_words(status: "LogStatus") -> str:
+    retention = status.retention
+    limits = []
+    if retention.seconds is not None:
+        limits.append(f"{retention.seconds:g} seconds")
+    if retention.bytes is not None:
+        limits.append(f"{retention.bytes} bytes")
+    if retention.cursors:
+        limits.append("not above the lowest cursor" if limits else "up to the lowest cursor")
+    if not limits:
+        return "everything is kept"
+    due = "nothing is due" if status.drops_below <= status.first_position else f"drops below {status.drops_below} next"
+    return f"{', '.join(limits)}; {due}"
+
+
+def _time(milliseconds: int) -> str:
+    return (EPOCH + timedelta(milliseconds=milliseconds)).isoformat()
+
+
+def _known(value: int | None) -> str:
+    return "-" if value is None else str(value)

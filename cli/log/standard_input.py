@@ -1,0 +1,43 @@
+"""Standard input for a command that may have to end while no input comes."""
+
+import asyncio
+import os
+import sys
+import threading
+from contextlib import suppress
+
+from octavo.cli.ledger.transfer import READ_BYTES
+
+
+class InterruptibleInput:
+    """Reads standard input in a thread that does not keep the process from ending: a leader that lost its log ends at
+    once, although a pipe that it reads from stays open and silent."""
+
+    async def read(self) -> bytes:
+        """What there is now, at most :data:`READ_BYTES`; waits for the first byte. Empty at the end of the input.
+
+        Raises :class:`OSError`. Cancelling loses what the thread still reads.
+        """
+        loop = asyncio.get_running_loop()
+        received: asyncio.Future[bytes] = loop.create_future()
+        descriptor = sys.stdin.fileno()
+
+        def deliver(data: bytes, error: OSError | None) -> None:
+            if received.done():
+                return
+            if error is None:
+                received.set_result(data)
+            else:
+                received.set_exception(error)
+
+        def work() -> None:
+            data, error = b"", None
+            try:
+                data = os.read(descriptor, READ_BYTES)
+            except OSError as failure:
+                error = failure
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(deliver, data, error)
+
+        threading.Thread(target=work, name="standard input", daemon=True).start()
+        return await received
