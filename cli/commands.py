@@ -7,6 +7,7 @@ import typer
 from octavo.cli import bookies, cluster, pipeline
 from octavo.cli.bench import commands as bench
 from octavo.cli.bench import create as bench_create
+from octavo.cli.bench import log as bench_log
 from octavo.cli.bookie import commands as bookie
 from octavo.cli.ledger import commands as ledger
 from octavo.cli.local import down, status, up
@@ -52,6 +53,7 @@ bookies.register(app)
 app.add_typer(log.app)
 app.add_typer(ledger.app)
 bench_create.register(bench.app)
+bench_log.register(bench.app)
 app.add_typer(bench.app)
 app.add_typer(cluster.app)
 app.add_typer(pipeline.app)

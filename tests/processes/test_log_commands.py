@@ -171,8 +171,8 @@ def test_a_pipe_that_stays_open_is_followed_by_a_cursor_that_advances(cluster: U
         assert show(cluster, new_log)["leader"] is None
         cluster.run("log", "append", new_log, stdin=b"another\n")
         assert tail.line() == b"another"
+        wait_until(lambda: cursor_positions(cluster, new_log) == {"billing": 4}, "the cursor is stored")
         assert tail.end(signal.SIGTERM) == (143, b"", "")
-    assert cursor_positions(cluster, new_log) == {"billing": 4}
     with Running(cluster, "tail", new_log, "--cursor", "billing") as tail:
         cluster.run("log", "append", new_log, stdin=b"later\n")
         assert tail.line() == b"later"
@@ -269,3 +269,18 @@ def test_retention_by_size_drops_whole_segments_behind_the_cursors(cluster: Up) 
     assert show(cluster, "kept")["drops_below"] == 2
     assert cluster.run("log", "retain", "kept", "--json").json == {"name": "kept", "first_position": 2}
     assert cluster.run("log", "read", "kept").stdout == b"2\n3\n"
+
+
+def test_bench_log_measures_both_ways_and_names_the_parts_of_a_failover(cluster: Up) -> None:
+    arguments = ("--duration", 0.3, "--rounds", 1, "--in-flight", 100, "--failovers", 1, "--lease-seconds", 1)
+    measured = cluster.run("bench", "log", "--json", *arguments).json
+    assert measured["log_entries_per_second"] > 0
+    assert measured["ratio"] == pytest.approx(
+        measured["log_entries_per_second"] / measured["ledger_entries_per_second"], rel=0.01
+    )
+    (failover,) = measured["failovers_s"]
+    assert failover["total"] == pytest.approx(
+        failover["lease"] + failover["takeover"] + failover["first_add"], abs=0.001
+    )
+    assert min(failover.values()) > 0
+    assert b"octavo-bench" not in cluster.run("log", "list").stdout

@@ -1,0 +1,148 @@
+"""``octavo bench log``: adds through a log beside adds to a plain ledger, and the time that a failover takes."""
+
+# ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
+
+import os
+import statistics
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.session import CommandError, Session, command, describe, finish
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    from octavo.client.client import Client
+
+WARM_UP_SECONDS = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the group ``bench``."""
+    command(app, "log")(bench_log)
+
+
+async def bench_log(
+    session: Session,
+    entry_size: Annotated[
+        int,
+        typer.Option("--entry-size", metavar="BYTES", min=0, max=ENTRY_PAYLOAD_BYTES_MAX, help="Payload of an entry."),
+    ] = 1024,
+    duration: Annotated[
+        float, typer.Option("--duration", metavar="SECONDS", min=0.001, help="How long each measurement takes.")
+    ] = 3.0,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Log and ledger in turn, so often.")] = 5,
+    in_flight: Annotated[int, typer.Option("--in-flight", min=1, max=1_000_000, help="Adds under way at once.")] = 1000,
+    failovers: Annotated[
+        int, typer.Option("--failovers", metavar="N", min=0, help="Leaders killed with SIGKILL; 0: none.")
+    ] = 3,
+    lease_seconds: Annotated[
+        float, typer.Option("--lease-seconds", metavar="N", min=0.1, help="The lease of the leaders' lock.")
+    ] = 2.0,
+    ensemble: EnsembleOption = 3,
+    write_quorum: WriteQuorumOption = 3,
+    ack_quorum: AckQuorumOption = 2,
+) -> None:
+    """Measure acknowledged adds through a log and to a plain ledger, in turn, and failovers from a killed leader.
+
+    A failover lasts from the kill of the leading process, which has adds in flight, to the first acknowledged add of a
+    standby that waits for the lead. Its parts: the lease that must end, the takeover (recovery of the last segments, a
+    new one), and the add. Everything that is made is deleted afterwards.
+    """
+    from octavo.cli.bench.failover import measure_failover  # noqa: PLC0415
+    from octavo.cli.output import progress_bar  # noqa: PLC0415
+
+    import octavo  # noqa: PLC0415 - `octavo --help` does without
+
+    shape = (ensemble, write_quorum, ack_quorum)
+    payload = os.urandom(entry_size)
+    rates: dict[str, list[float]] = {"log": [], "ledger": []}
+    failed_over: list[dict[str, float]] = []
+    async with (
+        await session.connect(lease_seconds=lease_seconds) as client,
+        _temporary_log(client, shape) as name,
+        client.open_log(name) as log,
+    ):
+        with progress_bar("measuring", rounds + failovers) as progress:
+            for number in range(rounds):
+                order = sorted(rates, reverse=bool(number % 2))
+                for what in order:
+                    if what == "log":
+                        async with log.lead() as writer:
+                            rate = await _adds_per_second(partial(writer.add, payload), duration, in_flight)
+                    else:
+                        async with client.create_ledger(*shape) as ledger:
+                            rate = await _adds_per_second(partial(ledger.add, payload), duration, in_flight)
+                        await client.delete_ledger(ledger.id)
+                    rates[what].append(rate)
+                progress(number + 1)
+            for number in range(failovers):
+                try:
+                    failed_over.append(await measure_failover(session, log, lease_seconds, payload))
+                except octavo.OctavoError as error:
+                    raise CommandError(f"failover {number + 1}: {describe(error)}") from error
+                progress(rounds + number + 1)
+    _report(session, rates, failed_over, {"entry_size": entry_size, "in_flight": in_flight, "lease_s": lease_seconds})
+
+
+@asynccontextmanager
+async def _temporary_log(client: "Client", shape: Sequence[int]) -> AsyncIterator[str]:
+    name = f"octavo-bench/{os.urandom(6).hex()}"
+    await (await client.create_log(name, *shape)).close()
+    try:
+        yield name
+    finally:
+        await finish(client.delete_log(name))
+
+
+async def _adds_per_second(add: Any, seconds: float, in_flight: int) -> float:
+    from octavo.cli.bench.load import Extent, closed_loop  # noqa: PLC0415
+
+    await closed_loop([add], Extent(None, min(seconds, WARM_UP_SECONDS)), in_flight, _quiet)
+    measured = await closed_loop([add], Extent(None, seconds), in_flight, _quiet)
+    if measured.first_error is not None:
+        raise measured.first_error
+    return measured.operations / measured.seconds
+
+
+def _quiet(_done: float, _note: str = "") -> None:
+    pass
+
+
+def _report(
+    session: Session, rates: dict[str, list[float]], failovers: list[dict[str, float]], facts: dict[str, Any]
+) -> None:
+    from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
+
+    ratios = [log / ledger for log, ledger in zip(rates["log"], rates["ledger"], strict=True)]
+    result = {
+        "log_entries_per_second": round(statistics.median(rates["log"]), 1),
+        "ledger_entries_per_second": round(statistics.median(rates["ledger"]), 1),
+        "ratio": round(statistics.median(ratios), 4),
+        "ratios": [round(ratio, 4) for ratio in ratios],
+        "failovers_s": [{part: round(seconds, 4) for part, seconds in one.items()} for one in failovers],
+        **facts,
+    }
+    if session.as_json:
+        print_json(result)
+        return
+    print_table(
+        ["", "adds/s", "least", "most"],
+        [
+            (what, *(f"{rate:,.0f}" for rate in (statistics.median(several), min(several), max(several))))
+            for what, several in rates.items()
+        ],
+    )
+    print_line(f"log to ledger: {result['ratio']:.3f} (median of {len(ratios)} rounds)")
+    if failovers:
+        print_line("")
+        print_table(
+            ["failover", "total s", "lease s", "takeover s", "first add s"],
+            [
+                (number, *(f"{one[part]:.3f}" for part in ("total", "lease", "takeover", "first_add")))
+                for number, one in enumerate(failovers, 1)
+            ],
+        )
