@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
-from octavo.metadata.store import LEASE_SECONDS_DEFAULT
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.limits import E_MAX, ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX, LONG_POLL_SECONDS_MAX
 
@@ -121,7 +120,7 @@ class ClientOptions:
 
     # --- logs
 
-    lease_seconds: float = LEASE_SECONDS_DEFAULT
+    lease_seconds: float = 10.0
     """How long the lock of a log's leader outlives a client that died or lost the metadata store: a standby takes over
     so much later at most. ZooKeeper grants at least two, at most twenty of its ticks."""
 

@@ -5,6 +5,7 @@ from typing import get_type_hints
 
 import pytest
 from octavo.client.options import ClientOptions, ConnectOptions
+from octavo.metadata.store import LEASE_SECONDS_DEFAULT
 
 import octavo
 
@@ -21,3 +22,7 @@ def test_an_unknown_option_is_refused_with_the_name_that_was_meant() -> None:
         octavo.connect("memory://x", windw_entries=5)  # type: ignore[call-arg]
     with pytest.raises(octavo.InvalidArgumentError, match=r"unknown option 'zzz'; the options are add_quorum_timeout"):
         ClientOptions.from_keywords({"zzz": 1})
+
+
+def test_locks_of_clients_last_as_long_as_those_of_bookies_unless_asked() -> None:
+    assert ClientOptions().lease_seconds == LEASE_SECONDS_DEFAULT
