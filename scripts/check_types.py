@@ -1,4 +1,4 @@
-"""Run mypy, strict, over the packages as installed, the tests and the scripts.
+"""Run mypy, strict, over the packages as installed, the tests, the scripts and the examples.
 
 Type checkers cannot see through the folder mapping of an editable install (docs/decisions/001): there ``octavo.bookie``
 has no folder of that name. So the wheel is unpacked into a scratch folder, mypy runs inside it, and the paths in its
@@ -15,7 +15,7 @@ from build_wheel import ROOT, package_folders, unpack_wheel
 
 SCRATCH = ROOT / ".check"
 SITE = SCRATCH / "site"
-SOURCES = ("tests", "scripts")
+SOURCES = ("tests", "scripts", "examples")
 
 
 def tree_paths(output: str) -> str:

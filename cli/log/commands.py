@@ -1,7 +1,7 @@
 """``octavo log``: logs from the command line.
 
-Only ``append`` leads, and fences whoever led before; every other command reads, or changes the log's list, and disturbs
-no leader.
+Only ``append`` leads, and fences the previous leader. Every other command reads, or changes the log's list, and
+disturbs no leader.
 """
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name

@@ -1,11 +1,13 @@
 """Options of a client: the keywords that type checkers know are those that there are."""
 
+import re
 from dataclasses import fields
 from typing import get_type_hints
 
 import pytest
 from octavo.client.options import ClientOptions, ConnectOptions
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT
+from support.tree import ROOT
 
 import octavo
 
@@ -26,3 +28,13 @@ def test_an_unknown_option_is_refused_with_the_name_that_was_meant() -> None:
 
 def test_locks_of_clients_last_as_long_as_those_of_bookies_unless_asked() -> None:
     assert ClientOptions().lease_seconds == LEASE_SECONDS_DEFAULT
+
+
+def test_the_page_on_logs_has_every_option_of_logs_with_its_default() -> None:
+    shown = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", (ROOT / "docs" / "logs.md").read_text("utf-8"), re.MULTILINE))
+    options = ClientOptions()
+    assert shown == {
+        field.name: str(getattr(options, field.name))
+        for field in fields(ClientOptions)
+        if field.name.startswith(("log_", "cursor_", "lease_"))
+    }
