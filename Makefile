@@ -20,7 +20,7 @@ help: ## print this list
 setup: ## create .venv and install Octavo with its tools
 	@scripts/setup_venv.sh
 
-demo: setup ## write a real log to three bookies, kill one, read every byte back (METADATA=zk: on ZooKeeper)
+demo: setup ## add to a log, kill its leader and a bookie, check every byte (METADATA=zk: on ZooKeeper)
 	@$(VENV)/python scripts/demo.py --metadata "$(METADATA)"
 
 up: setup ## run a cluster on this machine, in the foreground

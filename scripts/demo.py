@@ -1,39 +1,41 @@
-"""The demo: a cluster loses a bookie during writes and loses no entry (`make demo`).
+"""The demo: a log under load loses its leader, then a bookie, and no entry (`make demo`).
 
-Starts three bookies with `octavo up` in a temporary folder, writes a real log over and over, kills one bookie with
-SIGKILL in the middle, goes on until that bookie is back and has taken part again, closes the ledger, reads everything
-with a fresh client and compares every byte. Exit status 0 only if all checks succeed.
+Starts three bookies with `octavo up` in a temporary folder and two processes that want to lead one log. The leader adds
+a real log file over and over and is killed with SIGKILL; the standby takes over and goes on. Then a bookie is killed;
+it comes back and takes part again. A follower checks every byte of every position as it comes, across all of this, and
+at the end a fresh client reads the whole log and compares it again. Exit status 0 only if all checks succeed.
 """
 
 import argparse
 import asyncio
+import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import uvloop
+from demo_leader import LEASE_SECONDS, SAMPLE
 from local_cluster import TIME_SECONDS_MAX, Cluster, ClusterError
 from zookeeper_server import ServerGroup, ZooKeeperError
 
 import octavo
 
-SAMPLE = Path(__file__).parent / "sample" / "dpkg.log"
 SAMPLE_NAME = f"{SAMPLE.parent.name}/{SAMPLE.name}"
 
-KILL_AFTER_BYTES = 8_000_000
-"""Written before the kill: enough that writing is in full progress."""
+LOG = "demo/dpkg"
 
-WRITE_AFTER_RETURN_BYTES = 8_000_000
-"""Written after the killed bookie is back."""
+ENTRIES_BEFORE_KILL = 50_000
+"""Acknowledged before the leader is killed, and by the standby before a bookie is: adds are then in full progress."""
 
-ADDS_IN_FLIGHT_MAX = 4
+ENTRIES_AFTER_RETURN = 50_000
+"""Acknowledged after the killed bookie is back."""
 
 
 class DemoError(Exception):
@@ -61,65 +63,201 @@ class Story:
         self.tell(text, sign="✗", colour=31)
 
 
-async def write_through_a_crash(
+class Leader:
+    """A process of ``demo_leader.py``."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self.end = 0
+        """Everything below is acknowledged."""
+        self._process = process
+        self._ended = False
+        self._changed = asyncio.Condition()
+        self._leading: asyncio.Future[dict[str, int]] = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.ensure_future(self._read())
+
+    @classmethod
+    async def start(cls, uri: str, name: str) -> "Leader":
+        """Start it."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(Path(__file__).with_name("demo_leader.py")), uri, LOG, name),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        return cls(name, process)
+
+    async def leads(self) -> dict[str, int]:
+        """Its report, once it leads."""
+        return await self._leading
+
+    async def acknowledged(self, end: int) -> None:
+        """Return once everything below ``end`` is. Raises :class:`DemoError` when the process ends before."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.end >= end or self._ended)
+        if self.end < end:
+            raise DemoError(f"the {self.name} ended early, with everything below {self.end:,} acknowledged")
+
+    async def kill(self) -> None:
+        """SIGKILL, if it still runs; returns once all its reports have been read."""
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        await self._reading
+
+    async def stop(self) -> None:
+        """Let it finish and give the lead back."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        status = await self._process.wait()
+        await self._reading
+        if status != 0:
+            raise DemoError(f"the {self.name} ended with status {status}")
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            facts = json.loads(line)
+            if "leading" in facts:
+                self._leading.set_result(facts)
+            async with self._changed:
+                self.end = max(self.end, facts.get("end", 0))
+                self._changed.notify_all()
+        if not self._leading.done():
+            self._leading.set_exception(DemoError(f"the {self.name} ended before it led"))
+            self._leading.exception()  # retrieved: it may have been killed while it waited
+        self._ended = True
+        async with self._changed:
+            self._changed.notify_all()
+
+
+@asynccontextmanager
+async def leaders(uri: str) -> AsyncIterator[tuple[Leader, Leader]]:
+    """A leader and a standby, killed at the end of the block."""
+    started: list[Leader] = []
+    try:
+        started.append(await Leader.start(uri, "leader"))
+        await started[0].leads()
+        started.append(await Leader.start(uri, "standby"))
+        yield started[0], started[1]
+    finally:
+        for one in started:
+            await one.kill()
+
+
+class Follower:
+    """Checks position after position, as they come."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = lines
+        self.position = 0
+        """The next that it expects."""
+        self.terms: list[int] = []
+        """In the order seen."""
+        self._wanted = 0
+        self._reached = asyncio.Event()
+
+    async def follow(self, log: octavo.Log) -> None:
+        """Follow for ever. Raises :class:`DemoError` for a position out of turn or with other content."""
+        async for entry in log.follow(first=0):
+            assert isinstance(entry, octavo.LogEntry)
+            check_entry(entry, self.position, self._lines)
+            if entry.term not in self.terms[-1:]:
+                self.terms.append(entry.term)
+            self.position += 1
+            if self.position >= self._wanted:
+                self._reached.set()
+
+    async def reached(self, end: int) -> None:
+        """Return once everything below ``end`` has been seen."""
+        self._wanted = end
+        self._reached.clear()
+        if self.position < end:
+            await self._reached.wait()
+
+
+def check_entry(entry: octavo.LogEntry, position: int, lines: list[bytes]) -> None:
+    """Raise :class:`DemoError` unless the entry has this position and the line that belongs there."""
+    if entry.position != position or entry.payload != lines[position % len(lines)]:
+        raise DemoError(f"position {position:,} was expected, and {entry.position:,} came with {entry.payload!r}")
+
+
+async def lead_through_crashes(
     uri: str, lines: list[bytes], cluster: Cluster, ready: dict[str, Any], story: Story
 ) -> int:
-    """Write ``lines`` over and over while a bookie dies and returns; the ledger's id."""
-    victim = ready["bookies"][1]
+    """A log under load while its leader and a bookie are killed; the log's end."""
+    async with octavo.connect(uri) as client, client.create_log(LOG) as log:
+        follower = Follower(lines)
+        following = asyncio.create_task(follower.follow(log))
+        async with leaders(uri) as (leader, standby):
+            working = asyncio.create_task(through_crashes(leader, standby, cluster, ready, story))
+            await asyncio.wait([following, working], return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                working.cancel()
+                following.result()
+            acknowledged = await working
+        end = await log.refresh()
+        if end < acknowledged:
+            raise DemoError(f"positions below {acknowledged:,} were acknowledged, but the log ends at {end:,}")
+        reached = asyncio.create_task(follower.reached(end))
+        await asyncio.wait([following, reached], return_when=asyncio.FIRST_COMPLETED)
+        for task in (following, reached):
+            task.cancel()
+        await asyncio.gather(following, reached, return_exceptions=True)
+        if follower.position != end or follower.terms != [1, 2]:
+            raise DemoError(f"the follower saw {follower.position:,} positions of {end:,}, terms {follower.terms}")
+        story.fine(f"the follower saw every position once and in order: {end:,}, across both leaders")
+        return end
+
+
+async def through_crashes(
+    leader: Leader, standby: Leader, cluster: Cluster, ready: dict[str, Any], story: Story
+) -> int:
+    """Kill the leader, then a bookie; the position below which everything is acknowledged at the end."""
     begun = time.perf_counter()
-    returning: asyncio.Future[dict[str, Any]] | None = None
-    stop_at: int | None = None
-    pending: list[asyncio.Future[range]] = []
-    async with (
-        octavo.connect(uri) as client,
-        client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2) as ledger,
-    ):
-        story.tell(f"writing {SAMPLE_NAME} repeatedly to ledger {ledger.id}: 3 copies, acknowledged when 2 are synced")
-        while stop_at is None or ledger.length < stop_at:
-            pending.append(asyncio.ensure_future(ledger.add_many(lines)))
-            if len(pending) >= ADDS_IN_FLIGHT_MAX:
-                await pending.pop(0)
-            if returning is None and ledger.length >= KILL_AFTER_BYTES:
-                os.kill(victim["pid"], signal.SIGKILL)
-                confirmed, pushed = ledger.last_add_confirmed or 0, ledger.last_add_pushed or 0
-                story.bad(
-                    f"killed {victim['name']} (SIGKILL) at entry {confirmed:,}, entries up to {pushed:,} in flight"
-                )
-                returning = asyncio.ensure_future(asyncio.to_thread(cluster.wait_for, "started again"))
-            if returning is not None and returning.done() and stop_at is None:
-                returning.result()
-                stop_at = ledger.length + WRITE_AFTER_RETURN_BYTES
-                story.fine(
-                    f"{victim['name']} is back; meanwhile the writer continued, to entry {ledger.last_add_confirmed:,}"
-                )
-            if time.perf_counter() - begun > TIME_SECONDS_MAX:
-                raise DemoError(f"{victim['name']} did not come back within {TIME_SECONDS_MAX:g} s")
-        await asyncio.gather(*pending)
-        seconds = time.perf_counter() - begun
-    entries = (ledger.last_add_confirmed or 0) + 1
+    story.tell(f"a leader adds {SAMPLE_NAME} repeatedly to the log {LOG}: 3 copies, acknowledged when 2 are synced")
+    await leader.acknowledged(ENTRIES_BEFORE_KILL)
+    await leader.kill()
+    killed = time.perf_counter()
+    story.bad(f"killed the leader (SIGKILL): everything below {leader.end:,} is acknowledged, adds are in flight")
+    leading = await standby.leads()
+    if leading["first_position"] < leader.end:
+        raise DemoError(f"the standby begins at {leading['first_position']:,}, below what was acknowledged")
+    await standby.acknowledged(leading["first_position"] + 1)
     story.fine(
-        f"ledger closed: {entries:,} entries, {ledger.length / 1e6:,.0f} MB acknowledged in {seconds:.1f} s, crash"
-        f" included ({entries / seconds:,.0f} entries/s, {ledger.length / seconds / 1e6:,.0f} MB/s)"
+        f"the standby leads in term {leading['leading']} from position {leading['first_position']:,}; its first add is"
+        f" acknowledged {time.perf_counter() - killed:.2f} s after the kill, with a lease of {LEASE_SECONDS:g} s"
     )
-    return int(ledger.id)
+    await standby.acknowledged(leading["first_position"] + ENTRIES_BEFORE_KILL)
+    victim = ready["bookies"][1]
+    os.kill(victim["pid"], signal.SIGKILL)
+    story.bad(f"killed {victim['name']} (SIGKILL) at position {standby.end:,}")
+    await asyncio.to_thread(cluster.wait_for, "started again")
+    story.fine(f"{victim['name']} is back; meanwhile the leader went on, to position {standby.end:,}")
+    await standby.acknowledged(standby.end + ENTRIES_AFTER_RETURN)
+    await standby.stop()
+    seconds = time.perf_counter() - begun
+    story.fine(
+        f"the leader gave the lead back: {standby.end:,} entries in {seconds:.1f} s, both crashes included"
+        f" ({standby.end / seconds:,.0f} entries/s)"
+    )
+    return standby.end
 
 
-async def read_and_compare(uri: str, ledger_id: int, lines: list[bytes], story: Story) -> None:
-    """Read the whole ledger with a fresh client and compare it with what was written."""
-    async with octavo.connect(uri) as client, client.open_ledger(ledger_id) as reader:
+async def read_and_compare(uri: str, end: int, lines: list[bytes], story: Story) -> None:
+    """Read the whole log with a fresh client and compare it with what was added."""
+    async with octavo.connect(uri) as client, client.open_log(LOG) as log:
         begun = time.perf_counter()
-        expected_entries = (reader.last_add_confirmed or 0) + 1
-        position = 0
-        async for entry in reader:
-            if entry.entry_id != position or entry.payload != lines[position % len(lines)]:
-                raise DemoError(f"entry {position} differs from what was written")
+        position = size = 0
+        async for entry in log.entries():
+            check_entry(entry, position, lines)
             position += 1
+            size += len(entry.payload)
         seconds = time.perf_counter() - begun
-        if position != expected_entries or position % len(lines):
-            raise DemoError(f"{position} entries came back of {expected_entries}")
+        if position != end:
+            raise DemoError(f"{position:,} entries came back of {end:,}")
         story.fine(
-            f"a fresh client read all {position:,} entries back, every byte as written, in {seconds:.1f} s"
-            f" ({position / seconds:,.0f} entries/s, {reader.length / seconds / 1e6:,.0f} MB/s)"
+            f"a fresh client read all {position:,} entries back, every byte as added, in {seconds:.1f} s"
+            f" ({position / seconds:,.0f} entries/s, {size / seconds / 1e6:,.0f} MB/s)"
         )
 
 
@@ -145,6 +283,18 @@ def metadata_store(wanted: str, folder: Path, story: Story) -> Iterator[str | No
         yield group.uri
 
 
+async def crash_and_compare(
+    uri: str, lines: list[bytes], cluster: Cluster, ready: dict[str, Any], story: Story
+) -> None:
+    """The whole demo on a running cluster."""
+    try:
+        async with asyncio.timeout(2 * TIME_SECONDS_MAX):
+            end = await lead_through_crashes(uri, lines, cluster, ready, story)
+            await read_and_compare(uri, end, lines, story)
+    except TimeoutError as error:
+        raise DemoError(f"the demo did not end within {2 * TIME_SECONDS_MAX:g} s") from error
+
+
 def run(story: Story, metadata: str) -> None:
     """Run the demo. Raises :class:`DemoError`, :class:`ClusterError` or an Octavo error if a check fails."""
     lines = SAMPLE.read_bytes().splitlines(keepends=True)
@@ -154,13 +304,11 @@ def run(story: Story, metadata: str) -> None:
         Cluster(folder, metadata_uri) as cluster,
     ):
         ready = cluster.wait_for("ready")
-        uri = ready["metadata"]
         story.fine(
             f"three bookies are running, processes {', '.join(str(bookie['pid']) for bookie in ready['bookies'])}"
         )
-        writing = write_through_a_crash(uri, lines, cluster, ready, story)
-        ledger_id = asyncio.run(writing, loop_factory=uvloop.new_event_loop)
-        asyncio.run(read_and_compare(uri, ledger_id, lines, story), loop_factory=uvloop.new_event_loop)
+        work = crash_and_compare(ready["metadata"], lines, cluster, ready, story)
+        asyncio.run(work, loop_factory=uvloop.new_event_loop)
         cluster.stop()
         story.fine("everything stopped")
 
