@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.tree import ROOT, library_folders, library_modules, package_folders, python_files
 
-NOT_IN_THE_WHEEL = {"docs", "scripts", "tests"}
+NOT_IN_THE_WHEEL = {"docs", "examples", "scripts", "tests"}
 """Top-level folders with Python in them that are not part of the distribution."""
 
 
