@@ -2,7 +2,7 @@
 
     demo_leader.py URI LOG NAME
 
-Position p of the log gets line p (modulo their number), whoever leads: so every byte can be checked. Reports on
+Position p of the log gets line p (modulo their number) from either process, so every byte can be checked. Reports on
 standard output, one JSON object a line: ``{"leading": term, "first_position": p}`` once it leads, then ``{"end": p}``,
 all below ``p`` being acknowledged.
 """
