@@ -108,7 +108,7 @@ async def _adds_per_second(add: Any, seconds: float, in_flight: int) -> float:
     return measured.operations / measured.seconds
 
 
-def _quiet(_done: float, _note: str = "") -> None:
+def _quiet(done: float, note: str = "") -> None:
     pass
 
 

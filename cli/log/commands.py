@@ -201,7 +201,11 @@ async def append(
             print_line(f"log {name}: {tally}")
 
     async with contextlib.AsyncExitStack() as stack:
-        source = await stack.enter_async_context(open_source(path)) if path is not None else InterruptibleInput()
+        source = (
+            await stack.enter_async_context(open_source(path, on_waiting=_nothing))
+            if path is not None
+            else InterruptibleInput()
+        )
         log = await stack.enter_async_context(_opened(session, name, password_file, **options))
         size = path.stat().st_size if path is not None and path.is_file() else None
         try:
@@ -218,6 +222,10 @@ async def append(
         except OctavoError as error:
             raise _with_what_was_added(name, tally, error) from error
     print_result()
+
+
+def _nothing() -> None:
+    """Reading a file never waits for its writer."""
 
 
 async def _lead(log: "Log", leader: str | None) -> "LogWriter":
