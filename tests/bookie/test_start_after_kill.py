@@ -36,37 +36,35 @@ async def open_storage(filesystem: MemoryFileSystem) -> Storage:
     return await Storage.open(filesystem, directory=DATA, journal_directory=JOURNAL, settings=SETTINGS, on_fatal=failed)
 
 
-async def compact_one_log(filesystem: MemoryFileSystem, *, dies: bool) -> None:
-    """Up to the manifest that names the copy and not the log; at its rename the process dies, or not."""
+class KilledAtRename(MemoryFileSystem):
+    """Once armed, the process dies as it renames the manifest. Other operations run beside it, so that their number
+    does not tell when."""
+
+    armed = False
+
+    def _count(self, name: str, path: Path) -> bool:
+        if self.armed and (name, path) == ("rename", MANIFEST):
+            self.crash_at = self.operations + 1
+        return super()._count(name, path)
+
+
+async def compact_one_log(filesystem: KilledAtRename) -> None:
+    """Up to the manifest that names the copy and not the log; at its rename the process dies."""
     storage = await open_storage(filesystem)
     for script, ids in ((DELETED, range(100)), (KEPT, KEPT_IDS)):
         await storage.writer.add(script.ledger_id, script.key, script.entries(ids), recovery=False)
     await storage.checkpoint()
     await storage.writer.delete(DELETED.ledger_id)
-    await storage.compact(0.9, RateLimiter(1e12))  # lets go of the log that is being written
+    await storage.compact(0.9, RateLimiter(1e12))  # closes the active log
     await storage.checkpoint()
-    before = filesystem.operations
-    if dies:
-        filesystem.crash_at = (
-            before
-            + 1
-            + next(at for at, event in enumerate(await history_of_compaction()) if event == ("rename", MANIFEST))
-        )
+    filesystem.armed = True
     await storage.compact(0.9, RateLimiter(1e12))
-    filesystem.history = filesystem.history[before:]
-    await storage.close()
-
-
-async def history_of_compaction() -> list[tuple[str, Path]]:
-    filesystem = MemoryFileSystem()
-    await compact_one_log(filesystem, dies=False)
-    return filesystem.history
 
 
 async def killed_while_compacting() -> MemoryFileSystem:
-    filesystem = MemoryFileSystem()
-    assert await run_until_crash(filesystem, lambda: compact_one_log(filesystem, dies=True))
-    filesystem.crash_at = None
+    filesystem = KilledAtRename()
+    assert await run_until_crash(filesystem, lambda: compact_one_log(filesystem))
+    filesystem.armed, filesystem.crash_at = False, None
     filesystem.crashed.clear()  # the process was killed, the machine goes on: what it wrote can be read
     return filesystem
 
