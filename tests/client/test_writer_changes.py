@@ -22,7 +22,7 @@ from octavo.protocol.errors import (
     QuorumLostError,
 )
 from octavo.protocol.ids import BookieId, EntryId
-from octavo.protocol.messages import Op
+from octavo.protocol.messages import Op, Ping
 from support.writing import FakeCluster, fake_cluster
 
 HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.001}
@@ -329,3 +329,42 @@ async def test_rolling_restarts_under_load_fail_no_add(cluster: FakeCluster) -> 
         bookies = closed.fragment_of(EntryId(entry_id)).bookies
         held = sum(entry_id in cluster.held(int(bookie[1:]), ledger.id) for bookie in bookies)
         assert held >= 2, f"entry {entry_id} is on {held} of its bookies"
+
+
+async def test_a_bookie_that_takes_adds_again_is_not_replaced_later(cluster: FakeCluster) -> None:
+    for spare in (3, 4):
+        await cluster.bookies[spare].stop()
+    cluster.bookies[0].refuse(Op.ADD, BookieStorageError("a moment"), times=1)
+    async with await cluster.writer(3, 3, 3, bookie_quarantine_seconds=0.0) as ledger:
+        assert await ledger.add(b"confirmed at the second attempt") == 0
+        for spare in (3, 4):
+            await cluster.bookies[spare].start()
+        for _ in range(10):
+            await ledger.add(b"x")
+        assert fragments(ledger) == [(0, ("b0", "b1", "b2"))]
+
+
+async def test_what_a_replaced_bookie_answers_late_does_not_count_against_its_successor(cluster: FakeCluster) -> None:
+    cluster.bookies[0].refuse(Op.ADD, BookieStorageError("disk gone"))
+    cluster.bookies[0].hold(Op.ADD)
+    async with await cluster.writer(3, 3, 3, bookie_loss_seconds=1000) as ledger:
+        first = ledger.add_nowait(b"x")
+        await cluster.bookies[0].received(Op.ADD, 1)
+        second = ledger.add_nowait(b"y")
+        await cluster.bookies[0].received(Op.ADD, 2)
+        cluster.bookies[0].release(Op.ADD, 1)
+        assert [await first, await second] == [0, 1]
+        ensemble = ledger.metadata.last_fragment.bookies
+        assert "b0" not in ensemble
+        successor = cluster.bookies[int(ensemble[0][1:])]
+        successor.hold(Op.ADD)
+        third = ledger.add_nowait(b"z")
+        await cluster.until(lambda: successor.held(Op.ADD) == 1)
+        cluster.bookies[0].release(Op.ADD)
+        # Answers come in order: once this one is here the refusal has been dealt with.
+        await cluster.pools[0].get(BookieId("b0")).request(Ping(), timeout_seconds=10)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        successor.release(Op.ADD)
+        assert await third == 2
+        assert ledger.metadata.last_fragment.bookies == ensemble

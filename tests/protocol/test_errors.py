@@ -51,6 +51,12 @@ RAISED_BY_CLIENTS_ONLY = {
     "MetadataError",
     "LeaseLostError",
     "BookieUnavailableError",
+    "NoSuchLogError",
+    "LogExistsError",
+    "TruncatedError",
+    "PositionMismatchError",
+    "NotLeaderError",
+    "LogDamagedError",
 }
 
 RETRYABLE = {
@@ -68,6 +74,7 @@ RETRYABLE = {
 
 MAY_HAVE_HAPPENED_BY_DEFAULT = {
     "LedgerFencedError",
+    "NotLeaderError",
     "QuorumLostError",
     "OctavoTimeoutError",
     "MetadataUnavailableError",
