@@ -106,6 +106,8 @@ def test_the_blocks_of_a_page_run_one_after_another_as_they_stand(page: str, fol
         payloads = [b"hello", b"world", b"!", *(b"%d" % number for number in range(1000))]
         expected = [f"{entry_id} {payload!r}" for entry_id, payload in enumerate(payloads)]
         assert outputs["python example.py\n"].splitlines() == expected
+        log_expected = ["0 b'hello'", "1 b'world'", "2 b'!'"]
+        assert outputs["python log_example.py\n"].splitlines() == log_expected
     status = octavo("status", "--data-dir", folder / "octavo-data")
     assert "stopped" in status.stdout.decode(), "the page stops what it starts"
 
