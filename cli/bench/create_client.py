@@ -42,7 +42,7 @@ GARBAGE_THRESHOLD = 20_000
 they form no cycles."""
 
 ANSWER_BYTES_MAX = 1024 * 1024
-"""Longest line between parent and child: some thousand buckets of latencies."""
+"""Longest line between parent and child: several thousand buckets of latencies."""
 
 
 async def serve(session: Session, shape: dict[str, int], *, keep: bool) -> int:
