@@ -406,7 +406,11 @@ async def test_a_power_cut_at_any_moment_of_a_rebuild_leaves_the_old_index_or_th
     for crash_at in range(1, 40):
         filesystem = await used_disk(journal_matters=False)
         filesystem.crash_at = crash_at
-        if not await run_until_crash(filesystem, lambda disk=filesystem: rebuild(disk)):  # type: ignore[misc]
+
+        async def rebuild_it(disk: MemoryFileSystem = filesystem) -> None:
+            await rebuild(disk)
+
+        if not await run_until_crash(filesystem, rebuild_it):
             break
         total += 1
         assert await hold_to_its_word(filesystem.after_crash(seed=crash_at)) == "goes on"
