@@ -62,7 +62,7 @@ def test_inspect_prints_readably(stopped: Stopped) -> None:
     path = next(stopped.directory.glob("entries/*.log"))
     shown = octavo("bookie", "inspect", path)
     assert f"ledger {stopped.ledger_id} entry 499".encode() in shown.stdout
-    octavo("bookie", "inspect", stopped.directory / "lock").failed_with_one_line(2, "no file of a bookie")
+    octavo("bookie", "inspect", stopped.directory / "lock").failed_with_one_line(2, "is not a bookie's file")
 
 
 def test_damaged_index_stops_the_start_with_a_remedy_that_works(stopped: Stopped) -> None:
@@ -126,7 +126,7 @@ def test_a_reset_of_the_wrong_folder_is_refused_and_makes_nothing(stopped: Stopp
     assert not (tmp_path / "nowhere").exists()
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("dear")
-    octavo(*reset, tmp_path / "home", *named).failed_with_one_line(1, "letter.txt", "nothing of a bookie")
+    octavo(*reset, tmp_path / "home", *named).failed_with_one_line(1, "letter.txt", "is not a bookie's file")
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["letter.txt"]
 
 

@@ -230,18 +230,14 @@ async def _disconnected(store: MetadataStore) -> None:
 
 
 async def test_closing_the_store_fails_those_that_wait(store: RecordMetadataStore, proxy: ZooKeeperProxy) -> None:
+    spare = await store.allocate_ledger_id()
     await new_ledger(store)
     wanted = ledgers(await ids_of(store, FEW))
     proxy.hold = MULTI
     making = asyncio.ensure_future(made(store, wanted))
     await soon(proxy.held.wait())
-    later = asyncio.ensure_future(made(store, ledgers(await _some(store))))
+    later = asyncio.ensure_future(made(store, ledgers([spare])))
     await asyncio.sleep(0)
     await soon(store.close())
     for outcomes in (await making, await later):
         assert {type(outcome) for outcome in outcomes} == {ClientClosedError}
-
-
-async def _some(store: MetadataStore) -> list[LedgerId]:
-    ids = records_of(store)._ids
-    return [LedgerId(ids._ids_known - 1)]
