@@ -34,8 +34,10 @@ async def bench_log(
     duration: Annotated[
         float, typer.Option("--duration", metavar="SECONDS", min=0.001, help="How long each measurement takes.")
     ] = 3.0,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Log and ledger in turn, so often.")] = 5,
-    in_flight: Annotated[int, typer.Option("--in-flight", min=1, max=1_000_000, help="Adds under way at once.")] = 1000,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Log and ledger in turn, so often.")] = 5,
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", metavar="N", min=1, max=1_000_000, help="Adds under way at once.")
+    ] = 1000,
     failovers: Annotated[
         int, typer.Option("--failovers", metavar="N", min=0, help="Leaders killed with SIGKILL; 0: none.")
     ] = 3,
@@ -46,7 +48,9 @@ async def bench_log(
     write_quorum: WriteQuorumOption = 3,
     ack_quorum: AckQuorumOption = 2,
 ) -> None:
-    """Measure acknowledged adds through a log and to a plain ledger, in turn, and failovers from a killed leader.
+    """Measure adds through a log, and failovers from a killed leader.
+
+    Adds to a plain ledger are measured in turn with them.
 
     A failover lasts from the kill of the leading process, which has adds in flight, to the first acknowledged add of a
     standby that waits for the lead. Its parts: the lease that must end, the takeover (recovery of the last segments, a

@@ -70,7 +70,9 @@ async def create(
     ensemble: EnsembleOption = 3,
     write_quorum: WriteQuorumOption = 3,
     ack_quorum: AckQuorumOption = 2,
-    layout: Annotated[LayoutName, typer.Option("--layout", help="How the log is stored.")] = LayoutName.CHAIN,
+    layout: Annotated[
+        LayoutName, typer.Option("--layout", metavar="LAYOUT", help="How the log is stored.")
+    ] = LayoutName.CHAIN,
     retain_seconds: Annotated[
         float | None, typer.Option("--retain-seconds", metavar="N", help="Drop segments older than this.")
     ] = None,
@@ -127,7 +129,10 @@ async def list_logs(
 
 @command(app)
 async def show(session: Session, name: NameArgument, password_file: PasswordFileOption = None) -> None:
-    """Show a log's positions, leader, segments and cursors, and what retention drops next."""
+    """Show positions, leader, segments and cursors.
+
+    Also what retention drops next.
+    """
     from octavo.cli.log.show import print_status, status_as_json  # noqa: PLC0415
     from octavo.cli.output import print_json  # noqa: PLC0415
 
@@ -146,7 +151,7 @@ async def append(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file; - is standard input.")] = "-",
     leader: Annotated[
         str | None,
-        typer.Option("--leader", metavar="TEXT", help="What `show` calls this leader. (default: host and process)"),
+        typer.Option("--leader", metavar="TEXT", help="What `show` calls this leader. Default: host and process."),
     ] = None,
     lease_seconds: Annotated[
         float | None,
@@ -154,7 +159,7 @@ async def append(
             "--lease-seconds",
             metavar="N",
             min=0.1,
-            help="How long others wait for the lead if this process dies. (default: 10)",
+            help="How long others wait for the lead if this process dies. Default: 10.",
         ),
     ] = None,
     positions: Annotated[
@@ -162,7 +167,9 @@ async def append(
     ] = False,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Lead the log and add each line (without its newline), also a line at a time from a pipe that stays open.
+    """Lead the log and add each line of a file or of standard input.
+
+    A line is added without its newline, and as soon as it arrives, also from a pipe that stays open.
 
     Waits until no other client leads. At the end of the input, and when it is interrupted, it waits for the
     acknowledgements of the lines that it has read, gives the lead back and prints what it has added.
@@ -268,14 +275,18 @@ async def read(
     name: NameArgument,
     first: Annotated[
         int | None,
-        typer.Option("--first", min=0, max=ID_MAX, help="First position. (default: the log's first)"),
+        typer.Option("--first", metavar="N", min=0, max=ID_MAX, help="First position. Default: the log's first."),
     ] = None,
     last: Annotated[
-        int | None, typer.Option("--last", min=0, max=ID_MAX, help="Last position, included. (default: the last)")
+        int | None,
+        typer.Option("--last", metavar="N", min=0, max=ID_MAX, help="Last position, included. Default: the last."),
     ] = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Write the payloads, each followed by a newline; with --json, one object per entry."""
+    """Write payloads, each followed by a newline.
+
+    With --json, one object per entry.
+    """
     from octavo.cli.log.follow import write_entries  # noqa: PLC0415
 
     if first is not None and last is not None and last < first:
@@ -303,7 +314,9 @@ async def tail(
     name: NameArgument,
     first: Annotated[
         int | None,
-        typer.Option("--first", min=0, max=ID_MAX, help="Position to start from. (default: the log's first)"),
+        typer.Option(
+            "--first", metavar="N", min=0, max=ID_MAX, help="Position to start from. Default: the log's first."
+        ),
     ] = None,
     cursor: Annotated[
         str | None,
@@ -393,7 +406,10 @@ async def cursors(
     ] = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """List the log's cursors with their positions; with --json, one object per cursor."""
+    """List the log's cursors with their positions.
+
+    With --json, one object per cursor.
+    """
     from octavo.cli.log.show import cursors_as_json, print_cursors  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
