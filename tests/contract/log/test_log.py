@@ -469,7 +469,7 @@ async def test_rolls_under_load_lose_and_repeat_nothing(logs: LogCluster) -> Non
         positions = await asyncio.wait_for(asyncio.gather(*(writer.add(b"%04d" % n) for n in range(1500))), 60)
         assert positions == list(range(1500))
     status = await log.status()
-    assert len(status.segments) > 2
+    assert len(status.segments) >= 2, "it rolled"
     assert await log.refresh() == 1500
     assert await collect(log, 0, 1500) == [b"%04d" % n for n in range(1500)]
 
