@@ -147,8 +147,8 @@ class PositionMismatchError(OctavoError):
 
 
 class LogDamagedError(OctavoError):
-    """A ledger of the log is gone although the log was not truncated: it was deleted by hand. The log takes no adds
-    until an operator gives the lost positions up (``octavo log skip``)."""
+    """A ledger of the log is gone although the log was not truncated: it was deleted by hand. The log takes no adds:
+    restore the ledger's metadata from a backup, or go on in a new log."""
 
 
 # --- the cluster ---------------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ class LeaderSteps:
                 self._fail(
                     LogDamagedError(
                         f"log {self._document.name}: ledger {ledger_id}, one of its last segments, does not exist; it "
-                        "was deleted by hand. An operator can give its positions up"
+                        "was deleted by hand. Restore its metadata, or go on in a new log"
                     )
                 )
                 return
