@@ -142,7 +142,7 @@ def test_an_entry_that_no_bookie_has_is_named_with_each_bookie_or_becomes_one_ro
     harm: dict[str, dict[int, bytes | None]] = {bookie_id: {5: None, 6: None} for bookie_id in bookies}
     ledger_id = with_client(cluster.uri, lambda _: plant_ledger(cluster, bookies, harm))
     password = {"passwordVariable": "OCTAVO_PLANTED"}
-    with pytest.raises(PySparkException, match="wrong password"):
+    with pytest.raises(PySparkException, match="needs its password"):
         scan(spark, cluster.uri, ledgers=ledger_id, **password).count()
     planted = {"passwordFile": cluster.directory.parent / "planted"}
     planted["passwordFile"].write_bytes(PASSWORD)
