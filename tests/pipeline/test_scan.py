@@ -149,7 +149,7 @@ def test_a_password_comes_from_a_file_and_shows_nowhere(spark: SparkSession, clu
     frame = scan(spark, cluster.uri, ledgers=ledger_id, passwordFile=file)
     assert collected(frame) == rows_of(ledger_id, [b"a", b"b"])
     assert "hunter2" not in frame._jdf.queryExecution().toString()
-    with pytest.raises(PySparkException, match=f"ledger {ledger_id}: wrong password or digest type"):
+    with pytest.raises(PySparkException, match=f"ledger {ledger_id} needs its password"):
         scan(spark, cluster.uri, ledgers=ledger_id).count()
     with pytest.raises(PySparkException, match="the file must exist on every machine"):
         scan(spark, cluster.uri, ledgers=ledger_id, passwordFile=tmp_path / "missing").count()
