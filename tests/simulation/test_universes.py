@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from support.tree import ROOT
 
-SEEDS: Final = 600
+SEEDS: Final = 400
 
 
 def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
