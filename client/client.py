@@ -384,7 +384,7 @@ class Client(LogFace, Closable):
         custom_metadata: Mapping[str, bytes],
         make_writer: _MakeWriter[W],
     ) -> W:
-        return await self._create_as(
+        writer = await self._create_as(
             await self._store.allocate_ledger_id(),
             quorums,
             password=password,
@@ -392,6 +392,9 @@ class Client(LogFace, Closable):
             custom_metadata=custom_metadata,
             make_writer=make_writer,
         )
+        writer._warns_if_unclosed = self._warns_if_unclosed
+        self._writers[writer.id] = writer
+        return writer
 
     async def _create_segment(self, segment: NewSegment) -> SegmentWriter:
         def make_writer(ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> SegmentWriter:
@@ -408,9 +411,10 @@ class Client(LogFace, Closable):
                 sealed_at_ms_min=segment.sealed_at_ms_min,
             )
 
+        # Not among this client's own writers: the log's writer closes its segments.
         self._check_open()
         custom = {LOG_KEY: segment.log_name.encode()}
-        writer = await self._create_as(
+        return await self._create_as(
             segment.ledger_id,
             segment.quorums,
             password=segment.password,
@@ -418,9 +422,6 @@ class Client(LogFace, Closable):
             custom_metadata=custom,
             make_writer=make_writer,
         )
-        # The log's writer closes its segments.
-        self._writers.pop(segment.ledger_id, None)
-        return writer
 
     async def _create_as[W: (LedgerWriter, ExplicitIdWriter, SegmentWriter)](
         self,
@@ -451,13 +452,10 @@ class Client(LogFace, Closable):
         try:
             version = await self._store.create_ledger(metadata)
             self._check_open()
-            writer = make_writer(Versioned(metadata, version), secrets)
+            return make_writer(Versioned(metadata, version), secrets)
         except BaseException:
             await self._uncreate(ledger_id)
             raise
-        writer._warns_if_unclosed = self._warns_if_unclosed
-        self._writers[ledger_id] = writer
-        return writer
 
     def _writer(
         self,
