@@ -20,7 +20,8 @@ ForgetDropped    write                    write                    none of the i
 MarkDeleted      write                    write                    DELETED: settled
 ===============  =======================  =======================  ===================================================
 
-In a log that is DELETED every change but the last two refuses with :class:`NoSuchLogError`.
+In a log that is DELETED every change but Withdraw, ForgetDropped and MarkDeleted refuses with
+:class:`NoSuchLogError`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,8 @@ from octavo.client.log.document import (
     Segment,
     SegmentEnd,
 )
-from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError, OctavoError
+from octavo.metadata.changes import Refuse, Settled
+from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError
 from octavo.protocol.ids import LedgerId
 
 
@@ -46,18 +48,6 @@ class Write:
     """Compare-and-set to this, expecting the version decided upon."""
 
     document: LogDocument
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Nothing to write."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """The change cannot be made any more; raise this."""
-
-    error: OctavoError
 
 
 type Decision = Write | Settled | Refuse

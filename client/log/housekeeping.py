@@ -42,12 +42,11 @@ async def read_page(store: MetadataStore, name: str, page: PageReference) -> tup
 class Housekeeper:
     """See the module. Of one log."""
 
-    def __init__(self, access: LedgerAccess, name: str, log_id: str, password: bytes) -> None:
+    def __init__(self, access: LedgerAccess, name: str, log_id: str) -> None:
         self._access = access
         self._store = access.store
         self._name = name
         self._log_id = log_id
-        self._password = password
         self._wanted = asyncio.Event()
 
     def tidy_soon(self, document: LogDocument) -> None:

@@ -68,7 +68,7 @@ class Log(Closable):
         self._cursors = CursorKeeper(
             self._store, known.value.log_id, access.clock_ms, access.options.cursor_flush_seconds
         )
-        self._housekeeper = Housekeeper(access, known.value.name, known.value.log_id, password)
+        self._housekeeper = Housekeeper(access, known.value.name, known.value.log_id)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"positions {self.first_position} to {self.end}"

@@ -112,7 +112,7 @@ class Logs:
         return log
 
     def _housekeeper(self, document: LogDocument) -> Housekeeper:
-        return Housekeeper(self._access, document.name, document.log_id, b"")
+        return Housekeeper(self._access, document.name, document.log_id)
 
 
 class LogFace:

@@ -1,16 +1,11 @@
 """Reading and changing the list of a log: the compare-and-set loop (rule M1)."""
 
-from typing import Final
-
-from octavo.client.log.changes import LogChange, Refuse, Settled
+from octavo.client.log.changes import LogChange, Write
 from octavo.client.log.document import LogDocument, LogState, decode_log
 from octavo.client.log.names import list_document
 from octavo.metadata.store import MetadataStore, Version, Versioned
-from octavo.protocol.errors import MetadataConflictError, NoSuchLogError
-
-ATTEMPTS_MAX: Final = 100
-"""Rounds of one change. A round is lost only to another client's progress: so many in a row mean that something writes
-the list in a loop."""
+from octavo.metadata.update import settle_change
+from octavo.protocol.errors import NoSuchLogError
 
 
 async def read_log(
@@ -45,24 +40,15 @@ async def update_log(
     :class:`MetadataUnavailableError` when the store did not answer: the change may have been made then, and calling
     again settles it.
     """
-    for _ in range(ATTEMPTS_MAX):
-        current = known if known is not None else await read_log(store, name, log_id=log_id, deleted=True)
-        decision = change.decide(current.value)
-        if isinstance(decision, Settled | Refuse) and known is not None:
-            known = None  # decide on what stands there, not on what we believe
-            continue
-        if isinstance(decision, Refuse):
-            raise decision.error
-        if isinstance(decision, Settled):
-            return current
-        known = None
-        try:
-            version: Version = await store.compare_and_set_document(
-                list_document(name), decision.document.encode(), current.version
-            )
-        except MetadataConflictError:
-            continue
+
+    async def write(decision: Write, expected: Version) -> Versioned[LogDocument]:
+        version = await store.compare_and_set_document(list_document(name), decision.document.encode(), expected)
         return Versioned(decision.document, version)
-    raise MetadataConflictError(
-        f"log {name}: its list was changed {ATTEMPTS_MAX} times while it was to be changed once"
+
+    return await settle_change(
+        known,
+        read=lambda: read_log(store, name, log_id=log_id, deleted=True),
+        decide=change.decide,
+        write=write,
+        what=f"the list of log {name}",
     )

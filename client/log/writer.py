@@ -132,7 +132,7 @@ class LogWriter(AddFront, Closable):
         self.lost = asyncio.Event()
         """Set once this client no longer leads: stop whatever else you do as the leader."""
         self._supervisor = Supervisor(f"octavo writer of log {self._name}", self._defect)
-        self._housekeeper = Housekeeper(access, self._name, self._log_id, self._candidate.password)
+        self._housekeeper = Housekeeper(access, self._name, self._log_id)
         self._supervisor.start(self._roll_by_age())
         self._supervisor.start(self._keep_house())
         if lease is not None:

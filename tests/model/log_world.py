@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from octavo.client.log.changes import AppendSegment, BeginSegment, LogChange, Refuse, Write
+from octavo.client.log.changes import AppendSegment, BeginSegment, LogChange, Write
 from octavo.client.log.document import LogDocument, SegmentEnd
 from octavo.client.log.leader_steps import (
     Allocate,
@@ -28,6 +28,7 @@ from octavo.client.log.leader_steps import (
     Recover,
     Stop,
 )
+from octavo.metadata.changes import Refuse
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import LedgerId
 from support.log_documents import empty_log

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from octavo.client.log.changes import AppendSegment, BeginSegment, LogChange, Refuse, Write
+from octavo.client.log.changes import AppendSegment, BeginSegment, LogChange, Write
 from octavo.client.log.document import LogDocument, SegmentEnd
 from octavo.client.log.leader_steps import (
     Allocate,
@@ -19,6 +19,7 @@ from octavo.client.log.leader_steps import (
     Stage,
     Stop,
 )
+from octavo.metadata.changes import Refuse
 from octavo.protocol.errors import LogDamagedError, MetadataUnavailableError, NotLeaderError, OctavoError
 from octavo.protocol.ids import LedgerId
 from support.log_documents import ended, log_of

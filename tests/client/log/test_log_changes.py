@@ -12,14 +12,13 @@ from octavo.client.log.changes import (
     LogChange,
     MarkDeleted,
     NoteEnds,
-    Refuse,
     SetRetention,
-    Settled,
     Truncate,
     Withdraw,
     Write,
 )
 from octavo.client.log.document import Dropped, LogDocument, LogState, Retention, page_reference
+from octavo.metadata.changes import Refuse, Settled
 from octavo.protocol.errors import NoSuchLogError, NotLeaderError
 from octavo.protocol.ids import LedgerId
 from support.log_documents import ended, log_of, making

@@ -37,7 +37,7 @@ async def made(name: str, segments: int) -> tuple[MetadataStore, LedgerAccess, H
     )
     await store.create_document(list_document("orders"), empty_log().encode())
     known = await read_log(store, "orders")
-    keeper = Housekeeper(access, "orders", "id-1", b"")
+    keeper = Housekeeper(access, "orders", "id-1")
     for _ in range(segments):
         base = known.value.newest.ledger_id if known.value.newest is not None else None
         ledger_id = await store.allocate_ledger_id()
