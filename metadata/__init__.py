@@ -6,6 +6,7 @@ from octavo.metadata.changes import (
     CloseLedger,
     FinishRecovery,
     MetadataChange,
+    ReplaceMember,
 )
 from octavo.metadata.connect import open_metadata_store
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
@@ -45,6 +46,7 @@ __all__ = [
     "LockHolder",
     "MetadataChange",
     "MetadataStore",
+    "ReplaceMember",
     "Version",
     "Versioned",
     "Watch",

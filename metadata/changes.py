@@ -19,8 +19,21 @@ FinishRecovery    refuse, conflict      refuse, conflict          same: write; o
 (F6)                                                              refuse, conflict
 ================  ====================  ========================  =====================  =============================
 
-Older fragments may differ in every row, because repair changes them. The change keeps them as it finds them. A closed
-ledger never changes again, so "settled" is final there.
+Older fragments may differ in every row, because repair changes them. The change keeps them as it finds them. The end of
+a closed ledger never changes again, so "settled" is final there.
+
+:class:`ReplaceMember` is repair's change, and the only one that a closed ledger accepts. It replaces one bookie in a
+*settled* fragment: one whose entries no writer and no recovery decides about any more (rule C2). Its decision depends
+on the fragment, not on the column:
+
+==========================  ==============  ==============  ================
+fragment                    ``old`` there   ``new`` there   another bookie
+==========================  ==============  ==============  ================
+earlier one, in any state   write           settled         refuse, conflict
+last one, CLOSED            write           settled         refuse, conflict
+last one, not CLOSED        refuse          refuse          refuse, conflict
+begins or ends elsewhere    refuse          refuse          refuse, conflict
+==========================  ==============  ==============  ================
 """
 
 from dataclasses import dataclass
@@ -138,6 +151,47 @@ class FinishRecovery:
         for fragment in self.fragments:
             wanted = wanted.with_ensemble_change(fragment.first_entry_id, fragment.bookies, fragment.length_before)
         return Write(wanted.closed(self.last_entry_id, self.length))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceMember:
+    """A repaired bookie names itself in a settled fragment, in place of another one (rules C2 and C5).
+
+    Nothing but that name changes: not the ids, not the other bookies, not the end of the ledger.
+    """
+
+    first_entry_id: EntryId
+    """The first id of the fragment."""
+    range_last: int
+    """The last id of the fragment's range; its first id - 1 when the range is empty (an empty last fragment)."""
+    position: int
+    """The index in the ensemble."""
+    old: BookieId
+    new: BookieId
+
+    def decide(self, current: LedgerMetadata) -> Decision:
+        fragment = next((found for found in current.fragments if found.first_entry_id == self.first_entry_id), None)
+        if fragment is None or current.fragment_last_entry_id(fragment) != self.range_last:
+            return self._refuse(current, f"no settled fragment holds its entries up to {self.range_last}")
+        if not 0 <= self.position < len(fragment.bookies):
+            return self._refuse(current, f"its ensemble has no position {self.position}")
+        present = fragment.bookies[self.position]
+        if present == self.new:
+            return Settled()
+        if present != self.old:
+            return self._refuse(current, f"bookie {present} is at position {self.position}, no longer {self.old}")
+        if self.new in fragment.bookies:
+            return self._refuse(current, f"bookie {self.new} is a member already, at another position")
+        return Write(current.with_member(self.first_entry_id, self.position, self.new))
+
+    def _refuse(self, current: LedgerMetadata, reason: str) -> Refuse:
+        return Refuse(
+            MetadataConflictError(
+                f"ledger {current.ledger_id}, fragment from entry {self.first_entry_id}: {reason}; bookie {self.new} "
+                f"does not take the place of {self.old}",
+                may_have_happened=False,
+            )
+        )
 
 
 def _end(metadata: LedgerMetadata) -> tuple[EntryId | None, int]:

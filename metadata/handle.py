@@ -128,12 +128,22 @@ class RecordMetadataStore(MetadataStore):
             raise await self._ledger_conflict(metadata.ledger_id)
         return version
 
+    async def compare_and_set_ledgers(self, changes: Sequence[tuple[LedgerMetadata, Version]]) -> list[Version | None]:
+        encoded = [
+            (ledger_key(metadata.ledger_id), encode_ledger(metadata), expected) for metadata, expected in changes
+        ]
+        try:
+            return await self._open().compare_and_set_many(Kind.LEDGER, encoded)
+        except MetadataUnavailableError as error:
+            # It may tell of one change only; others may have been made before.
+            raise MetadataUnavailableError(error.message, may_have_happened=True) from error
+
     async def delete_ledger(self, ledger_id: LedgerId, expected: Version | None = None) -> None:
         if not await self._open().delete(Kind.LEDGER, ledger_key(ledger_id), expected):
             raise await self._ledger_conflict(ledger_id)
 
-    async def list_ledgers(self) -> AsyncIterator[LedgerId]:
-        async for key in self._keys(Kind.LEDGER, ""):
+    async def list_ledgers(self, *, after: LedgerId | None = None) -> AsyncIterator[LedgerId]:
+        async for key in self._keys(Kind.LEDGER, "", "" if after is None else ledger_key(after)):
             yield LedgerId(int(key))
 
     def watch_ledger(self, ledger_id: LedgerId) -> HubWatch[Versioned[LedgerMetadata] | None]:
@@ -320,8 +330,7 @@ class RecordMetadataStore(MetadataStore):
             raise ClientClosedError("the metadata store has been closed")
         return self._records
 
-    async def _keys(self, kind: Kind, prefix: str) -> AsyncIterator[str]:
-        after = ""
+    async def _keys(self, kind: Kind, prefix: str, after: str = "") -> AsyncIterator[str]:
         while True:
             limit = self.list_page_records
             keys = await self._open().list_keys(kind, prefix=prefix, after=after, limit=limit)

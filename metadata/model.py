@@ -1,7 +1,7 @@
 """The metadata of one ledger, and how they may change. Pure.
 
-A ledger is OPEN while its one writer adds to it, IN_RECOVERY once a client has started to recover it, and CLOSED for
-good:
+A ledger is OPEN while its one writer adds to it, IN_RECOVERY once a client has started to recover it, and then CLOSED
+for good:
 
 ===========  =================  =====================================  ==============================
 from         ``in_recovery()``  ``with_ensemble_change()``             ``closed()``
@@ -10,6 +10,9 @@ OPEN         IN_RECOVERY        OPEN (the writer, rule W3)         CLOSED (the w
 IN_RECOVERY  unchanged (F1)     IN_RECOVERY (by recovery, F5)          CLOSED (by recovery, F6)
 CLOSED       LedgerClosedError  LedgerClosedError                      LedgerClosedError
 ===========  =================  =====================================  ==============================
+
+``with_member()`` is the one transition of a closed ledger: repair replaces a bookie in a fragment whose range is
+settled, in any state (rule C2). The end never changes.
 
 Values are immutable; a transition returns a new one. :mod:`octavo.metadata.changes` decides which client may make which
 transition after another client has changed the metadata in between. Every instance satisfies rule I6: the constructor
@@ -190,6 +193,24 @@ class LedgerMetadata:
             kept = kept[:-1]
         return replace(self, fragments=(*kept, Fragment(first_entry_id, tuple(ensemble), length_before)))
 
+    def with_member(self, first_entry_id: EntryId, position: int, bookie_id: BookieId) -> Self:
+        """The same ledger with another bookie at one position of the fragment that begins at ``first_entry_id``: a
+        repair of that fragment (rule C2).
+
+        The last fragment of a ledger that is not closed belongs to its writer or its recovery, and is refused. Raises
+        :class:`InvalidArgumentError` then, for a fragment or position that does not exist, and for an ensemble that
+        would not be E distinct bookies.
+        """
+        at = bisect_right(self.fragments, first_entry_id, key=_first_entry_id) - 1
+        fragment = self.fragments[at]
+        if fragment.first_entry_id != first_entry_id or not 0 <= position < len(fragment.bookies):
+            raise self._wrong(f"there is no position {position} in a fragment from entry {first_entry_id}")
+        if fragment is self.last_fragment and not self.is_closed:
+            raise self._wrong("the members of its last fragment cannot be replaced before it is closed")
+        members = (*fragment.bookies[:position], bookie_id, *fragment.bookies[position + 1 :])
+        repaired = replace(fragment, bookies=members)
+        return replace(self, fragments=(*self.fragments[:at], repaired, *self.fragments[at + 1 :]))
+
     def written_by(self, writer_token: str) -> Self:
         """The same metadata with the token of the handle that is about to write them."""
         return replace(self, writer_token=writer_token)
@@ -198,7 +219,7 @@ class LedgerMetadata:
 
     def _check_not_closed(self) -> None:
         if self.is_closed:
-            raise LedgerClosedError(f"ledger {self.ledger_id} is closed; its metadata can no longer change")
+            raise LedgerClosedError(f"ledger {self.ledger_id} is closed; only a repair still changes its metadata")
 
     def _check_scalars(self) -> None:
         if not 0 <= self.ledger_id <= ID_MAX:

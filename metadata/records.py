@@ -106,6 +106,14 @@ class RecordStore(ABC):
     async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
         """The new version; None when the record does not exist or has another version."""
 
+    async def compare_and_set_many(
+        self, kind: Kind, changes: Sequence[tuple[str, bytes, Version]]
+    ) -> list[Version | None]:
+        """:meth:`compare_and_set` for many records of a kind: key, value, expected version. One that is refused affects
+        no other. A driver that can make several changes in one transaction does. After an error any may have been
+        made."""
+        return [await self.compare_and_set(kind, key, value, expected) for key, value, expected in changes]
+
     @abstractmethod
     async def set_in_session(self, kind: Kind, key: str, value: bytes, session: str) -> Version | None:
         """The new version; None when the session no longer holds the record."""

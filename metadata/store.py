@@ -168,6 +168,16 @@ class MetadataStore(ABC):
         """
 
     @abstractmethod
+    async def compare_and_set_ledgers(self, changes: Sequence[tuple[LedgerMetadata, Version]]) -> list[Version | None]:
+        """Replace the metadata of several ledgers, each if it still has the expected version; much cheaper than as many
+        calls of :meth:`compare_and_set_ledger`. The changes are independent: one that conflicts affects no other.
+
+        Returns the new version of each, in order; None for a ledger that has another version or has been deleted (read
+        it to learn which). Raises :class:`MetadataUnavailableError` when an answer is missing; any of the changes may
+        then have been made.
+        """
+
+    @abstractmethod
     async def delete_ledger(self, ledger_id: LedgerId, expected: Version | None = None) -> None:
         """Delete a ledger, whatever its version unless one is expected.
 
@@ -175,10 +185,10 @@ class MetadataStore(ABC):
         """
 
     @abstractmethod
-    def list_ledgers(self) -> AsyncIterator[LedgerId]:
-        """The ids of all ledgers in ascending order, in bounded memory. A ledger that exists throughout the iteration
-        is listed exactly once; a ledger created or deleted meanwhile may or may not be listed. A failure raises; it
-        never ends the list early (rule B5)."""
+    def list_ledgers(self, *, after: LedgerId | None = None) -> AsyncIterator[LedgerId]:
+        """The ids of all ledgers, or of those above ``after``, in ascending order and in bounded memory. A ledger that
+        exists throughout the iteration is listed exactly once; a ledger created or deleted meanwhile may or may not be
+        listed. A failure raises; it never ends the list early (rule B5)."""
 
     @abstractmethod
     def watch_ledger(self, ledger_id: LedgerId) -> Watch[Versioned[LedgerMetadata] | None]:

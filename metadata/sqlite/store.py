@@ -162,6 +162,19 @@ class SqliteRecordStore(RecordStore):
     async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
         return await self._change((kind, key), lambda: self._database.compare_and_set(kind, key, value, expected))
 
+    async def compare_and_set_many(
+        self, kind: Kind, changes: Sequence[tuple[str, bytes, Version]]
+    ) -> list[Version | None]:
+        # Changes that are requested together are made in one transaction, up to TOGETHER_MAX of them.
+        made = await asyncio.gather(
+            *(self.compare_and_set(kind, key, value, expected) for key, value, expected in changes),
+            return_exceptions=True,
+        )
+        for outcome in made:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [outcome for outcome in made if not isinstance(outcome, BaseException)]
+
     async def set_in_session(self, kind: Kind, key: str, value: bytes, session: str) -> Version | None:
         return await self._change((kind, key), lambda: self._database.set_in_session(kind, key, value, session))
 

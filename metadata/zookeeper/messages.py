@@ -230,10 +230,10 @@ def failure_of(answers: Sequence[Answer]) -> int:
 
 def failed_part(answers: Sequence[Answer]) -> int | None:
     """The index of the part that made a transaction fail; None when it succeeded."""
-    return next((at for at, answer in enumerate(answers) if answer.code not in {OK, _ROLLED_BACK}), None)
+    return next((at for at, answer in enumerate(answers) if answer.code not in {OK, ROLLED_BACK}), None)
 
 
-_ROLLED_BACK: Final = -2
+ROLLED_BACK: Final = -2
 """Code of the parts of a failed transaction other than the one that made it fail."""
 
 

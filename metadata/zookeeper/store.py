@@ -28,6 +28,7 @@ from octavo.metadata.zookeeper.layout import (
     unescape,
     version_of,
 )
+from octavo.metadata.zookeeper.ledger_changes import change_ledgers
 from octavo.metadata.zookeeper.ledger_creation import LedgerCreates
 from octavo.metadata.zookeeper.ledger_ids import LedgerIds
 from octavo.metadata.zookeeper.messages import (
@@ -286,6 +287,19 @@ class ZooKeeperRecordStore(RecordStore):
                 else:
                     stat = await self._set_ledger(operation, key, value, expected)
         return None if stat is None else version_of(stat)
+
+    async def compare_and_set_many(
+        self, kind: Kind, changes: Sequence[tuple[str, bytes, Version]]
+    ) -> list[Version | None]:
+        if kind in GUARDED:
+            return await super().compare_and_set_many(kind, changes)
+        for key, value, _ in changes:
+            _check_size(kind, key, value)
+        try:
+            return await change_ledgers(self.nodes, self.paths, changes)
+        finally:
+            for key, _, _ in changes:
+                self._report(kind, key)
 
     async def _set_ledger(self, operation: Operation, key: str, value: bytes, expected: Version) -> Stat | None:
         path = self.paths.node(Kind.LEDGER, key)

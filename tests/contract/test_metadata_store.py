@@ -227,6 +227,52 @@ async def test_ledgers_are_listed_in_order_of_their_ids(store: MetadataStore, ot
     assert [ledger_id async for ledger_id in other.list_ledgers()] == [*ids[:5], *ids[6:]]
 
 
+async def test_list_begins_above_an_id(store: MetadataStore, other: MetadataStore) -> None:
+    ids = [(await new_ledger(store))[0] for _ in range(5)]
+    await store.delete_ledger(ids[2])
+    for after, listed in ((ids[0], [ids[1], *ids[3:]]), (ids[2], ids[3:]), (ids[4], []), (LedgerId(10**6), [])):
+        assert [ledger_id async for ledger_id in other.list_ledgers(after=after)] == listed
+    assert [ledger_id async for ledger_id in other.list_ledgers(after=None)] == [*ids[:2], *ids[3:]]
+
+
+async def test_many_ledgers_change_together_each_for_itself(store: MetadataStore, other: MetadataStore) -> None:
+    made = [await new_ledger(store, token=f"first {number}") for number in range(40)]
+    changed, deleted = made[3], made[35]
+    theirs = await other.compare_and_set_ledger(open_ledger(changed[0], writer_token="theirs"), changed[1])
+    await other.delete_ledger(deleted[0])
+    wanted = [open_ledger(ledger_id, writer_token=f"mine {ledger_id}") for ledger_id, _ in made]
+    versions = await store.compare_and_set_ledgers([(one, made[at][1]) for at, one in enumerate(wanted)])
+    assert [at for at, version in enumerate(versions) if version is None] == [3, 35]
+    for one, version in zip(wanted, versions, strict=True):
+        if version is not None:
+            assert await other.read_ledger(one.ledger_id) == (one, version)
+    assert await store.read_ledger(changed[0]) == (open_ledger(changed[0], writer_token="theirs"), theirs)
+    with pytest.raises(NoSuchLedgerError):
+        await store.read_ledger(deleted[0])
+    again = [(one, version) for one, version in zip(wanted, versions, strict=True) if version is not None]
+    assert None not in await other.compare_and_set_ledgers(again), "the versions given are those that are stored"
+    assert await store.compare_and_set_ledgers([]) == []
+
+
+async def test_of_two_changes_of_one_ledger_in_one_call_the_first_is_made(store: MetadataStore) -> None:
+    ledger_id, version = await new_ledger(store)
+    first, second = (open_ledger(ledger_id, writer_token=token) for token in ("one", "two"))
+    versions = await store.compare_and_set_ledgers([(first, version), (second, version)])
+    assert versions[1] is None
+    assert await store.read_ledger(ledger_id) == (first, versions[0])
+
+
+async def test_change_of_many_is_seen_by_watches(store: MetadataStore, other: MetadataStore) -> None:
+    made = [await new_ledger(store) for _ in range(3)]
+    async with other.watch_ledger(made[1][0]) as watch:
+        assert (await soon(anext(watch))) is not None
+        wanted = [open_ledger(ledger_id, writer_token="repaired") for ledger_id, _ in made]
+        await store.compare_and_set_ledgers([(one, made[at][1]) for at, one in enumerate(wanted)])
+        seen = await soon(anext(watch))
+        assert seen is not None
+        assert seen.value.writer_token == "repaired"
+
+
 async def test_long_list_comes_page_by_page_while_ledgers_come_and_go(cluster: Cluster) -> None:
     store = await cluster.open()
     store.list_page_records = 4

@@ -1,6 +1,7 @@
 """What each change of a ledger's metadata does with what it finds in the store: the table of metadata.changes."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from octavo.metadata import (
@@ -8,9 +9,11 @@ from octavo.metadata import (
     ChangeEnsemble,
     CloseLedger,
     FinishRecovery,
+    Fragment,
     LedgerMetadata,
     LedgerState,
     MetadataChange,
+    ReplaceMember,
     Version,
     Versioned,
     open_metadata_store,
@@ -20,8 +23,13 @@ from octavo.metadata.changes import Refuse, Settled, Write
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.records import Kind
 from octavo.metadata.update import ATTEMPTS_MAX
-from octavo.protocol.errors import LedgerFencedError, MetadataConflictError, NoSuchLedgerError
-from octavo.protocol.ids import EntryId
+from octavo.protocol.errors import (
+    InvalidArgumentError,
+    LedgerFencedError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+)
+from octavo.protocol.ids import BookieId, EntryId
 from support.ledger_metadata import bookie_ids, fragment, open_ledger
 
 BASE = fragment(10, "abc", 100)
@@ -122,6 +130,83 @@ def test_recovery_commits_its_fragments_with_the_end() -> None:
     assert isinstance(decision, Write)
     assert decision.metadata.fragments[2:] == (fragment(20, "abd", 200), fragment(25, "abe", 250))
     assert (decision.metadata.state, decision.metadata.last_entry_id) == (LedgerState.CLOSED, 29)
+
+
+# --- repair ----------------------------------------------------------------------------------------------------------
+
+OPEN = open_ledger(7, fragment(0, "xyz"), BASE)
+SPLIT_EARLIER = open_ledger(7, fragment(0, "xyz"), fragment(5, "abc"))
+EMPTY_TAIL = open_ledger(7, fragment(0, "xyz"), BASE, fragment(30, "abd", 300)).closed(EntryId(29), 300)
+REPAIRED = {
+    # found, (first id, last id of the range, position, old, new), decision
+    "earlier fragment, open": (OPEN, (0, 9, 1, "y", "n"), "write"),
+    "earlier fragment, in recovery": (OPEN.in_recovery(), (0, 9, 1, "y", "n"), "write"),
+    "earlier fragment, closed": (OPEN.closed(EntryId(29), 300), (0, 9, 1, "y", "n"), "write"),
+    "last fragment, closed": (OPEN.closed(EntryId(29), 300), (10, 29, 0, "a", "n"), "write"),
+    "empty last fragment, closed": (EMPTY_TAIL, (30, 29, 2, "d", "n"), "write"),
+    "empty ledger, closed": (open_ledger(7).closed(None, 0), (0, -1, 0, "a", "n"), "write"),
+    "last fragment, open": (OPEN, (10, 29, 0, "a", "n"), "conflict"),
+    "last fragment, in recovery": (OPEN.in_recovery(), (10, 29, 0, "a", "n"), "conflict"),
+    "last fragment has another end": (OPEN.closed(EntryId(28), 290), (10, 29, 0, "a", "n"), "conflict"),
+    "fragment ends earlier now": (SPLIT_EARLIER, (0, 9, 1, "y", "n"), "conflict"),
+    "no fragment begins there": (OPEN, (3, 9, 1, "y", "n"), "conflict"),
+    "no such position": (OPEN, (0, 9, 3, "z", "n"), "conflict"),
+    "negative position": (OPEN, (0, 9, -1, "z", "n"), "conflict"),
+    "another target was quicker": (OPEN, (0, 9, 1, "w", "n"), "conflict"),
+    "old at another position": (OPEN, (0, 9, 1, "z", "n"), "conflict"),
+    "new is a member already": (OPEN, (0, 9, 1, "y", "z"), "conflict"),
+    "done already": (OPEN, (0, 9, 1, "w", "y"), "settled"),
+    "done already, closed last": (OPEN.closed(EntryId(29), 300), (10, 29, 0, "w", "a"), "settled"),
+}  # fmt: skip
+
+
+def replacement(first: int, last: int, position: int, old: str, new: str) -> ReplaceMember:
+    return ReplaceMember(EntryId(first), last, position, BookieId(old), BookieId(new))
+
+
+@pytest.mark.parametrize("case", REPAIRED)
+def test_member_is_replaced_in_settled_ranges_only(case: str) -> None:
+    """Rules C2 and C5."""
+    found, wanted, expected = REPAIRED[case]
+    change = replacement(*wanted)
+    assert outcome(change, found) == expected
+    decision = change.decide(found)
+    if isinstance(decision, Refuse):
+        assert not decision.error.may_have_happened
+        assert f"ledger 7, fragment from entry {wanted[0]}" in decision.error.message
+    if isinstance(decision, Write):
+        assert isinstance(change.decide(decision.metadata), Settled), "the own write, when its answer was lost"
+
+
+def test_replacement_changes_one_name_and_nothing_else() -> None:
+    first = Fragment(EntryId(0), bookie_ids("x", "y", "z"), unknown_fields={"tier": "cold"})
+    found = replace(open_ledger(7, first, BASE), unknown_fields={"private": True}).closed(EntryId(29), 300)
+    decision = replacement(0, 9, 2, "z", "n").decide(found)
+    assert isinstance(decision, Write)
+    repaired = replace(first, bookies=bookie_ids("x", "y", "n"))
+    assert decision.metadata == replace(found, fragments=(repaired, BASE))
+    assert decision.metadata.fragments[0].unknown_fields == {"tier": "cold"}
+    assert decision.metadata.unknown_fields == {"private": True}
+
+
+def test_transition_itself_refuses_what_repair_may_not_touch() -> None:
+    with pytest.raises(InvalidArgumentError, match="before it is closed"):
+        OPEN.with_member(EntryId(10), 0, BookieId("n"))
+    with pytest.raises(InvalidArgumentError, match="distinct"):
+        OPEN.with_member(EntryId(0), 0, BookieId("z"))
+    for first, position in ((1, 0), (0, 3), (0, -1)):
+        with pytest.raises(InvalidArgumentError, match="there is no position"):
+            OPEN.with_member(EntryId(first), position, BookieId("n"))
+
+
+@pytest.mark.parametrize("change", ["change", "close", "finish"])
+def test_repair_between_decision_and_write_costs_writer_and_recovery_one_round(change: str) -> None:
+    found = OPEN.in_recovery() if change == "finish" else OPEN
+    repaired = replacement(0, 9, 1, "y", "n").decide(found)
+    assert isinstance(repaired, Write)
+    decision = CHANGES[change].decide(repaired.metadata)
+    assert isinstance(decision, Write)
+    assert decision.metadata.fragments[0] == fragment(0, "xnz")
 
 
 async def test_update_stamps_the_token_and_gives_what_stands_there() -> None:
