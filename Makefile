@@ -7,6 +7,8 @@ SHELL := bash
 VENV := .venv/bin
 SEED ?= 1
 MINUTES ?= 10
+# Processes that run tests. They wait for disks and for each other more than they compute.
+WORKERS ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The caller's settings must not put other modules before the installed tree.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
@@ -28,7 +30,7 @@ up: setup ## run a cluster on this machine, in the foreground
 
 test: setup ## run all tests; a skipped test is a failure
 	@$(VENV)/python scripts/zookeeper.py check
-	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest
+	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest -n $(WORKERS) --no-loadscope-reorder
 
 check: setup ## check formatting, lint, types and the rules of tests/house; all run, and any failure fails the target
 	@failed=(); \

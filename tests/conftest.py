@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 NO_SKIPS = os.environ.get("OCTAVO_NO_SKIPS") == "1"
 
@@ -53,6 +55,21 @@ def module_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """Whether expected answers of scripts are written again."""
     return bool(request.config.getoption("--rewrite"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    """With ``-n N`` (``make test``): how the tests are shared out."""
+    return ByFile(config, log)
+
+
+class ByFile(LoadFileScheduling):
+    """The tests of a file run in one process, because they share fixtures. So do all tests of Spark: they share one
+    session, and with it a JVM."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "tests/pipeline" if path.startswith("tests/pipeline/") else path
 
 
 def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
