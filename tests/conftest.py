@@ -63,7 +63,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return ByFile(config, log)
 
 
-class ByFile(LoadFileScheduling):
+class ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
     """The tests of a file run in one process, because they share fixtures. So do all tests of Spark: they share one
     session, and with it a JVM."""
 
