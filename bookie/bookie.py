@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import structlog
+from octavo.bookie.companion import Companion, CompanionTask, CompanionView
 from octavo.bookie.config import BookieConfig
+from octavo.bookie.copies.face import LedgerCopies
 from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
 from octavo.bookie.disk.free_space import FreeSpaceMonitor
 from octavo.bookie.identity.cookie import note_served, take_identity
@@ -43,9 +45,12 @@ log = structlog.get_logger("octavo.bookie")
 class Bookie:
     """A running bookie. Made by :meth:`start`."""
 
-    def __init__(self, config: BookieConfig, stack: contextlib.AsyncExitStack) -> None:
+    def __init__(
+        self, config: BookieConfig, stack: contextlib.AsyncExitStack, companion: Companion | None = None
+    ) -> None:
         self._config = config
         self._stack = stack
+        self._companion = companion
         self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.bookie_id = BookieId("")
         self.address = ""
@@ -61,15 +66,17 @@ class Bookie:
         rng: random.Random,
         software: str,
         wall_clock: Callable[[], float] | None = None,
+        companion: Companion | None = None,
     ) -> "Bookie":
         """Start a bookie, ready to serve when this returns. ``wall_clock`` gives seconds since 1970, for hours of the
-        day; without it major compactions may begin at any hour.
+        day; without it major compactions may begin at any hour. ``companion`` runs inside the bookie from its
+        registration on.
 
         Raises :class:`BookieStartError` where another attempt may succeed, :class:`DataWrongError` where an operator
         must repair something first, other :class:`OctavoError` as the metadata store raises them.
         """
         async with contextlib.AsyncExitStack() as stack:
-            bookie = cls(config, stack)
+            bookie = cls(config, stack, companion)
             await bookie._start(filesystem, store, rng, software, wall_clock)
             bookie._stack = stack.pop_all()
             return bookie
@@ -129,6 +136,7 @@ class Bookie:
                 unfinished_frame_bytes=config.unfinished_frame_bytes,
             ),
             answer_bytes=config.answer_bytes,
+            repair_read_bytes_per_second=config.repair_read_bytes_per_second,
             answer_timing=AnswerTiming(
                 watch_seconds=min(1.0, config.stalled_client_seconds / 6),
                 stalled_seconds_max=config.stalled_client_seconds,
@@ -147,7 +155,7 @@ class Bookie:
             return BookieRegistration(
                 bookie_id=self.bookie_id,
                 address=self.address,
-                state=BookieState.READ_ONLY if service.read_only else BookieState.WRITABLE,
+                state=BookieState.READ_ONLY if service.read_only or service.avoid_placement else BookieState.WRITABLE,
                 version=software,
                 boot_id=boot_id,
                 rack=config.rack,
@@ -188,7 +196,23 @@ class Bookie:
         await free_space.start()
         stack.push_async_callback(registrar.stop)
         await registrar.start()
+        self._start_companion(
+            CompanionView(
+                registration(),
+                service,
+                LedgerCopies(storage, revive=reviver.revive, check_space=service.check_space),
+                store=store,
+                rng=random.Random(rng.getrandbits(64)),
+                wall_clock=wall_clock or asyncio.get_running_loop().time,
+                free_bytes=lambda: free_space.reported_bytes,
+                announce=registrar.announce,
+            )
+        )
         log.info("bookie is ready", address=self.address, data_dir=str(config.data_dir))
+
+    def _start_companion(self, view: CompanionView) -> None:
+        if self._companion is not None:
+            self._stack.push_async_callback(CompanionTask(self._companion, view).stop)
 
     async def broken(self) -> BaseException:
         """Wait until the bookie has failed (a write or sync of its storage, rule B1); returns the reason.

@@ -200,6 +200,8 @@ class BookieConfig:
     """When major compactions may begin, in UTC: ``22:00-06:00,12:00-13:00``. Not given: any time."""
     compaction_bytes_per_second: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 32 * _MEBIBYTE)
     """Rate limit of compaction, reads and writes together."""
+    repair_read_bytes_per_second: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 64 * _MEBIBYTE)
+    """Rate at which other bookies may read entries from this one to repair ledgers. They are served after readers."""
     scrub_bytes_per_second: int = _setting(_integer(0, 1024 * 1024 * _MEBIBYTE), 4 * _MEBIBYTE)
     """Rate at which everything stored is verified in the background; 0: never."""
     scrub_pause_seconds: float = _setting(_seconds(0.01, 31 * 86400), 3600.0)

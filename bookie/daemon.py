@@ -18,6 +18,7 @@ from typing import NoReturn
 import structlog
 import uvloop
 from octavo.bookie.bookie import Bookie
+from octavo.bookie.companion import Companion
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.identity.errors import DataWrongError
@@ -66,13 +67,13 @@ def _keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
 
 
-def run(config: BookieConfig) -> int:
-    """Run a bookie until SIGTERM or SIGINT; returns the exit status."""
+def run(config: BookieConfig, companion: Companion | None = None) -> int:
+    """Run a bookie, with its companion if there is one, until SIGTERM or SIGINT; returns the exit status."""
     _keep_freed_memory()
     configure_logging(config.log_level, config.log_format)
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     try:
-        return uvloop.run(_main(config, random.Random(os.urandom(16))))
+        return uvloop.run(_main(config, random.Random(os.urandom(16)), companion))
     except DataWrongError as error:
         _log_reason("bookie refuses to start", error, config)
         return EXIT_DATA_WRONG
@@ -85,7 +86,7 @@ def _log_reason(event: str, error: OctavoError, config: BookieConfig) -> None:
     log.error(event, reason=error.message, data_dir=str(config.data_dir))
 
 
-async def _main(config: BookieConfig, rng: random.Random) -> int:
+async def _main(config: BookieConfig, rng: random.Random, companion: Companion | None) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -95,7 +96,13 @@ async def _main(config: BookieConfig, rng: random.Random) -> int:
     try:
         starting = asyncio.ensure_future(
             Bookie.start(
-                config, filesystem=filesystem, store=store, rng=rng, software=__version__, wall_clock=time.time
+                config,
+                filesystem=filesystem,
+                store=store,
+                rng=rng,
+                software=__version__,
+                wall_clock=time.time,
+                companion=companion,
             )
         )
         await _first_of(starting, stopped.wait())

@@ -45,6 +45,9 @@ CONNECTION_REQUEST_ID = 0
 REQUEST_ID_MAX = 2**63 - 1
 KEY_BYTES_MAX = 64
 
+CAPABILITY_REPAIR = "repair"
+"""In a bookie's hello: it answers MISSING, and understands the flag REPAIR of READ."""
+
 
 class Op(enum.IntEnum):
     """The operation of a frame. Numbers are permanent."""
@@ -58,6 +61,7 @@ class Op(enum.IntEnum):
     LIST_ENTRIES = 6
     INFO = 7
     PING = 8
+    MISSING = 9
     ERROR = 127
 
 
@@ -77,6 +81,8 @@ class ReadFlag(enum.IntFlag):
     NONE = 0
     FENCE = 1
     """Fence the ledger before answering (rules F2 and F4). Needs the ledger key."""
+    REPAIR = 2
+    """Sent by a repair: answered after other reads, at a limited rate. READ only; needs :data:`CAPABILITY_REPAIR`."""
 
 
 _ID = fields.integer(0, ID_MAX)
@@ -323,6 +329,29 @@ class EntryList(Reply):
     held: tuple[tuple[int, int], ...]
 
 
+@_message(Op.MISSING, _ID, _ID, _ID, fields.integer(1, E_MAX), fields.residues)
+class Missing(Request):
+    """Which ids of ``first..last`` with ``id % modulus`` among ``residues`` the bookie does not hold. Answered from the
+    index: no entry is read. Needs :data:`CAPABILITY_REPAIR`."""
+
+    ledger_id: int
+    first: int
+    last: int
+    modulus: int
+    residues: tuple[int, ...]
+
+
+@_message(Op.MISSING, _ID, fields.runs, fields.runs)
+class MissingAnswer(Reply):
+    """Of the ids asked for, from the request's ``first`` up to ``last_covered``, each is held, missing, or unknown (the
+    index is damaged there, or the bookie is in doubt); ask again above it. A run may span ids that were not asked for,
+    those of other residues. Both lists are empty where the bookie holds all."""
+
+    last_covered: int
+    missing: tuple[tuple[int, int], ...]
+    unknown: tuple[tuple[int, int], ...]
+
+
 @_message(Op.INFO)
 class Info(Request):
     """Capacity, load and version of the bookie."""
@@ -346,12 +375,13 @@ class Pong(Reply):
 
 
 REQUESTS: dict[int, type[Request]] = {
-    int(request.op): request for request in (Add, Read, ReadLac, WriteLac, Force, ListEntries, Info, Ping)
+    int(request.op): request for request in (Add, Read, ReadLac, WriteLac, Force, ListEntries, Info, Ping, Missing)
 }
 """Op -> request, without the hello, which is only sent once per connection."""
 
 REPLIES: dict[int, type[Reply]] = {
-    int(reply.op): reply for reply in (Added, ReadAnswer, LacAnswer, LacWritten, Forced, EntryList, InfoAnswer, Pong)
+    int(reply.op): reply
+    for reply in (Added, ReadAnswer, LacAnswer, LacWritten, Forced, EntryList, InfoAnswer, Pong, MissingAnswer)
 }
 """Op -> reply."""
 
@@ -385,10 +415,12 @@ def decode_request(values: Sequence[Any]) -> tuple[int, Request]:
     if request_class is None:
         raise UnknownOperationError(request_id, op)
     request = request_class.from_fields(values[2:])
-    if isinstance(request, Read | ListEntries) and request.first > request.last:
+    if isinstance(request, Read | ListEntries | Missing) and request.first > request.last:
         raise ProtocolError(f"{type(request).__name__}: first {request.first} is above last {request.last}")
-    if isinstance(request, Read) and request.residues[-1] >= request.modulus:
-        raise ProtocolError(f"Read.residues: {request.residues[-1]} is no residue modulo {request.modulus}")
+    if isinstance(request, Read | Missing) and request.residues[-1] >= request.modulus:
+        raise ProtocolError(
+            f"{type(request).__name__}.residues: {request.residues[-1]} is no residue modulo {request.modulus}"
+        )
     return request_id, request
 
 

@@ -14,7 +14,10 @@ class RateLimiter:
 
     async def take(self, size: int) -> None:
         """Wait until ``size`` more bytes may be processed. Always yields to the event loop."""
-        now = asyncio.get_running_loop().time()
-        delay = max(0.0, self._free_at - now)
-        self._free_at = max(self._free_at, now) + size / self._bytes_per_second
+        delay = max(0.0, self._free_at - asyncio.get_running_loop().time())
+        self.charge(size)
         await asyncio.sleep(delay)
+
+    def charge(self, size: int) -> None:
+        """Let the next piece wait for ``size`` bytes that have been processed already."""
+        self._free_at = max(self._free_at, asyncio.get_running_loop().time()) + size / self._bytes_per_second

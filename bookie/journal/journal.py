@@ -44,6 +44,9 @@ __all__ = [
 
 _log = structlog.get_logger(__name__)
 
+_GROUPS_SMOOTHED = 16
+"""Groups that the smoothed time of a group remembers: a fraction of a second of a busy journal."""
+
 
 class JournalFailedError(BookieStorageError):
     """A write or sync of the journal failed, or it is closed. No pending record is acknowledged, and nothing is tried
@@ -102,6 +105,8 @@ class Journal:
         self._groups_synced = 0
         self._bytes_synced = 0
         self._sync_seconds_total = 0.0
+        self.group_seconds = 0.0
+        """Time to write and sync a group, smoothed over the latest ones."""
 
     @classmethod
     async def open(
@@ -345,7 +350,9 @@ class Journal:
                 assert group.segment == segment.header.segment, "segments are used in order of their numbers"
             began_at = loop.time()
             await segment.file.write_and_sync(group.offset, encode_group(group, segment.header, commit.synced_position))
-            self._sync_seconds_total += loop.time() - began_at
+            seconds = loop.time() - began_at
+            self._sync_seconds_total += seconds
+            self.group_seconds += (seconds - self.group_seconds) / _GROUPS_SMOOTHED
             self._settle(commit.settle())
 
     def _settle(self, group: Group) -> None:

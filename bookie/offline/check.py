@@ -65,7 +65,7 @@ class OfflineCheck:
         except OSError as error:
             yield Finding(manifest_path, None, f"cannot be read: {error.strerror}")
         if manifest is not None:
-            if manifest.doubt_stop is not None:
+            if manifest.doubt is not None and not manifest.doubt.is_over:
                 self.counts["in doubt"] = 1
             async for finding in self._check_what_counts(manifest_path, manifest):
                 yield finding

@@ -27,6 +27,7 @@ from octavo.bookie.storage.manifest import EVERY_LEDGER, decode_manifest
 from octavo.bookie.storage.manifest import MAGIC as MANIFEST_MAGIC
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.holdings import Doubt
 
 _RANGES_SHOWN = 8
 
@@ -79,10 +80,18 @@ def _manifest(content: bytes) -> list[str]:
         f"parts, oldest first: {' '.join(f'{part_id}' for part_id in manifest.part_ids) or 'none'}",
     ]  # fmt: skip
     lines += [f"log {log_id}: {size} bytes in use" for log_id, size in manifest.logs]
-    if manifest.doubt_stop == EVERY_LEDGER:
-        lines.append("in doubt: every ledger that exists at the next start")
-    elif manifest.doubt_stop is not None:
-        lines.append(f"in doubt: ledgers below {manifest.doubt_stop}")
+    return lines + _doubt(manifest.doubt)
+
+
+def _doubt(doubt: Doubt | None) -> list[str]:
+    if doubt is None:
+        return []
+    if doubt.stop == EVERY_LEDGER:
+        return ["in doubt: every ledger that exists at the next start"]
+    lines = [f"in doubt: ledgers below {doubt.stop}"]
+    if doubt.sure_below:
+        lines.append(f"sure again: ledgers below {doubt.sure_below}, but for {len(doubt.exceptions)} of them")
+    lines += [f"unsure: ledger {ledger_id} from entry {first} on" for ledger_id, first in doubt.exceptions.items()]
     return lines
 
 

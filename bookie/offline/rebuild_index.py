@@ -19,7 +19,7 @@ from octavo.bookie.index.part import Part, PartWriter, part_name
 from octavo.bookie.index.runs import RunMap, coalesce, make_run
 from octavo.bookie.offline.layout import Layout, refuse_if_old
 from octavo.bookie.storage.ledger_state import LedgerState
-from octavo.bookie.storage.manifest import EVERY_LEDGER, Manifest, decode_manifest, encode_manifest
+from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, Manifest, decode_manifest, encode_manifest
 from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
 from octavo.protocol.entries import header_of
 
@@ -167,7 +167,7 @@ class IndexRebuild:
         await part.retire()
 
     async def _write_manifest(self, old: Manifest | None, part_id: int, sizes: dict[int, int]) -> None:
-        doubt = EVERY_LEDGER if self._lost else old.doubt_stop if old is not None else None
+        doubt = DOUBT_OF_EVERY_LEDGER if self._lost else old.doubt if old is not None else None
         manifest = Manifest(
             old.mark if old is not None else None,
             part_id + 1,

@@ -21,7 +21,7 @@ from octavo.bookie.identity.cookie import (
 from octavo.bookie.identity.duplicate_start import find_running_original
 from octavo.bookie.identity.errors import BookieStartError, DataWrongError
 from octavo.bookie.offline.layout import Layout
-from octavo.bookie.storage.manifest import EMPTY, EVERY_LEDGER, decode_manifest, encode_manifest
+from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, EMPTY, decode_manifest, encode_manifest
 from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
 from octavo.metadata import Cookie, MetadataStore
 from octavo.metadata.store import Versioned
@@ -153,4 +153,4 @@ async def _put_in_doubt(filesystem: FileSystem, layout: Layout) -> None:
         manifest = EMPTY
     except ValueError as error:
         raise DataWrongError(f"{path}: {error}; run `octavo bookie rebuild-index` first") from error
-    await replace_file(filesystem, path, encode_manifest(manifest._replace(doubt_stop=EVERY_LEDGER)))
+    await replace_file(filesystem, path, encode_manifest(manifest._replace(doubt=DOUBT_OF_EVERY_LEDGER)))

@@ -4,7 +4,16 @@ from octavo.bookie.storage.ledger_reader import LedgerReader
 from octavo.protocol.entries import header_of
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import FRAME_BYTES_MAX
-from octavo.protocol.messages import EntryList, LacAnswer, ListEntries, Read, ReadAnswer, ReadLac
+from octavo.protocol.messages import (
+    EntryList,
+    LacAnswer,
+    ListEntries,
+    Missing,
+    MissingAnswer,
+    Read,
+    ReadAnswer,
+    ReadLac,
+)
 
 REPLY_ENTRY_BYTES_MAX = FRAME_BYTES_MAX - 1024 * 1024
 """Entry bytes in one answer; the rest of a frame is room for what msgpack and the other fields need."""
@@ -15,6 +24,10 @@ RUNS_PER_ANSWER_MAX = 4096
 
 LIST_BYTES_MAX = 128 * 1024
 """About the size of the largest list of runs: two ids of at most nine bytes for each."""
+
+
+MISSING_BYTES_MAX = 2 * LIST_BYTES_MAX
+"""The same for two lists."""
 
 
 async def answer_read(reader: LedgerReader, request: Read, bytes_max: int) -> ReadAnswer:
@@ -49,6 +62,21 @@ async def answer_list_entries(reader: LedgerReader, request: ListEntries) -> Ent
         runs = runs[:RUNS_PER_ANSWER_MAX]
         return EntryList(runs[-1][1], tuple(runs))
     return EntryList(request.last, tuple(runs))
+
+
+async def answer_missing(reader: LedgerReader, request: Missing) -> MissingAnswer:
+    """Which of the ids asked for are not held."""
+    stripe = (request.modulus, request.residues)
+    holdings = await reader.missing(LedgerId(request.ledger_id), request.first, request.last, stripe=stripe)
+    last_covered = holdings.last_covered
+    for runs in (holdings.missing, holdings.unknown):
+        if len(runs) > RUNS_PER_ANSWER_MAX:
+            last_covered = min(last_covered, runs[RUNS_PER_ANSWER_MAX - 1][1])
+    missing, unknown = (
+        tuple((low, min(high, last_covered)) for low, high in runs if low <= last_covered)
+        for runs in (holdings.missing, holdings.unknown)
+    )
+    return MissingAnswer(last_covered, missing, unknown)
 
 
 async def answer_read_lac(reader: LedgerReader, request: ReadLac, bytes_max: int) -> LacAnswer:

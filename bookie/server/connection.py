@@ -37,6 +37,7 @@ from octavo.protocol.frames import FrameDecoder, unpack_body
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import (
+    CAPABILITY_REPAIR,
     CONNECTION_REQUEST_ID,
     MAGIC,
     PROTOCOL_VERSION,
@@ -47,6 +48,7 @@ from octavo.protocol.messages import (
     InfoAnswer,
     LacWritten,
     ListEntries,
+    Missing,
     Op,
     Ping,
     Pong,
@@ -64,6 +66,9 @@ from octavo.protocol.messages import (
 )
 
 log = structlog.get_logger("octavo.bookie")
+
+CAPABILITIES = (CAPABILITY_REPAIR,)
+"""What this bookie understands beyond the protocol's version."""
 
 WRITE_BUFFER_BYTES_HIGH = 4 * 1024 * 1024
 """Unsent bytes of a connection above which none of its look-ups is started."""
@@ -256,6 +261,8 @@ class Connection(asyncio.Protocol):
             self._replies.finish(LacWritten().encode(request_id))
         elif type(request) is ListEntries:
             self._lookups.list_entries(request_id, request)
+        elif type(request) is Missing:
+            self._lookups.missing(request_id, request)
         elif type(request) is Info:
             self._replies.start(request_id, request.op, self._info())
         elif type(request) is Ping:
@@ -318,7 +325,7 @@ class Connection(asyncio.Protocol):
         identity = self._service.identity
         ours = Hello(
             MAGIC, PROTOCOL_VERSION, PROTOCOL_VERSION, identity.software, identity.cluster_id, identity.bookie_id,
-            identity.boot_id, (),
+            identity.boot_id, CAPABILITIES,
         )  # fmt: skip
         if common_version(ours, hello) is None:
             raise UnsupportedVersionError(

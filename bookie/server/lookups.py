@@ -1,4 +1,4 @@
-"""The requests of one connection that look something up: READ, READ_LAC with its long polls, LIST_ENTRIES.
+"""The requests of one connection that look something up: READ, READ_LAC with its long polls, LIST_ENTRIES, MISSING.
 
 Each waits for its turn in the connection's ``AnswerQueue``. A fence takes effect on arrival (rule F2).
 """
@@ -11,20 +11,29 @@ from functools import partial
 
 from octavo.bookie.server.answer_budget import Grant
 from octavo.bookie.server.answer_memory import AnswerQueue, Demand
-from octavo.bookie.server.answers import LIST_BYTES_MAX, answer_list_entries, answer_read, answer_read_lac
+from octavo.bookie.server.answers import (
+    LIST_BYTES_MAX,
+    MISSING_BYTES_MAX,
+    answer_list_entries,
+    answer_missing,
+    answer_read,
+    answer_read_lac,
+)
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
 from octavo.protocol.entries import SEALED_BYTES_MAX
 from octavo.protocol.errors import BookieOverloadedError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import LONG_POLLS_PER_CONNECTION_MAX
-from octavo.protocol.messages import ListEntries, Op, Read, ReadFlag, ReadLac, Reply
+from octavo.protocol.messages import ListEntries, Missing, Op, Read, ReadFlag, ReadLac, Reply
 
 
 @dataclass(slots=True)
-class _LongPoll:
+class _Turn:
+    """A request that waits for something else before it waits for memory: a long poll, or a repair's read."""
+
     grant: Grant | None = None
-    """Once there is something to answer."""
+    """Once it may be answered."""
 
 
 class Lookups:
@@ -35,10 +44,16 @@ class Lookups:
         self._answers = answers
         self._storage = service.storage
         self._traffic = service.traffic
+        self._repair_reads = service.repair_reads
         self._long_polls = 0
 
     def read(self, request_id: int, request: Read) -> None:
         """Entries. Raises :class:`UnauthorizedError`."""
+        if request.flags == ReadFlag.REPAIR:
+            turn = _Turn()
+            task = self._replies.start(request_id, request.op, self._repair_read(request, turn))
+            task.add_done_callback(lambda _task: self._turn_is_over(turn))
+            return
         durable = self._fence(request) if request.flags & ReadFlag.FENCE else None
         self._look_up(request_id, request.op, Demand(request.bytes_max), partial(self._read, request), durable)
 
@@ -46,6 +61,11 @@ class Lookups:
         """The ids held."""
         demand = Demand(0, entry_bytes_min=0, other_bytes=LIST_BYTES_MAX)
         self._look_up(request_id, request.op, demand, partial(self._list_entries, request))
+
+    def missing(self, request_id: int, request: Missing) -> None:
+        """The ids that are not held."""
+        demand = Demand(0, entry_bytes_min=0, other_bytes=MISSING_BYTES_MAX)
+        self._look_up(request_id, request.op, demand, partial(self._missing, request))
 
     def read_lac(self, request_id: int, request: ReadLac) -> None:
         """The last add confirmed, now or when it has risen. Raises :class:`UnauthorizedError`,
@@ -59,9 +79,9 @@ class Lookups:
             raise BookieOverloadedError(f"more than {LONG_POLLS_PER_CONNECTION_MAX} long polls on one connection")
         self._long_polls += 1
         self._replies.set_aside()
-        poll = _LongPoll()
-        task = self._replies.start(request_id, request.op, self._long_poll(request, poll))
-        task.add_done_callback(lambda _task: self._long_poll_finished(poll))
+        turn = _Turn()
+        task = self._replies.start(request_id, request.op, self._long_poll(request, turn))
+        task.add_done_callback(lambda _task: self._long_poll_finished(turn))
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -90,20 +110,34 @@ class Lookups:
         return self._storage.writer.fence(LedgerId(request.ledger_id), request.ledger_key)
 
     async def _read(self, request: Read, bytes_max: int) -> Reply:
-        answer = await answer_read(self._storage.reader, request, bytes_max)
+        self._repair_reads.ordinary_begins()
+        try:
+            answer = await answer_read(self._storage.reader, request, bytes_max)
+        finally:
+            self._repair_reads.ordinary_ends()
         traffic = self._traffic
         traffic.reads += 1
         traffic.entries_read += len(answer.entries)
         traffic.bytes_read += sum(map(len, answer.entries))
         return answer
 
+    async def _repair_read(self, request: Read, turn: _Turn) -> Reply:
+        await self._repair_reads.turn()
+        turn.grant = await self._answers.turn(Demand(request.bytes_max))
+        answer = await answer_read(self._storage.reader, request, turn.grant.bytes_max)
+        self._repair_reads.count(sum(map(len, answer.entries)))
+        return answer
+
     async def _list_entries(self, request: ListEntries, _bytes_max: int) -> Reply:
         return await answer_list_entries(self._storage.reader, request)
+
+    async def _missing(self, request: Missing, _bytes_max: int) -> Reply:
+        return await answer_missing(self._storage.reader, request)
 
     async def _lac(self, request: ReadLac, bytes_max: int) -> Reply:
         return await answer_read_lac(self._storage.reader, request, bytes_max)
 
-    async def _long_poll(self, request: ReadLac, poll: _LongPoll) -> Reply:
+    async def _long_poll(self, request: ReadLac, turn: _Turn) -> Reply:
         # Counted as outstanding only while it is answered.
         try:
             with contextlib.suppress(TimeoutError):
@@ -111,13 +145,16 @@ class Lookups:
                     await self._storage.reader.wait_lac(LedgerId(request.ledger_id), request.above)
         finally:
             self._replies.resume()
-        poll.grant = await self._answers.turn(_lac_demand(request))
-        return await answer_read_lac(self._storage.reader, request, poll.grant.bytes_max)
+        turn.grant = await self._answers.turn(_lac_demand(request))
+        return await answer_read_lac(self._storage.reader, request, turn.grant.bytes_max)
 
-    def _long_poll_finished(self, poll: _LongPoll) -> None:
+    def _long_poll_finished(self, turn: _Turn) -> None:
         self._long_polls -= 1
-        if poll.grant is not None:
-            self._answers.finished(poll.grant)
+        self._turn_is_over(turn)
+
+    def _turn_is_over(self, turn: _Turn) -> None:
+        if turn.grant is not None:
+            self._answers.finished(turn.grant)
 
 
 async def _sent_after(work: Awaitable[Reply], durable: asyncio.Future[None]) -> Reply:

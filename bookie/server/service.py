@@ -5,15 +5,20 @@ Connections know the service, the server knows both; the service knows connectio
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
 from octavo.bookie.server.frame_memory import FrameMemory
+from octavo.bookie.server.repair_reads import RepairReads
 from octavo.bookie.storage.storage import Storage
+from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import HELLO_TIMEOUT_SECONDS
+
+REPAIR_READ_BYTES_PER_SECOND = 64.0 * 1024 * 1024
+"""Default rate of the reads of repairs: a fraction of what a disk gives, so that ordinary reads have the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +83,14 @@ class BookieService:
         answer_bytes: int,
         answer_timing: AnswerTiming | None = None,
         limits: ConnectionLimits | None = None,
-        facts: Callable[[], dict[str, Any]] | None = None,
+        repair_read_bytes_per_second: float = REPAIR_READ_BYTES_PER_SECOND,
     ) -> None:
         """``revive`` tells whether a deleted ledger was found alive. ``answer_bytes`` bounds the memory of answers to
-        readers, all connections together. ``facts`` adds facts to INFO that only the daemon knows."""
+        readers, all connections together."""
         self.storage = storage
         self.revive = revive
         self.answers = AnswerMemory(answer_bytes, answer_timing)
+        self.repair_reads = RepairReads(repair_read_bytes_per_second)
         self.limits = limits = limits or ConnectionLimits()
         self.frames = FrameMemory(limits.unfinished_frame_bytes, timeout_seconds=limits.frame_timeout_seconds)
         self.identity = identity
@@ -95,10 +101,18 @@ class BookieService:
         """Read-only, and there is no disk space for recovery adds either (rule B6)."""
         self.connections: dict[ServedConnection, None] = {}
         """In the order in which they came, as a simulated world must repeat what is done to all of them."""
-        self._facts = facts or dict
+        self.avoid_placement = False
+        """Registered as read-only although adds are taken: the bookie is being drained."""
+        self.companion_facts: Mapping[str, Any] = {}
+        """What the bookie's companion adds to INFO."""
         self._started_at = asyncio.get_running_loop().time()
         self._room_waiter: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
+
+    def check_space(self) -> None:
+        """Raise :class:`BookieReadOnlyError` unless the disks have room for new entries (rule B6)."""
+        if self.read_only:
+            raise BookieReadOnlyError(f"bookie {self.identity.bookie_id} is read-only", may_have_happened=False)
 
     # --- back-pressure ----------------------------------------------------------------------------------------
 
@@ -178,6 +192,9 @@ class BookieService:
             "bytes_compacted": statistics.compaction_bytes_freed,
             "entries_damaged": statistics.entries_damaged,
             "index_damage": statistics.index_damage_seen,
-            "in_doubt": self.storage.doubt_stop is not None,
-            **self._facts(),
+            "repair_reads": self.repair_reads.reads,
+            "repair_bytes_read": self.repair_reads.bytes_read,
+            "in_doubt": self.storage.doubt is not None,
+            "unsure_ledgers": 0 if self.storage.doubt is None else self.storage.doubt.unsure_ledgers,
+            **self.companion_facts,
         }

@@ -12,6 +12,7 @@ from octavo.bookie.storage.ledgers import LedgerTable, add_waiter, is_known
 from octavo.bookie.storage.reads import EntryReader, ReadResult
 from octavo.bookie.storage.settings import LacView
 from octavo.protocol.errors import BookieInDoubtError, NoSuchLedgerError
+from octavo.protocol.holdings import Holdings
 from octavo.protocol.ids import LedgerId
 
 
@@ -35,28 +36,52 @@ class LedgerReader:
     ) -> ReadResult:
         """Entries of ``first..last`` whose id modulo ``stripe[0]`` is among ``stripe[1]``, up to either limit, but
         one at least if one is found. Ids that damage or an I/O error hides are unknown, never absent (rule R2), and
-        so is every missing id of a ledger in doubt (rule B4)."""
+        so is every missing id of which a bookie in doubt is unsure (rules B4 and D2)."""
         ledger = self._not_deleted(ledger_id)
         return await self._entries.read(
             ledger_id, first, last, highest=ledger.highest, stripe=stripe,
-            entries_max=entries_max, bytes_max=bytes_max, in_doubt=self._ledgers.in_doubt(ledger),
+            entries_max=entries_max, bytes_max=bytes_max, unsure_from=self._ledgers.unsure_from(ledger),
         )  # fmt: skip
 
     async def list_entries(self, ledger_id: LedgerId) -> list[tuple[int, int]]:
         """The ids held, as intervals. Raises :class:`BookieStorageError` where damage hides them,
         :class:`BookieInDoubtError` for a ledger in doubt, where the ids left out would be negatives."""
         ledger = self._not_deleted(ledger_id)
-        if self._ledgers.in_doubt(ledger):
+        if self._ledgers.unsure_from(ledger) is not None:
             raise BookieInDoubtError(
                 f"ledger {ledger_id}: this bookie may have lost entries of it, so it cannot list those it holds",
                 may_have_happened=False,
             )
         return await self._entries.ranges(ledger_id, ledger.highest)
 
+    async def missing(
+        self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
+    ) -> Holdings:
+        """Which ids of ``first..last`` in the stripe are not held, by the index; what may have been lost here is
+        unknown (rules R2 and D2)."""
+        holdings = await self.not_held(ledger_id, first, last, stripe=stripe)
+        unsure_from = self._ledgers.unsure_from(self._not_deleted(ledger_id))
+        return holdings if unsure_from is None else _with_doubt(holdings, unsure_from)
+
+    async def not_held(
+        self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
+    ) -> Holdings:
+        """As :meth:`missing`, for the bookie itself: what is not held is missing, whatever the reason."""
+        highest = self._not_deleted(ledger_id).highest
+        return await self._entries.missing(ledger_id, first, last, highest=highest, stripe=stripe)
+
+    async def verified(
+        self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
+    ) -> Holdings:
+        """As :meth:`not_held`, but every entry is read back, and one that does not verify is unknown (rule C3). Covers
+        a few MiB at a time."""
+        highest = self._not_deleted(ledger_id).highest
+        return await self._entries.verified(ledger_id, first, last, highest=highest, stripe=stripe)
+
     def last_add_confirmed(self, ledger_id: LedgerId) -> LacView:
         """What is known of the ledger's end, from entries and explicit LACs."""
         ledger = self._ledgers.get(ledger_id)
-        in_doubt = self._ledgers.in_doubt(ledger)
+        in_doubt = self._ledgers.unsure_from(ledger) is not None
         return LacView(is_known(ledger), ledger.fenced, ledger.last_add_confirmed, ledger.explicit_lac, in_doubt)
 
     async def last_add_confirmed_entry(self, ledger_id: LedgerId) -> bytes | None:
@@ -75,3 +100,10 @@ class LedgerReader:
         if ledger.deleted:
             raise NoSuchLedgerError(f"ledger {ledger_id} has been deleted", may_have_happened=False)
         return ledger
+
+
+def _with_doubt(holdings: Holdings, unsure_from: int) -> Holdings:
+    """The same, with what is missing from ``unsure_from`` on as unknown."""
+    missing = tuple((low, min(high, unsure_from - 1)) for low, high in holdings.missing if low < unsure_from)
+    doubtful = [(max(low, unsure_from), high) for low, high in holdings.missing if high >= unsure_from]
+    return Holdings(holdings.last_covered, missing, tuple(sorted([*holdings.unknown, *doubtful])))

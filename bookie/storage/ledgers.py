@@ -6,6 +6,7 @@ from itertools import islice
 
 from octavo.bookie.storage.ledger_state import LedgerState, PackedStates, is_tombstone
 from octavo.protocol.entries import header_of
+from octavo.protocol.holdings import Doubt
 
 _EVICTED_AT_ONCE = 8
 """States looked at when one must be evicted: enough that the table shrinks again after a burst."""
@@ -20,8 +21,8 @@ class LedgerTable:
     """
 
     def __init__(self, packed: PackedStates, hot_max: int) -> None:
-        self.doubt_stop: int | None = None
-        """Of ledgers with lower ids something may have been lost here; None: of none (rule B4)."""
+        self.doubt: Doubt | None = None
+        """Of which ledgers something may have been lost here; None: of none, ever (rule B4)."""
         self.deleting: set[int] = set()
         """Ledgers whose tombstone is not durable yet."""
         self.dirty: dict[int, LedgerState] = {}
@@ -68,9 +69,17 @@ class LedgerTable:
         """Whether the ledger is deleted, durably: what is left of it anywhere may go (rule B5)."""
         return self.is_deleted(ledger_id) and ledger_id not in self.deleting
 
-    def in_doubt(self, ledger: LedgerState) -> bool:
-        """Whether acknowledged entries, or the fence, of this ledger may have been lost here (rules B4 and B5)."""
-        return ledger.in_doubt or (self.doubt_stop is not None and ledger.ledger_id < self.doubt_stop)
+    def is_below_floor(self, ledger: LedgerState) -> bool:
+        """Whether the ledger's key or fence, or acknowledged entries, have or may have been lost here once: ordinary
+        adds to it are refused for ever (rules B4, B5 and D1)."""
+        return ledger.in_doubt or (self.doubt is not None and ledger.ledger_id < self.doubt.stop)
+
+    def unsure_from(self, ledger: LedgerState) -> int | None:
+        """The first entry id of the ledger that this bookie must not deny, as it may have held it; None: none (rule
+        D2)."""
+        if ledger.in_doubt:
+            return 0
+        return None if self.doubt is None else self.doubt.unsure_from(ledger.ledger_id)
 
     def _evict(self) -> None:
         for ledger_id in list(islice(self._hot, _EVICTED_AT_ONCE)):

@@ -7,14 +7,18 @@ needs no file of its own.
 
 Magic ``OCTVMFST``, format u32 (1), flags u8 (1: there is a mark, 2: the bookie is in doubt), mark segment u64, mark
 offset u64, next part id u64, next log id u64, count of parts u32, count of logs u32; per part, oldest first: id u64;
-per log, ascending: id u64, length u64 in bytes; if in doubt: the ledger id u64 at which doubt ends; CRC32C u32,
-little-endian. All other integers big-endian.
+per log, ascending: id u64, length u64 in bytes; if in doubt: the ledger id u64 at which doubt ends; if sure of some of
+those ledgers (flag 4): the ledger id u64 below which the bookie is sure, count u32 of exceptions, per exception,
+ascending: ledger id u64, first unsure entry id u64; CRC32C u32, little-endian. All other integers big-endian.
+
+A version that does not know flag 4 reads such a manifest as one of a bookie that is unsure of every ledger in doubt.
 """
 
 import struct
 from typing import NamedTuple
 
 import google_crc32c
+from octavo.protocol.holdings import Doubt
 
 MAGIC = b"OCTVMFST"
 FORMAT = 1
@@ -22,11 +26,16 @@ _HEAD = struct.Struct(">8sIBQQQQII")
 _PART = struct.Struct(">Q")
 _LOG = struct.Struct(">QQ")
 _DOUBT = struct.Struct(">Q")
+_SURE = struct.Struct(">QI")
+_EXCEPTION = struct.Struct(">QQ")
 _CHECKSUM = struct.Struct("<I")
-_MARKED, _IN_DOUBT = 1, 2
+_MARKED, _IN_DOUBT, _SURE_OF_SOME = 1, 2, 4
 
 EVERY_LEDGER = 2**64 - 1
-"""``doubt_stop`` of a bookie that does not know yet which ledgers existed when its doubt began."""
+"""``stop`` of the doubt of a bookie that does not know yet which ledgers existed when its doubt began."""
+
+DOUBT_OF_EVERY_LEDGER = Doubt(EVERY_LEDGER)
+"""The doubt that begins. An earlier one, of whose ledgers the bookie had become sure, is part of it."""
 
 
 class Manifest(NamedTuple):
@@ -40,8 +49,8 @@ class Manifest(NamedTuple):
     """Oldest first: the newer of two wins."""
     logs: tuple[tuple[int, int], ...]
     """Log id and the bytes of it that count."""
-    doubt_stop: int | None = None
-    """Of ledgers with lower ids acknowledged data or fences may have been lost here (rule B4); None: of none."""
+    doubt: Doubt | None = None
+    """Of which ledgers acknowledged data or fences may have been lost here (rule B4); None: of none, ever."""
 
 
 EMPTY = Manifest(None, 1, 1, (), ())
@@ -49,14 +58,22 @@ EMPTY = Manifest(None, 1, 1, (), ())
 
 def encode_manifest(manifest: Manifest) -> bytes:
     segment, offset = manifest.mark or (0, 0)
-    flags = (_MARKED if manifest.mark is not None else 0) | (_IN_DOUBT if manifest.doubt_stop is not None else 0)
+    doubt = manifest.doubt
+    flags = (
+        (_MARKED if manifest.mark is not None else 0)
+        | (_IN_DOUBT if doubt is not None else 0)
+        | (_SURE_OF_SOME if doubt is not None and doubt.sure_below else 0)
+    )
     body = _HEAD.pack(
         MAGIC, FORMAT, flags, segment, offset, manifest.next_part_id, manifest.next_log_id,
         len(manifest.part_ids), len(manifest.logs),
     )  # fmt: skip
     body += b"".join(map(_PART.pack, manifest.part_ids)) + b"".join(_LOG.pack(*log) for log in manifest.logs)
-    if manifest.doubt_stop is not None:
-        body += _DOUBT.pack(manifest.doubt_stop)
+    if doubt is not None:
+        body += _DOUBT.pack(doubt.stop)
+        if doubt.sure_below:
+            body += _SURE.pack(doubt.sure_below, len(doubt.exceptions))
+            body += b"".join(_EXCEPTION.pack(*exception) for exception in sorted(doubt.exceptions.items()))
     return body + _CHECKSUM.pack(google_crc32c.value(body))
 
 
@@ -71,12 +88,19 @@ def decode_manifest(data: bytes) -> Manifest:
     start = _HEAD.size
     middle = start + parts * _PART.size
     end = middle + logs * _LOG.size
-    doubt_stop = _DOUBT.unpack_from(body, end)[0] if flags & _IN_DOUBT else None
+    doubt: Doubt | None = None
+    if flags & _IN_DOUBT:
+        doubt = Doubt(*_DOUBT.unpack_from(body, end))
+        if flags & _SURE_OF_SOME:
+            sure_below, count = _SURE.unpack_from(body, end + _DOUBT.size)
+            start_of_exceptions = end + _DOUBT.size + _SURE.size
+            exceptions = body[start_of_exceptions : start_of_exceptions + count * _EXCEPTION.size]
+            doubt = doubt.narrowed(sure_below, dict(_EXCEPTION.iter_unpack(exceptions)))
     return Manifest(
         (segment, offset) if flags & _MARKED else None,
         next_part_id,
         next_log_id,
         tuple(part_id for (part_id,) in _PART.iter_unpack(body[start:middle])),
         tuple((log_id, size) for log_id, size in _LOG.iter_unpack(body[middle:end])),
-        doubt_stop,
+        doubt,
     )

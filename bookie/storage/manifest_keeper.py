@@ -14,6 +14,7 @@ from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.index.index import Index
 from octavo.bookie.index.part import Part
 from octavo.bookie.storage.manifest import EMPTY, Manifest, decode_manifest, encode_manifest
+from octavo.protocol.holdings import Doubt
 
 MANIFEST_NAME = "manifest"
 
@@ -32,7 +33,7 @@ class ManifestKeeper:
         self._lock = asyncio.Lock()
         self._next_part_id = manifest.next_part_id
         self._next_log_id = manifest.next_log_id
-        self.doubt_stop = manifest.doubt_stop
+        self.doubt = manifest.doubt
         """See :class:`Manifest`. What is set here is durable with the next manifest."""
         self.log_sizes: dict[int, int] = dict(manifest.logs)
         """Log id -> bytes that count, of every live log."""
@@ -79,16 +80,16 @@ class ManifestKeeper:
             if part is not None and above is not None:
                 self._index.insert_above(above, part)
 
-    async def limit_doubt(self, stop: int) -> None:
-        """Narrow the doubt to ledgers with ids below ``stop``, durably. Raises OSError."""
+    async def change_doubt(self, doubt: Doubt) -> None:
+        """Replace the doubt, durably. Raises OSError."""
         async with self._lock:
-            self.doubt_stop = stop
+            self.doubt = doubt
             await self._replace(self._manifest.mark, self._index.parts, self.log_sizes)
 
     async def _replace(self, mark: tuple[int, int] | None, parts: Sequence[Part], log_sizes: Mapping[int, int]) -> None:
         part_ids = tuple(part.part_id for part in parts)
         logs = tuple(sorted(log_sizes.items()))
-        manifest = Manifest(mark, self._next_part_id, self._next_log_id, part_ids, logs, self.doubt_stop)
+        manifest = Manifest(mark, self._next_part_id, self._next_log_id, part_ids, logs, self.doubt)
         content = encode_manifest(manifest)
         await self._disk_retry.retry_while_full(self._path, lambda: replace_file(self._filesystem, self._path, content))
         self._manifest = manifest

@@ -23,6 +23,7 @@ from octavo.bookie.storage.cache import WriteCache
 from octavo.bookie.storage.checkpoint import Checkpointer
 from octavo.protocol.entries import RESIDUE
 from octavo.protocol.errors import BookieStorageError
+from octavo.protocol.holdings import Holdings
 
 log = structlog.get_logger()
 
@@ -37,6 +38,18 @@ _REPORTED_MAX = 10_000
 
 _LIST_IDS = 1 << 20
 """Ids looked up at a time when the entries of a ledger are listed."""
+
+_MISSING_IDS = 1 << 20
+"""Ids of which one answer tells what is missing, unless nothing above them is held."""
+
+_WINDOW_IDS = 1 << 18
+_WINDOW_IDS_STRIPED = 1 << 14
+"""Ids looked at between two turns of the loop when missing ones are listed. Where ids are striped over the ensemble,
+each id held is a step of Python."""
+
+_VERIFIED_ENTRIES = 4096
+_VERIFIED_BYTES = 8 * 1024 * 1024
+"""Entries read back at a time: bounds the memory of it."""
 
 _LAC_ENTRIES_TRIED = 16
 """Damaged entries stepped over in search of the one that carries the LAC; a lower LAC is safe, only older."""
@@ -129,16 +142,16 @@ class EntryReader:
         stripe: tuple[int, Sequence[int]],
         entries_max: int,
         bytes_max: int,
-        in_doubt: bool = False,
+        unsure_from: int | None = None,
     ) -> ReadResult:
-        """See ``LedgerReader.read``. No id above ``highest`` is held. ``in_doubt``: what is not held may have been
-        lost, so it is unknown (rule B4)."""
+        """See ``LedgerReader.read``. No id above ``highest`` is held. What is not held from ``unsure_from`` on may have
+        been lost, so it is unknown (rules B4 and D2)."""
         if highest is None or first > highest:
-            return ReadResult(first, last, [], [(first, last)] if in_doubt else [])
+            return ReadResult(first, last, [], _unsure_parts([(first, last)], unsure_from))
         with self.places_kept():
             return await self._read(
                 ledger_id, first, last, highest=highest, stripe=stripe,
-                entries_max=entries_max, bytes_max=bytes_max, in_doubt=in_doubt,
+                entries_max=entries_max, bytes_max=bytes_max, unsure_from=unsure_from,
             )  # fmt: skip
 
     async def _read(
@@ -151,7 +164,7 @@ class EntryReader:
         stripe: tuple[int, Sequence[int]],
         entries_max: int,
         bytes_max: int,
-        in_doubt: bool,
+        unsure_from: int | None,
     ) -> ReadResult:
         modulus, residues = stripe
         window_last = min(last, highest, first + -(-entries_max * modulus // len(residues)) - 1)
@@ -175,10 +188,9 @@ class EntryReader:
                 break
         entries: list[bytes] = []
         unknown = [(low, min(high, last_covered)) for low, high in lookup.unknown if low <= last_covered]
-        if in_doubt:
-            unknown += [
-                gap for gap in gaps_between(lookup.runs, first, last_covered) if _names_any(*gap, modulus, residues)
-            ]
+        if unsure_from is not None and unsure_from <= last_covered:
+            gaps = _unsure_parts(gaps_between(lookup.runs, first, last_covered), unsure_from)
+            unknown += [gap for gap in gaps if _names_any(*gap, modulus, residues)]
         for selection in selections:
             found = await self.fetch(ledger_id, selection)
             if None in found:
@@ -260,6 +272,39 @@ class EntryReader:
             last, width = first - 1, width * 64
         return None
 
+    async def missing(
+        self, ledger_id: int, first: int, last: int, *, highest: int | None, stripe: tuple[int, Sequence[int]]
+    ) -> Holdings:
+        """Which of the ids of the stripe are not held, from the index alone: no entry is read."""
+        modulus, residues = stripe
+        width = _WINDOW_IDS if modulus == 1 else _WINDOW_IDS_STRIPED
+        stop = first + _MISSING_IDS
+        missing: list[tuple[int, int]] = []
+        unknown: list[tuple[int, int]] = []
+        while first <= last and first < stop:
+            if highest is None or first > highest:
+                missing += [(first, last)]
+                first = last + 1
+                break
+            window_last = min(last, highest, first + width - 1)
+            lookup = await self.lookup(ledger_id, first, window_last)
+            missing += _without(gaps_between(lookup.runs, first, window_last), lookup.unknown)
+            unknown += lookup.unknown
+            first = window_last + 1
+            await asyncio.sleep(0)
+        return Holdings(first - 1, _named(missing, modulus, residues), _named(unknown, modulus, residues))
+
+    async def verified(
+        self, ledger_id: int, first: int, last: int, *, highest: int | None, stripe: tuple[int, Sequence[int]]
+    ) -> Holdings:
+        """As :meth:`missing`, but what is held is read back; an entry that does not verify is unknown."""
+        result = await self.read(
+            ledger_id, first, last, highest=highest, stripe=stripe,
+            entries_max=_VERIFIED_ENTRIES, bytes_max=_VERIFIED_BYTES,
+        )  # fmt: skip
+        gaps = _without(_gaps_of(result.entries, first, result.last_covered), result.unknown)
+        return Holdings(result.last_covered, _named(gaps, *stripe), _named(result.unknown, *stripe))
+
     async def ranges(self, ledger_id: int, highest: int | None) -> list[tuple[int, int]]:
         """The ids held, as maximal intervals. Raises :class:`BookieStorageError` where damage hides them."""
         found: list[tuple[int, int]] = []
@@ -282,9 +327,51 @@ class EntryReader:
         return found
 
 
+def _gaps_of(sealed_entries: Sequence[bytes], first: int, last: int) -> list[tuple[int, int]]:
+    """The intervals of ``first..last`` without an id of these entries, which are in order."""
+    gaps: list[tuple[int, int]] = []
+    for sealed in sealed_entries:
+        entry_id = _IDENTITY.unpack_from(sealed)[1]
+        if entry_id > first:
+            gaps.append((first, entry_id - 1))
+        first = entry_id + 1
+    if first <= last:
+        gaps.append((first, last))
+    return gaps
+
+
+def _without(ranges: Sequence[tuple[int, int]], removed: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The parts of intervals that are in none of the others. Both are in order and apart."""
+    kept: list[tuple[int, int]] = []
+    for low, high in ranges:
+        start = low
+        for removed_low, removed_high in removed:
+            if removed_low > high:
+                break
+            if removed_high >= start:
+                if removed_low > start:
+                    kept.append((start, removed_low - 1))
+                start = removed_high + 1
+        if start <= high:
+            kept.append((start, high))
+    return kept
+
+
+def _unsure_parts(gaps: list[tuple[int, int]], unsure_from: int | None) -> list[tuple[int, int]]:
+    """The parts of the intervals from ``unsure_from`` on; none without it."""
+    if unsure_from is None:
+        return []
+    return [(max(low, unsure_from), high) for low, high in gaps if high >= unsure_from]
+
+
 def _names_any(first: int, last: int, modulus: int, residues: Sequence[int]) -> bool:
     """Whether an id of ``first..last`` was asked for."""
     return last - first + 1 >= modulus or any(entry_id % modulus in residues for entry_id in range(first, last + 1))
+
+
+def _named(ranges: list[tuple[int, int]], modulus: int, residues: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The intervals joined, those that name no id of the stripe left out."""
+    return tuple(interval for interval in _joined(ranges) if _names_any(*interval, modulus, residues))
 
 
 def _positions(run: Run, modulus: int, residues: Sequence[int]) -> Sequence[int]:

@@ -34,7 +34,7 @@ from octavo.bookie.storage.ledger_reader import LedgerReader
 from octavo.bookie.storage.ledger_state import PackedStates
 from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.bookie.storage.log_stream import LogStream
-from octavo.bookie.storage.manifest import EVERY_LEDGER, Manifest
+from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, EVERY_LEDGER, Manifest
 from octavo.bookie.storage.manifest_keeper import (
     ManifestKeeper,
     journal_goes_back_to,
@@ -48,6 +48,7 @@ from octavo.bookie.storage.scrubber import Scrubber
 from octavo.bookie.storage.settings import LacView, StorageSettings, StorageStatistics
 from octavo.bookie.storage.space import StorageSpace
 from octavo.bookie.storage.writes import EntryWriter
+from octavo.protocol.holdings import Doubt
 
 __all__ = ["LacView", "ReadResult", "Storage", "StorageSettings", "StorageStatistics"]
 
@@ -79,7 +80,7 @@ class Storage:
         stream = LogStream(logs, keeper, settings.entry_log_bytes)
         trigger = CheckpointTrigger(settings.checkpoint_seconds)
         self.ledgers = ledgers = LedgerTable(packed, settings.ledgers_hot_max)
-        ledgers.doubt_stop = manifest.doubt_stop
+        ledgers.doubt = manifest.doubt
         self.admission = Admission(health, cache, journal, settings.cache_bytes_max)
         self.space = StorageSpace(filesystem, directory, entry_homes, logs=logs, journal=journal, disk_retry=disk_retry)
         self._checkpointer = checkpointer = Checkpointer(
@@ -186,12 +187,12 @@ class Storage:
             self._cache,
             self.ledgers,
             flush=self._checkpointer.flush,
-            unreadable_is_lost=manifest.doubt_stop == EVERY_LEDGER,
+            unreadable_is_lost=manifest.doubt == DOUBT_OF_EVERY_LEDGER,
         )
         self.corruption = [*lost, *self._journal.corruption]
         if self.corruption:
             # Durable with the checkpoint of this start, which comes before the damaged journal is removed.
-            self._keeper.doubt_stop = self.ledgers.doubt_stop = EVERY_LEDGER
+            self._keeper.doubt = self.ledgers.doubt = DOUBT_OF_EVERY_LEDGER
         if self.doubt_stop is not None:
             log.error("the bookie is in doubt: it may have lost acknowledged entries", ledgers_below=self.doubt_stop)
 
@@ -249,8 +250,8 @@ class Storage:
     @property
     def doubt_stop(self) -> int | None:
         """Of ledgers with lower ids acknowledged entries, keys or fences may have been lost here; None: of none.
-        Ordinary adds to them are refused, and nothing of them is ever absent (rules B3, B4). Kept over restarts."""
-        return self.ledgers.doubt_stop
+        Ordinary adds to them are refused for ever (rules B3 and D1). Kept over restarts."""
+        return None if self.ledgers.doubt is None else self.ledgers.doubt.stop
 
     @property
     def doubts_every_ledger(self) -> bool:
@@ -261,8 +262,30 @@ class Storage:
         """All ledgers with ids from ``stop`` on were created after the doubt began. Durable when it returns.
         Raises OSError."""
         assert self.doubts_every_ledger, "doubt is limited once; only copying from other bookies ends it"
-        await self._keeper.limit_doubt(stop)
-        self.ledgers.doubt_stop = stop
+        await self._change_doubt(Doubt(stop))
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """Of which ledgers nothing is absent here, because it may have been lost (rule D2); None: of none."""
+        doubt = self.ledgers.doubt
+        return None if doubt is None or doubt.is_over else doubt
+
+    async def narrow_doubt(self, sure_below: int, exceptions: Mapping[int, int]) -> None:
+        """Be sure of more ledgers; see :meth:`Doubt.narrowed`, whose :class:`ValueError` it raises. Durable when it
+        returns. Only what rule D3 allows may be made sure. Raises OSError."""
+        assert not self.doubts_every_ledger, "doubt is limited before it is narrowed"
+        if self.ledgers.doubt is None:
+            raise ValueError("this bookie is not in doubt")
+        await self._change_doubt(self.ledgers.doubt.narrowed(sure_below, exceptions))
+
+    async def _change_doubt(self, doubt: Doubt) -> None:
+        await self._keeper.change_doubt(doubt)
+        self.ledgers.doubt = doubt
+
+    @property
+    def journal_group_seconds(self) -> float:
+        """How long the journal takes for a group of adds, smoothed over the latest ones."""
+        return self._journal.group_seconds
 
     # --- statistics -------------------------------------------------------------------------------------------
 

@@ -134,6 +134,28 @@ class EntryWriter:
         else:
             self._queue_slow_add(ledger, entries, batch, recovery, done)
 
+    def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes]) -> asyncio.Future[None]:
+        """Accept sealed entries that this bookie has read from another one, as they are; the future is done once they
+        are durable (rules C6 and C7).
+
+        As a recovery add, but without the ledger's key, which no bookie can give away: none is checked, and none is
+        pinned. Only the bookie itself calls this. Raises, besides what :meth:`add` raises, :class:`ProtocolError` for
+        entries of another ledger or format and :class:`DigestMismatchError` for damaged ones.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._health.usable:
+            self._health.refuse()
+        batch = verify_batch(ledger_id, entries)
+        ledger = self._ledgers.get(ledger_id)
+        if ledger.deleted:
+            self._refuse_deleted(ledger)
+        done = partial(settle_future, future)
+        if batch.entry_ids[0] >= ledger.highest_plus_one and ledger.slow_adds is None:
+            self._append(ledger, batch, done)
+        else:
+            self._queue_slow_add(ledger, entries, batch, True, done)
+        return future
+
     def _admit(self, ledger: LedgerState, ledger_key: bytes, recovery: bool) -> None:
         if not self._health.usable:
             self._health.refuse()
@@ -148,7 +170,7 @@ class EntryWriter:
             return
         if ledger.fenced:
             self._refuse_fenced(ledger)
-        if self._ledgers.in_doubt(ledger):
+        if self._ledgers.is_below_floor(ledger):
             raise BookieInDoubtError(
                 f"ledger {ledger.ledger_id}: this bookie may have lost entries or a fence of this ledger; it takes "
                 "only recovery adds of it",

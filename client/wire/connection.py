@@ -93,6 +93,11 @@ class BookieConnection:
         """The incarnation of the bookie that is connected; None while not connected."""
         return self._peer.boot_id if self._peer is not None else None
 
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What the bookie that is connected understands beyond the protocol's version; empty while not connected."""
+        return frozenset(self._peer.capabilities) if self._peer is not None else frozenset()
+
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def send(

@@ -40,6 +40,8 @@ from octavo.protocol.messages import (
     LacAnswer,
     LacWritten,
     ListEntries,
+    Missing,
+    MissingAnswer,
     Op,
     Ping,
     Pong,
@@ -161,6 +163,41 @@ async def test_ids_that_do_not_fit_into_a_list_are_unanswered_not_absent(client:
 async def test_listed_entries_are_those_held(client: RawClient) -> None:
     await client.ask(add(7, [*seal(7, 0, [b"a", b"b"]), *seal(7, 5, [b"f"])]))
     assert await client.ask(ListEntries(7, 1, 9)) == EntryList(9, ((1, 1), (5, 5)))
+
+
+async def test_missing_ids_are_those_not_held(client: RawClient) -> None:
+    assert await client.ask(Missing(7, 0, 9, 1, (0,))) == MissingAnswer(9, ((0, 9),), ())
+    await client.ask(add(7, [*seal(7, 0, [b"a", b"b"]), *seal(7, 5, [b"f"])]))
+    assert await client.ask(Missing(7, 0, 9, 1, (0,))) == MissingAnswer(9, ((2, 4), (6, 9)), ())
+    assert await client.ask(Missing(7, 0, 2**62, 3, (1, 2))) == MissingAnswer(2**62, ((2, 4), (6, 2**62)), ())
+    assert await client.ask(Missing(7, 0, 1, 1, (0,))) == MissingAnswer(1, (), ()), "it holds all"
+
+
+async def test_missing_ids_that_do_not_fit_into_an_answer_are_unanswered(client: RawClient) -> None:
+    """Rule R2."""
+    ids = range(1, 8501, 2)
+    for start in range(0, len(ids), 1500):
+        frame = [sealed for entry_id in ids[start : start + 1500] for sealed in seal(7, entry_id, [b""])]
+        assert await client.ask(add(7, frame)) == Added()
+    found, first = [], 0
+    while first <= 8499:
+        answer = await client.ask(Missing(7, first, 8499, 1, (0,)))
+        assert isinstance(answer, MissingAnswer)
+        assert answer.last_covered >= first
+        found += answer.missing
+        first = answer.last_covered + 1
+    assert found == [(entry_id, entry_id) for entry_id in range(0, 8500, 2)]
+
+
+async def test_read_of_a_repair_is_answered_like_any_other_and_counted_apart(client: RawClient) -> None:
+    entries = seal(7, 0, [b"a", b"b", b"c"])
+    await client.ask(add(7, entries))
+    asked = Read(7, b"", ReadFlag.REPAIR, 0, 0, 9, 2, (0,), 1000, 1 << 20)
+    assert await client.ask(asked) == ReadAnswer(9, entries[::2], (), None)
+    info = await client.ask(Info())
+    assert isinstance(info, InfoAnswer)
+    assert (info.facts["reads"], info.facts["repair_reads"]) == (0, 1)
+    assert info.facts["repair_bytes_read"] == len(entries[0]) + len(entries[2])
 
 
 # --- fencing and the last add confirmed ------------------------------------------------------------
@@ -361,6 +398,8 @@ async def test_every_kind_of_answer_gives_back_the_memory_it_was_given(bookie: B
             read(7, 0, 0),
             read(8, 0, 0, fence=True),
             ListEntries(7, 0, 10),
+            Missing(7, 0, 10, 1, (0,)),
+            Read(7, b"", ReadFlag.REPAIR, 0, 0, 0, 1, (0,), 1, 1 << 20),
             ReadLac(7, b"", ReadFlag.NONE, 0, None, 0, 10, 1 << 20),
             ReadLac(7, b"", ReadFlag.NONE, 0, None, 1, 10, 1 << 20),
             ReadLac(8, key, ReadFlag.FENCE, 0, None, 0, 0, 0),

@@ -11,7 +11,8 @@ from octavo.bookie.index.index import Index
 from octavo.bookie.index.merge import TIER_BYTES, choose_merge, merge_parts, tier_of
 from octavo.bookie.index.part import Part, PartWriter
 from octavo.bookie.index.runs import Run, RunMap, make_run, sizes_between
-from octavo.bookie.storage.manifest import EVERY_LEDGER, Manifest, decode_manifest, encode_manifest
+from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, Manifest, decode_manifest, encode_manifest
+from octavo.protocol.holdings import Doubt
 from support.faulty_filesystem import MemoryFileSystem
 
 DIRECTORY = Path("/index")
@@ -204,7 +205,9 @@ def test_manifest_round_trip_and_every_damaged_byte() -> None:
     data = encode_manifest(manifest)
     assert decode_manifest(data) == manifest
     assert decode_manifest(encode_manifest(manifest._replace(mark=None))).mark is None
-    for other in (manifest._replace(doubt_stop=12), manifest._replace(mark=None, doubt_stop=EVERY_LEDGER)):
+    some = Doubt(12, 7, {0: 0, 3: 2**40, 6: 1})
+    for doubt in (Doubt(12), DOUBT_OF_EVERY_LEDGER, Doubt(12, 7), Doubt(12, 12), some):
+        other = manifest._replace(mark=None, doubt=doubt)
         assert decode_manifest(encode_manifest(other)) == other
     for at in range(len(data)):
         with pytest.raises(ValueError, match=r"checksum|format"):

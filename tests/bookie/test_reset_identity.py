@@ -6,10 +6,11 @@ from pathlib import Path
 from octavo.bookie.identity.cookie import IdentityRefusedError, take_identity
 from octavo.bookie.offline.layout import Layout
 from octavo.bookie.offline.reset_identity import reset_identity
-from octavo.bookie.storage.manifest import EVERY_LEDGER
+from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER
 from octavo.bookie.storage.manifest_keeper import read_manifest
 from octavo.metadata import MetadataStore
 from octavo.metadata.memory import MemoryServer, open_memory_store
+from octavo.protocol.holdings import Doubt
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 
 LAYOUT = Layout.of(Path("/disk1/data"), Path("/disk2/journal"))
@@ -17,12 +18,12 @@ OPERATIONS_MAX = 40
 """More than a reset takes."""
 
 
-async def start(filesystem: MemoryFileSystem, store: MetadataStore, seed: int) -> int | None:
-    """Take the identity as a start does; the ledger id at which the bookie's doubt ends. Raises
+async def start(filesystem: MemoryFileSystem, store: MetadataStore, seed: int) -> Doubt | None:
+    """Take the identity as a start does; the bookie's doubt. Raises
     :class:`IdentityRefusedError`."""
     await take_identity(filesystem, LAYOUT.directories, store, address="127.0.0.1:3181", rng=random.Random(seed))
     await filesystem.make_directory(LAYOUT.index)
-    return (await read_manifest(filesystem, LAYOUT.data, made_before=False)).doubt_stop
+    return (await read_manifest(filesystem, LAYOUT.data, made_before=False)).doubt
 
 
 async def restored_copy(store: MetadataStore, seed: int) -> MemoryFileSystem:
@@ -55,12 +56,12 @@ async def test_a_reset_that_is_broken_off_leaves_a_bookie_that_refuses_or_doubts
                 filesystem.crash_at = None
                 after = filesystem.after_crash(seed) if crashed else filesystem
                 try:
-                    doubt_stop = await start(after, store, 4)
+                    doubt = await start(after, store, 4)
                 except IdentityRefusedError:
                     refused += 1
                     await reset(after, store, 5)
-                    doubt_stop = await start(after, store, 6)
-                assert doubt_stop == EVERY_LEDGER, f"crash at operation {crash_at}, seed {seed}"
+                    doubt = await start(after, store, 6)
+                assert doubt == DOUBT_OF_EVERY_LEDGER, f"crash at operation {crash_at}, seed {seed}"
     assert not crashed, "the last resets are not broken off"
     assert refused, "the first ones are"
 

@@ -1,16 +1,17 @@
 """A bookie whose journal was damaged may have lost what it acknowledged: it is in doubt from then on (rule B4)."""
 
 import asyncio
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
 import pytest
 import structlog
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.server.answers import answer_read_lac
-from octavo.bookie.storage.manifest import EMPTY, EVERY_LEDGER, encode_manifest
+from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, EMPTY, decode_manifest, encode_manifest
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.errors import BookieInDoubtError, LedgerFencedError
+from octavo.protocol.holdings import Doubt
 from octavo.protocol.messages import ReadFlag, ReadLac
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledgers import LedgerScript, ids_of
@@ -165,7 +166,7 @@ async def test_torn_tail_is_no_doubt() -> None:
 async def test_a_wiped_bookie_doubts_ledgers_that_it_does_not_know_any_more() -> None:
     """What it held is lost, and with it every trace of the ledger: that must not look like absence."""
     filesystem = MemoryFileSystem()
-    filesystem.set_content(DATA / "manifest", encode_manifest(EMPTY._replace(doubt_stop=EVERY_LEDGER)))
+    filesystem.set_content(DATA / "manifest", encode_manifest(EMPTY._replace(doubt=DOUBT_OF_EVERY_LEDGER)))
     storage = await open_storage(filesystem)
     await storage.limit_doubt(LATER.ledger_id)
     result = await storage.reader.read(SCRIPT.ledger_id, 0, 9, entries_max=10, bytes_max=10_000)
@@ -179,6 +180,105 @@ async def test_a_wiped_bookie_doubts_ledgers_that_it_does_not_know_any_more() ->
     await add(storage, LATER, 0)
     result = await storage.reader.read(LATER.ledger_id, 0, 9, entries_max=10, bytes_max=10_000)
     assert (ids_of(result.entries), result.unknown) == ([0], [])
+    await storage.close()
+
+
+async def test_bookie_becomes_sure_of_one_ledger_after_another_and_the_floor_stays() -> None:
+    """Rules D1 and D2; kept over restarts and checkpoints."""
+    filesystem = await damaged_journal()
+    storage = await open_storage(filesystem)
+    await storage.limit_doubt(LATER.ledger_id)
+    narrowings: list[tuple[int, dict[int, int], tuple[int | None, int | None]]] = [
+        (8, {7: 0}, (0, 0)),
+        (9, {7: 3}, (3, None)),  # ledger 7 is open: the ids below its last fragment are sure
+        (50, {7: 3}, (3, None)),
+        (50, {}, (None, None)),
+    ]
+    for sure_below, exceptions, expected in narrowings:
+        await storage.narrow_doubt(sure_below, exceptions)
+        for restart in (storage.checkpoint, storage.close):
+            await restart()
+            if restart == storage.close:
+                storage = await open_storage(filesystem)
+            for script, unsure_from in zip((SCRIPT, LOST), expected, strict=True):
+                result = await storage.reader.read(script.ledger_id, 0, 9, entries_max=10, bytes_max=10_000)
+                denied = set(range(10)) - set(ids_of(result.entries)) - _ids(result.unknown)
+                assert denied == {i for i in (1, *range(3, 10)) if unsure_from is None or i < unsure_from} | (
+                    {0, 2} & {i for i in (0, 2) if script is LOST and unsure_from is None}
+                )
+                missing = await storage.reader.missing(script.ledger_id, 0, 9)
+                assert (_ids(missing.missing), _ids(missing.unknown)) == (denied, _ids(result.unknown))
+                view = storage.reader.last_add_confirmed(script.ledger_id)
+                assert view.in_doubt == (unsure_from is not None)
+                with pytest.raises(BookieInDoubtError):
+                    add(storage, script, 3)
+                if unsure_from is None:
+                    await storage.reader.list_entries(script.ledger_id)
+                else:
+                    with pytest.raises(BookieInDoubtError):
+                        await storage.reader.list_entries(script.ledger_id)
+            assert storage.doubt_stop == LATER.ledger_id
+            assert (storage.doubt is None) == (expected == (None, None))
+    await storage.close()
+
+
+def _ids(runs: Sequence[tuple[int, int]]) -> set[int]:
+    return {entry_id for low, high in runs for entry_id in range(low, high + 1)}
+
+
+async def test_what_is_sure_stays_sure_and_a_wrong_narrowing_changes_nothing() -> None:
+    storage = await open_storage(await damaged_journal())
+    await storage.limit_doubt(LATER.ledger_id)
+    await storage.narrow_doubt(8, {7: 2})
+    for sure_below, exceptions in ((7, {}), (51, {}), (8, {7: 1}), (8, {6: 0})):
+        with pytest.raises(ValueError, match=r"unsure|between"):
+            await storage.narrow_doubt(sure_below, exceptions)
+    assert storage.doubt == Doubt(50, 8, {7: 2})
+    await storage.close()
+    healthy = await open_storage(MemoryFileSystem())
+    with pytest.raises(ValueError, match="not in doubt"):
+        await healthy.narrow_doubt(0, {})
+    await healthy.close()
+
+
+async def test_narrowed_doubt_is_durable_at_every_crash_after_it_returned() -> None:
+    for crash_at in range(1, 40):
+        filesystem = await damaged_journal()
+        storage = await open_storage(filesystem)
+        await storage.limit_doubt(LATER.ledger_id)
+        filesystem.crash_at = filesystem.operations + crash_at
+        returned: list[bool] = []
+
+        async def narrow(storage: Storage = storage, returned: list[bool] = returned) -> None:
+            await storage.narrow_doubt(9, {7: 3})
+            returned.append(True)
+            await storage.checkpoint()
+
+        crashed = await run_until_crash(filesystem, narrow)
+        for seed in range(3):
+            again = await open_storage(filesystem.after_crash(seed=seed))
+            assert again.doubt in ([Doubt(50, 9, {7: 3})] if returned else [Doubt(50), Doubt(50, 9, {7: 3})])
+            await again.close()
+        if not crashed:
+            return
+    raise AssertionError("the workload never got to its end")
+
+
+async def test_doubt_that_begins_again_covers_what_had_become_sure() -> None:
+    filesystem = await damaged_journal()
+    storage = await open_storage(filesystem)
+    await storage.limit_doubt(8)
+    await storage.narrow_doubt(8, {})
+    assert storage.doubt is None
+    await storage.close()
+    path = DATA / "manifest"
+    manifest = decode_manifest(filesystem.content(path))
+    filesystem.set_content(path, encode_manifest(manifest._replace(doubt=DOUBT_OF_EVERY_LEDGER)))
+    storage = await open_storage(filesystem)
+    result = await storage.reader.read(SCRIPT.ledger_id, 0, 2, entries_max=10, bytes_max=10_000)
+    assert (ids_of(result.entries), result.unknown) == ([0, 2], [(1, 1)])
+    await storage.limit_doubt(60)
+    assert storage.doubt == Doubt(60)
     await storage.close()
 
 

@@ -40,7 +40,8 @@ async def few_adds_and_a_fence(driver: Driver) -> None:
 
 
 async def everything(driver: Driver) -> None:
-    """Rolled logs and segments, flushes, checkpoints, merges, resent and interleaved ids, a fence, trims."""
+    """Rolled logs and segments, flushes, checkpoints, merges, resent and interleaved ids, a fence, copies of another
+    bookie's entries, trims."""
     for round_number in range(7):
         first = round_number * 20
         adds = [
@@ -52,6 +53,10 @@ async def everything(driver: Driver) -> None:
             await adds[-1]
             await driver.fence(3)
             adds.append(driver.add(3, range(5), recovery=True))
+        if round_number in {2, 5}:
+            # A ledger that this bookie has never heard of, above and below what it holds of it.
+            adds.append(driver.copy_in(4, range(first, first + 12)))
+            adds.append(driver.copy_in(4, range(first - 12, first, 3)))
         if round_number % 2:
             adds.append(driver.add(2, range(first - 20, first, 2)))
             adds.append(driver.add(2, range(first - 19, first, 2)))

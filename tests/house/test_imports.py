@@ -39,7 +39,8 @@ ROOMS = {
     "bookie.identity": frozenset({"bookie.disk"}),
     "bookie.storage": frozenset({"bookie.disk", "bookie.journal", "bookie.index", "bookie.entrylog"}),
     "bookie.upkeep": frozenset({"bookie.disk", "bookie.journal", "bookie.storage"}),
-    "bookie.server": frozenset({"bookie.storage"}),
+    "bookie.server": frozenset({"bookie.disk", "bookie.storage"}),
+    "bookie.copies": frozenset({"bookie.storage"}),
     "bookie.offline": frozenset(
         {"bookie.disk", "bookie.journal", "bookie.index", "bookie.entrylog", "bookie.identity", "bookie.storage"}
     ),
@@ -52,6 +53,7 @@ ROOMS = {
             "bookie.storage",
             "bookie.upkeep",
             "bookie.server",
+            "bookie.copies",
         }
     ),
     "client.options": frozenset[str](),

@@ -95,7 +95,10 @@ TERM: list[Any] = [*NOT_INTEGERS, -1, TERM_MAX + 1]
 KEY: list[Any] = [*NOT_BYTES, None, bytes(65)]
 OPTIONAL_ID: list[Any] = [wrong for wrong in ID if wrong is not None]
 SEALED: list[Any] = [*NOT_BYTES, bytes(FRAME_BYTES_MAX + 1)]
-READ_FLAGS: list[Any] = [*NOT_INTEGERS, -1, 2, 3, 2**32]
+READ_FLAGS: list[Any] = [*NOT_INTEGERS, -1, 4, 5, 2**32]
+RESIDUES_OF_5: list[Any] = [
+    None, 0, {}, b"\0", [], [0, 0], [3, 0], [-1], [E_MAX], [5], [True], [0.0], ["0"], [None],
+]  # fmt: skip
 ENTRIES_MAX: list[Any] = [*NOT_INTEGERS, -1, ENTRIES_PER_FRAME_MAX + 1]
 BYTES_MAX: list[Any] = [*NOT_INTEGERS, -1, FRAME_BYTES_MAX + 1]
 
@@ -103,7 +106,7 @@ WRONG: dict[str, list[list[Any]]] = {
     "add": [ID, KEY, [*NOT_INTEGERS, -1, 4, 5, 2**32], TERM, NOT_ENTRY_LISTS],
     "read": [
         ID, KEY, READ_FLAGS, TERM, [*ID, 100], [*ID], [*NOT_INTEGERS, 0, 4, E_MAX + 1],
-        [None, 0, {}, b"\0", [], [0, 0], [3, 0], [-1], [E_MAX], [5], [True], [0.0], ["0"], [None]],
+        RESIDUES_OF_5,
         [*ENTRIES_MAX, 0], BYTES_MAX,
     ],
     "read_answer": [ID, NOT_ENTRY_LISTS, NOT_RUNS, OPTIONAL_ID],
@@ -115,6 +118,8 @@ WRONG: dict[str, list[list[Any]]] = {
     "force": [ID, KEY, TERM, NOT_RUNS],
     "list_entries": [ID, ID, ID],
     "entry_list": [ID, NOT_RUNS],
+    "missing": [ID, ID, ID, [*NOT_INTEGERS, 0, 2, E_MAX + 1], RESIDUES_OF_5],
+    "missing_answer": [ID, NOT_RUNS, NOT_RUNS],
     "info_answer": [
         [None, [], "x", 1, {1: "x"}, {b"x": "x"}, {"x": None}, {"x": b"x"}, {"x": []}, {"x": {}}, {"x": 1, 2: 1}],
     ],

@@ -146,11 +146,15 @@ def fence_ignored() -> list[Patch]:
 
 
 def no_doubt() -> list[Patch]:
-    @patch(LedgerTable, "in_doubt")
-    def in_doubt(_original: Any, _self: Any, _ledger: Any) -> bool:
+    @patch(LedgerTable, "is_below_floor")
+    def is_below_floor(_original: Any, _self: Any, _ledger: Any) -> bool:
         return False
 
-    return [in_doubt]
+    @patch(LedgerTable, "unsure_from")
+    def unsure_from(_original: Any, _self: Any, _ledger: Any) -> int | None:
+        return None
+
+    return [is_below_floor, unsure_from]
 
 
 def corruption_is_absence() -> list[Patch]:

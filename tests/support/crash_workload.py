@@ -147,7 +147,15 @@ class Driver:
         script, sent = SCRIPTS[ledger_id], tuple(ids)
         self._recording.note(Sent(ledger_id, sent))
         future = self.storage.writer.add(script.ledger_id, script.key, script.entries(sent), recovery=recovery)
+        return self._noted(ledger_id, sent, future)
 
+    def copy_in(self, ledger_id: int, ids: Iterable[int]) -> asyncio.Future[None]:
+        """Copies of another bookie's entries, without the ledger's key (rule C7)."""
+        script, sent = SCRIPTS[ledger_id], tuple(ids)
+        self._recording.note(Sent(ledger_id, sent))
+        return self._noted(ledger_id, sent, self.storage.writer.copy_in(script.ledger_id, script.entries(sent)))
+
+    def _noted(self, ledger_id: int, sent: tuple[int, ...], future: asyncio.Future[None]) -> asyncio.Future[None]:
         def acknowledged(done: asyncio.Future[None]) -> None:
             if not done.cancelled() and done.exception() is None:
                 self._recording.note(Acknowledged(ledger_id, sent))

@@ -31,6 +31,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import (
+    CAPABILITY_REPAIR,
     CONNECTION_REQUEST_ID,
     MAGIC,
     PROTOCOL_VERSION,
@@ -44,6 +45,8 @@ from octavo.protocol.messages import (
     LacAnswer,
     LacWritten,
     ListEntries,
+    Missing,
+    MissingAnswer,
     Op,
     Ping,
     Pong,
@@ -102,6 +105,7 @@ class FakeBookie:
         self.connections_made = 0
         self.hello_hung = False
         """While true, connections are accepted and nothing is ever said."""
+        self.capabilities: tuple[str, ...] = (CAPABILITY_REPAIR,)
         self.facts: dict[str, str | int | float | bool] = {"version": "fake"}
         self._server: asyncio.Server | None = None
         self._port = 0
@@ -119,6 +123,7 @@ class FakeBookie:
             ReadLac: self._read_lac,
             WriteLac: self._write_lac,
             ListEntries: self._list,
+            Missing: self._missing,
             Info: lambda _request: InfoAnswer(self.facts),
             Ping: lambda _request: Pong(),
         }
@@ -400,6 +405,15 @@ class FakeBookie:
                 runs.append((entry_id, entry_id))
         return EntryList(request.last, tuple(runs))
 
+    def _missing(self, request: Missing) -> Reply:
+        ledger = self.ledger(request.ledger_id)
+        asked = [i for i in range(request.first, request.last + 1) if i % request.modulus in request.residues]
+        lost = [(i, i) for i in asked if i not in ledger.entries and i not in ledger.unknown]
+        unknown = [(i, i) for i in asked if i in ledger.unknown]
+        if self.in_doubt:
+            return MissingAnswer(request.last, (), tuple(sorted(lost + unknown)))
+        return MissingAnswer(request.last, tuple(lost), tuple(unknown))
+
     # --- long polls: they wait for a LAC, a fence, or end_long_polls; never for time --------------------------------
 
     @property
@@ -483,7 +497,9 @@ class _FakeWire(asyncio.Protocol):
         self._greeted = True
         bookie = self._bookie
         version = PROTOCOL_VERSION
-        answer = Hello(MAGIC, version, version, "fake", bookie.cluster_id, bookie.bookie_id, bookie.boot_id, ())
+        answer = Hello(
+            MAGIC, version, version, "fake", bookie.cluster_id, bookie.bookie_id, bookie.boot_id, bookie.capabilities
+        )
         self._send(encode_hello(answer))
 
     def _send(self, body: bytes) -> None:

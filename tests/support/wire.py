@@ -64,6 +64,9 @@ EXAMPLES: dict[str, Request | Reply] = {
     "forced": messages.Forced(),
     "list_entries": messages.ListEntries(7, 0, ID_MAX),
     "entry_list": messages.EntryList(99, ((0, 49), (60, 99))),
+    "read_repair": messages.Read(7, b"", ReadFlag.REPAIR, 0, 0, 99, 3, (0, 2), 1000, 524288),
+    "missing": messages.Missing(7, 0, ID_MAX, 3, (0, 2)),
+    "missing_answer": messages.MissingAnswer(99, ((0, 49), (60, 99)), ((50, 50),)),
     "info": messages.Info(),
     "info_answer": messages.InfoAnswer({"state": "writable", "ledgers": 3, "uptime_seconds": 1.5}),
     "ping": messages.Ping(),
@@ -92,7 +95,7 @@ keys = st.binary(max_size=messages.KEY_BYTES_MAX)
 terms = st.sampled_from([0, 1, TERM_MAX])
 entry_lists = st.lists(st.binary(max_size=40), max_size=6)
 add_flags = st.integers(0, 3).map(AddFlag)
-read_flags = st.integers(0, 1).map(ReadFlag)
+read_flags = st.integers(0, 3).map(ReadFlag)
 frame_bytes = st.integers(0, FRAME_BYTES_MAX)
 id_ranges = st.tuples(ids, ids).map(sorted)
 facts = st.dictionaries(
@@ -122,6 +125,13 @@ def reads(draw: st.DrawFn) -> messages.Read:
     )  # fmt: skip
 
 
+@st.composite
+def missings(draw: st.DrawFn) -> messages.Missing:
+    """MISSINGs that pass every check."""
+    read = draw(reads())
+    return messages.Missing(read.ledger_id, read.first, read.last, read.modulus, read.residues)
+
+
 sealed_or_none = st.none() | st.binary(max_size=40)
 requests: st.SearchStrategy[Request] = st.one_of(
     st.builds(messages.Add, ids, keys, add_flags, terms, entry_lists),
@@ -133,6 +143,7 @@ requests: st.SearchStrategy[Request] = st.one_of(
     st.builds(messages.WriteLac, ids, keys, terms, st.binary(max_size=OVERHEAD_BYTES_MAX)),
     st.builds(messages.Force, ids, keys, terms, runs()),
     st.tuples(ids, id_ranges).map(lambda drawn: messages.ListEntries(drawn[0], *drawn[1])),
+    missings(),
     st.just(messages.Info()),
     st.just(messages.Ping()),
 )  # fmt: skip
@@ -145,6 +156,7 @@ replies: st.SearchStrategy[Reply] = st.one_of(
     st.just(messages.LacWritten()),
     st.just(messages.Forced()),
     st.builds(messages.EntryList, ids, runs()),
+    st.builds(messages.MissingAnswer, ids, runs(), runs()),
     st.builds(messages.InfoAnswer, facts),
     st.just(messages.Pong()),
 )

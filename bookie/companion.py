@@ -1,0 +1,117 @@
+"""A companion: a task that runs inside a bookie, next to its own work. Repair's agent is one.
+
+The bookie knows nothing of what a companion does. It hands it a :class:`CompanionView`, starts it after it has
+registered, cancels it before anything else when it stops, and runs it again when it has failed: a companion never ends
+the bookie.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+from octavo.bookie.copies.face import LedgerCopies
+from octavo.bookie.server.service import BookieService
+from octavo.metadata import BookieRegistration, MetadataStore
+from octavo.protocol.ids import BookieId
+
+log = structlog.get_logger("octavo.bookie")
+
+RESTART_SECONDS_FIRST = 1.0
+RESTART_SECONDS_MAX = 60.0
+"""Pause before a companion that failed is run again, doubled each time, with jitter."""
+
+
+class CompanionView:
+    """What a companion sees of its bookie. Used from the bookie's event loop."""
+
+    def __init__(
+        self,
+        registration: BookieRegistration,
+        service: BookieService,
+        copies: LedgerCopies,
+        *,
+        store: MetadataStore,
+        rng: random.Random,
+        wall_clock: Callable[[], float],
+        free_bytes: Callable[[], int | None],
+        announce: Callable[[], Awaitable[None]],
+    ) -> None:
+        """``registration`` is the bookie's at its start; ``announce`` registers what has changed since."""
+        self.bookie_id: BookieId = registration.bookie_id
+        self.cluster_id = service.identity.cluster_id
+        self.boot_id = registration.boot_id
+        self.address = registration.address
+        self.rack = registration.rack
+        self.store = store
+        """The bookie's own handle: its leases and locks end with the bookie."""
+        self.copies = copies
+        self.rng = rng
+        self.wall_clock = wall_clock
+        """Seconds since 1970."""
+        self._service = service
+        self._free_bytes = free_bytes
+        self._announce = announce
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the disks have room for new entries."""
+        return not self._service.read_only
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Free space for entries, as the bookie announces it; None while it cannot be read."""
+        return self._free_bytes()
+
+    @property
+    def add_delay_seconds(self) -> float:
+        """How long the journal takes for a group of adds, smoothed over the latest ones; 0.0 before the first."""
+        return self._service.storage.journal_group_seconds
+
+    @property
+    def draining(self) -> bool:
+        """Whether the bookie is registered as read-only although it takes adds: placement avoids it, and no add fails
+        where there is no other bookie."""
+        return self._service.avoid_placement
+
+    async def set_draining(self, draining: bool) -> None:
+        """Begin or end :attr:`draining`, and register accordingly. Not kept over restarts. Raises
+        :class:`MetadataUnavailableError`: call it again then."""
+        self._service.avoid_placement = draining
+        await self._announce()
+
+    def publish(self, facts: Mapping[str, str | int | float | bool]) -> None:
+        """Show these facts in INFO beside the bookie's own, in place of those published before."""
+        self._service.companion_facts = dict(facts)
+
+
+type Companion = Callable[[CompanionView], Awaitable[None]]
+"""Runs until it is cancelled. If it returns, it is done for good; if it raises, it is run again after a pause."""
+
+
+class CompanionTask:
+    """Runs a companion until :meth:`stop`."""
+
+    def __init__(self, companion: Companion, view: CompanionView) -> None:
+        self._companion = companion
+        self._view = view
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="octavo-companion")
+        self.restarts = 0
+
+    async def stop(self) -> None:
+        """Cancel it and wait until it has ended."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        delay = RESTART_SECONDS_FIRST
+        while True:
+            try:
+                await self._companion(self._view)
+            except Exception:
+                log.exception("companion failed: it is run again", restarts=self.restarts, pause_seconds=delay)
+            else:
+                return
+            self.restarts += 1
+            await asyncio.sleep(delay * self._view.rng.uniform(0.5, 1.0))
+            delay = min(2 * delay, RESTART_SECONDS_MAX)

@@ -1,0 +1,113 @@
+"""The storage of a running bookie as its own repair agent sees it.
+
+The agent copies entries of other bookies in, looks at what is held, and says of which ledgers the bookie has become
+sure. What it decides is its own affair; this class keeps what must hold whatever it decides: entries are verified and
+durable before :meth:`LedgerCopies.copy_in` returns (rules C6 and C7), copying and dropping exclude each other (rule
+C1), and no bookie takes copies that its disks have no room for.
+"""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from octavo.bookie.copies.locks import LedgerLocks
+from octavo.bookie.storage.storage import Storage
+from octavo.protocol.errors import NoSuchLedgerError
+from octavo.protocol.holdings import Doubt, Holdings
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX
+
+type Stripe = tuple[int, Sequence[int]]
+"""A modulus and the residues of the ids meant, as in READ."""
+
+ALL_IDS: Stripe = (1, (0,))
+
+
+class LedgerCopies:
+    """See the module. All methods may raise :class:`BookieStorageError` and :class:`BookieShuttingDownError`, and
+    :class:`NoSuchLedgerError` for a deleted ledger."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        revive: Callable[[LedgerId], Awaitable[bool]],
+        check_space: Callable[[], None],
+    ) -> None:
+        """``revive`` tells whether a ledger that is deleted here was found alive, and is so no longer; ``check_space``
+        raises the error for entries that the disks have no room for."""
+        self._storage = storage
+        self._revive = revive
+        self._check_space = check_space
+        self._locks = LedgerLocks()
+        self.entries_copied = 0
+        self.bytes_copied = 0
+
+    def lock(self, ledger_id: LedgerId) -> contextlib.AbstractAsyncContextManager[None]:
+        """The ledger's lock (rule C1). The block holds the last look at what is held, the compare-and-set by which this
+        bookie names itself, and the read that settles it if its answer was lost. Not reentrant."""
+        return self._locks.hold(ledger_id)
+
+    # --- entries --------------------------------------------------------------------------------------------------
+
+    async def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes]) -> None:
+        """Store sealed entries of one ledger, ids ascending, as they are; durable when it returns (rules C6 and C7).
+
+        An id that is held with the same bytes is a success; a held copy that does not verify is replaced. All or
+        nothing. Waits while the storage has no memory for more.
+
+        Raises :class:`ProtocolError` for entries that no bookie gives out, :class:`DigestMismatchError` for damaged
+        ones, :class:`DuplicateEntryError` where other intact bytes are held (rule C6: nothing is overwritten),
+        :class:`BookieReadOnlyError` when the disks are short of space, and :class:`NoSuchLedgerError` when the metadata
+        agree that the ledger is deleted.
+        """
+        assert len(entries) <= ENTRIES_PER_FRAME_MAX, "copies come in pieces of a frame's size"
+        size = sum(map(len, entries))
+        assert size <= FRAME_BYTES_MAX, "copies come in pieces of a frame's size"
+        self._check_space()
+        await self._storage.admission.wait_for_room()
+        try:
+            durable = self._storage.writer.copy_in(ledger_id, entries)
+        except NoSuchLedgerError:
+            if not await self._revive(ledger_id):
+                raise
+            durable = self._storage.writer.copy_in(ledger_id, entries)
+        await durable
+        self.entries_copied += len(entries)
+        self.bytes_copied += size
+
+    async def missing(self, ledger_id: LedgerId, first: int, last: int, *, stripe: Stripe = ALL_IDS) -> Holdings:
+        """What is not held, by the index. Unlike the answer to another bookie, what may have been lost here is missing,
+        not unknown."""
+        return await self._storage.reader.not_held(ledger_id, first, last, stripe=stripe)
+
+    async def verified(self, ledger_id: LedgerId, first: int, last: int, *, stripe: Stripe = ALL_IDS) -> Holdings:
+        """As :meth:`missing`, but every entry held is read back; one that does not verify is unknown (rule C3). Covers
+        a few MiB: go on above ``last_covered``."""
+        return await self._storage.reader.verified(ledger_id, first, last, stripe=stripe)
+
+    async def read_entry(self, ledger_id: LedgerId, entry_id: int) -> bytes | None:
+        """One sealed entry; None when it is not held, or does not verify."""
+        result = await self._storage.reader.read(ledger_id, entry_id, entry_id, entries_max=1, bytes_max=0)
+        return result.entries[0] if result.entries else None
+
+    def last_add_confirmed(self, ledger_id: LedgerId) -> int | None:
+        """The highest LAC of the ledger that this bookie knows."""
+        return self._storage.reader.last_add_confirmed(ledger_id).last_add_confirmed
+
+    def holds_ledger(self, ledger_id: LedgerId) -> bool:
+        """Whether entries of the ledger may be held here."""
+        state = self._storage.ledgers.get(ledger_id)
+        return state.highest is not None and not state.deleted
+
+    # --- doubt ----------------------------------------------------------------------------------------------------
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """Of which ledgers this bookie denies nothing, because it may have lost entries; None: of none (rule D2)."""
+        return self._storage.doubt
+
+    async def mark_sure(self, sure_below: int, exceptions: Mapping[LedgerId, int]) -> None:
+        """The bookie is unsure only of the ledgers from ``sure_below`` to ``doubt.stop`` - 1 from now on, and of each
+        ledger in ``exceptions`` from the entry id given. Durable when it returns; see :meth:`Doubt.narrowed` for the
+        :class:`ValueError` that it raises. Only what rule D3 allows may be marked."""
+        await self._storage.narrow_doubt(sure_below, {int(ledger_id): first for ledger_id, first in exceptions.items()})

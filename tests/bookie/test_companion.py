@@ -1,0 +1,161 @@
+"""A companion inside a running bookie: what it sees, what it may do, and that it never ends the bookie."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+from octavo.bookie import companion as companion_module
+from octavo.bookie.bookie import Bookie
+from octavo.bookie.companion import Companion, CompanionView
+from octavo.bookie.config import load_config
+from octavo.metadata import BookieState, MetadataStore, open_metadata_store
+from octavo.protocol.errors import BookieReadOnlyError
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.messages import Added, Info, InfoAnswer, Missing, MissingAnswer
+from support.faulty_filesystem import MemoryFileSystem
+from support.ledgers import LedgerScript
+from support.raw_client import RawClient, add, seal
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MetadataStore]:
+    async with await open_metadata_store("memory://", create=True) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def running(store: MetadataStore, companion: Companion) -> AsyncIterator[Bookie]:
+    settings = {"data_dir": Path("/bookie"), "port": 0, "journal_segment_bytes": 16 << 20, "rack": "/a/1"}
+    bookie = await Bookie.start(
+        load_config(None, {}, settings), filesystem=MemoryFileSystem(), store=store, rng=random.Random(1),
+        software="0", wall_clock=lambda: 1234.5, companion=companion,
+    )  # fmt: skip
+    try:
+        yield bookie
+    finally:
+        await bookie.stop()
+
+
+@asynccontextmanager
+async def client_of(bookie: Bookie) -> AsyncIterator[RawClient]:
+    host, _, port = bookie.address.rpartition(":")
+    async with RawClient(host, int(port)) as client:
+        hello = await client.greet()
+        assert hello.capabilities == ("repair",)
+        yield client
+
+
+class Recorder:
+    """A companion that keeps its view and runs until it is cancelled."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.views: list[CompanionView] = []
+        self.started = asyncio.Event()
+        self.registered_at_end: list[str] | None = None
+
+    async def __call__(self, view: CompanionView) -> None:
+        self.views.append(view)
+        if self.failures:
+            raise self.failures.pop(0)
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.registered_at_end = list(await view.store.list_bookies())
+
+    async def view(self) -> CompanionView:
+        async with asyncio.timeout(20):
+            await self.started.wait()
+        return self.views[-1]
+
+
+async def test_companion_sees_its_bookie_and_is_cancelled_before_anything_else(store: MetadataStore) -> None:
+    recorder = Recorder()
+    async with running(store, recorder) as bookie:
+        view = await recorder.view()
+        registration = (await store.list_bookies())[bookie.bookie_id]
+        assert (view.bookie_id, view.address, view.boot_id, view.rack) == (
+            registration.bookie_id, registration.address, registration.boot_id, "/a/1",
+        )  # fmt: skip
+        assert view.cluster_id == await store.cluster_id()
+        assert view.wall_clock() == 1234.5
+        assert view.is_writable
+        assert view.free_bytes == registration.free_bytes
+    assert recorder.registered_at_end == [bookie.bookie_id], "it was registered until its companion had ended"
+    assert await store.list_bookies() == {}
+
+
+async def test_what_the_companion_copies_in_is_served(store: MetadataStore) -> None:
+    script = LedgerScript(await store.allocate_ledger_id())
+    recorder = Recorder()
+    async with running(store, recorder) as bookie, client_of(bookie) as client:
+        view = await recorder.view()
+        assert view.add_delay_seconds == 0.0
+        await view.copies.copy_in(script.ledger_id, script.entries([0, 1, 5]))
+        assert view.add_delay_seconds >= 0.0
+        answer = await client.ask(Missing(script.ledger_id, 0, 8, 3, (0, 2)))
+        assert answer == MissingAnswer(8, ((2, 4), (6, 8)), ())
+        bookie.service.read_only = True
+        with pytest.raises(BookieReadOnlyError):
+            await view.copies.copy_in(script.ledger_id, script.entries([6]))
+        assert not view.is_writable
+
+
+async def test_draining_bookie_is_registered_as_read_only_and_takes_adds(store: MetadataStore) -> None:
+    recorder = Recorder()
+    async with running(store, recorder) as bookie, client_of(bookie) as client:
+        view = await recorder.view()
+        for draining, state in ((True, BookieState.READ_ONLY), (False, BookieState.WRITABLE)):
+            await view.set_draining(draining)
+            assert view.draining == draining
+            assert (await store.list_bookies())[bookie.bookie_id].state is state
+            ledger_id = LedgerId(int(draining))
+            assert await client.ask(add(ledger_id, seal(ledger_id, 0, [b"a"]))) == Added()
+
+
+async def test_published_facts_are_in_info(store: MetadataStore) -> None:
+    recorder = Recorder()
+    async with running(store, recorder) as bookie, client_of(bookie) as client:
+        view = await recorder.view()
+        before = await client.ask(Info())
+        view.publish({"repair_queued": 3, "repair_auditor": True})
+        after = await client.ask(Info())
+        assert isinstance(before, InfoAnswer)
+        assert isinstance(after, InfoAnswer)
+        assert dict(after.facts) | {"uptime_seconds": 0} == {
+            **before.facts, "uptime_seconds": 0, "repair_queued": 3, "repair_auditor": True,
+        }  # fmt: skip
+
+
+async def test_companion_that_fails_is_run_again_and_the_bookie_goes_on(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(companion_module, "RESTART_SECONDS_FIRST", 0.001)
+    recorder = Recorder(ValueError("one"), OSError("two"))
+    with structlog.testing.capture_logs() as events:
+        async with running(store, recorder) as bookie:
+            await recorder.view()
+            assert len(recorder.views) == 3
+            assert not bookie.is_broken
+    failed = [event for event in events if event["event"].startswith("companion failed")]
+    assert [event["restarts"] for event in failed] == [0, 1]
+
+
+async def test_companion_that_returns_is_done_for_good(store: MetadataStore) -> None:
+    returned = asyncio.Event()
+
+    async def once(_view: CompanionView) -> None:
+        assert not returned.is_set()
+        returned.set()
+
+    async with running(store, once) as bookie:
+        async with asyncio.timeout(20):
+            await returned.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not bookie.is_broken

@@ -1,0 +1,103 @@
+"""Reads of repairs wait for ordinary reads and for their rate, over all connections of a bookie."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from octavo.bookie.server.repair_reads import PATIENCE_SECONDS, RepairReads
+from simulation.loop import SimulationLoop
+
+RATE = 1000.0
+
+
+@pytest.fixture
+def loop() -> Iterator[SimulationLoop]:
+    """Its time passes only while nothing else happens."""
+    loop = SimulationLoop()
+    yield loop
+    loop.close()
+
+
+def timed(loop: SimulationLoop, scene: Callable[[RepairReads], Awaitable[None]]) -> float:
+    """How long a scene takes, in the loop's seconds."""
+
+    async def play() -> float:
+        began_at = loop.time()
+        await scene(RepairReads(RATE))
+        return loop.time() - began_at
+
+    return loop.run_until_complete(play())
+
+
+def test_reads_on_an_idle_bookie_begin_at_once(loop: SimulationLoop) -> None:
+    async def scene(reads: RepairReads) -> None:
+        for _ in range(10):
+            await reads.turn()
+
+    assert timed(loop, scene) == 0
+
+
+def test_bytes_that_were_read_delay_the_next_read(loop: SimulationLoop) -> None:
+    async def scene(reads: RepairReads) -> None:
+        for size in (500, 250, 0, 2000):
+            await reads.turn()
+            reads.count(size)
+        await reads.turn()
+        assert (reads.reads, reads.bytes_read) == (4, 2750)
+
+    assert timed(loop, scene) == pytest.approx(2750 / RATE)
+
+
+def test_a_pause_is_not_saved_up(loop: SimulationLoop) -> None:
+    async def scene(reads: RepairReads) -> None:
+        await asyncio.sleep(100)
+        for _ in range(3):
+            await reads.turn()
+            reads.count(1000)
+
+    assert timed(loop, scene) == pytest.approx(102)
+
+
+def test_read_waits_until_ordinary_reads_are_over(loop: SimulationLoop) -> None:
+    async def scene(reads: RepairReads) -> None:
+        reads.ordinary_begins()
+        reads.ordinary_begins()
+        waiting = asyncio.ensure_future(reads.turn())
+        await asyncio.sleep(PATIENCE_SECONDS / 4)
+        reads.ordinary_ends()
+        await asyncio.sleep(PATIENCE_SECONDS / 4)
+        assert not waiting.done()
+        reads.ordinary_ends()
+        await waiting
+
+    assert timed(loop, scene) == pytest.approx(PATIENCE_SECONDS / 2)
+
+
+def test_bookie_that_is_never_idle_still_answers_repairs(loop: SimulationLoop) -> None:
+    async def scene(reads: RepairReads) -> None:
+        reads.ordinary_begins()
+        for _ in range(20):
+            await reads.turn()
+
+    assert timed(loop, scene) == pytest.approx(20 * PATIENCE_SECONDS)
+
+
+def test_reads_begin_in_order_and_one_that_is_cancelled_keeps_none_back(loop: SimulationLoop) -> None:
+    begun: list[int] = []
+
+    async def scene(reads: RepairReads) -> None:
+        async def read(number: int) -> None:
+            await reads.turn()
+            begun.append(number)
+            reads.count(100)
+
+        reads.ordinary_begins()
+        waiting = [asyncio.ensure_future(read(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        waiting[3].cancel()
+        reads.ordinary_ends()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    timed(loop, scene)
+    assert begun == [1, 2, 4]
