@@ -99,6 +99,12 @@ class LedgerCopies:
         state = self._storage.ledgers.get(ledger_id)
         return state.highest is not None and not state.deleted
 
+    def listen_for_damage(self, told: Callable[[int, int, int], None]) -> None:
+        """``told(ledger_id, first, last)`` is called in the event loop when a read or the scrubber meets an entry, or a
+        place of the index, that does not verify, and for what was met before. The interval may hold sound entries, and
+        entries that this bookie need not hold. The scrubber tells again in every round; a read tells once."""
+        self._storage.damage.listen(told)
+
     # --- doubt ----------------------------------------------------------------------------------------------------
 
     @property

@@ -66,16 +66,27 @@ class IndexDamagedError(BookieStorageError):
     """Bytes of the index are damaged. The entries they described are unknown, never absent (rule R2). Names file and
     offset.
 
-    ``first`` and ``last`` bound the entry ids, of the ledger looked up, whose places are unknown.
+    ``first`` and ``last`` bound the entry ids, of the ledger looked up, whose places are unknown. ``keys`` are the
+    first and the last key of a damaged block of runs; None for damage of anything else.
     """
 
-    def __init__(self, path: PurePath, offset: int, what: str, *, first: int = 0, last: int = 2**64 - 1) -> None:
+    def __init__(
+        self,
+        path: PurePath,
+        offset: int,
+        what: str,
+        *,
+        first: int = 0,
+        last: int = 2**64 - 1,
+        keys: tuple[Key, Key] | None = None,
+    ) -> None:
         super().__init__(f"index file {path}, offset {offset}: {what}", may_have_happened=False)
         self.path = path
         self.offset = offset
         self.what = what
         self.first = first
         self.last = last
+        self.keys = keys
 
 
 class IndexUnreadableError(IndexDamagedError):

@@ -139,10 +139,13 @@ class Part:
         try:
             stored = await self._file.read(block.offset, size)
         except OSError as error:
-            raise IndexUnreadableError(self.path, block.offset, f"cannot be read: {error}") from error
+            raise IndexUnreadableError(
+                self.path, block.offset, f"cannot be read: {error}", keys=_keys_of(block)
+            ) from error
         body = verified_body(self.part_id, block.offset, stored, block.length)
         if body is None:
-            raise IndexDamagedError(self.path, block.offset, "a block's checksum does not match its bytes")
+            what = "a block's checksum does not match its bytes"
+            raise IndexDamagedError(self.path, block.offset, what, keys=_keys_of(block))
         return body
 
     def _candidates(self, low: Key, high: Key) -> list[BlockEntry]:
@@ -222,6 +225,10 @@ class Part:
         for block in self._state_blocks:
             for item in await self.states_in(block):
                 yield item
+
+
+def _keys_of(block: BlockEntry) -> tuple[Key, Key] | None:
+    return (block.first_key, block.last_key) if block.kind == KIND_RUNS else None
 
 
 def _decode(body: bytes) -> DecodedBlock:

@@ -21,6 +21,7 @@ from octavo.bookie.index.index import Index, Lookup, gaps_between
 from octavo.bookie.index.runs import Run, merge_runs, ranges_of, sizes_between, slice_entries, span
 from octavo.bookie.storage.cache import WriteCache
 from octavo.bookie.storage.checkpoint import Checkpointer
+from octavo.bookie.storage.damage import DamageReports
 from octavo.protocol.entries import RESIDUE
 from octavo.protocol.errors import BookieStorageError
 from octavo.protocol.holdings import Holdings
@@ -85,12 +86,16 @@ class _Reads:
 class EntryReader:
     """Looks ids up in all layers, newest first, and reads their bytes."""
 
-    def __init__(self, cache: WriteCache, checkpointer: Checkpointer, index: Index, logs: EntryLogs) -> None:
+    def __init__(
+        self, cache: WriteCache, checkpointer: Checkpointer, index: Index, logs: EntryLogs, damage: DamageReports
+    ) -> None:
         self._cache = cache
         self._checkpointer = checkpointer
         self._index = index
         self._logs = logs
+        self._damage = damage
         self._reported: set[tuple[Path, int]] = set()
+        self._hidden_reported: set[tuple[int, int, int]] = set()
         self._reads = _Reads()
         self.entries_damaged = 0
 
@@ -130,7 +135,10 @@ class EntryReader:
             return Lookup(runs, [])
         # No await stands between the line above and the moment in which the index fixes its list of parts: a checkpoint
         # that moved runs from one to the other in between would hide them from both.
-        return await self._index.lookup(ledger_id, first, last, runs)
+        lookup = await self._index.lookup(ledger_id, first, last, runs)
+        for hidden in lookup.unknown:
+            self._report_hidden(ledger_id, *hidden)
+        return lookup
 
     async def read(
         self,
@@ -226,7 +234,8 @@ class EntryReader:
         try:
             data = await self._logs.read(run.place, offset, size)
         except OSError as error:
-            self.report(run.place, offset, stop - start, f"cannot be read: {error}")
+            if self.report(run.place, offset, stop - start, f"cannot be read: {error}"):
+                self._damage.report(ledger_id, run.ids[start], run.ids[stop - 1])
             return [None] * (stop - start)
         entries = slice_entries(data, 0, sizes)
         if len(data) == size and set(map(google_crc32c.value, entries)) == {RESIDUE}:
@@ -240,19 +249,28 @@ class EntryReader:
                 and google_crc32c.value(sealed) == RESIDUE
                 and _IDENTITY.unpack_from(sealed) == (ledger_id, entry_id)
             )
-            if not intact:
-                self.report(run.place, offset, 1, f"ledger {ledger_id} entry {entry_id} does not verify")
+            if not intact and self.report(run.place, offset, 1, f"ledger {ledger_id} entry {entry_id} does not verify"):
+                self._damage.report(ledger_id, entry_id, entry_id)
             verified.append(sealed if intact else None)
             offset += expected
         return verified
 
-    def report(self, log_id: int, offset: int, count: int, what: str) -> None:
-        """Count damage of so many entries, and log it, the first time that it is met at this place."""
+    def report(self, log_id: int, offset: int, count: int, what: str) -> bool:
+        """Count damage of so many entries, and log it, the first time that it is met at this place. Whether it was."""
         place = (self._logs.path(log_id), offset)
-        if place not in self._reported and len(self._reported) < _REPORTED_MAX:
-            self._reported.add(place)
-            self.entries_damaged += count
-            log.error("entry unreadable", path=str(place[0]), offset=offset, reason=what)
+        if place in self._reported or len(self._reported) >= _REPORTED_MAX:
+            return False
+        self._reported.add(place)
+        self.entries_damaged += count
+        log.error("entry unreadable", path=str(place[0]), offset=offset, reason=what)
+        return True
+
+    def _report_hidden(self, ledger_id: int, first: int, last: int) -> None:
+        """Damage of the index hides ids of the ledger: report each interval once. The index has logged the place."""
+        hidden = (ledger_id, first, last)
+        if hidden not in self._hidden_reported and len(self._hidden_reported) < _REPORTED_MAX:
+            self._hidden_reported.add(hidden)
+            self._damage.report(*hidden)
 
     async def highest_entry(self, ledger_id: int, highest: int | None) -> bytes | None:
         """The intact entry with the highest id, which carries the highest LAC; a lower one where some are damaged."""

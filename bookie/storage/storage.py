@@ -29,6 +29,7 @@ from octavo.bookie.storage.background import Background, CheckpointTrigger
 from octavo.bookie.storage.cache import WriteCache
 from octavo.bookie.storage.checkpoint import Checkpointer
 from octavo.bookie.storage.compaction import CompactionResult, Compactor
+from octavo.bookie.storage.damage import DamageReports
 from octavo.bookie.storage.index_merger import IndexMerger
 from octavo.bookie.storage.ledger_reader import LedgerReader
 from octavo.bookie.storage.ledger_state import PackedStates
@@ -87,7 +88,8 @@ class Storage:
             keeper=keeper, stream=stream, disk_retry=disk_retry, cache=cache, index=index, journal=journal,
             ledgers=ledgers, on_memory_freed=self.admission.memory_freed, on_freeze=trigger.disarm,
         )  # fmt: skip
-        entries = self._entries = EntryReader(cache, checkpointer, index, logs)
+        self.damage = DamageReports()
+        entries = self._entries = EntryReader(cache, checkpointer, index, logs, self.damage)
         upkeep = asyncio.Lock()
         self._merger = IndexMerger(index, keeper, upkeep, ledgers.is_gone)
         self._background = Background(
@@ -99,7 +101,7 @@ class Storage:
             health=health, admission=self.admission, background=self._background,
         )  # fmt: skip
         self.reader = LedgerReader(ledgers, entries, health)
-        self.scrubber = Scrubber(logs, index, keeper, entries)
+        self.scrubber = Scrubber(logs, index, keeper, entries, damage=self.damage, live_ids=ledgers.live_ids)
         self._compactor = Compactor(
             logs,
             index,
