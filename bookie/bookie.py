@@ -32,6 +32,7 @@ from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState
 from octavo.bookie.upkeep.garbage import GarbageCollector
 from octavo.bookie.upkeep.hours import Hours
 from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
+from octavo.bookie.upkeep.replaced import ReplacedCopies
 from octavo.bookie.upkeep.reserve import RESERVE_BYTES_MAX, release_reserves_if_full
 from octavo.bookie.upkeep.reviver import Reviver
 from octavo.bookie.upkeep.upkeep import Upkeep, UpkeepSettings
@@ -118,11 +119,7 @@ class Bookie:
         except OSError as error:
             raise _translated(error, config.data_dir) from error
         if storage.doubts_every_ledger:
-            # A fresh id: every ledger that exists has a lower one (ids are handed out in order, never twice).
-            try:
-                await storage.limit_doubt(await store.allocate_ledger_id())
-            except OSError as error:
-                raise _translated(error, config.data_dir) from error
+            await _limit_doubt(storage, store, config)
         reviver = Reviver(storage, store, cluster_id=identity.cluster_id)
         stack.push_async_callback(reviver.stop)
         self.service = service = BookieService(
@@ -168,16 +165,15 @@ class Bookie:
             service.read_only, service.out_of_space = disks.read_only, disks.out_of_space
             await registrar.announce()
 
+        metadata_check = MetadataCheck(
+            store, KnownStart(self.bookie_id, identity.cluster_id, identity.generation, identity.metadata_were_older)
+        )
+        replaced = ReplacedCopies(
+            storage, store, metadata_check, self.bookie_id, keep_seconds=config.replaced_copies_seconds
+        )
         upkeep = Upkeep(
             storage,
-            GarbageCollector(
-                storage,
-                store,
-                MetadataCheck(
-                    store,
-                    KnownStart(self.bookie_id, identity.cluster_id, identity.generation, identity.metadata_were_older),
-                ),
-            ),
+            GarbageCollector(storage, store, metadata_check),
             filesystem,
             DiskRoles((config.data_dir, config.journal_directory), (config.data_dir, *config.entry_dirs)),
             _upkeep_settings(config),
@@ -185,6 +181,7 @@ class Bookie:
             wall_clock=wall_clock,
             on_disk_state=note_disks,
             on_failure=self._break,
+            replaced=replaced,
         )
         stack.push_async_callback(upkeep.stop)
         try:
@@ -200,7 +197,7 @@ class Bookie:
             CompanionView(
                 registration(),
                 service,
-                LedgerCopies(storage, revive=reviver.revive, check_space=service.check_space),
+                LedgerCopies(storage, revive=reviver.revive, check_space=service.check_space, replaced=replaced),
                 store=store,
                 rng=random.Random(rng.getrandbits(64)),
                 wall_clock=wall_clock or asyncio.get_running_loop().time,
@@ -250,6 +247,14 @@ class Bookie:
             except OSError as error:
                 self._break(error)
                 raise
+
+
+async def _limit_doubt(storage: Storage, store: MetadataStore, config: BookieConfig) -> None:
+    # A fresh id: every ledger that exists has a lower one (ids are handed out in order, never twice).
+    try:
+        await storage.limit_doubt(await store.allocate_ledger_id())
+    except OSError as error:
+        raise _translated(error, config.data_dir) from error
 
 
 async def _take_directories(filesystem: FileSystem, config: BookieConfig, stack: contextlib.AsyncExitStack) -> None:

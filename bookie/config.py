@@ -190,6 +190,8 @@ class BookieConfig:
     """Further directories for entry logs, best on disks of their own; ``data_dir`` has some as well."""
     garbage_seconds: float = _setting(_seconds(0.1, 86400), 900.0)
     """Time between two garbage collections, each with a minor compaction."""
+    replaced_copies_seconds: float = _setting(_seconds(0, 366 * 86400), 86400.0)
+    """How long the copies of a closed ledger are kept after other bookies have taken this one's place in it."""
     compaction_minor_share: float = _setting(_share, 0.2)
     """Entry logs with a lower live share are compacted at every garbage collection."""
     compaction_major_share: float = _setting(_share, 0.8)

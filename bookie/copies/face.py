@@ -7,10 +7,10 @@ C1), and no bookie takes copies that its disks have no room for.
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from octavo.bookie.copies.locks import LedgerLocks
 from octavo.bookie.storage.storage import Storage
+from octavo.bookie.upkeep.replaced import ReplacedCopies
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.holdings import Doubt, Holdings
 from octavo.protocol.ids import LedgerId
@@ -32,20 +32,21 @@ class LedgerCopies:
         *,
         revive: Callable[[LedgerId], Awaitable[bool]],
         check_space: Callable[[], None],
+        replaced: ReplacedCopies,
     ) -> None:
         """``revive`` tells whether a ledger that is deleted here was found alive, and is so no longer; ``check_space``
-        raises the error for entries that the disks have no room for."""
+        raises the error for entries that the disks have no room for; ``replaced`` drops copies."""
         self._storage = storage
         self._revive = revive
         self._check_space = check_space
-        self._locks = LedgerLocks()
+        self._replaced = replaced
         self.entries_copied = 0
         self.bytes_copied = 0
 
     def lock(self, ledger_id: LedgerId) -> contextlib.AbstractAsyncContextManager[None]:
         """The ledger's lock (rule C1). The block holds the last look at what is held, the compare-and-set by which this
         bookie names itself, and the read that settles it if its answer was lost. Not reentrant."""
-        return self._locks.hold(ledger_id)
+        return self._storage.copy_locks.hold(ledger_id)
 
     # --- entries --------------------------------------------------------------------------------------------------
 
@@ -64,6 +65,9 @@ class LedgerCopies:
         size = sum(map(len, entries))
         assert size <= FRAME_BYTES_MAX, "copies come in pieces of a frame's size"
         self._check_space()
+        self._replaced.copied(ledger_id)
+        if self._storage.ledgers.get(ledger_id).dropped:
+            await self._storage.clear_dropped(ledger_id)
         await self._storage.admission.wait_for_room()
         try:
             durable = self._storage.writer.copy_in(ledger_id, entries)
@@ -95,9 +99,13 @@ class LedgerCopies:
         return self._storage.reader.last_add_confirmed(ledger_id).last_add_confirmed
 
     def holds_ledger(self, ledger_id: LedgerId) -> bool:
-        """Whether entries of the ledger may be held here."""
-        state = self._storage.ledgers.get(ledger_id)
-        return state.highest is not None and not state.deleted
+        """Whether entries of the ledger may be held here: it is neither deleted nor dropped."""
+        return self._storage.holds_entries(ledger_id)
+
+    def unnamed(self, ledger_ids: Collection[LedgerId]) -> None:
+        """A hint: the metadata of these ledgers say that they are closed, and name other bookies only. The bookie's
+        upkeep looks for itself, and drops what it holds of them after some time (rule C8)."""
+        self._replaced.hint(ledger_ids)
 
     def listen_for_damage(self, told: Callable[[int, int, int], None]) -> None:
         """``told(ledger_id, first, last)`` is called in the event loop when a read or the scrubber meets an entry, or a

@@ -91,6 +91,7 @@ class RecordKind(enum.IntEnum):
     EXPLICIT_LAC = 4
     TOMBSTONE = 5
     REVIVAL = 6
+    DROP = 7
 
 
 @dataclass(frozen=True, slots=True, order=True)

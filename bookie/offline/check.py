@@ -16,7 +16,7 @@ from octavo.bookie.index.part import Part, part_name
 from octavo.bookie.index.runs import Run, sizes_between, slice_entries, span
 from octavo.bookie.journal.format import JournalCorruption, JournalPosition
 from octavo.bookie.offline.layout import Layout, refuse_if_old, scan_journal
-from octavo.bookie.storage.ledger_state import is_tombstone
+from octavo.bookie.storage.ledger_state import is_without_entries
 from octavo.bookie.storage.manifest import Manifest, decode_manifest
 from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
 from octavo.protocol.entries import header_of, is_intact
@@ -172,11 +172,11 @@ class OfflineCheck:
                 await part.retire()
 
     async def _check_runs(self, parts: list[Part], lengths: dict[int, int]) -> AsyncIterator[Finding]:
-        deleted: set[int] = set()
+        without_entries: set[int] = set()
         for part in parts:
-            deleted.update([ledger_id async for ledger_id, state in part.states() if is_tombstone(state)])
+            without_entries.update([ledger_id async for ledger_id, state in part.states() if is_without_entries(state)])
         async for ledger_id, run in merged_runs(parts):
-            if ledger_id not in deleted:
+            if ledger_id not in without_entries:
                 async for finding in self._check_run(ledger_id, run, lengths):
                     yield finding
         for log_id, entries in sorted(self._hidden.items()):

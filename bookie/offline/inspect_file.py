@@ -155,7 +155,12 @@ def _ids(run: Run) -> str:
 def _state(state: LedgerState) -> str:
     facts = [
         name
-        for name, true in (("fenced", state.fenced), ("deleted", state.deleted), ("in doubt", state.in_doubt))
+        for name, true in (
+            ("fenced", state.fenced),
+            ("deleted", state.deleted),
+            ("in doubt", state.in_doubt),
+            ("dropped", state.dropped),
+        )
         if true
     ]
     facts.append("has a key" if state.ledger_key is not None else "no key")

@@ -142,7 +142,7 @@ class IndexRebuild:
         state = self._states.get(header.ledger_id)
         if state is None:
             state = self._states[header.ledger_id] = LedgerState(header.ledger_id)
-        if not state.deleted:
+        if not state.deleted and not state.dropped:
             builder.add(header.ledger_id, header.entry_id, len(found.sealed), found.offset)
             state.highest_plus_one = max(state.highest_plus_one, header.entry_id + 1)
             state.lac_plus_one = max(state.lac_plus_one, header.last_add_confirmed_plus_one)

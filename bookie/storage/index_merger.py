@@ -1,4 +1,5 @@
-"""Keeps the number of index parts small, and removes the runs of deleted ledgers from them. One change at a time."""
+"""Keeps the number of index parts small, and removes the runs of deleted and dropped ledgers from them. One change at a
+time."""
 
 import asyncio
 import contextlib
@@ -19,10 +20,12 @@ GARBAGE_SHARE_MAX = 0.2
 
 _YIELD_RUNS = 256
 
+_ID_LAST = 2**63 - 1
+
 
 class IndexMerger:
     """Rewrites parts. ``upkeep`` is held while parts change places; compaction holds it too. ``is_gone`` names ledgers
-    that are durably deleted."""
+    that are durably deleted or dropped."""
 
     def __init__(
         self, index: Index, keeper: ManifestKeeper, upkeep: asyncio.Lock, is_gone: Callable[[int], bool]
@@ -50,6 +53,17 @@ class IndexMerger:
                 if part in self._index.parts and await self._is_full_of_garbage(part):
                     rewritten += await self._rewrite([part])
         return rewritten
+
+    async def purge_ledger(self, ledger_id: int) -> bool:
+        """Write every part again that has runs of the ledger, which is gone. False when one of them could not be
+        written: the disk is full, or the part is damaged. Raises as :meth:`merge`."""
+        for part in self._index.parts:
+            async with self._upkeep:
+                if part in self._index.parts:
+                    lookup = await self._index.lookup_in([part], ledger_id, 0, _ID_LAST)
+                    if (lookup.runs or lookup.unknown) and not await self._rewrite([part]):
+                        return False
+        return True
 
     async def _is_full_of_garbage(self, part: Part) -> bool:
         runs = garbage = 0

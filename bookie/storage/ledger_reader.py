@@ -39,7 +39,7 @@ class LedgerReader:
         so is every missing id of which a bookie in doubt is unsure (rules B4 and D2)."""
         ledger = self._not_deleted(ledger_id)
         return await self._entries.read(
-            ledger_id, first, last, highest=ledger.highest, stripe=stripe,
+            ledger_id, first, last, highest=_highest(ledger), stripe=stripe,
             entries_max=entries_max, bytes_max=bytes_max, unsure_from=self._ledgers.unsure_from(ledger),
         )  # fmt: skip
 
@@ -52,7 +52,7 @@ class LedgerReader:
                 f"ledger {ledger_id}: this bookie may have lost entries of it, so it cannot list those it holds",
                 may_have_happened=False,
             )
-        return await self._entries.ranges(ledger_id, ledger.highest)
+        return await self._entries.ranges(ledger_id, _highest(ledger))
 
     async def missing(
         self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
@@ -67,7 +67,7 @@ class LedgerReader:
         self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
     ) -> Holdings:
         """As :meth:`missing`, for the bookie itself: what is not held is missing, whatever the reason."""
-        highest = self._not_deleted(ledger_id).highest
+        highest = _highest(self._not_deleted(ledger_id))
         return await self._entries.missing(ledger_id, first, last, highest=highest, stripe=stripe)
 
     async def verified(
@@ -75,7 +75,7 @@ class LedgerReader:
     ) -> Holdings:
         """As :meth:`not_held`, but every entry is read back, and one that does not verify is unknown (rule C3). Covers
         a few MiB at a time."""
-        highest = self._not_deleted(ledger_id).highest
+        highest = _highest(self._not_deleted(ledger_id))
         return await self._entries.verified(ledger_id, first, last, highest=highest, stripe=stripe)
 
     def last_add_confirmed(self, ledger_id: LedgerId) -> LacView:
@@ -87,7 +87,7 @@ class LedgerReader:
     async def last_add_confirmed_entry(self, ledger_id: LedgerId) -> bytes | None:
         """The sealed entry that vouches for the highest LAC: the intact one with the highest id. None when none is
         held."""
-        return await self._entries.highest_entry(ledger_id, self._not_deleted(ledger_id).highest)
+        return await self._entries.highest_entry(ledger_id, _highest(self._not_deleted(ledger_id)))
 
     def wait_lac(self, ledger_id: LedgerId, above: int | None) -> asyncio.Future[None]:
         """Done once a LAC above ``above`` is known or the ledger is fenced; cancel it to stop waiting. Raises as
@@ -100,6 +100,11 @@ class LedgerReader:
         if ledger.deleted:
             raise NoSuchLedgerError(f"ledger {ledger_id} has been deleted", may_have_happened=False)
         return ledger
+
+
+def _highest(ledger: LedgerState) -> int | None:
+    """No entry that may be read has a higher id; None when there is none: also where all have been dropped."""
+    return None if ledger.dropped else ledger.highest
 
 
 def _with_doubt(holdings: Holdings, unsure_from: int) -> Holdings:

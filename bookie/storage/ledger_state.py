@@ -1,8 +1,8 @@
 """The state of a ledger in a bookie: its encoding, and a compact table of very many of them. Pure.
 
-A state is one byte of flags (1 fenced, 2 has a key, 4 deleted, 8 in doubt), term u32, highest held entry id plus one
-u64, highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that LAC. The same
-bytes are in index parts; the journal's records about ledgers are at the end of this module.
+A state is one byte of flags (1 fenced, 2 has a key, 4 deleted, 8 in doubt, 16 dropped), term u32, highest held entry
+id plus one u64, highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that
+LAC. The same bytes are in index parts; the journal's records about ledgers are at the end of this module.
 
 ``highest`` and ``last_add_confirmed`` could be found by reading; they are kept so that an add or a fence of a ledger
 not touched since the start is decided without a disk read. A crash may leave ``highest`` above the highest
@@ -19,7 +19,7 @@ from octavo.protocol.entries import SEALED_BYTES_MIN, header_of, sealed_bytes
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 
 _FIXED = struct.Struct(">BIQQ")
-_FENCED, _HAS_KEY, _DELETED, _IN_DOUBT = 1, 2, 4, 8
+_FENCED, _HAS_KEY, _DELETED, _IN_DOUBT, _DROPPED = 1, 2, 4, 8, 16
 
 
 class LedgerState:
@@ -27,6 +27,7 @@ class LedgerState:
 
     __slots__ = (
         "deleted",
+        "dropped",
         "explicit_lac",
         "fenced",
         "highest_plus_one",
@@ -48,6 +49,9 @@ class LedgerState:
         """A tombstone: a late add must not bring a deleted ledger back (rule B5)."""
         self.in_doubt = False
         """The ledger has been deleted here and was found alive: entries of it may have been removed (rule B5)."""
+        self.dropped = False
+        """The entries have been given up because other bookies are named in this one's place (rule C8). Key and fence
+        are kept. The next add ends it."""
         self.term = 0
         """Kept at 0: stored from the start, so that counting take-overs of a ledger later needs no new format."""
         self.highest_plus_one = 0
@@ -66,7 +70,8 @@ class LedgerState:
 
     @property
     def highest(self) -> int | None:
-        """No held entry has a higher id; None when none is held."""
+        """No entry kept anywhere has a higher id; None when there is none. Entries that have been dropped count until
+        they are removed."""
         return self.highest_plus_one - 1 if self.highest_plus_one else None
 
     def mark_deleted(self) -> None:
@@ -86,6 +91,7 @@ class LedgerState:
             | (_HAS_KEY if self.ledger_key is not None else 0)
             | (_DELETED if self.deleted else 0)
             | (_IN_DOUBT if self.in_doubt else 0)
+            | (_DROPPED if self.dropped else 0)
         )
         key, explicit = self.ledger_key or b"", self.explicit_lac or b""
         return b"%b%c%b%c%b" % (
@@ -106,7 +112,7 @@ class LedgerState:
         at += len(key) + 1
         explicit = data[at : at + data[at - 1]]
         state.fenced, state.deleted = bool(flags & _FENCED), bool(flags & _DELETED)
-        state.in_doubt = bool(flags & _IN_DOUBT)
+        state.in_doubt, state.dropped = bool(flags & _IN_DOUBT), bool(flags & _DROPPED)
         state.ledger_key = key if flags & _HAS_KEY else None
         state.explicit_lac = explicit or None
         return state
@@ -115,6 +121,11 @@ class LedgerState:
 def is_tombstone(encoded: bytes) -> bool:
     """Whether an encoded state is that of a deleted ledger."""
     return bool(encoded[0] & _DELETED)
+
+
+def is_without_entries(encoded: bytes) -> bool:
+    """Whether an encoded state is that of a ledger whose entries are garbage: deleted, or dropped."""
+    return bool(encoded[0] & (_DELETED | _DROPPED))
 
 
 class PackedStates:
@@ -171,6 +182,7 @@ class PackedStates:
 # EXPLICIT_LAC  ledger id u64, sealed explicit LAC
 # TOMBSTONE     ledger id u64
 # REVIVAL       ledger id u64 (reverses a TOMBSTONE, and puts the ledger in doubt)
+# DROP          ledger id u64 (an ADD after it reverses it)
 
 _ADD_HEAD = struct.Struct(">QQII")
 _LEDGER = struct.Struct(">Q")

@@ -4,7 +4,7 @@ LAC."""
 import asyncio
 from itertools import islice
 
-from octavo.bookie.storage.ledger_state import LedgerState, PackedStates, is_tombstone
+from octavo.bookie.storage.ledger_state import LedgerState, PackedStates, is_tombstone, is_without_entries
 from octavo.protocol.entries import header_of
 from octavo.protocol.holdings import Doubt
 
@@ -24,7 +24,7 @@ class LedgerTable:
         self.doubt: Doubt | None = None
         """Of which ledgers something may have been lost here; None: of none, ever (rule B4)."""
         self.deleting: set[int] = set()
-        """Ledgers whose tombstone is not durable yet."""
+        """Ledgers that are being deleted or dropped: that is not durable yet."""
         self.dirty: dict[int, LedgerState] = {}
         self.committing: dict[int, LedgerState] = {}
         self._packed = packed
@@ -66,8 +66,14 @@ class LedgerTable:
         return encoded is not None and is_tombstone(encoded)
 
     def is_gone(self, ledger_id: int) -> bool:
-        """Whether the ledger is deleted, durably: what is left of it anywhere may go (rule B5)."""
-        return self.is_deleted(ledger_id) and ledger_id not in self.deleting
+        """Whether the ledger is deleted or dropped, durably: what is left of it anywhere may go (rules B5 and C8)."""
+        if ledger_id in self.deleting:
+            return False
+        state = self._hot.get(ledger_id)
+        if state is not None:
+            return state.deleted or state.dropped
+        encoded = self._packed.get(ledger_id)
+        return encoded is not None and is_without_entries(encoded)
 
     def is_below_floor(self, ledger: LedgerState) -> bool:
         """Whether the ledger's key or fence, or acknowledged entries, have or may have been lost here once: ordinary

@@ -63,6 +63,7 @@ def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: Le
         ledger = ledgers.get(ledger_id)
         if ledger.deleted:
             return None
+        ledger.dropped = False
         cache.put(ledger_id, run, run_bytes(run))
         ledger.highest_plus_one = max(ledger.highest_plus_one, run.last + 1)
         ledger.lac_plus_one = max(ledger.lac_plus_one, lac_plus_one)
@@ -81,6 +82,8 @@ def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: Le
         ledger.ledger_key = rest
     elif kind is RecordKind.FENCE:
         ledger.fenced = True
+    elif kind is RecordKind.DROP:
+        ledger.dropped = True
     else:
         apply_explicit_lac(ledger, rest, header_of(rest).entry_id)
     return ledger

@@ -31,6 +31,7 @@ from octavo.bookie.storage.checkpoint import Checkpointer
 from octavo.bookie.storage.compaction import CompactionResult, Compactor
 from octavo.bookie.storage.damage import DamageReports
 from octavo.bookie.storage.index_merger import IndexMerger
+from octavo.bookie.storage.ledger_locks import LedgerLocks
 from octavo.bookie.storage.ledger_reader import LedgerReader
 from octavo.bookie.storage.ledger_state import PackedStates
 from octavo.bookie.storage.ledgers import LedgerTable
@@ -50,6 +51,7 @@ from octavo.bookie.storage.settings import LacView, StorageSettings, StorageStat
 from octavo.bookie.storage.space import StorageSpace
 from octavo.bookie.storage.writes import EntryWriter
 from octavo.protocol.holdings import Doubt
+from octavo.protocol.ids import LedgerId
 
 __all__ = ["LacView", "ReadResult", "Storage", "StorageSettings", "StorageStatistics"]
 
@@ -90,6 +92,8 @@ class Storage:
         )  # fmt: skip
         self.damage = DamageReports()
         entries = self._entries = EntryReader(cache, checkpointer, index, logs, self.damage)
+        self.copy_locks = LedgerLocks()
+        self._clearing = asyncio.Lock()
         upkeep = asyncio.Lock()
         self._merger = IndexMerger(index, keeper, upkeep, ledgers.is_gone)
         self._background = Background(
@@ -246,6 +250,22 @@ class Storage:
     def _live_share(self, totals: Mapping[int, int]) -> float:
         live = sum(length for ledger_id, length in totals.items() if not self.ledgers.is_gone(ledger_id))
         return live / (sum(totals.values()) or 1)
+
+    # --- copies -----------------------------------------------------------------------------------------------
+
+    def holds_entries(self, ledger_id: LedgerId) -> bool:
+        """Whether entries of the ledger may be held: it is neither deleted nor dropped, nor only fenced."""
+        ledger = self.ledgers.get(ledger_id)
+        return ledger.highest is not None and not ledger.deleted and not ledger.dropped
+
+    async def clear_dropped(self, ledger_id: LedgerId) -> None:
+        """Prepare a ledger that was dropped for new copies: no place of the old ones is left in the index, so that
+        what is missing can be told from it. On a full disk, or if the index is damaged, some may be left; their
+        entries are then unknown. Does nothing for other ledgers. Raises OSError."""
+        async with self._clearing:
+            if self.ledgers.get(ledger_id).dropped:
+                await self.checkpoint()
+                await self._merger.purge_ledger(ledger_id)
 
     # --- doubt ------------------------------------------------------------------------------------------------
 

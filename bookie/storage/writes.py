@@ -197,6 +197,7 @@ class EntryWriter:
         kept = ids if isinstance(ids, range) else array("Q", ids)
         run = Run(ids[0], ids[-1], kept, packed, data, 0)
         self._journal.append_then(RecordKind.ADD, (encode_add_head(ledger.ledger_id, run), data), done)
+        ledger.dropped = False
         self._cache.put(ledger.ledger_id, run, len(data))
         if run.last >= ledger.highest_plus_one:
             ledger.highest_plus_one = run.last + 1
@@ -340,6 +341,24 @@ class EntryWriter:
             ledger.mark_deleted()
             log.info("ledger deleted", ledger=ledger_id)
             wake_waiters(ledger)
+        return self._remove_entries(ledger, RecordKind.TOMBSTONE)
+
+    def drop(self, ledger_id: LedgerId) -> asyncio.Future[None]:
+        """Give up the entries of a ledger; its key and its fence stay (rule C8). The future is done once that is
+        durable; from then on the entries may be removed. A later add brings the ledger back, with that entry alone.
+
+        Only for ledgers of which a synced read of the metadata, made under the ledger's lock, says that they are CLOSED
+        and do not name this bookie."""
+        self._health.check_usable()
+        ledger = self._ledgers.get(ledger_id)
+        if ledger.deleted:
+            self._refuse_deleted(ledger)
+        ledger.dropped = True
+        return self._remove_entries(ledger, RecordKind.DROP)
+
+    def _remove_entries(self, ledger: LedgerState, kind: RecordKind) -> asyncio.Future[None]:
+        """Journal that the entries of the ledger may be removed, which nothing does before that is durable."""
+        ledger_id = ledger.ledger_id
         self._ledgers.deleting.add(ledger_id)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -348,7 +367,7 @@ class EntryWriter:
                 self._ledgers.deleting.discard(ledger_id)
             settle_future(future, failure)
 
-        self._journal.append_then(RecordKind.TOMBSTONE, [encode_ledger_record(ledger_id)], durable)
+        self._journal.append_then(kind, [encode_ledger_record(ledger_id)], durable)
         self._changed(ledger)
         return future
 

@@ -1,8 +1,9 @@
 """What a bookie does in the background beside the work of its storage: free space, garbage, scrubbing.
 
 Three loops under one supervisor: one looks at the disks and turns the bookie read-only and back; one collects deleted
-ledgers and compacts, at its hours or when space is short; one scrubs. While the metadata store does not answer nothing
-is collected, and nothing else changes. Time is the loop's; the hour of the day is that of ``wall_clock``.
+ledgers, drops copies that repair has replaced, and compacts, at its hours or when space is short; one scrubs. While the
+metadata store does not answer nothing is collected, and nothing else changes. Time is the loop's; the hour of the day
+is that of ``wall_clock``.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState, judge
 from octavo.bookie.upkeep.garbage import GarbageCollector
 from octavo.bookie.upkeep.hours import Hours
+from octavo.bookie.upkeep.replaced import ReplacedCopies
 from octavo.bookie.upkeep.reserve import Reserve
 from octavo.protocol.errors import BookieShuttingDownError, MetadataError, MetadataUnavailableError, OctavoError
 
@@ -71,9 +73,11 @@ class Upkeep:
         wall_clock: Callable[[], float] | None,
         on_disk_state: Callable[[DiskState], Awaitable[None]],
         on_failure: Callable[[BaseException], None],
+        replaced: ReplacedCopies | None = None,
     ) -> None:
         self._storage = storage
         self._collector = collector
+        self._replaced = replaced
         self._filesystem = filesystem
         self._roles = roles
         self._settings = settings
@@ -194,6 +198,8 @@ class Upkeep:
         self.garbage_rounds += 1
         try:
             collection = await self._collector.collect()
+            if self._replaced is not None:
+                await self._replaced.round()
         except (MetadataError, MetadataUnavailableError) as error:
             self.garbage_rounds_failed += 1
             log.warning("no garbage collected: the metadata cannot be relied upon", reason=error.message)

@@ -9,10 +9,10 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.bookie.copies.face import LedgerCopies, Stripe
-from octavo.bookie.copies.locks import LedgerLocks
-from octavo.bookie.journal.journal import JournalSettings
-from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.bookie.copies.face import Stripe
+from octavo.bookie.storage.ledger_locks import LedgerLocks
+from octavo.bookie.storage.storage import Storage
+from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.protocol.errors import (
     BookieReadOnlyError,
     BookieShuttingDownError,
@@ -24,18 +24,11 @@ from octavo.protocol.errors import (
     UnauthorizedError,
 )
 from octavo.protocol.holdings import Holdings
-from octavo.protocol.ids import LedgerId
+from support.copies import DATA, JOURNAL, StorageHost
 from support.faulty_filesystem import MemoryFileSystem
+from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript, ids_of
 
-SMALL = StorageSettings(
-    cache_bytes_max=20_000,
-    entry_log_bytes=30_000,
-    checkpoint_journal_bytes=400_000,
-    checkpoint_seconds=3600,
-    journal=JournalSettings(segment_bytes=64 * 1024, first_fill_bytes=0),
-)
-DATA, JOURNAL = Path("/bookie/data"), Path("/bookie/journal")
 SCRIPT, OTHER = LedgerScript(7), LedgerScript(8)
 
 
@@ -45,47 +38,15 @@ def logged() -> Iterator[list[MutableMapping[str, object]]]:
         yield events
 
 
-def never(error: BaseException) -> None:
-    raise AssertionError("the storage failed") from error
-
-
-class Host:
-    """A storage with its copies; :attr:`alive` are the ledgers that the metadata know, :attr:`full` the state of the
-    disks."""
-
-    def __init__(self, filesystem: MemoryFileSystem) -> None:
-        self.filesystem = filesystem
-        self.alive: set[int] = set()
-        self.full = False
-        self.storage: Storage
-        self.copies: LedgerCopies
-
-    async def start(self) -> "Host":
-        self.storage = await Storage.open(
-            self.filesystem, directory=DATA, journal_directory=JOURNAL, settings=SMALL, on_fatal=never
-        )
-        self.copies = LedgerCopies(self.storage, revive=self._revive, check_space=self._check_space)
-        return self
-
-    async def restart(self, filesystem: MemoryFileSystem | None = None) -> None:
-        await self.storage.close()
-        self.filesystem = filesystem or self.filesystem
-        await self.start()
-
-    async def _revive(self, ledger_id: LedgerId) -> bool:
-        if ledger_id not in self.alive:
-            return False
-        await self.storage.writer.revive(ledger_id)
-        return True
-
-    def _check_space(self) -> None:
-        if self.full:
-            raise BookieReadOnlyError("read-only", may_have_happened=False)
+@pytest.fixture
+async def store() -> AsyncIterator[MetadataStore]:
+    async with await open_metadata_store("memory://", create=True) as opened:
+        yield opened
 
 
 @pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    made = await Host(MemoryFileSystem()).start()
+async def host(store: MetadataStore) -> AsyncIterator[StorageHost]:
+    made = await StorageHost(MemoryFileSystem(), store).start()
     yield made
     await made.storage.close()
 
@@ -103,19 +64,19 @@ async def add(storage: Storage, script: LedgerScript, *ids: int, key: bytes | No
 # --- copying in ------------------------------------------------------------------------------------------------------
 
 
-async def test_copies_are_stored_as_they_are_and_durable_when_copy_in_returns(host: Host) -> None:
+async def test_copies_are_stored_as_they_are_and_durable_when_copy_in_returns(host: StorageHost) -> None:
     copied = SCRIPT.entries(range(5, 45), lac=30)
     await host.copies.copy_in(SCRIPT.ledger_id, copied)
     for _ in range(2):
         assert await held(host.storage) == copied
         assert host.copies.last_add_confirmed(SCRIPT.ledger_id) == 30
-        await host.restart(host.filesystem.after_crash(seed=1))
+        await host.cut_power(seed=1)
     await host.storage.checkpoint()
     assert await held(host.storage) == copied
     assert (host.copies.entries_copied, host.copies.bytes_copied) == (0, 0), "counted since the start"
 
 
-async def test_copies_pin_no_key_and_need_none(host: Host) -> None:
+async def test_copies_pin_no_key_and_need_none(host: StorageHost) -> None:
     """Whoever has the real key pins it later, and a key that is pinned stays."""
     await add(host.storage, OTHER, 0)
     await host.copies.copy_in(OTHER.ledger_id, OTHER.entries([1, 2]))
@@ -129,7 +90,7 @@ async def test_copies_pin_no_key_and_need_none(host: Host) -> None:
         await add(host.storage, SCRIPT, 3, key=b"x" * 32)
 
 
-async def test_fenced_ledger_takes_copies_and_stays_fenced(host: Host) -> None:
+async def test_fenced_ledger_takes_copies_and_stays_fenced(host: StorageHost) -> None:
     await add(host.storage, SCRIPT, 0)
     await host.storage.writer.fence(SCRIPT.ledger_id, SCRIPT.key)
     await host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries([1, 2]))
@@ -138,7 +99,7 @@ async def test_fenced_ledger_takes_copies_and_stays_fenced(host: Host) -> None:
     assert await held(host.storage) == SCRIPT.entries(range(3))
 
 
-async def test_copies_fill_gaps_below_what_is_held_and_the_same_again_is_a_success(host: Host) -> None:
+async def test_copies_fill_gaps_below_what_is_held_and_the_same_again_is_a_success(host: StorageHost) -> None:
     await add(host.storage, SCRIPT, 3, 4, 9)
     for _ in range(2):
         await host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries(range(12)))
@@ -146,7 +107,7 @@ async def test_copies_fill_gaps_below_what_is_held_and_the_same_again_is_a_succe
         await host.storage.checkpoint()
 
 
-async def test_same_copy_again_is_a_success_only_once_the_first_is_durable(host: Host) -> None:
+async def test_same_copy_again_is_a_success_only_once_the_first_is_durable(host: StorageHost) -> None:
     class HeldSyncs(MemoryFileSystem):
         released = asyncio.Event()
 
@@ -156,7 +117,7 @@ async def test_same_copy_again_is_a_success_only_once_the_first_is_durable(host:
             await super().step(name, path)
 
     HeldSyncs.released.set()
-    slow = await Host(HeldSyncs()).start()
+    slow = await StorageHost(HeldSyncs(), host.store).start()
     HeldSyncs.released.clear()
     first = asyncio.ensure_future(slow.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries([0])))
     for _ in range(20):
@@ -171,14 +132,14 @@ async def test_same_copy_again_is_a_success_only_once_the_first_is_durable(host:
     await slow.storage.close()
 
 
-async def test_other_bytes_at_an_id_are_refused_and_nothing_is_overwritten(host: Host) -> None:
+async def test_other_bytes_at_an_id_are_refused_and_nothing_is_overwritten(host: StorageHost) -> None:
     await add(host.storage, SCRIPT, 0, 1)
     with pytest.raises(DuplicateEntryError):
         await host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries([1, 2], version=1))
     assert await held(host.storage) == SCRIPT.entries([0, 1])
 
 
-async def test_what_no_bookie_gives_out_is_refused_whole(host: Host) -> None:
+async def test_what_no_bookie_gives_out_is_refused_whole(host: StorageHost) -> None:
     first, second = SCRIPT.entries([0, 1])
     damaged = second[:60] + bytes([second[60] ^ 1]) + second[61:]
     refused: list[tuple[list[bytes], type[Exception]]] = [
@@ -196,7 +157,7 @@ async def test_what_no_bookie_gives_out_is_refused_whole(host: Host) -> None:
     assert not host.copies.holds_ledger(SCRIPT.ledger_id)
 
 
-async def test_copy_replaces_one_that_does_not_verify(host: Host) -> None:
+async def test_copy_replaces_one_that_does_not_verify(host: StorageHost) -> None:
     await add(host.storage, SCRIPT, *range(20))
     await host.storage.checkpoint()
     await host.storage.close()
@@ -213,7 +174,7 @@ async def test_copy_replaces_one_that_does_not_verify(host: Host) -> None:
         await host.restart()
 
 
-async def test_deleted_ledger_takes_copies_only_if_the_metadata_know_it(host: Host) -> None:
+async def test_deleted_ledger_takes_copies_only_if_the_metadata_know_it(host: StorageHost) -> None:
     await add(host.storage, SCRIPT, 0)
     await host.storage.writer.delete(SCRIPT.ledger_id)
     assert not host.copies.holds_ledger(SCRIPT.ledger_id)
@@ -224,12 +185,14 @@ async def test_deleted_ledger_takes_copies_only_if_the_metadata_know_it(host: Ho
     ):
         with pytest.raises(NoSuchLedgerError):
             await ask
-    host.alive.add(SCRIPT.ledger_id)
+    while await host.store.allocate_ledger_id() < SCRIPT.ledger_id:
+        pass
+    await host.store.create_ledger(open_ledger(SCRIPT.ledger_id))
     await host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries([0, 1]))
     assert ids_of((await host.storage.reader.read(7, 0, 5, entries_max=9, bytes_max=9999)).entries) == [0, 1]
 
 
-async def test_full_disk_and_stopping_bookie_take_no_copies(host: Host) -> None:
+async def test_full_disk_and_stopping_bookie_take_no_copies(host: StorageHost) -> None:
     host.full = True
     with pytest.raises(BookieReadOnlyError):
         await host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries([0]))
@@ -241,7 +204,7 @@ async def test_full_disk_and_stopping_bookie_take_no_copies(host: Host) -> None:
     assert await held(host.storage) == []
 
 
-async def test_copies_wait_for_memory_and_all_get_through(host: Host) -> None:
+async def test_copies_wait_for_memory_and_all_get_through(host: StorageHost) -> None:
     """Ten times what the cache holds, all at once."""
     scripts = [LedgerScript(number, payload_bytes=400) for number in range(20, 40)]
 
@@ -290,7 +253,15 @@ def test_missing_and_verified_agree_with_what_is_held(
 
 
 async def _compare(groups: list[set[int]], checkpoints: set[int], interval: list[int], stripe: Stripe) -> None:
-    host = await Host(MemoryFileSystem()).start()
+    async with await open_metadata_store("memory://", create=True) as store:
+        host = await StorageHost(MemoryFileSystem(), store).start()
+        await _compare_with(host, groups, checkpoints, interval, stripe)
+        await host.storage.close()
+
+
+async def _compare_with(
+    host: StorageHost, groups: list[set[int]], checkpoints: set[int], interval: list[int], stripe: Stripe
+) -> None:
     for number, ids in enumerate(groups):
         await host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries(sorted(ids)))
         if number in checkpoints:
@@ -301,10 +272,9 @@ async def _compare(groups: list[set[int]], checkpoints: set[int], interval: list
         holdings = await look(SCRIPT.ledger_id, first, last, stripe=stripe)
         assert holdings.last_covered == last
         assert asked(holdings, first, stripe) == (expected, set())
-    await host.storage.close()
 
 
-async def test_everything_above_what_is_held_is_missing_in_one_answer(host: Host) -> None:
+async def test_everything_above_what_is_held_is_missing_in_one_answer(host: StorageHost) -> None:
     far = 2**62
     assert await host.copies.missing(SCRIPT.ledger_id, 0, far) == Holdings(far, ((0, far),), ())
     await add(host.storage, SCRIPT, 0, 1)
@@ -312,7 +282,7 @@ async def test_everything_above_what_is_held_is_missing_in_one_answer(host: Host
     assert await host.copies.verified(SCRIPT.ledger_id, 2, far) == Holdings(far, ((2, far),), ())
 
 
-async def test_long_interval_is_answered_piece_by_piece(host: Host) -> None:
+async def test_long_interval_is_answered_piece_by_piece(host: StorageHost) -> None:
     await add(host.storage, SCRIPT, 0, 3_000_000)
     first, pieces = 0, []
     while first <= 3_000_000:
@@ -325,15 +295,15 @@ async def test_long_interval_is_answered_piece_by_piece(host: Host) -> None:
     assert all(one[1] + 1 == other[0] for one, other in pairwise(pieces))
 
 
-async def test_verified_reads_back_a_bounded_amount_at_a_time(host: Host) -> None:
-    for first in range(0, 6000, 1000):
-        await host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries(range(first, first + 1000)))
+async def test_verified_reads_back_a_bounded_amount_at_a_time(host: StorageHost) -> None:
+    for first in range(0, 6000, 500):
+        await host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries(range(first, first + 500)))
     holdings = await host.copies.verified(SCRIPT.ledger_id, 0, 5999)
     assert holdings == Holdings(4095, (), ())
     assert await host.copies.verified(SCRIPT.ledger_id, 4096, 5999) == Holdings(5999, (), ())
 
 
-async def test_index_damage_is_unknown_until_the_entries_are_copied_in(host: Host) -> None:
+async def test_index_damage_is_unknown_until_the_entries_are_copied_in(host: StorageHost) -> None:
     for script in (SCRIPT, OTHER):
         await add(host.storage, script, *range(0, 40, 2))
     await host.storage.checkpoint()

@@ -40,7 +40,7 @@ ROOMS = {
     "bookie.storage": frozenset({"bookie.disk", "bookie.journal", "bookie.index", "bookie.entrylog"}),
     "bookie.upkeep": frozenset({"bookie.disk", "bookie.journal", "bookie.storage"}),
     "bookie.server": frozenset({"bookie.disk", "bookie.storage"}),
-    "bookie.copies": frozenset({"bookie.storage"}),
+    "bookie.copies": frozenset({"bookie.storage", "bookie.upkeep"}),
     "bookie.offline": frozenset(
         {"bookie.disk", "bookie.journal", "bookie.index", "bookie.entrylog", "bookie.identity", "bookie.storage"}
     ),

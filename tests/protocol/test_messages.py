@@ -216,7 +216,7 @@ def test_what_has_no_request_id_and_operation_is_no_request(values: list[Any]) -
     assert type(raised.value) is ProtocolError
 
 
-@pytest.mark.parametrize("op", [0, 9, 126, 127])
+@pytest.mark.parametrize("op", [0, 10, 126, 127])
 def test_unknown_operation_is_refused_by_itself_with_a_code_of_its_own(op: int) -> None:
     with pytest.raises(UnknownOperationError) as raised:
         decode_request([5, op, "whatever", "it", "has"])

@@ -1,4 +1,7 @@
-"""One lock per ledger (rule C1), made when it is wanted and forgotten when it is free."""
+"""One lock per ledger, taken to name this bookie as holding its copies, and to drop them (rule C1).
+
+A lock is made when it is wanted, and forgotten when it is free.
+"""
 
 import asyncio
 import contextlib

@@ -1,0 +1,137 @@
+"""Drops the copies of ledgers in which other bookies have taken this one's place (rule C8).
+
+Repair names another bookie where this one was named: when it was lost and came back, or was drained. What it holds of
+such a ledger takes space and serves nobody. It is dropped when the metadata have said for some time that the ledger is
+CLOSED and names this bookie in no fragment, and say so again in a read that is not stale, made under the lock that this
+bookie's own repair takes when it names itself (rule C1). The fence stays: an old writer that was cut off while the
+ledger was fenced and closed must not find a bookie that has forgotten it.
+
+A round looks at some ledgers only, in turn, besides those that repair has pointed out: it costs a bounded number of
+reads whatever the number of ledgers. What is known of a ledger is lost when the bookie stops; it then waits again.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+import structlog
+from octavo.bookie.storage.storage import Storage
+from octavo.bookie.upkeep.metadata_check import MetadataCheck
+from octavo.metadata import LedgerMetadata, MetadataStore
+from octavo.protocol.errors import NoSuchLedgerError
+from octavo.protocol.ids import BookieId, LedgerId
+
+log = structlog.get_logger("octavo.bookie")
+
+LEDGERS_PER_ROUND: Final = 2_000
+"""Ledgers looked at in a round, in turn. A round comes every quarter of an hour: a million ledgers take five days."""
+
+READS_AT_ONCE: Final = 32
+"""Reads of the metadata outstanding at a time."""
+
+CANDIDATES_MAX: Final = 100_000
+"""Ledgers remembered; further ones are found in a later round."""
+
+
+class ReplacedCopies:
+    """Compares a storage with the metadata. One round at a time."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        store: MetadataStore,
+        metadata: MetadataCheck,
+        bookie_id: BookieId,
+        *,
+        keep_seconds: float,
+    ) -> None:
+        """Copies are kept for ``keep_seconds`` after the metadata were first seen not to name this bookie."""
+        self._storage = storage
+        self._store = store
+        self._metadata = metadata
+        self._bookie_id = bookie_id
+        self._keep_seconds = keep_seconds
+        self._candidates: dict[LedgerId, float] = {}
+        """Ledger -> when it was first seen closed and without this bookie, in the loop's seconds."""
+        self._hints: dict[LedgerId, None] = {}
+        self._cursor = -1
+        """The last ledger that a round has looked at in turn."""
+        self.dropped = 0
+
+    @property
+    def waiting(self) -> int:
+        """Ledgers that will be dropped unless something changes."""
+        return len(self._candidates)
+
+    def hint(self, ledger_ids: Collection[LedgerId]) -> None:
+        """These ledgers may no longer name this bookie: look at them in the next round."""
+        for ledger_id in ledger_ids:
+            if len(self._hints) >= CANDIDATES_MAX:
+                return
+            self._hints[ledger_id] = None
+
+    def copied(self, ledger_id: LedgerId) -> None:
+        """An entry of the ledger is being copied in: whoever does that is about to name this bookie."""
+        self._candidates.pop(ledger_id, None)
+
+    async def round(self) -> int:
+        """One round; how many ledgers were dropped. Raises :class:`MetadataError`, :class:`MetadataUnavailableError`
+        and the storage's errors; ledgers dropped before the error stay so."""
+        looked_at = self._next_ledgers()
+        if not looked_at and not self._candidates:
+            return 0
+        storage = self._storage
+        await self._metadata.check(allocated=None if storage.doubts_every_ledger else storage.doubt_stop)
+        now = asyncio.get_running_loop().time()
+        due = [ledger_id for ledger_id, since in self._candidates.items() if now - since >= self._keep_seconds]
+        for page in _pages(looked_at):
+            found = await asyncio.gather(*map(self._is_replaced, page))
+            for ledger_id, replaced in zip(page, found, strict=True):
+                if not replaced:
+                    self._candidates.pop(ledger_id, None)
+                elif len(self._candidates) < CANDIDATES_MAX:
+                    self._candidates.setdefault(ledger_id, now)
+        before = self.dropped
+        for page in _pages(due):
+            # After it this handle's reads show every change that had been made when the page was begun (rule M3).
+            absent = set(await self._store.confirm_absent(page))
+            for ledger_id in page:
+                if ledger_id not in absent:
+                    await self._drop(ledger_id)
+                self._candidates.pop(ledger_id, None)
+        if self.dropped > before:
+            log.info("copies dropped: other bookies have taken this one's place", ledgers=self.dropped - before)
+        return self.dropped - before
+
+    def _next_ledgers(self) -> list[LedgerId]:
+        """The ledgers pointed out, and the next ones in turn, as far as entries of them are held."""
+        held = [LedgerId(ledger_id) for ledger_id in self._storage.ledgers.live_ids()]
+        later = [ledger_id for ledger_id in held if ledger_id > self._cursor][:LEDGERS_PER_ROUND]
+        self._cursor = later[-1] if len(later) == LEDGERS_PER_ROUND else -1
+        hints, self._hints = self._hints, {}
+        return [ledger_id for ledger_id in dict.fromkeys((*hints, *later)) if self._storage.holds_entries(ledger_id)]
+
+    async def _is_replaced(self, ledger_id: LedgerId) -> bool:
+        try:
+            found = await self._store.read_ledger(ledger_id)
+        except NoSuchLedgerError:
+            return False  # the garbage collector's
+        return not may_be_asked(found.value, self._bookie_id)
+
+    async def _drop(self, ledger_id: LedgerId) -> None:
+        async with self._storage.copy_locks.hold(ledger_id):
+            if ledger_id in self._candidates and self._storage.holds_entries(ledger_id):
+                if not await self._is_replaced(ledger_id):
+                    return
+                await self._storage.writer.drop(ledger_id)
+                self.dropped += 1
+
+
+def may_be_asked(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
+    """Whether a reader or a recovering client may ask this bookie for entries of the ledger, now or later."""
+    return not metadata.is_closed or any(bookie_id in fragment.bookies for fragment in metadata.fragments)
+
+
+def _pages(ledger_ids: Sequence[LedgerId]) -> Iterator[Sequence[LedgerId]]:
+    for start in range(0, len(ledger_ids), READS_AT_ONCE):
+        yield ledger_ids[start : start + READS_AT_ONCE]

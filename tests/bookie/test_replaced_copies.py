@@ -1,0 +1,259 @@
+"""Copies of ledgers in which other bookies have taken this one's place are dropped, and the fence is kept (rule C8)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from dataclasses import replace
+
+import pytest
+import structlog
+from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.offline.check import OfflineCheck
+from octavo.bookie.offline.layout import Layout
+from octavo.bookie.upkeep import replaced as replaced_module
+from octavo.metadata import LedgerMetadata, MetadataStore, Versioned, open_metadata_store
+from octavo.protocol.errors import LedgerFencedError, MetadataError, NoSuchLedgerError
+from octavo.protocol.holdings import Holdings
+from octavo.protocol.ids import EntryId, LedgerId
+from support.copies import BOOKIE, DATA, JOURNAL, StorageHost
+from support.faulty_filesystem import MemoryFileSystem, run_until_crash
+from support.ledger_metadata import fragment, open_ledger
+from support.ledgers import LedgerScript
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[list[MutableMapping[str, object]]]:
+    with structlog.testing.capture_logs() as events:
+        yield events
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MetadataStore]:
+    async with await open_metadata_store("memory://", create=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def host(store: MetadataStore) -> AsyncIterator[StorageHost]:
+    made = await StorageHost(MemoryFileSystem(), store).start()
+    yield made
+    await made.storage.close()
+
+
+def closed(ledger_id: int, *ensembles: str, last: int = 9) -> LedgerMetadata:
+    """A ledger closed at entry ``last``, with fragments of five entries; bookie ``b1`` is the letter B."""
+    made = [fragment(5 * at, ensemble, 50 * at) for at, ensemble in enumerate(ensembles)]
+    named = [replace(one, bookies=tuple(BOOKIE if name == "B" else name for name in one.bookies)) for one in made]
+    return open_ledger(ledger_id, *named).closed(EntryId(last), 100)
+
+
+async def held_ledger(host: StorageHost, metadata: Callable[[int], LedgerMetadata | None]) -> LedgerScript:
+    """A ledger of ten entries that the host holds and that has been fenced there, with these metadata."""
+    script = LedgerScript(await host.store.allocate_ledger_id())
+    await host.storage.writer.add(script.ledger_id, script.key, script.entries(range(10)), recovery=False)
+    await host.storage.writer.fence(script.ledger_id, script.key)
+    found = metadata(script.ledger_id)
+    if found is not None:
+        await host.store.create_ledger(found)
+    return script
+
+
+NAMED: dict[str, tuple[Callable[[int], LedgerMetadata | None], bool]] = {
+    "closed, other bookies only": (lambda ledger_id: closed(ledger_id, "xyz", "xyw"), True),
+    "closed, named in the first fragment": (lambda ledger_id: closed(ledger_id, "Byz", "xyw"), False),
+    "closed, named in the last fragment": (lambda ledger_id: closed(ledger_id, "xyz", "xyB"), False),
+    "open, other bookies only": (lambda ledger_id: open_ledger(ledger_id, fragment(0, "xyz")), False),
+    "in recovery, other bookies": (lambda ledger_id: open_ledger(ledger_id, fragment(0, "xyz")).in_recovery(), False),
+    "deleted": (lambda _ledger_id: None, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NAMED)
+async def test_only_a_closed_ledger_that_does_not_name_the_bookie_is_dropped(host: StorageHost, case: str) -> None:
+    metadata, dropped = NAMED[case]
+    script = await held_ledger(host, metadata)
+    assert [await host.replaced.round() for _ in range(3)] == [0, int(dropped), 0]
+    assert host.storage.holds_entries(script.ledger_id) != dropped
+    await host.restart()
+    assert host.storage.holds_entries(script.ledger_id) != dropped
+
+
+async def test_dropped_ledger_is_absent_and_fenced_and_its_space_is_freed(host: StorageHost) -> None:
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    kept = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyB"))
+    await host.storage.checkpoint()
+    for _ in range(2):
+        await host.replaced.round()
+    for _ in range(2):
+        result = await host.storage.reader.read(script.ledger_id, 0, 20, entries_max=99, bytes_max=99_999)
+        assert (result.entries, result.unknown, result.last_covered) == ([], [], 20)
+        assert await host.storage.reader.list_entries(script.ledger_id) == []
+        assert await host.copies.verified(script.ledger_id, 0, 9) == Holdings(9, ((0, 9),), ())
+        assert host.storage.reader.last_add_confirmed(script.ledger_id).fenced
+        with pytest.raises(LedgerFencedError):
+            await host.storage.writer.add(script.ledger_id, script.key, [script.entry(10)], recovery=False)
+        assert script.ledger_id in host.storage.ledgers.live_ids(), "the collector deletes it with its ledger"
+        await host.restart()
+    bytes_before = host.storage.statistics().log_bytes
+    for _ in range(2):
+        await host.storage.compact(0.9, RateLimiter(1e12))
+    assert host.storage.statistics().log_bytes < bytes_before
+    result = await host.storage.reader.read(kept.ledger_id, 0, 20, entries_max=99, bytes_max=99_999)
+    assert result.entries == kept.entries(range(10))
+    await host.storage.writer.delete(script.ledger_id)
+    with pytest.raises(NoSuchLedgerError):
+        await host.copies.missing(script.ledger_id, 0, 1)
+
+
+async def test_copies_are_kept_for_a_while(store: MetadataStore) -> None:
+    host = await StorageHost(MemoryFileSystem(), store, keep_seconds=3600.0).start()
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    assert [await host.replaced.round() for _ in range(3)] == [0, 0, 0]
+    assert host.replaced.waiting == 1
+    assert host.copies.holds_ledger(script.ledger_id)
+    await host.storage.close()
+
+
+async def test_copies_of_a_ledger_that_is_being_repaired_here_are_kept(host: StorageHost) -> None:
+    """A target holds copies before it names itself: whoever copies in is about to."""
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    for _ in range(3):
+        assert await host.replaced.round() == 0
+        await host.copies.copy_in(script.ledger_id, script.entries(range(10)))
+    assert await host.replaced.round() == 0
+    assert await host.replaced.round() == 1
+
+
+async def test_bookie_that_names_itself_under_the_lock_keeps_its_copies(host: StorageHost) -> None:
+    """Rule C1: the drop waits for the lock, then reads the metadata again."""
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    await host.replaced.round()
+    async with host.copies.lock(script.ledger_id):
+        dropping = asyncio.ensure_future(host.replaced.round())
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not dropping.done()
+        found = await host.store.read_ledger(script.ledger_id)
+        await host.store.compare_and_set_ledger(found.value.with_member(EntryId(0), 1, BOOKIE), found.version)
+    assert await dropping == 0
+    assert host.copies.holds_ledger(script.ledger_id)
+
+
+async def test_dropped_ledger_takes_new_copies_and_nothing_of_the_old_ones_is_left(host: StorageHost) -> None:
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    other = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyB"))
+    for compacted in (False, True):
+        await host.storage.checkpoint()
+        for _ in range(2):
+            await host.replaced.round()
+        assert not host.copies.holds_ledger(script.ledger_id)
+        if compacted:
+            for _ in range(2):
+                await host.storage.compact(0.99, RateLimiter(1e12))
+        await host.copies.copy_in(script.ledger_id, script.entries([4, 5]))
+        assert host.copies.holds_ledger(script.ledger_id)
+        for look in (host.copies.missing, host.copies.verified):
+            assert await look(script.ledger_id, 0, 9) == Holdings(9, ((0, 3), (6, 9)), ())
+            assert await look(other.ledger_id, 0, 9) == Holdings(9, (), ())
+        await host.copies.copy_in(script.ledger_id, script.entries(range(10)))
+        await host.cut_power(seed=1)
+        assert await host.copies.verified(script.ledger_id, 0, 9) == Holdings(9, (), ())
+    statistics = host.storage.statistics()
+    assert (statistics.entries_damaged, statistics.index_damage_seen) == (0, 0)
+
+
+async def test_offline_check_finds_nothing_wrong_with_dropped_and_copied_ledgers(host: StorageHost) -> None:
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    for _ in range(2):
+        await host.replaced.round()
+    for _ in range(2):
+        await host.storage.compact(0.99, RateLimiter(1e12))
+    await host.copies.copy_in(script.ledger_id, script.entries([4, 5]))
+    await host.storage.close()
+    findings = [
+        finding
+        async for finding in OfflineCheck(host.filesystem, Layout.of(DATA, JOURNAL)).findings()
+        if "cookie" not in str(finding.path)
+    ]
+    assert findings == []
+    await host.start()
+
+
+async def test_stale_or_older_metadata_drop_nothing(host: StorageHost) -> None:
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    await host.replaced.round()
+    found = await host.store.read_cookie(BOOKIE)
+    assert found is not None
+    await host.store.compare_and_set_cookie(replace(found.value, generation=7), found.version)
+    with pytest.raises(MetadataError, match="generation 7"):
+        await host.replaced.round()
+    assert host.copies.holds_ledger(script.ledger_id)
+
+
+async def test_ledgers_are_looked_at_in_turn_and_hints_at_once(
+    host: StorageHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaced_module, "LEDGERS_PER_ROUND", 2)
+    scripts = [await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz")) for _ in range(5)]
+    read: list[int] = []
+
+    class Watched:
+        """The store, noting which ledgers are read."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(host.store, name)
+
+        async def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+            read.append(ledger_id)
+            return await host.store.read_ledger(ledger_id)
+
+    monkeypatch.setattr(host.replaced, "_store", Watched())
+    ids = [script.ledger_id for script in scripts]
+    host.copies.unnamed([ids[4], LedgerId(10**6)])
+    rounds = []
+    for _ in range(4):
+        await host.replaced.round()
+        rounds.append(sorted(set(read)))
+        read.clear()
+    assert rounds[0] == [ids[0], ids[1], ids[4]]
+    assert set(ids[2:4]) <= set(rounds[1])
+    assert host.replaced.dropped == 5
+    assert host.replaced.waiting == 0
+
+
+async def test_drop_is_durable_before_anything_is_removed() -> None:
+    """The power is cut at every operation: what is not dropped has all its entries."""
+    for crash_at in range(1, 200):
+        async with await open_metadata_store("memory://", create=True) as store:
+            filesystem = MemoryFileSystem()
+            host = await StorageHost(filesystem, store).start()
+            script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+            await host.storage.checkpoint()
+            await host.replaced.round()
+            filesystem.crash_at = filesystem.operations + crash_at
+
+            async def drop(host: StorageHost = host) -> None:
+                await host.replaced.round()
+                for _ in range(2):
+                    await host.storage.compact(0.99, RateLimiter(1e12))
+                await host.storage.checkpoint()
+
+            crashed = await run_until_crash(filesystem, drop)
+            for seed in range(2):
+                again = await StorageHost(filesystem.after_crash(seed=seed), store).start()
+                if again.storage.holds_entries(script.ledger_id):
+                    assert await again.copies.verified(script.ledger_id, 0, 9) == Holdings(9, (), ())
+                with pytest.raises(LedgerFencedError):
+                    await again.storage.writer.add(script.ledger_id, script.key, [script.entry(10)], recovery=False)
+                await again.storage.close()
+            if not crashed:
+                assert crash_at > 10
+                return
+    raise AssertionError("the workload never got to its end")
+
+
+def test_bookie_may_be_asked_until_the_ledger_is_closed_without_it() -> None:
+    for case, (metadata, dropped) in NAMED.items():
+        found = metadata(7)
+        if found is not None:
+            assert replaced_module.may_be_asked(found, BOOKIE) != dropped, case
