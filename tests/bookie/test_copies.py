@@ -308,7 +308,7 @@ async def test_index_damage_is_unknown_until_the_entries_are_copied_in(host: Sto
         await add(host.storage, script, *range(0, 40, 2))
     await host.storage.checkpoint()
     await host.storage.close()
-    (part,) = [path for path in host.filesystem.files(DATA / "index") if path.suffix == ".index"]
+    (part,) = [path for path in host.filesystem.files(DATA / "index") if path.suffix == ".runs"]
     host.filesystem.damage(part, 40)
     await host.start()
     damaged = await host.copies.missing(SCRIPT.ledger_id, 0, 50)

@@ -23,6 +23,7 @@ from octavo.bookie.journal.group_commit import GroupCommit, encode_group
 from octavo.bookie.journal.replay import DECISIONS, Decision, Follower, Sight
 from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.manifest import Manifest, decode_manifest, encode_manifest
+from octavo.protocol.holdings import Doubt
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "disk-format.md").read_text(encoding="utf-8")
 HEADER = SegmentHeader(7, 0x5EED5EED, 64 * 1024 * 1024, 6, JournalPosition(5, 12288))
@@ -77,6 +78,9 @@ def test_the_example_of_a_manifest_is_what_is_written_and_read() -> None:
     manifest = Manifest((7, 8192), 4, 3, (1, 3), ((2, 4096),))
     assert encode_manifest(manifest) == example("manifest")
     assert decode_manifest(example("manifest")) == manifest
+    in_doubt = manifest._replace(doubt=Doubt(500, 120, {17: 0, 90: 2048}))
+    assert encode_manifest(in_doubt) == example("manifest-in-doubt")
+    assert decode_manifest(example("manifest-in-doubt")) == in_doubt
 
 
 def test_the_examples_of_an_entry_log_are_what_is_written() -> None:

@@ -7,23 +7,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.bookie.index.runs import make_run
-from octavo.bookie.storage.ledger_state import LedgerState, PackedStates, decode_add, encode_add_head
+from octavo.bookie.storage.ledger_state import (
+    LedgerState,
+    PackedStates,
+    decode_add,
+    encode_add_head,
+    is_tombstone,
+    is_without_entries,
+)
 from octavo.protocol.errors import OctavoError
 from support.ledgers import LedgerScript
 
 
-@given(st.booleans(), st.booleans(), st.one_of(st.none(), st.binary(min_size=1, max_size=64)),
+@given(st.sets(st.sampled_from(["fenced", "deleted", "in_doubt", "dropped"])),
+       st.one_of(st.none(), st.binary(min_size=1, max_size=64)),
        st.integers(0, 2**32 - 1), st.integers(0, 2**63), st.integers(0, 2**63), st.binary(max_size=92))  # fmt: skip
 @settings(max_examples=100, deadline=None)
 def test_state_round_trip(  # noqa: PLR0917 - hypothesis passes them by name
-    fenced: bool, deleted: bool, key: bytes | None, term: int, highest: int, lac: int, explicit: bytes
+    flags: set[str], key: bytes | None, term: int, highest: int, lac: int, explicit: bytes
 ) -> None:
     state = LedgerState(9)
-    state.fenced, state.deleted, state.ledger_key, state.term = fenced, deleted, key, term
+    for flag in flags:
+        setattr(state, flag, True)
+    state.ledger_key, state.term = key, term
     state.highest_plus_one, state.lac_plus_one, state.explicit_lac = highest, lac, explicit or None
     again = LedgerState.decode(9, state.encode())
     for name in LedgerState.__slots__:
         assert getattr(again, name) == getattr(state, name)
+    assert is_tombstone(state.encode()) == ("deleted" in flags)
+    assert is_without_entries(state.encode()) == bool(flags & {"deleted", "dropped"})
 
 
 @given(st.dictionaries(st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1)), st.binary(max_size=200), max_size=40))

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import structlog
 from support.crash_states import FAULT_CLASSES, crash_states
-from support.crash_workload import Driver, Promises, promises_at, recorded, verify
+from support.crash_workload import SCRIPTS, Driver, Promises, promises_at, recorded, verify
 from support.recording_filesystem import NameChange, Noted, Recording, SyncBegun, SyncEnded
 
 SAMPLES = int(os.environ.get("OCTAVO_CRASH_SAMPLES", "4"))
-PHASES = ("replay", "checkpoint", "close", "delete", "compaction")
+PHASES = ("replay", "checkpoint", "close", "delete", "drop", "compaction")
 
 Workload = Callable[[Driver], Awaitable[None]]
 
@@ -67,8 +67,8 @@ async def everything(driver: Driver) -> None:
 
 
 async def deletion_and_compaction(driver: Driver) -> None:
-    """Ledgers come and go; logs that hold little else are compacted, wholly dead ones dropped, while others are written
-    and resent; a compacted log is compacted again."""
+    """Ledgers come and go, and one comes back after it was dropped; logs that hold little else are compacted, wholly
+    dead ones removed, while others are written and resent; a compacted log is compacted again."""
     for ledger_id in (1, 2, 3, 4):
         await asyncio.gather(driver.add(ledger_id, range(15)), driver.add(5, range(ledger_id * 5, ledger_id * 5 + 5)))
         if ledger_id in {2, 4}:
@@ -79,9 +79,12 @@ async def deletion_and_compaction(driver: Driver) -> None:
     more = [driver.add(6, range(first, first + 10)) for first in range(0, 40, 10)]
     await asyncio.gather(driver.compact(0.6), driver.storage.checkpoint(), *more)
     await driver.delete(3)
+    await driver.drop(4)
     await driver.add(5, range(5), recovery=True)  # below what is held: looked up
     await driver.compact(0.9)
     await driver.checkpoint()
+    await driver.storage.clear_dropped(SCRIPTS[4].ledger_id)
+    await driver.copy_in(4, range(3, 9))
     await driver.delete(6)
     await driver.compact(0.9)
 

@@ -6,7 +6,7 @@ to the instant of the crash, add up to.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -70,6 +70,12 @@ class Deleted(NamedTuple):
     ledger_id: int
 
 
+class Dropping(NamedTuple):
+    """The entries of the ledger may be given up from now on, all of them or none."""
+
+    ledger_id: int
+
+
 class Phase(NamedTuple):
     """What the storage is busy with from now on; None: nothing but adds."""
 
@@ -85,6 +91,8 @@ class Promises:
         self.fenced: set[int] = set()
         self.deleting: set[int] = set()
         self.deleted: set[int] = set()
+        self.dropping: dict[int, set[int]] = {}
+        """Ledger -> the ids that are all there unless it has been dropped."""
         self.phase: str | None = None
 
     def copy(self) -> "Promises":
@@ -101,11 +109,20 @@ class Promises:
             *map(Fenced, self.fenced),
             *map(Deleting, self.deleting),
             *map(Deleted, self.deleted),
+            *self._dropping_as_notes(),
         ]
+
+    def _dropping_as_notes(self) -> Iterator[object]:
+        for ledger_id, ids in self.dropping.items():
+            kept = tuple(self.acknowledged[ledger_id])
+            yield Acknowledged(ledger_id, tuple(ids))
+            yield Dropping(ledger_id)
+            yield Acknowledged(ledger_id, kept)
 
     def take(self, note: object) -> None:
         if isinstance(note, Sent):
             self.sent[note.ledger_id].update(note.ids)
+            self.dropping.pop(note.ledger_id, None)
         elif isinstance(note, Acknowledged):
             self.acknowledged[note.ledger_id].update(note.ids)
         elif isinstance(note, Fenced):
@@ -114,6 +131,9 @@ class Promises:
             self.deleting.add(note.ledger_id)
         elif isinstance(note, Deleted):
             self.deleted.add(note.ledger_id)
+        elif isinstance(note, Dropping):
+            self.dropping[note.ledger_id] = self.acknowledged[note.ledger_id]
+            self.acknowledged[note.ledger_id] = set()
         elif isinstance(note, Phase):
             self.phase = note.name
 
@@ -172,6 +192,11 @@ class Driver:
             self._recording.note(Deleting(ledger_id))
             await self.storage.writer.delete(SCRIPTS[ledger_id].ledger_id)
             self._recording.note(Deleted(ledger_id))
+
+    async def drop(self, ledger_id: int) -> None:
+        async with self.phase("drop"):
+            self._recording.note(Dropping(ledger_id))
+            await self.storage.writer.drop(SCRIPTS[ledger_id].ledger_id)
 
     async def compact(self, live_share_below: float) -> None:
         async with self.phase("compaction"):
@@ -238,6 +263,8 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
         held = await _read_all(storage, script)
         ids = ids_of(held)
         acknowledged, sent = promises.acknowledged[ledger_id], promises.sent[ledger_id]
+        if not storage.ledgers.get(ledger_id).dropped:
+            acknowledged = acknowledged | promises.dropping.get(ledger_id, set())
         assert acknowledged <= set(ids), f"ledger {ledger_id} lost {sorted(acknowledged - set(ids))}"
         assert set(ids) <= sent, f"ledger {ledger_id} made up {sorted(set(ids) - sent)}"
         assert held == script.entries(ids), f"ledger {ledger_id}: other bytes"
