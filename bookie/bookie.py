@@ -199,7 +199,7 @@ class Bookie:
                 service,
                 LedgerCopies(storage, revive=reviver.revive, check_space=service.check_space, replaced=replaced),
                 store=store,
-                rng=random.Random(rng.getrandbits(64)),
+                rng=rng if self._companion is None else random.Random(rng.getrandbits(64)),
                 wall_clock=wall_clock or asyncio.get_running_loop().time,
                 free_bytes=lambda: free_space.reported_bytes,
                 announce=registrar.announce,
