@@ -123,5 +123,5 @@ class LedgerCopies:
     async def mark_sure(self, sure_below: int, exceptions: Mapping[LedgerId, int]) -> None:
         """The bookie is unsure only of the ledgers from ``sure_below`` to ``doubt.stop`` - 1 from now on, and of each
         ledger in ``exceptions`` from the entry id given. Durable when it returns; see :meth:`Doubt.narrowed` for the
-        :class:`ValueError` that it raises. Only what rule D3 allows may be marked."""
+        :class:`ValueError` that it raises. The caller vouches for every ledger that it makes sure."""
         await self._storage.narrow_doubt(sure_below, {int(ledger_id): first for ledger_id, first in exceptions.items()})

@@ -294,7 +294,7 @@ class Storage:
 
     async def narrow_doubt(self, sure_below: int, exceptions: Mapping[int, int]) -> None:
         """Be sure of more ledgers; see :meth:`Doubt.narrowed`, whose :class:`ValueError` it raises. Durable when it
-        returns. Only what rule D3 allows may be made sure. Raises OSError."""
+        returns. The caller vouches for every ledger that it makes sure. Raises OSError."""
         assert not self.doubts_every_ledger, "doubt is limited before it is narrowed"
         if self.ledgers.doubt is None:
             raise ValueError("this bookie is not in doubt")

@@ -1,7 +1,7 @@
 """Drops the copies of ledgers in which other bookies have taken this one's place (rule C8).
 
 Repair names another bookie where this one was named: when it was lost and came back, or was drained. What it holds of
-such a ledger takes space and serves nobody. It is dropped when the metadata have said for some time that the ledger is
+such a ledger only takes space. It is dropped when the metadata have said for some time that the ledger is
 CLOSED and names this bookie in no fragment, and say so again in a read that is not stale, made under the lock that this
 bookie's own repair takes when it names itself (rule C1). The fence stays: an old writer that was cut off while the
 ledger was fenced and closed must not find a bookie that has forgotten it.
@@ -71,7 +71,7 @@ class ReplacedCopies:
             self._hints[ledger_id] = None
 
     def copied(self, ledger_id: LedgerId) -> None:
-        """An entry of the ledger is being copied in: whoever does that is about to name this bookie."""
+        """An entry of the ledger is being copied in: its repair is about to name this bookie."""
         self._candidates.pop(ledger_id, None)
 
     async def round(self) -> int:

@@ -77,7 +77,7 @@ async def test_copies_are_stored_as_they_are_and_durable_when_copy_in_returns(ho
 
 
 async def test_copies_pin_no_key_and_need_none(host: StorageHost) -> None:
-    """Whoever has the real key pins it later, and a key that is pinned stays."""
+    """The real key can be pinned later, and a key that is pinned stays."""
     await add(host.storage, OTHER, 0)
     await host.copies.copy_in(OTHER.ledger_id, OTHER.entries([1, 2]))
     await host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries([0, 1]))

@@ -114,7 +114,7 @@ async def test_copies_are_kept_for_a_while(store: MetadataStore) -> None:
 
 
 async def test_copies_of_a_ledger_that_is_being_repaired_here_are_kept(host: StorageHost) -> None:
-    """A target holds copies before it names itself: whoever copies in is about to."""
+    """A target holds copies before it names itself."""
     script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
     for _ in range(3):
         assert await host.replaced.round() == 0
