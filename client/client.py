@@ -16,6 +16,7 @@ from typing import Any, Literal, Unpack, overload
 
 from octavo.client.closable import Closable
 from octavo.client.creations import Creations
+from octavo.client.departures import Departures
 from octavo.client.log.ledgers import LOG_KEY, LedgerAccess, NewSegment
 from octavo.client.log.logs import LogFace, Logs
 from octavo.client.opening import Opening
@@ -132,12 +133,13 @@ class Client(LogFace, Closable):
         self._options = options
         self._rng = rng if rng is not None else random.Random()
         self._wall_clock = wall_clock if wall_clock is not None else lambda: datetime.now(UTC)
+        self._departures = Departures(store)
         self._pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=self._rng)
         self._placer = Placer(
             store,
             rng=self._rng,
             racks_min=options.racks_per_write_quorum_min,
-            quarantined=self._pool.quarantined,
+            quarantined=lambda: self._departures.beside(self._pool.quarantined()),
             watched=self._pool.registrations,
         )
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
@@ -364,6 +366,7 @@ class Client(LogFace, Closable):
                 for reader in list(self._readers):
                     group.create_task(attempt(reader.close()))
         finally:
+            await self._departures.close()
             await attempt(self._pool.close())
             await attempt(self._store.close())
         self._writers.clear()
@@ -398,7 +401,7 @@ class Client(LogFace, Closable):
 
     async def _create_segment(self, segment: NewSegment) -> SegmentWriter:
         def make_writer(ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> SegmentWriter:
-            return SegmentWriter(
+            writer = SegmentWriter(
                 ledger,
                 secrets,
                 store=self._store,
@@ -410,6 +413,8 @@ class Client(LogFace, Closable):
                 on_acknowledged=segment.on_acknowledged,
                 sealed_at_ms_min=segment.sealed_at_ms_min,
             )
+            self._departures.tell(writer)
+            return writer
 
         # Not among this client's own writers: the log's writer closes its segments.
         self._check_open()
@@ -464,7 +469,7 @@ class Client(LogFace, Closable):
         *,
         on_failure: Callable[[OctavoError], object] | None = None,
     ) -> LedgerWriter:
-        return LedgerWriter(
+        writer = LedgerWriter(
             ledger,
             secrets,
             store=self._store,
@@ -475,6 +480,8 @@ class Client(LogFace, Closable):
             on_close=self._on_writer_closed,
             on_failure=on_failure,
         )
+        self._departures.tell(writer)
+        return writer
 
     def _token(self) -> str:
         return f"{self._rng.getrandbits(_TOKEN_BITS):032x}"

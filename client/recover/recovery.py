@@ -15,6 +15,8 @@ but that last step decides, and every later recovery adopts the end that it wrot
 
 import asyncio
 import random
+from collections.abc import Collection
+from typing import NoReturn
 
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
@@ -75,8 +77,14 @@ class Recoverer:
         self._options = options
         self._rng = rng
 
-    async def recover(self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> Versioned[LedgerMetadata]:
+    async def recover(
+        self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets, *, without: Collection[BookieId] = ()
+    ) -> Versioned[LedgerMetadata]:
         """Recover the ledger and return its metadata once it is closed, by this recovery or by another one.
+
+        ``without``: bookies that are not asked and count as fenced and as denying every entry. Acknowledged entries may
+        be lost by that; only an operator may decide it, and only for bookies that never confirm an add of this ledger
+        again (rule O4).
 
         Cancelling it leaves the ledger as a crash of this client would: any client may recover it again. Raises
         :class:`LedgerRecoveryError` naming the bookies without which no end can be claimed (the ledger stays
@@ -88,7 +96,10 @@ class Recoverer:
             ledger = await self._patiently(ledger, BeginRecovery(), token)
             if ledger.value.is_closed:
                 return ledger
-            recovery = _Recovery(ledger.value, secrets, pool=self._pool, placer=self._placer, options=self._options)
+            recovery = _Recovery(
+                ledger.value, secrets,
+                pool=self._pool, placer=self._placer, options=self._options, without=frozenset(without),
+            )  # fmt: skip
             try:
                 finish = await recovery.run()
             except LedgerRecoveryError:
@@ -133,8 +144,13 @@ class _Recovery:
         pool: ConnectionPool,
         placer: Placer,
         options: ClientOptions,
+        without: frozenset[BookieId],
     ) -> None:
         fragment = metadata.last_fragment
+        self._given_up = frozenset(at for at, name in enumerate(fragment.bookies) if name in without)
+        """Positions that count as fenced and as denying everything (rule O4)."""
+        self._unfenced = set(range(metadata.ensemble_size)) - self._given_up
+        """Positions whose bookies have neither been fenced nor failed."""
         self._metadata = metadata
         self._secrets = secrets
         self._pool = pool
@@ -199,11 +215,14 @@ class _Recovery:
     async def _serve(self, position: int) -> None:
         """Fence one bookie, then read from it whatever is wanted of it."""
         machine = self._machine
+        if position in self._given_up:
+            await self._count_as_denying(position)
         try:
             fence = ReadLac(self._metadata.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, 0, None, 0, 0, 0)
             answer = await self._ask(position, fence, LacAnswer)
             if answer.in_doubt:
                 self._in_doubt.add(position)
+            self._unfenced.discard(position)
             machine.on_fenced(position, *self._evidence(answer, position))
             self._answers[position] = "is fenced"
             self._advance()
@@ -223,7 +242,41 @@ class _Recovery:
             self._failed(error)
         except OctavoError as error:
             self._answers[position] = error.message or type(error).__name__
+            if self._given_up:
+                # The given-up bookies would cover for it, and what only this bookie has would be lost as well.
+                name = self._metadata.last_fragment.bookies[position]
+                self._failed(
+                    LedgerRecoveryError(
+                        f"ledger {self._metadata.ledger_id}: bookie {name} does not answer, and may hold entries that "
+                        f"can be saved; bring it back, or give it up, too ({self._answers[position]})"
+                    )
+                )
+                return
+            self._unfenced.discard(position)
             machine.on_gave_up(position)
+            self._advance()
+
+    async def _count_as_denying(self, position: int) -> NoReturn:
+        """Answer in the place of a bookie that an operator has given up (rule O4).
+
+        Always last: recovery decides as soon as answers cover, so a denial that comes before the bookies that still
+        have the entry would cut it off.
+        """
+        machine = self._machine
+        self._answers[position] = "is given up"
+        while self._unfenced:
+            self._moved.clear()
+            await self._moved.wait()
+        machine.on_fenced(position, None, {})
+        self._advance()
+        others = set(range(self._quorums.ensemble_size)) - self._given_up
+        while True:
+            wanted = machine.wanted_read(position)
+            if wanted is None or any(machine.wanted_read(other) is not None for other in others):
+                self._moved.clear()
+                await self._moved.wait()
+                continue
+            machine.on_read(position, *wanted, {}, set())
             self._advance()
 
     async def _ask[Answer: Reply](self, position: int, request: Request, expected: type[Answer]) -> Answer:

@@ -9,10 +9,12 @@ A position is *troubled* while its bookie is not confirming what it is sent:
   ``loss_seconds``: to wait for a bookie that restarts, or for a connection that flaps, costs less than to replace it.
 * *refusing*: the bookie answered that it does not take adds, or did not answer in time. The position is due at once,
   and stays so until the bookie confirms a run; a new connection alone proves nothing.
+* *departed*: the cluster has declared the bookie lost, or it is drained or in doubt (rule O2). The position is due at
+  once, whatever the bookie answers, until the cluster says otherwise.
 
-A change begins only if a pending run waits for a troubled position: an idle writer changes no metadata. While every
-pending entry can still reach Qa without the troubled positions, ``delay_seconds`` are added to the times above (rule W8
-requires no change at all then).
+A change begins only if a pending run waits for a troubled position, or if a position has departed: otherwise an idle
+writer changes no metadata. While every pending entry can still reach Qa without the troubled positions,
+``delay_seconds`` are added to the times of lost and refusing ones (rule W8 requires no change at all then).
 
 ::
 
@@ -24,9 +26,10 @@ change replaces all positions that are due. The first id of the new fragment is 
 step that leads to COMMITTING (rule W1), so the search for spares delays no acknowledgement.
 
 *How a harness drives it.* Call :meth:`~EnsembleChanges.on_lost`, :meth:`~EnsembleChanges.on_refused`,
-:meth:`~EnsembleChanges.on_connected`, :meth:`~EnsembleChanges.on_confirmed`; call :meth:`~EnsembleChanges.poll`
-after those, after pushes while :attr:`~EnsembleChanges.troubled`, and at :meth:`~EnsembleChanges.wake_at`; answer a
-:class:`FindSpares` with :meth:`~EnsembleChanges.on_spares` and a :class:`Commit`, once the metadata say so, with
+:meth:`~EnsembleChanges.on_connected`, :meth:`~EnsembleChanges.on_confirmed`, :meth:`~EnsembleChanges.on_departed`,
+:meth:`~EnsembleChanges.on_stays`; call :meth:`~EnsembleChanges.poll` after those, after pushes while
+:attr:`~EnsembleChanges.troubled`, and at :meth:`~EnsembleChanges.wake_at`; answer a :class:`FindSpares` with
+:meth:`~EnsembleChanges.on_spares` and a :class:`Commit`, once the metadata say so, with
 :meth:`~EnsembleChanges.on_committed`.
 """
 
@@ -37,6 +40,10 @@ from dataclasses import dataclass
 from octavo.client.write.pipeline import Effect, Pipeline
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.quorums import Quorums
+
+DEPARTED_RETRY_FACTOR = 10
+"""How many times as long a writer waits before it looks again for a spare for a bookie that has departed and is not in
+its way."""
 
 
 class Phase(enum.Enum):
@@ -70,6 +77,7 @@ class EnsembleChanges:
     __slots__ = (
         "_connected",
         "_delay_seconds",
+        "_departed",
         "_ensemble",
         "_loss_seconds",
         "_next_ensemble",
@@ -102,6 +110,7 @@ class EnsembleChanges:
         self._retry_seconds = retry_seconds
         self._connected = 0
         self._refusing = 0
+        self._departed = 0
         self._troubled_since: dict[int, float] = dict.fromkeys(range(len(self._ensemble)), now)
         self._retry_at = now
         self.phase = Phase.IDLE
@@ -122,12 +131,18 @@ class EnsembleChanges:
         """When :meth:`poll` may have a result although no other event happens; None: not before another event."""
         if self.phase is not Phase.IDLE:
             return None
-        waited_for = [position for position in self._troubled_since if self._pipeline.is_waited_for(position)]
+        waited_for = [position for position in self._troubled_since if self._is_waited_for(position)]
         if not waited_for:
             return None
         return max(min(map(self._due_at, waited_for)), self._retry_at)
 
+    def _is_waited_for(self, position: int) -> bool:
+        """Whether trouble at the position is a reason for a change."""
+        return bool(self._departed >> position & 1) or self._pipeline.is_waited_for(position)
+
     def _due_at(self, position: int) -> float:
+        if self._departed >> position & 1:
+            return self._troubled_since[position]
         patience = 0.0 if self._refusing >> position & 1 else self._loss_seconds
         healthy = self._quorums.full_mask
         for troubled in self._troubled_since:
@@ -151,13 +166,26 @@ class EnsembleChanges:
     def on_connected(self, position: int) -> None:
         """The connection to the bookie is established."""
         self._connected |= 1 << position
-        if not self._refusing >> position & 1:
+        if not (self._refusing | self._departed) >> position & 1:
             self._troubled_since.pop(position, None)
 
     def on_confirmed(self, position: int) -> None:
         """The bookie at this position (in its current tenure) has confirmed a run."""
         self._refusing &= ~(1 << position)
-        if self._connected >> position & 1:
+        if (self._connected & ~self._departed) >> position & 1:
+            self._troubled_since.pop(position, None)
+
+    def on_departed(self, position: int, now: float) -> None:
+        """The cluster says that the bookie is to be replaced (rule O2)."""
+        self._departed |= 1 << position
+        self._troubled_since.setdefault(position, now)
+
+    def on_stays(self, position: int) -> None:
+        """The cluster does not say so, or not any more."""
+        if not self._departed >> position & 1:
+            return
+        self._departed &= ~(1 << position)
+        if self._connected >> position & 1 and not self._refusing >> position & 1:
             self._troubled_since.pop(position, None)
 
     def poll(self, now: float) -> FindSpares | None:
@@ -174,7 +202,7 @@ class EnsembleChanges:
         return tuple(
             position
             for position in sorted(self._troubled_since)
-            if self._pipeline.is_waited_for(position) and self._due_at(position) <= now
+            if self._is_waited_for(position) and self._due_at(position) <= now
         )
 
     def on_spares(self, spares: Mapping[int, BookieId], now: float) -> Commit | None:
@@ -193,7 +221,9 @@ class EnsembleChanges:
         }
         if not replaced:
             self.phase = Phase.IDLE
-            self._retry_at = now + self._retry_seconds
+            # A departed bookie without a spare is not urgent: it may serve, and spares are looked for again and again.
+            urgent = any(not self._departed >> position & 1 for position in self._due(now))
+            self._retry_at = now + self._retry_seconds * (1 if urgent else DEPARTED_RETRY_FACTOR)
             return None
         change = self._pipeline.begin_change(sum(1 << position for position in replaced))
         self._next_ensemble = tuple(
@@ -211,6 +241,7 @@ class EnsembleChanges:
             if before != after:
                 self._connected &= ~(1 << position)
                 self._refusing &= ~(1 << position)
+                self._departed &= ~(1 << position)
                 self._troubled_since[position] = now
         self._ensemble = self._next_ensemble
         return self._pipeline.commit_change()
@@ -225,6 +256,7 @@ class EnsembleChanges:
             self._next_ensemble,
             self._connected,
             self._refusing,
+            self._departed,
             tuple(sorted(self._troubled_since.items())),
             self._retry_at,
         )
@@ -245,4 +277,4 @@ class EnsembleChanges:
         for position in self._troubled_since:
             untroubled &= ~(1 << position)
         assert untroubled & ~self._connected == 0, "a position that is not connected is troubled"
-        assert untroubled & self._refusing == 0
+        assert untroubled & (self._refusing | self._departed) == 0

@@ -17,7 +17,7 @@ W8).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -187,6 +187,19 @@ class Replication:
         self._quorum_timer = self._change_timer = None
         for position in range(len(self._connections)):
             self._end_pause(position)
+
+    def replace_departed(self, departed: Collection[BookieId]) -> None:
+        """Replace these bookies, even if no add waits for them; and leave in place those that are not among them any
+        more (rule O2)."""
+        if self._stopped:
+            return
+        now = self._loop.time()
+        for position, bookie_id in enumerate(self._changes.ensemble):
+            if bookie_id in departed:
+                self._changes.on_departed(position, now)
+            else:
+                self._changes.on_stays(position)
+        self._consider_change()
 
     async def wait_change_settled(self) -> None:
         """Return when no change of the metadata is under way (a writer makes one change at a time: rule W5)."""

@@ -51,7 +51,7 @@ from octavo.protocol.errors import (
     QuorumLostError,
     WouldBlock,
 )
-from octavo.protocol.ids import EntryId, LedgerId
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 _DRAIN_SHARE = 0.75
@@ -350,6 +350,18 @@ class LedgerWriter(Closable):
         self._unacknowledged = deque()
         supervisor.start(self._own.watch(self._fail))
         return path
+
+    def _replace_departed(self, departed: frozenset[BookieId]) -> None:
+        """Replace members of the last fragment that have departed, also in a ledger that is idle or was never written
+        (rule O2). For the client."""
+        if self._life.state is not WriterState.OPEN:
+            return
+        path = self._write_path
+        if path is None:
+            if departed.isdisjoint(self._own.value.last_fragment.bookies):
+                return
+            path = self._set_up_write_path()
+        path.replication.replace_departed(departed)
 
     def _push(self, path: WritePath, payloads: Sequence[bytes]) -> None:
         """Seal the entries of one frame, with the LAC known now (rule W2), and send them."""
