@@ -29,6 +29,7 @@ from octavo.bookie.disk.filesystem import FileSystem, read_file, replace_file
 from octavo.bookie.identity.duplicate_start import find_running_original
 from octavo.bookie.identity.errors import DataWrongError
 from octavo.metadata.registration import Cookie
+from octavo.metadata.repair_states import DOCUMENT, Condition, decode_states
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import BookieId
@@ -365,6 +366,7 @@ async def take_identity(
         if claimed is None:
             await _report_known_address(store, address)
         bookie_id = decision.bookie_id or pinned_id or BookieId(f"bookie-{rng.getrandbits(48):012x}")
+        await check_not_retired(store, bookie_id)
         token = f"{rng.getrandbits(64):016x}"
         served = any(state.cookie.served for state in states if state.cookie)
         confirmed = max((state.cookie.confirmed_generation for state in states if state.cookie), default=0)
@@ -390,6 +392,17 @@ async def take_identity(
         f"the bookie's cookie in the metadata changed {START_ATTEMPTS_MAX} times during the start: "
         "another process runs with the same identity; stop it"
     )
+
+
+async def check_not_retired(store: MetadataStore, bookie_id: BookieId) -> None:
+    """Raise :class:`IdentityRefusedError` for the id of a bookie that has been retired: ledgers may have been closed on
+    the strength of its absence (rule O4), so it must not come back."""
+    found = await store.read_document(DOCUMENT)
+    if decode_states(None if found is None else found.value).condition_of(bookie_id) is Condition.RETIRED:
+        raise IdentityRefusedError(
+            f"bookie {bookie_id} has been retired, and its id is never used again; start a new bookie on empty "
+            "directories"
+        )
 
 
 async def _check_pin(store: MetadataStore, pinned_id: BookieId | None, claimed: BookieId | None) -> None:

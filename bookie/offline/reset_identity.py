@@ -15,6 +15,7 @@ from octavo.bookie.identity.cookie import (
     COOKIE_NAME,
     IGNORED_NAMES,
     DirectoryCookie,
+    check_not_retired,
     decode_cookie,
     write_directory_cookie,
 )
@@ -71,6 +72,7 @@ async def find_owner(filesystem: FileSystem, layout: Layout, store: MetadataStor
                     "check the metadata URI"
                 )
     wanted = _choose(claimed, bookie_id)
+    await check_not_retired(store, wanted)
     known = await store.read_cookie(wanted)
     if known is None and wanted not in claimed:
         raise InvalidArgumentError(f"the cluster has no bookie {wanted}; `octavo bookies` lists its bookies")

@@ -25,9 +25,10 @@ MAY_IMPORT = {
     "metadata": frozenset({"protocol"}),
     "bookie": frozenset({"protocol", "metadata"}),
     "client": frozenset({"protocol", "metadata"}),
+    "repair": frozenset({"protocol", "metadata", "client"}),
     "pipeline": frozenset({"octavo", "protocol", "metadata", "client"}),
     "octavo": frozenset({"protocol", "metadata", "client", "pipeline"}),
-    "cli": frozenset({"octavo", "protocol", "metadata", "bookie", "client", "pipeline"}),
+    "cli": frozenset({"octavo", "protocol", "metadata", "bookie", "client", "repair", "pipeline"}),
 }
 """Each folder and the other folders its modules may import from (the direction of dependencies in the design)."""
 
@@ -66,6 +67,7 @@ ROOMS = {
         {"client.options", "client.closable", "client.supervisor", "client.wire", "client.place"}
     ),
     "client.recover": frozenset({"client.options", "client.supervisor", "client.wire", "client.place", "client.write"}),
+    "client.departures": frozenset({"client.supervisor", "client.write"}),
     "client.opening": frozenset({"client.closable"}),
     "client.log": frozenset(
         {"client.closable", "client.opening", "client.options", "client.supervisor", "client.read", "client.write"}
@@ -79,6 +81,7 @@ ROOMS = {
             "client.read",
             "client.write",
             "client.recover",
+            "client.departures",
             "client.opening",
             "client.log",
         }

@@ -1,0 +1,90 @@
+"""Closes a ledger whose end cannot be known, at the word of an operator (rule O4).
+
+Recovery stops when Qa or more members of a write set cannot tell whether they had an entry. If those members are gone
+for good, no waiting helps: the bookies that had the entry will never say so. An operator may then count bookies
+as fenced and as denying every entry. Acknowledged entries may be lost by that; the decision is recorded.
+
+Only a bookie that is retired or in doubt may be given up. One that is merely missing could return unfenced, and confirm
+adds of a writer that was cut off while the ledger was closed without them (rule I7).
+"""
+
+import contextlib
+import random
+from collections.abc import Sequence
+
+from octavo.client.options import ClientOptions
+from octavo.client.place.placer import Placer
+from octavo.client.recover.recovery import Recoverer
+from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.repair_states import Condition
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.entries import derive_secrets, verifier_matches
+from octavo.protocol.errors import LedgerRecoveryError, MetadataConflictError, UnauthorizedError
+from octavo.protocol.ids import BookieId, LedgerId
+from octavo.repair.documents import AcceptedLoss, accepted_name
+from octavo.repair.operators import RepairRefusedError, read_states
+
+GIVEN_UP = frozenset({Condition.RETIRED, Condition.DOUBTFUL})
+"""Conditions of bookies that may be given up: they never confirm an add of an older ledger again."""
+
+
+class BlockedRecovery:
+    """One ledger whose recovery is blocked. Made for one command; :meth:`close` ends its connections."""
+
+    def __init__(
+        self, store: MetadataStore, ledger_id: LedgerId, password: bytes, cluster_id: str, options: ClientOptions
+    ) -> None:
+        rng = random.Random()
+        self._store = store
+        self._ledger_id = ledger_id
+        self._secrets = derive_secrets(password, ledger_id)
+        self._pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=rng)
+        placer = Placer(
+            store, rng=rng, racks_min=1, quarantined=self._pool.quarantined, watched=self._pool.registrations
+        )
+        self._recoverer = Recoverer(store=store, pool=self._pool, placer=placer, options=options, rng=rng)
+
+    async def check(self, without: Sequence[BookieId]) -> str:
+        """Why the ledger cannot be recovered. Raises :class:`RepairRefusedError` when it can be, or is closed, or when
+        a bookie may not be given up; :class:`UnauthorizedError`."""
+        metadata = (await self._store.read_ledger(self._ledger_id)).value
+        if metadata.is_closed:
+            raise RepairRefusedError(f"ledger {self._ledger_id} is closed; nothing has to be accepted")
+        if not verifier_matches(metadata.verifier, self._secrets, metadata.digest, metadata.salt):
+            raise UnauthorizedError(f"ledger {self._ledger_id}: wrong password")
+        await self._check_given_up(metadata, without)
+        try:
+            await self._recoverer.recover(await self._store.read_ledger(self._ledger_id), self._secrets)
+        except LedgerRecoveryError as error:
+            return error.message
+        raise RepairRefusedError(f"ledger {self._ledger_id} was not blocked: it has been recovered without any loss")
+
+    async def accept(self, without: Sequence[BookieId], *, reason: str, now_ms: int) -> LedgerMetadata:
+        """Close the ledger without these bookies, and record it. Raises :class:`LedgerRecoveryError` when other bookies
+        are needed, too."""
+        current = await self._store.read_ledger(self._ledger_id)
+        await self._check_given_up(current.value, without)
+        closed = (await self._recoverer.recover(current, self._secrets, without=without)).value
+        loss = AcceptedLoss(self._ledger_id, tuple(without), now_ms, closed.last_entry_id, reason)
+        with contextlib.suppress(MetadataConflictError):  # accepted a second time: the first record stands
+            await self._store.create_document(accepted_name(self._ledger_id), loss.encode())
+        return closed
+
+    async def close(self) -> None:
+        """End the connections."""
+        await self._pool.close()
+
+    async def _check_given_up(self, metadata: LedgerMetadata, without: Sequence[BookieId]) -> None:
+        states = await read_states(self._store)
+        for name in without:
+            if name not in metadata.last_fragment.bookies:
+                raise RepairRefusedError(
+                    f"bookie {name} is not in the last fragment of ledger {self._ledger_id}: to give it up changes"
+                    " nothing"
+                )
+            if states.condition_of(name) not in GIVEN_UP:
+                raise RepairRefusedError(
+                    f"bookie {name} is neither retired nor in doubt: it could come back and confirm adds that would be"
+                    f" lost; retire it first with `octavo repair retire {name} --lost`"
+                )

@@ -1,0 +1,149 @@
+"""Repair in one bookie: puts the parts together and runs them beside the bookie.
+
+Every bookie is a target and works off its own doubt and damage; every bookie stands for election as auditor.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import structlog
+from octavo.client.options import ClientOptions
+from octavo.client.place.placer import Placer
+from octavo.client.recover.recovery import Recoverer
+from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.repair_states import DOCUMENT, Condition, RepairStates, decode_states
+from octavo.protocol.entries import derive_secrets, verifier_matches
+from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
+from octavo.repair.auditor import Auditor
+from octavo.repair.jobs import Jobs
+from octavo.repair.local import LocalBookie
+from octavo.repair.naming import Naming
+from octavo.repair.pace import Pace, PaceControl
+from octavo.repair.puller import Puller
+from octavo.repair.refill import Refill
+from octavo.repair.settings import RepairSettings
+from octavo.repair.target import Target
+
+log = structlog.get_logger("octavo.repair")
+
+PUBLISH_SECONDS: Final = 5.0
+"""Time between two updates of the facts that the bookie shows."""
+
+PAUSE_SECONDS: Final = 1.0
+"""Pause after the metadata store has not answered."""
+
+_TOKEN_BITS = 128
+
+
+class Agent:
+    """See the module. ``passwords``: with which abandoned ledgers may be recovered, besides the empty one."""
+
+    def __init__(self, bookie: LocalBookie, settings: RepairSettings, *, passwords: Sequence[bytes] = ()) -> None:
+        self._bookie = bookie
+        self._settings = settings
+        self._passwords = (b"", *passwords)
+        self._options = ClientOptions()
+        self._states = RepairStates()
+        self._facts: dict[str, str | int | float | bool] = {}
+        self._pool = ConnectionPool(bookie.store, cluster_id=bookie.cluster_id, options=self._options, rng=bookie.rng)
+        control = PaceControl(
+            per_second_min=settings.bytes_per_second_min,
+            per_second_max=settings.bytes_per_second,
+            add_delay_seconds=settings.add_delay_seconds,
+        )
+        self._puller = Puller(
+            bookie.copies, self._pool, Pace(control, lambda: bookie.add_delay_seconds),
+            request_timeout_seconds=settings.request_timeout_seconds,
+        )  # fmt: skip
+        self._naming = Naming(bookie.store)
+        self._jobs = Jobs(
+            bookie, self._pool, self._puller, self._naming,
+            states=lambda: self._states, token=f"{bookie.rng.getrandbits(_TOKEN_BITS):032x}",
+        )  # fmt: skip
+        self._target = Target(bookie.bookie_id, bookie.store, self._jobs, self._puller.copied, settings)
+        self._refill = Refill(bookie, self._jobs, settings)
+        self._auditor = Auditor(bookie, self._pool, settings, recover=self._recover, show=self._show)
+
+    async def run(self) -> None:
+        """Work until cancelled. A failure of one part ends all of them and is raised; the caller may begin anew."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for work in (
+                    self._target.run(), self._refill.work_off_doubt(), self._refill.mend_damage(),
+                    self._auditor.run(), self._follow_states(), self._follow_registrations(), self._publish(),
+                ):  # fmt: skip
+                    group.create_task(work)
+        finally:
+            await self._naming.close()
+            await self._pool.close()
+
+    async def _follow_states(self) -> None:
+        me, was_draining = self._bookie.bookie_id, False
+        while True:
+            with contextlib.suppress(MetadataError, MetadataUnavailableError):
+                async with self._bookie.store.watch_document(DOCUMENT) as watch:
+                    async for found in watch:
+                        self._states = decode_states(None if found is None else found.value)
+                        draining = self._states.condition_of(me) is Condition.DRAINING
+                        if draining is not was_draining:
+                            await self._bookie.set_draining(draining)
+                            was_draining = draining
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _follow_registrations(self) -> None:
+        while True:
+            with contextlib.suppress(MetadataError, MetadataUnavailableError):
+                async with self._bookie.store.watch_bookies() as watch:
+                    boots: dict[str, str] = {}
+                    async for registrations in watch:
+                        before, boots = boots, {name: one.boot_id for name, one in registrations.items()}
+                        if any(before.get(name) != boot_id for name, boot_id in boots.items()):
+                            self._refill.try_again()
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _publish(self) -> None:
+        while True:
+            self._show(
+                {
+                    "repair_entries_copied": self._puller.copied.entries,
+                    "repair_bytes_copied": self._puller.copied.bytes,
+                    "repair_conflicts": self._naming.conflicts,
+                    "repair_ledgers_named": self._jobs.ledgers_named,
+                    "repair_entries_short": self._jobs.entries_short,
+                }
+            )
+            await asyncio.sleep(PUBLISH_SECONDS)
+
+    def _show(self, facts: Mapping[str, str | int | float | bool]) -> None:
+        self._facts |= facts
+        self._bookie.publish(self._facts)
+
+    async def _recover(self, metadata: LedgerMetadata) -> bool:
+        """Recover an abandoned ledger (rule O3) if one of the passwords fits; returns whether it is CLOSED."""
+        ledger_id = metadata.ledger_id
+        for password in self._passwords:
+            secrets = derive_secrets(password, ledger_id)
+            if verifier_matches(metadata.verifier, secrets, metadata.digest, metadata.salt):
+                break
+        else:
+            log.warning("abandoned ledger needs a password", ledger=int(ledger_id))
+            return False
+        placer = Placer(
+            self._bookie.store, rng=self._bookie.rng, racks_min=1,
+            quarantined=lambda: self._pool.quarantined() | self._states.departed,
+            watched=self._pool.registrations,
+        )  # fmt: skip
+        recoverer = Recoverer(
+            store=self._bookie.store, pool=self._pool, placer=placer, options=self._options, rng=self._bookie.rng
+        )
+        try:
+            current = await self._bookie.store.read_ledger(ledger_id)
+            if current.value != metadata:
+                return False  # it has changed since it was looked at: it is not abandoned
+            return (await recoverer.recover(current, secrets)).value.is_closed
+        except OctavoError as error:
+            log.warning("abandoned ledger could not be recovered", ledger=int(ledger_id), reason=error.message)
+            return False

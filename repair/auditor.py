@@ -1,0 +1,180 @@
+"""The auditor: one bookie of the cluster, elected by a lock, that finds what is short and plans who makes it whole.
+
+It never copies and never changes the metadata of a ledger. All that it writes are hints
+(:mod:`octavo.repair.documents`), by compare-and-set: an auditor that was paused and wakes after its lock has passed to
+another one loses the next compare-and-set and steps down, and what it planned harms nothing (rule A4). In a healthy
+cluster it writes nothing.
+
+A turn has five steps: observe the bookies, take a census when a round is due, take in the reports of targets, plan, and
+write the summary. Between turns it waits for a change of the registrations, of the conditions or of the operators'
+wishes, for the next report, or for the next moment at which anything is due.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import structlog
+from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.errors import (
+    ClientClosedError,
+    MetadataConflictError,
+    MetadataError,
+    MetadataUnavailableError,
+)
+from octavo.repair.bookie_watch import BookieWatch
+from octavo.repair.dispatcher import Dispatcher
+from octavo.repair.documents import AUDITOR_LOCK, CHECKS
+from octavo.repair.local import LocalBookie
+from octavo.repair.rounds import Rounds
+from octavo.repair.settings import RepairSettings
+
+log = structlog.get_logger("octavo.repair")
+
+PAUSE_SECONDS: Final = 1.0
+"""Pause after the metadata store has not answered, and before this bookie stands for election again."""
+
+type Abandoned = Callable[[LedgerMetadata], Awaitable[bool]]
+"""Recovers an abandoned ledger (rule O3); returns whether it is CLOSED now."""
+
+
+type Show = Callable[[Mapping[str, str | int | float | bool]], None]
+"""Adds facts to those that the bookie shows."""
+
+
+class Auditor:
+    """Stands for election, and audits while elected."""
+
+    def __init__(
+        self,
+        bookie: LocalBookie,
+        pool: ConnectionPool,
+        settings: RepairSettings,
+        *,
+        recover: Abandoned | None,
+        show: Show,
+    ) -> None:
+        self._bookie = bookie
+        self._store: MetadataStore = bookie.store
+        self._pool = pool
+        self._settings = settings
+        self._recover = recover
+        self._show = show
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            try:
+                await self._stand_for_election()
+            except (MetadataUnavailableError, MetadataConflictError) as error:
+                log.warning("this bookie is not the auditor any more", reason=error.message)
+            except MetadataError as error:
+                log.warning("the auditor cannot understand a document of repair", reason=error.message)
+            self._show({"repair_auditor": False})
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _stand_for_election(self) -> None:
+        lease = await self._store.lock(AUDITOR_LOCK, str(self._bookie.bookie_id))
+        log.info("this bookie is the auditor")
+        self._show({"repair_auditor": True})
+        try:
+            audit = asyncio.ensure_future(
+                Audit(self._bookie, self._pool, self._settings, recover=self._recover, show=self._show).run()
+            )
+            lost = asyncio.ensure_future(lease.wait_lost())
+            try:
+                await asyncio.wait([audit, lost], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (audit, lost):
+                    task.cancel()
+                await asyncio.gather(audit, lost, return_exceptions=True)
+            if audit.done() and not audit.cancelled():
+                audit.result()
+        finally:
+            with contextlib.suppress(MetadataUnavailableError, ClientClosedError):
+                await lease.release()
+
+
+class Audit:
+    """The work of one elected auditor, from its election on. ``recover``: None leaves abandoned ledgers alone."""
+
+    def __init__(
+        self,
+        bookie: LocalBookie,
+        pool: ConnectionPool,
+        settings: RepairSettings,
+        *,
+        recover: Abandoned | None,
+        show: Show,
+    ) -> None:
+        self._bookie = bookie
+        self._store: MetadataStore = bookie.store
+        self._settings = settings
+        self._show = show
+        self._woken = asyncio.Event()
+        self.watch = BookieWatch(bookie, pool, settings)
+        self.rounds = Rounds(bookie, pool, settings)
+        self.dispatcher = Dispatcher(bookie, pool, settings, self.watch, self.rounds, recover=recover)
+
+    async def run(self) -> None:
+        """Audit until cancelled. Raises :class:`MetadataConflictError` when another auditor is at work."""
+        loop = asyncio.get_running_loop()
+        watchers = [
+            loop.create_task(self._wake_at_changes(watch))
+            for watch in (
+                self._store.watch_bookies, lambda: self._store.watch_document(CHECKS),
+                lambda: self._store.watch_document(self.watch.document),
+            )
+        ]  # fmt: skip
+        try:
+            await self.dispatcher.adopt_plans(loop.time())
+            while True:
+                self._woken.clear()
+                try:
+                    await self._turn()
+                except MetadataUnavailableError as error:
+                    log.warning("the audit waits for the metadata store", reason=error.message)
+                    await asyncio.sleep(PAUSE_SECONDS)
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._seconds_to_wait(loop.time())):
+                        await self._woken.wait()
+        finally:
+            for task in watchers:
+                task.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+
+    async def _turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        seen = await self.watch.observe()
+        if seen.returned:
+            self.dispatcher.on_returned(seen.returned, loop.time())
+        if self.rounds.round_is_due(loop.time()):
+            await self.rounds.take_round(self.watch.states, self.dispatcher.outstanding_ledgers())
+            self.dispatcher.on_round()
+            self._show({"repair_round_at_ms": self.now_ms(), "repair_ledgers": self.rounds.census.ledgers})
+        await self.dispatcher.take_reports(loop.time())
+        await self.dispatcher.plan(loop.time())
+        await self.dispatcher.write_summary(self.now_ms())
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return int(self._bookie.wall_clock() * 1000)
+
+    def _seconds_to_wait(self, now: float) -> float:
+        if self.dispatcher.busy:
+            return self._settings.poll_seconds
+        moments = [self.rounds.next_round_at, self.dispatcher.next_at(now), self.watch.next_at(now, self.now_ms())]
+        # At least a moment: what is due and cannot be done yet must not keep the loop busy.
+        return max(min(moment for moment in moments if moment is not None) - now, self._settings.poll_seconds / 10)
+
+    async def _wake_at_changes(self, watch: Callable[[], Any]) -> None:
+        while True:
+            with contextlib.suppress(MetadataError, MetadataUnavailableError):
+                async with watch() as changes:
+                    async for _ in changes:
+                        self._woken.set()
+            await asyncio.sleep(PAUSE_SECONDS)

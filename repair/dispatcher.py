@@ -1,0 +1,344 @@
+"""The auditor's plans: writes them, takes in the reports of targets, and keeps what is blocked (rules A5 to A7, A10).
+
+Ledgers are planned in the order of :meth:`octavo.repair.census.Census.candidates`: fewest live copies first, lost
+bookies before holes, holes before bookies that are drained.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final
+
+import structlog
+from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.repair_states import RepairStates
+from octavo.metadata.store import MetadataStore, Version
+from octavo.protocol.errors import MetadataError
+from octavo.protocol.ids import BookieId, LedgerId
+from octavo.repair.abandoned import AbandonedLedgers
+from octavo.repair.backoff import BlockedLedgers
+from octavo.repair.bookie_watch import BookieWatch
+from octavo.repair.census import Seen
+from octavo.repair.checks import OperatorChecks
+from octavo.repair.documents import (
+    WORK_PREFIX,
+    decode_plan,
+    decode_report,
+    done_name,
+    encode_plan,
+    target_of_work,
+    work_name,
+)
+from octavo.repair.local import LocalBookie
+from octavo.repair.outstanding import Outstanding, TargetPlan
+from octavo.repair.planning import (
+    RANKS,
+    SELF_RANK,
+    Blocked,
+    BlockedClass,
+    Job,
+    Planned,
+    TargetsFullError,
+    Why,
+    plan_ledger,
+)
+from octavo.repair.reading import read_ledgers
+from octavo.repair.rounds import Rounds
+from octavo.repair.settings import RepairSettings
+from octavo.repair.summaries import Progress, SummaryWriter
+
+log = structlog.get_logger("octavo.repair")
+
+PAGE: Final = 64
+"""Ledgers whose metadata are read together for planning."""
+
+
+class Dispatcher:
+    """See the module. ``recover``: recovers an abandoned ledger (rule O3), or None."""
+
+    def __init__(
+        self,
+        bookie: LocalBookie,
+        pool: ConnectionPool,
+        settings: RepairSettings,
+        watch: BookieWatch,
+        rounds: Rounds,
+        *,
+        recover: Callable[[LedgerMetadata], Awaitable[bool]] | None,
+    ) -> None:
+        self._store: MetadataStore = bookie.store
+        self._rng = bookie.rng
+        self._wall_clock = bookie.wall_clock
+        self._settings = settings
+        self._watch = watch
+        self._rounds = rounds
+        self._outstanding = Outstanding()
+        self._blocked = BlockedLedgers(
+            retry_seconds_open=settings.retry_seconds_open,
+            retry_seconds_min=settings.retry_seconds_min,
+            retry_seconds_max=settings.retry_seconds_max,
+        )
+        self._urgent: deque[LedgerId] = deque()
+        self._later: deque[LedgerId] = deque()
+        self._queued: set[LedgerId] = set()
+        self._own: dict[tuple[BookieId, Job], None] = {}
+        """Members, and jobs that complete their own copies."""
+        self._leaving: frozenset[BookieId] = frozenset()
+        self._paused = False
+        self._reports: dict[BookieId, Version] = {}
+        """Versions of the reports that have been taken in."""
+        self._written: dict[BookieId, Version] = {}
+        """Versions of the plans under way."""
+        self._checks = OperatorChecks(bookie.store)
+        self._abandoned = AbandonedLedgers(settings, watch, recover)
+        self._progress = Progress()
+        self._summary = SummaryWriter(bookie.store)
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether targets are at work, or something waits for a target with room."""
+        return bool(self._outstanding.ledgers or self._queued or self._own or self._checks.pending)
+
+    def next_at(self, _now: float) -> float | None:
+        """When something blocked is due, as the loop's time."""
+        return self._blocked.next_at()
+
+    def outstanding_ledgers(self) -> Collection[LedgerId]:
+        """Ledgers that targets may be changing."""
+        return {job.ledger_id for plan in self._outstanding.plans.values() for job in plan.plan.jobs}
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    async def adopt_plans(self, now: float) -> None:
+        """Take over the plans of an earlier auditor."""
+        async for name in self._store.list_documents(WORK_PREFIX):
+            target = target_of_work(name)
+            found = await self._store.read_document(name)
+            if target is None or found is None:
+                continue
+            try:
+                self._outstanding.adopt(target, decode_plan(found.value, name), now)
+                self._written[target] = found.version
+            except MetadataError as error:
+                log.warning("a plan cannot be understood and is deleted", reason=error.message)
+                await self._store.delete_document(name, found.version)
+
+    def on_returned(self, names: Iterable[BookieId], now: float) -> None:
+        """Bookies have registered: what waits for a bookie is tried again (rule A10)."""
+        for name in sorted(names):
+            self._rounds.on_returned(name)
+        self._blocked.wake(now)
+
+    def on_round(self) -> None:
+        """A round was taken: the queue is made anew, and holes are to be filled."""
+        self._make_queue()
+        for ledger_id, member in self._rounds.take_holes():
+            self._own[member, Job(ledger_id, None, Why.HOLE)] = None
+
+    # --- reports ----------------------------------------------------------------------------------------------------
+
+    async def take_reports(self, now: float) -> None:
+        """Read what targets have reported since the last time."""
+        for target in sorted(self._outstanding.plans):
+            name = done_name(target)
+            found = await self._store.read_document(name)
+            if found is None or self._reports.get(target) == found.version:
+                continue
+            try:
+                report = decode_report(found.value, name)
+            except MetadataError as error:
+                log.warning("a report cannot be understood", reason=error.message)
+                continue
+            self._reports[target] = found.version
+            self._progress.copied(target, report.entries_copied, report.bytes_copied, now)
+            ended = self._outstanding.on_report(target, report, now)
+            self._progress.ended(len(ended.jobs), now)
+            for job in ended.jobs:
+                self._job_ended(target, job, ended.failures.get(job.ledger_id), now)
+            await self._look_again([job.ledger_id for job in ended.jobs if job.ledger_id not in ended.failures])
+        await self._checks.store_results()
+
+    def _job_ended(self, target: BookieId, job: Job, failure: Blocked | None, now: float) -> None:
+        if failure is not None:
+            self._blocked.add(failure, now)
+        else:
+            self._blocked.clear(job.ledger_id)
+        if job.why is Why.CHECK:
+            self._checks.ended(job.ledger_id, target, short=failure is not None)
+
+    async def _look_again(self, ledger_ids: Iterable[LedgerId]) -> None:
+        """Ledgers that repair has changed: other leaving bookies may be left in them."""
+        for ledger_id, metadata in (await read_ledgers(self._store, dict.fromkeys(ledger_ids))).items():
+            self._rounds.census.update(ledger_id, None if metadata is None else Seen.of(metadata))
+            if metadata is not None and any(
+                name in self._leaving for fragment in metadata.fragments for name in fragment.bookies
+            ):
+                self._enqueue(ledger_id, urgent=True)
+
+    # --- planning ---------------------------------------------------------------------------------------------------
+
+    async def plan(self, now: float) -> None:
+        """Withdraw the plans of silent targets, and give jobs to those that have room. Raises
+        :class:`MetadataConflictError` when another auditor has changed a plan."""
+        states = self._watch.states
+        if (states.leaving, states.paused) != (self._leaving, self._paused):
+            self._paused = states.paused
+            self._make_queue()
+        for target in self._outstanding.silent(self._watch.registrations, now, self._settings.silent_seconds):
+            await self._withdraw(target)
+        await self._begin_checks()
+        for ledger_id in self._blocked.due(now):
+            self._enqueue(ledger_id, urgent=False)
+        jobs: dict[BookieId, list[Job]] = {}
+        if not states.paused and self._rounds.census.complete:
+            await self._fill(self._urgent, jobs, now)
+            self._place_own_jobs(jobs)
+            await self._fill(self._later, jobs, now)
+        await self._write_plans(jobs, states, now)
+        for ledger_id in self._abandoned.take_closed():
+            self._rounds.ask_about([ledger_id])
+            self._enqueue(ledger_id, urgent=True)
+
+    def _make_queue(self) -> None:
+        states = self._watch.states
+        self._leaving = states.leaving
+        ranks = {name: RANKS[states.bookies[name].condition] for name in self._leaving}
+        urgent = {name: rank for name, rank in ranks.items() if rank < SELF_RANK}
+        later = {name: rank for name, rank in ranks.items() if rank > SELF_RANK}
+        self._urgent.clear()
+        self._later.clear()
+        self._queued.clear()
+        for ledger_id in self._rounds.census.candidates(urgent):
+            self._enqueue(LedgerId(ledger_id), urgent=True)
+        for ledger_id in self._rounds.census.candidates(later):
+            self._enqueue(LedgerId(ledger_id), urgent=False)
+
+    def _enqueue(self, ledger_id: LedgerId, *, urgent: bool) -> None:
+        if ledger_id not in self._queued and ledger_id not in self._outstanding:
+            self._queued.add(ledger_id)
+            (self._urgent if urgent else self._later).append(ledger_id)
+
+    async def _fill(self, queue: deque[LedgerId], jobs: dict[BookieId, list[Job]], now: float) -> None:
+        """Plan from the front of a queue until it is empty or no target has room."""
+        while queue:
+            page = [queue.popleft() for _ in range(min(PAGE, len(queue)))]
+            self._queued.difference_update(page)
+            wanted = [one for one in page if one not in self._outstanding and not self._blocked.rests(one, now)]
+            ledgers = await read_ledgers(self._store, wanted)
+            left: list[LedgerId] = []
+            for ledger_id, metadata in ledgers.items():
+                if metadata is None:
+                    self._rounds.census.update(ledger_id, None)
+                    self._blocked.clear(ledger_id)
+                elif not self._plan_one(metadata, jobs, now):
+                    left.append(ledger_id)
+            if left:
+                self._queued.update(left)
+                queue.extendleft(reversed(left))
+                return
+
+    def _plan_one(self, metadata: LedgerMetadata, jobs: dict[BookieId, list[Job]], now: float) -> bool:
+        """False: it must wait until a target has room."""
+        ledger_id = metadata.ledger_id
+        full = [name for name in self._watch.registrations if self._room(name, jobs) <= 0]
+        try:
+            result = plan_ledger(
+                metadata, self._watch.states, self._watch.registrations,
+                full=full, racks=self._watch.racks, rng=self._rng,
+            )  # fmt: skip
+        except TargetsFullError:
+            return False
+        match result:
+            case Planned(target, job):
+                jobs.setdefault(target, []).append(job)
+            case Blocked():
+                self._blocked.add(result, now)
+                if result.kind is BlockedClass.OPEN:
+                    self._abandoned.consider(metadata, now)
+            case None if ledger_id in self._blocked:
+                # It was blocked for another reason than a leaving bookie: a hole, perhaps.
+                self._blocked.clear(ledger_id)
+                self._rounds.ask_about([ledger_id])
+        return True
+
+    def _room(self, target: BookieId, jobs: dict[BookieId, list[Job]]) -> int:
+        return self._outstanding.room(target) - len(jobs.get(target, ()))
+
+    def _place_own_jobs(self, jobs: dict[BookieId, list[Job]]) -> None:
+        """Give members the jobs that complete their own copies; those of members that are away are dropped, and found
+        again when they return."""
+        for member, job in list(self._own):
+            if member in self._watch.registrations and self._room(member, jobs) <= 0:
+                continue
+            del self._own[member, job]
+            known = self._outstanding.plans.get(member)
+            if member in self._watch.registrations and (known is None or job not in known.unfinished):
+                jobs.setdefault(member, []).append(job)
+
+    async def _write_plans(self, jobs: dict[BookieId, list[Job]], states: RepairStates, now: float) -> None:
+        for target in sorted({*jobs, *self._outstanding.plans}):
+            known = self._outstanding.plans.get(target)
+            # Rule A3: the copies of a bookie that is back are not made again.
+            unfinished = () if known is None else known.unfinished
+            dropped = [
+                job for job in unfinished
+                if states.paused or (job.old is not None and job.old not in states.leaving)
+            ]  # fmt: skip
+            new = list(dict.fromkeys(jobs.get(target, ())))
+            if new or dropped:
+                plan = self._outstanding.next_plan(
+                    target, new, now, number_min=int(self._wall_clock() * 1000), dropped=dropped
+                )
+                await self._write_plan(target, plan)
+                self._plan_again(target, dropped)
+        for target in self._outstanding.finished():
+            await self._withdraw(target)
+
+    async def _write_plan(self, target: BookieId, plan: TargetPlan) -> None:
+        name, value = work_name(target), encode_plan(plan.plan)
+        version = self._written.get(target)
+        if version is None:
+            self._written[target] = await self._store.create_document(name, value)
+        else:
+            self._written[target] = await self._store.compare_and_set_document(name, value, version)
+
+    async def _withdraw(self, target: BookieId) -> None:
+        """Delete the plan and the report of a target: it is done, or silent."""
+        unfinished = self._outstanding.withdraw(target)
+        if unfinished:
+            log.warning("a target is silent or gone; its work is planned anew", target=target, jobs=len(unfinished))
+        self._plan_again(target, unfinished)
+        self._reports.pop(target, None)
+        version = self._written.pop(target, None)
+        if version is not None:
+            await self._store.delete_document(work_name(target), version)
+        await self._store.delete_document(done_name(target))
+
+    def _plan_again(self, target: BookieId, jobs: Iterable[Job]) -> None:
+        """These jobs were taken from a target before they were done."""
+        for job in jobs:
+            if job.old is not None and job.old in self._leaving:
+                self._enqueue(job.ledger_id, urgent=True)
+            elif job.why is Why.CHECK:
+                self._checks.ended(job.ledger_id, target, short=True)
+            elif job.old is None:
+                self._rounds.ask_about([job.ledger_id])
+
+    async def _begin_checks(self) -> None:
+        for ledger_id, members in await self._checks.new_ones(self._watch.registrations):
+            for member in members:
+                self._own[member, Job(ledger_id, None, Why.CHECK)] = None
+
+    # --- what operators see -----------------------------------------------------------------------------------------
+
+    async def write_summary(self, now_ms: int) -> None:
+        """Store the summary if it tells anything new."""
+        unavailable = frozenset(self._watch.states.bookies) - frozenset(self._watch.registrations) | self._leaving
+        await self._summary.write(
+            self._rounds.census, self._blocked, self._progress,
+            queued=len(self._queued) + len(self._own), copying=self._outstanding.ledgers,
+            unavailable=unavailable, now=asyncio.get_running_loop().time(), now_ms=now_ms,
+        )  # fmt: skip

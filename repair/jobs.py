@@ -1,0 +1,252 @@
+"""One job of a target: make copies, then take the name (rules C1 to C6, C9 and C10).
+
+The order makes it safe. The target reads the metadata. It copies everything that the position should hold, durably.
+Then, under its own lock of the ledger, it looks once more that every id is held, and changes the metadata by
+compare-and-set on the version that it read before copying. Only the target names itself: no other process can name a
+bookie that has meanwhile dropped its copies. A conflict means that the metadata are read again and everything is
+decided anew; the copies stay, so nothing is copied twice.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.changes import Refuse, ReplaceMember, Settled
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.repair_states import RepairStates
+from octavo.metadata.store import MetadataStore, Version, Versioned
+from octavo.protocol.errors import DuplicateEntryError, MetadataUnavailableError, NoSuchLedgerError
+from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
+from octavo.repair.copying import Told, Unsound, preference
+from octavo.repair.local import LocalBookie
+from octavo.repair.naming import Naming
+from octavo.repair.planning import Blocked, BlockedClass, Job
+from octavo.repair.puller import Puller
+from octavo.repair.settled import (
+    SettledRange,
+    quorums_of_ledger,
+    ranges_of_member,
+    replaceable,
+)
+
+log = structlog.get_logger("octavo.repair")
+
+ATTEMPTS_MAX: Final = 20
+"""Conflicts of one job before it is given back: each means that another client made progress with the ledger."""
+
+
+SETTLE_PAUSE_SECONDS: Final = 0.5
+"""Pause between reads that find out whether a compare-and-set was made whose answer was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended."""
+
+    blocked: Blocked | None = None
+    """What could not be done; None: everything is done, or there is nothing left to do."""
+    metadata: LedgerMetadata | None = None
+    """The metadata with which it ended; None when the ledger has been deleted."""
+
+
+class Jobs:
+    """Carries out jobs for one bookie. Any number of jobs may run at a time, one per ledger."""
+
+    def __init__(
+        self,
+        bookie: LocalBookie,
+        pool: ConnectionPool,
+        puller: Puller,
+        naming: Naming,
+        *,
+        states: Callable[[], RepairStates],
+        token: str,
+    ) -> None:
+        self._me: BookieId = bookie.bookie_id
+        self._copies = bookie.copies
+        self._store: MetadataStore = bookie.store
+        self._pool = pool
+        self._puller = puller
+        self._naming = naming
+        self._states = states
+        self._token = token
+        self.entries_short = 0
+        """Ids met that had no sound copy."""
+        self.ledgers_named = 0
+        """Ledgers in which this bookie has taken a place."""
+
+    async def run(self, job: Job) -> Outcome:
+        """Do a job. Raises the errors of the own storage, and those of the metadata store when it does not answer."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                current = await self._store.read_ledger(job.ledger_id)
+                outcome = await (self._complete(current) if job.old is None else self._take_place(current, job.old))
+            except NoSuchLedgerError:
+                return Outcome()  # rule C9: nothing is left to repair, and garbage collection removes the copies
+            if outcome is not None:
+                return outcome
+        return Outcome(
+            Blocked(job.ledger_id, 0, None, BlockedClass.OPEN, (), "its metadata changed again and again; tried later")
+        )
+
+    # --- own copies -------------------------------------------------------------------------------------------------
+
+    async def complete(self, metadata: LedgerMetadata) -> Blocked | None:
+        """Copy whatever this bookie should hold of the settled ranges and does not hold soundly. The metadata do not
+        change."""
+        blocked: Blocked | None = None
+        for settled in ranges_of_member(metadata, self._me):
+            position = settled.bookies.index(self._me)
+            blocked = blocked or await self._copy(metadata, settled, position)
+        return blocked
+
+    async def mend(self, metadata: LedgerMetadata, first: int, last: int) -> Blocked | None:
+        """As :meth:`complete`, for the ids ``first..last`` only, in which damage was found; and, where the ledger is
+        still open, for those of them up to the LAC (rule O1)."""
+        blocked: Blocked | None = None
+        for settled in ranges_of_member(metadata, self._me):
+            part = replace(settled, first=max(settled.first, first), last=min(settled.last, last))
+            blocked = blocked or await self._pull(metadata, part, settled.bookies.index(self._me))
+        return blocked or await self.complete_open(metadata, first, last)
+
+    async def complete_open(self, metadata: LedgerMetadata, first: int = 0, last: int = ID_MAX) -> Blocked | None:
+        """Copy the ids of an open last fragment that this bookie should hold, up to the highest LAC that its members
+        show (rule O1). What lies above may be on fewer than Qa bookies and is left to recovery."""
+        fragment = metadata.last_fragment
+        if metadata.is_closed or self._me not in fragment.bookies:
+            return None
+        confirmed = await self._puller.last_add_confirmed(
+            metadata, [name for name in fragment.bookies if name != self._me]
+        )
+        if confirmed is None:
+            return None
+        part = SettledRange(max(fragment.first_entry_id, first), min(confirmed, last), fragment.bookies, length_after=0)
+        return await self._pull(metadata, part, fragment.bookies.index(self._me))
+
+    async def _complete(self, current: Versioned[LedgerMetadata]) -> Outcome:
+        blocked = await self.complete(current.value)
+        return Outcome(blocked or await self.complete_open(current.value), current.value)
+
+    # --- another bookie's place -------------------------------------------------------------------------------------
+
+    async def _take_place(self, current: Versioned[LedgerMetadata], old: BookieId) -> Outcome | None:
+        """None: the metadata have changed, decide again (rule C5)."""
+        metadata = current.value
+        ranges = replaceable(metadata, old, self._me)
+        whole: list[SettledRange] = []
+        blocked: Blocked | None = None
+        for settled in ranges:
+            problem = await self._copy(metadata, settled, settled.bookies.index(old))
+            if problem is None:
+                whole.append(settled)
+            blocked = blocked or problem
+        if not whole:
+            return Outcome(blocked, metadata)
+        if old not in self._states().leaving:
+            return Outcome(None, metadata)  # rule C5: it is back, and keeps its place
+        async with self._copies.lock(metadata.ledger_id):
+            return await self._name(current, old, whole, blocked)
+
+    async def _name(
+        self, current: Versioned[LedgerMetadata], old: BookieId, whole: Sequence[SettledRange], blocked: Blocked | None
+    ) -> Outcome | None:
+        """Under the lock: look once more, and write (rules C1, C3 and C5)."""
+        wanted = current.value
+        for settled in whole:
+            position = settled.bookies.index(old)
+            if not await self._holds(wanted, settled, position):
+                return None
+            change = ReplaceMember(EntryId(settled.first), EntryId(settled.last), position, old, self._me)
+            decision = change.decide(wanted)
+            if isinstance(decision, Refuse):
+                return None
+            if not isinstance(decision, Settled):
+                wanted = decision.metadata
+        wanted = wanted.written_by(self._token)
+        if not await self._write(wanted, current.version):
+            return None
+        self.ledgers_named += 1
+        log.info("copies made again", ledger=int(wanted.ledger_id), in_place_of=old, ranges=len(whole))
+        return Outcome(blocked, wanted)
+
+    async def _write(self, wanted: LedgerMetadata, expected: Version) -> bool:
+        """Compare-and-set. Where the answer is lost, the lock is kept until a read has settled the outcome."""
+        try:
+            return await self._naming.compare_and_set(wanted, expected) is not None
+        except MetadataUnavailableError as error:
+            if not error.may_have_happened:
+                raise
+        while True:
+            try:
+                return (await self._store.read_ledger(wanted.ledger_id)).value == wanted
+            except MetadataUnavailableError:
+                await asyncio.sleep(SETTLE_PAUSE_SECONDS)
+
+    async def _holds(self, metadata: LedgerMetadata, settled: SettledRange, position: int) -> bool:
+        quorums = quorums_of_ledger(metadata)
+        stripe = (quorums.ensemble_size, quorums.residues_at(position))
+        first = settled.first
+        while first <= settled.last:
+            held = await self._copies.missing(metadata.ledger_id, first, settled.last, stripe=stripe)
+            if held.missing or held.unknown or held.last_covered < first:
+                return False
+            first = held.last_covered + 1
+        return True
+
+    # --- copies -----------------------------------------------------------------------------------------------------
+
+    async def _copy(self, metadata: LedgerMetadata, settled: SettledRange, position: int) -> Blocked | None:
+        """Make one range whole for a position, up to its end; returns why that cannot be done (rules C3, C4 and C6)."""
+        blocked = await self._pull(metadata, settled, position)
+        if blocked is None and not await self._puller.ends_right(metadata, settled, position):
+            return self._blocked(
+                metadata.ledger_id, settled, BlockedClass.DIVERGENT, settled.bookies,
+                f"entry {settled.last} does not have the length that the metadata give for the end of its fragment",
+            )  # fmt: skip
+        return blocked
+
+    async def _pull(self, metadata: LedgerMetadata, settled: SettledRange, position: int) -> Blocked | None:
+        states = self._states()
+        registered = self._pool.registrations() or {}
+        reliable = [name for name in settled.bookies if name not in states.bookies and name != self._me]
+        order = [
+            member
+            for member in preference(
+                settled.bookies, reliable=reliable, reachable=registered.keys(), turn=int(metadata.ledger_id)
+            )
+            if settled.bookies[member] != self._me
+        ]
+        live = sum(1 for name in settled.bookies if name in registered and name not in states.leaving)
+        try:
+            unsound = await self._puller.make_whole(metadata, settled, position, order, urgent=live <= 1)
+        except DuplicateEntryError as error:
+            return self._blocked(metadata.ledger_id, settled, BlockedClass.DIVERGENT, settled.bookies, error.message)
+        if unsound is not None:
+            self.entries_short += unsound.count
+            return self._short(metadata.ledger_id, settled, unsound)
+        return None
+
+    def _short(self, ledger_id: LedgerId, settled: SettledRange, unsound: Unsound) -> Blocked:
+        waits_for = tuple(settled.bookies[position] for position in unsound.waits_for)
+        said = "; ".join(f"{settled.bookies[position]}: {_SAID[told]}" for position, told in unsound.told)
+        what = f"entry {unsound.first}" if unsound.count == 1 else f"{unsound.count} entries from {unsound.first}"
+        others = said if said else "no other bookie should hold it"
+        return Blocked(
+            ledger_id, unsound.first, unsound.last, BlockedClass.SHORT, waits_for or settled.bookies,
+            f"no sound copy of {what} could be read ({others})",
+        )  # fmt: skip
+
+    def _blocked(
+        self, ledger_id: LedgerId, settled: SettledRange, kind: BlockedClass, bookies: Sequence[BookieId], reason: str
+    ) -> Blocked:
+        return Blocked(ledger_id, settled.first, settled.last, kind, tuple(bookies), reason)
+
+
+_SAID = {
+    Told.ABSENT: "does not hold it",
+    Told.UNKNOWN: "cannot tell, because of damage or doubt",
+    Told.FAILED: "does not answer",
+}

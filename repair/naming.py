@@ -1,0 +1,74 @@
+"""Compare-and-sets of many ledgers, gathered so that the metadata store makes them together (rule A8).
+
+While one batch is under way further changes gather; then they become the next batch, as adds do in a group commit.
+"""
+
+import asyncio
+from typing import Final
+
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.store import MetadataStore, Version
+from octavo.protocol.errors import OctavoError
+
+BATCH_MAX: Final = 256
+"""Most changes handed to the store at a time."""
+
+type _Change = tuple[LedgerMetadata, Version, "asyncio.Future[Version | None]"]
+
+
+class Naming:
+    """Makes compare-and-sets of ledgers. Used from one event loop."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._waiting: list[_Change] = []
+        self._task: asyncio.Task[None] | None = None
+        self.conflicts = 0
+
+    async def compare_and_set(self, metadata: LedgerMetadata, expected: Version) -> Version | None:
+        """As :meth:`MetadataStore.compare_and_set_ledgers`, for one ledger: the new version, or None on a conflict.
+
+        Raises :class:`MetadataUnavailableError`: the change may have been made. Cancelling the wait withdraws nothing.
+        """
+        outcome: asyncio.Future[Version | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((metadata, expected, outcome))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        version = await asyncio.shield(outcome)
+        if version is None:
+            self.conflicts += 1
+        return version
+
+    async def close(self) -> None:
+        """End; changes under way may or may not be made."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for _, _, outcome in self._waiting:
+            outcome.cancel()
+        self._waiting.clear()
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+                await self._write(batch)
+        finally:
+            self._task = None
+
+    async def _write(self, batch: list[_Change]) -> None:
+        try:
+            versions = await self._store.compare_and_set_ledgers([(change, expected) for change, expected, _ in batch])
+        except OctavoError as error:
+            for _, _, outcome in batch:
+                if not outcome.done():
+                    outcome.set_exception(error)
+                    outcome.exception()  # a waiter that was cancelled does not take it
+            return
+        except BaseException:
+            for _, _, outcome in batch:
+                outcome.cancel()
+            raise
+        for (_, _, outcome), version in zip(batch, versions, strict=True):
+            if not outcome.done():
+                outcome.set_result(version)

@@ -1,0 +1,242 @@
+"""Pulls sealed entries from other bookies and stores them here, verbatim (rules C3, C6 and C7).
+
+:mod:`octavo.repair.copying` decides which member is asked for what; this module asks, verifies and stores. A few
+windows of a range are under way at a time, so that the next entries travel while the last ones are synced. The bytes
+that are under way are bounded for all ledgers of the bookie together.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.model import LedgerMetadata
+from octavo.protocol.entries import digest_code_of, header_of, verify_batch, verify_explicit_lac
+from octavo.protocol.errors import (
+    BookieShuttingDownError,
+    BookieStorageError,
+    ClientClosedError,
+    OctavoError,
+    ProtocolError,
+)
+from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
+from octavo.protocol.messages import CAPABILITY_REPAIR, LacAnswer, Read, ReadAnswer, ReadFlag, ReadLac
+from octavo.repair.copying import WINDOW_ENTRIES, Ask, CopyWindow, Unsound, ids_of_runs
+from octavo.repair.local import LocalCopies
+from octavo.repair.pace import Pace
+from octavo.repair.settled import SettledRange, quorums_of_ledger
+
+CHUNK_BYTES: Final = 1024 * 1024
+"""Entry bytes of one answer: large enough that the round trip counts for little, small enough to be synced at once."""
+
+CHUNKS_AT_ONCE: Final = 64
+"""Answers under way for all ledgers of a bookie: bounds their memory."""
+
+WINDOWS_AT_ONCE: Final = 3
+"""Windows of one range under way: while one is stored, two are read."""
+
+LOCAL_FAILURES: Final = (BookieStorageError, BookieShuttingDownError, ClientClosedError)
+"""Errors of this bookie's own storage or life: no verdict about any copy follows from them."""
+
+
+@dataclass(slots=True)
+class Copied:
+    """How much a bookie has copied since its process began."""
+
+    entries: int = 0
+    bytes: int = 0
+
+
+class Puller:
+    """Makes ranges whole in this bookie's storage."""
+
+    def __init__(
+        self, copies: LocalCopies, pool: ConnectionPool, pace: Pace, *, request_timeout_seconds: float
+    ) -> None:
+        self._copies = copies
+        self._pool = pool
+        self._pace = pace
+        self._timeout_seconds = request_timeout_seconds
+        self._chunks = asyncio.Semaphore(CHUNKS_AT_ONCE)
+        self.copied = Copied()
+
+    async def make_whole(
+        self,
+        metadata: LedgerMetadata,
+        settled: SettledRange,
+        position: int,
+        preference: Sequence[int],
+        *,
+        urgent: bool = False,
+    ) -> Unsound | None:
+        """Copy everything that the bookie at ``position`` should hold of the range and does not hold soundly.
+
+        What it held before is read back (rule C3). Returns what could not be copied, or None when the range is whole
+        and durable. Raises :class:`DuplicateEntryError` when another bookie has other intact bytes under an id that
+        is held here (rule C6), and the errors of the own storage.
+        """
+        if settled.is_empty:
+            return None
+        quorums = quorums_of_ledger(metadata)
+        residues = quorums.residues_at(position)
+        worst: Unsound | None = None
+        windows: set[asyncio.Task[Unsound | None]] = set()
+        try:
+            async for ids in self._windows(metadata.ledger_id, settled, quorums.ensemble_size, residues):
+                if len(windows) >= WINDOWS_AT_ONCE:
+                    done, windows = await asyncio.wait(windows, return_when=asyncio.FIRST_COMPLETED)
+                    worst = _worse(worst, [task.result() for task in done])
+                window = CopyWindow(quorums, position, ids, preference)
+                windows.add(asyncio.ensure_future(self._fill(metadata, settled, window, urgent=urgent)))
+            while windows:
+                done, windows = await asyncio.wait(windows, return_when=asyncio.FIRST_COMPLETED)
+                worst = _worse(worst, [task.result() for task in done])
+        finally:
+            for task in windows:
+                task.cancel()
+            if windows:
+                await asyncio.gather(*windows, return_exceptions=True)
+        return worst
+
+    async def ends_right(self, metadata: LedgerMetadata, settled: SettledRange, position: int) -> bool:
+        """Whether the last entry of a range, if the position holds it, has the length that the metadata say (rule
+        C3)."""
+        quorums = quorums_of_ledger(metadata)
+        if settled.is_empty or not quorums.write_mask(settled.last) >> position & 1:
+            return True
+        sealed = await self._copies.read_entry(metadata.ledger_id, settled.last)
+        return sealed is not None and header_of(sealed).length == settled.length_after
+
+    async def last_add_confirmed(self, metadata: LedgerMetadata, bookies: Sequence[BookieId]) -> int | None:
+        """The highest LAC that this bookie or one of ``bookies`` shows, verified as far as that can be done without a
+        password; None when none shows one."""
+        ledger_id = metadata.ledger_id
+        shown = [self._copies.last_add_confirmed(ledger_id)]
+        for answer in await asyncio.gather(*(self._read_lac(ledger_id, name) for name in bookies)):
+            if answer is not None:
+                shown += _confirmed_in(ledger_id, metadata, answer)
+        return max((lac for lac in shown if lac is not None), default=None)
+
+    async def _read_lac(self, ledger_id: LedgerId, source: BookieId) -> LacAnswer | None:
+        request = ReadLac(ledger_id, b"", ReadFlag.NONE, 0, None, 0, 0, 0)
+        try:
+            answer = await self._pool.get(source).request(request, timeout_seconds=self._timeout_seconds)
+        except ClientClosedError:
+            raise
+        except OctavoError:
+            return None
+        return answer if isinstance(answer, LacAnswer) else None
+
+    async def _windows(
+        self, ledger_id: LedgerId, settled: SettledRange, modulus: int, residues: tuple[int, ...]
+    ) -> AsyncIterator[list[int]]:
+        """The ids that are not held soundly, several thousand at a time."""
+        first = settled.first
+        while first <= settled.last:
+            held = await self._copies.verified(ledger_id, first, settled.last, stripe=(modulus, residues))
+            runs = sorted(
+                (max(low, first), min(high, held.last_covered)) for low, high in (*held.missing, *held.unknown)
+            )
+            ids = iter(ids_of_runs(runs, modulus, residues))
+            while window := list(islice(ids, WINDOW_ENTRIES)):
+                yield window
+            if held.last_covered < first:
+                raise ProtocolError(f"ledger {ledger_id}: the storage says nothing about entry {first}")
+            first = held.last_covered + 1
+
+    async def _fill(
+        self, metadata: LedgerMetadata, settled: SettledRange, window: CopyWindow, *, urgent: bool
+    ) -> Unsound | None:
+        while (ask := window.next_ask()) is not None:
+            async with self._chunks:
+                await self._ask(metadata, settled.bookies[ask.position], ask, window, urgent=urgent)
+        return window.unsound()
+
+    async def _ask(
+        self, metadata: LedgerMetadata, source: BookieId, ask: Ask, window: CopyWindow, *, urgent: bool
+    ) -> None:
+        ledger_id = metadata.ledger_id
+        try:
+            answer = await self._read(ledger_id, source, ask, metadata.ensemble_size)
+        except ClientClosedError:
+            raise
+        except OctavoError:
+            window.on_failed(ask)
+            return
+        sound = sound_entries(ledger_id, metadata, answer.entries)
+        given = {entry_id: sealed for entry_id, sealed in sound if ask.first <= entry_id <= ask.last}
+        wanted = window.on_answer(
+            ask, answer.last_covered, given.keys(), answer.unknown,
+            absent_is_certain=len(sound) == len(answer.entries),
+        )  # fmt: skip
+        if wanted:
+            entries = [given[entry_id] for entry_id in wanted]
+            size_bytes = sum(map(len, entries))
+            await self._pace.take(size_bytes, urgent=urgent)
+            await self._copies.copy_in(ledger_id, entries)
+            self.copied.entries += len(entries)
+            self.copied.bytes += size_bytes
+
+    async def _read(self, ledger_id: LedgerId, source: BookieId, ask: Ask, modulus: int) -> ReadAnswer:
+        connection = self._pool.get(source)
+        await connection.wait_writable(timeout_seconds=self._timeout_seconds)
+        flags = ReadFlag.REPAIR if CAPABILITY_REPAIR in connection.capabilities else ReadFlag.NONE
+        request = Read(
+            ledger_id, b"", flags, 0, ask.first, ask.last, modulus, ask.residues, ENTRIES_PER_FRAME_MAX, CHUNK_BYTES
+        )
+        answer = await connection.request(request, timeout_seconds=self._timeout_seconds, bulk=True)
+        if not isinstance(answer, ReadAnswer) or answer.last_covered < ask.first:
+            raise ProtocolError(f"bookie {source} answered nothing of what it was asked")
+        return answer
+
+
+def sound_entries(
+    ledger_id: LedgerId, metadata: LedgerMetadata, entries: Collection[bytes]
+) -> Sequence[tuple[int, bytes]]:
+    """Those of the sealed entries that are intact, of this ledger, and of its digest, with their ids (rule C3)."""
+    code = digest_code_of(metadata.digest)
+    whole = list(entries)
+    if not whole:
+        return []
+    try:
+        ids = verify_batch(ledger_id, whole).entry_ids
+    except OctavoError:
+        return list(_each_sound(ledger_id, code, whole))
+    return [
+        (entry_id, sealed) for entry_id, sealed in zip(ids, whole, strict=True) if header_of(sealed).digest_code == code
+    ]
+
+
+def _each_sound(ledger_id: LedgerId, code: int, entries: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    for sealed in entries:
+        try:
+            (entry_id,) = verify_batch(ledger_id, [sealed]).entry_ids
+        except OctavoError:
+            continue
+        if header_of(sealed).digest_code == code:
+            yield entry_id, sealed
+
+
+def _confirmed_in(ledger_id: LedgerId, metadata: LedgerMetadata, answer: LacAnswer) -> list[int | None]:
+    found: list[int | None] = []
+    if answer.explicit is not None:
+        with contextlib.suppress(OctavoError):
+            found.append(verify_explicit_lac(ledger_id, answer.explicit))
+    if answer.entry is not None:
+        found += [
+            header_of(sealed).last_add_confirmed for _, sealed in sound_entries(ledger_id, metadata, [answer.entry])
+        ]
+    return found
+
+
+def _worse(worst: Unsound | None, others: Sequence[Unsound | None]) -> Unsound | None:
+    """The first of the intervals that are not sound, with the count of all."""
+    found = [one for one in (worst, *others) if one is not None]
+    if not found:
+        return None
+    first = min(found, key=lambda one: one.first)
+    return Unsound(first.first, max(one.last for one in found), sum(one.count for one in found), first.told)

@@ -1,0 +1,147 @@
+"""The auditor's rounds: takes the census, and asks the members of closed ledgers what they lack (rule A11).
+
+A round lists all ledgers and reads the metadata of a few (:mod:`octavo.repair.census`). The first round of an auditor
+reads all of them. Members are asked about a ledger when it is first seen CLOSED, and about every ledger once in
+``check_days``; members that do not answer are asked again when they return.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import structlog
+from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.repair_states import RepairStates
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.ids import BookieId, LedgerId
+from octavo.repair.census import Census, Round, Seen
+from octavo.repair.holes import ask_members
+from octavo.repair.local import LocalBookie
+from octavo.repair.reading import read_ledgers
+from octavo.repair.settings import RepairSettings
+
+log = structlog.get_logger("octavo.repair")
+
+READ_PAGE: Final = 4096
+"""Ledgers read before what was read is condensed for the census: bounds the memory of a round."""
+
+QUESTIONS_AT_ONCE: Final = 32
+"""Ledgers whose members are asked at a time."""
+
+UNASKED_MAX: Final = 100_000
+"""Questions remembered for members that are away; more are found by the checks of every ledger."""
+
+_DAY_SECONDS = 86_400
+
+
+class Rounds:
+    """See the module."""
+
+    def __init__(self, bookie: LocalBookie, pool: ConnectionPool, settings: RepairSettings) -> None:
+        self._store: MetadataStore = bookie.store
+        self._pool = pool
+        self._settings = settings
+        self._to_ask: dict[LedgerId, None] = {}
+        self._unasked: dict[BookieId, dict[LedgerId, None]] = {}
+        self._check_from = 0
+        self._holes: list[tuple[LedgerId, BookieId]] = []
+        self.census = Census()
+        self.next_round_at = 0.0
+        """The loop's time at which the next round is due."""
+
+    def round_is_due(self, now: float) -> bool:
+        """Whether a round is due, or members are to be asked."""
+        return now >= self.next_round_at or bool(self._to_ask)
+
+    def take_holes(self) -> list[tuple[LedgerId, BookieId]]:
+        """Ledgers and members that lack something of them, as found since the last call."""
+        holes, self._holes = self._holes, []
+        return holes
+
+    def ask_about(self, ledger_ids: Iterable[LedgerId]) -> None:
+        """Ask the members of these ledgers soon."""
+        self._to_ask.update(dict.fromkeys(ledger_ids))
+
+    def on_returned(self, bookie_id: BookieId) -> None:
+        """A member that was away is back: ask what it could not answer."""
+        self.ask_about(self._unasked.pop(bookie_id, ()))
+
+    async def take_round(self, states: RepairStates, changed: Collection[LedgerId]) -> None:
+        """Take a round if one is due, and ask members. ``changed``: ledgers that repair may be changing. A round that
+        fails changes nothing. Raises :class:`MetadataUnavailableError`."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self.next_round_at:
+            self.census.mark(changed)
+            first = not self.census.complete
+            found = await self._list()
+            applied = self.census.apply(found)
+            self.next_round_at = loop.time() + self._settings.audit_seconds
+            if not first:  # the first one finds every closed ledger; those are asked about in turn, below
+                self.ask_about(applied.newly_closed)
+            self.ask_about(self._in_turn())
+            if self.census.memory_bytes > self._settings.census_bytes:
+                log.error(
+                    "the index of ledgers is larger than repair_census_bytes; raise that limit",
+                    bytes=self.census.memory_bytes, limit=self._settings.census_bytes,
+                )  # fmt: skip
+        await self._ask_members(states)
+
+    async def _list(self) -> Round:
+        found = Round()
+        page: list[LedgerId] = []
+        async for ledger_id in self._store.list_ledgers():
+            found.list(ledger_id)
+            if self.census.must_read(ledger_id):
+                page.append(ledger_id)
+            if len(page) >= READ_PAGE:
+                await self._read(page, found)
+                page = []
+        await self._read(page, found)
+        return found
+
+    async def _read(self, page: list[LedgerId], found: Round) -> None:
+        for ledger_id, metadata in (await read_ledgers(self._store, page)).items():
+            if metadata is not None:
+                found.read[ledger_id] = Seen.of(metadata)
+
+    def _in_turn(self) -> list[LedgerId]:
+        """The next ledgers to be asked about, so that every one has its turn within ``check_days``."""
+        rounds = max(self._settings.check_days * _DAY_SECONDS / self._settings.audit_seconds, 1.0)
+        some = self.census.some_from(self._check_from, int(self.census.ledgers / rounds) + 1)
+        self._check_from = some[-1] + 1 if some else 0
+        return some
+
+    async def _ask_members(self, states: RepairStates) -> None:
+        while self._to_ask:
+            page = list(self._to_ask)[:QUESTIONS_AT_ONCE]
+            ledgers = await read_ledgers(self._store, page)
+            members = {
+                name for metadata in ledgers.values() if metadata is not None
+                for fragment in metadata.fragments for name in fragment.bookies if name not in states.bookies
+            }  # fmt: skip
+            results = await asyncio.gather(
+                *(
+                    ask_members(
+                        self._pool, metadata, frozenset(members),
+                        timeout_seconds=self._settings.request_timeout_seconds,
+                    )
+                    for metadata in ledgers.values() if metadata is not None
+                )
+            )  # fmt: skip
+            asked = [ledger_id for ledger_id, metadata in ledgers.items() if metadata is not None]
+            for ledger_id, holes in zip(asked, results, strict=True):
+                self._holes += [(ledger_id, name) for name in sorted(holes.short)]
+                for name in holes.silent:
+                    self._remember(name, ledger_id)
+            for ledger_id, metadata in ledgers.items():
+                if metadata is not None:
+                    named = {name for fragment in metadata.fragments for name in fragment.bookies}
+                    for name in named & states.bookies.keys():
+                        self._remember(name, ledger_id)
+            for ledger_id in page:
+                self._to_ask.pop(ledger_id, None)
+
+    def _remember(self, bookie_id: BookieId, ledger_id: LedgerId) -> None:
+        unasked = self._unasked.setdefault(bookie_id, {})
+        if len(unasked) < UNASKED_MAX:
+            unasked[ledger_id] = None

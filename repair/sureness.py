@@ -1,0 +1,57 @@
+"""When a bookie in doubt is sure of a ledger again. Pure.
+
+Theory of operation
+-------------------
+
+A bookie in doubt answers "unknown" where it holds nothing (rule B4), because it may have confirmed the entry and lost
+it. Doubt about one ledger ends when no negative of this bookie can be wrong any more. Negatives decide only in a
+recovery, about the last fragment of a ledger that is not CLOSED. So, on metadata read after the doubt began (rules D3
+and D4):
+
+===========================  =====================================  ==================================================
+ledger                       what the bookie holds                  sure of
+===========================  =====================================  ==================================================
+deleted                      -                                      all ids
+CLOSED                       everything that it should hold         all ids
+CLOSED                       less                                   nothing
+open or in recovery,         everything that it should hold of the  all ids
+not in the last fragment     earlier fragments
+open or in recovery,         everything that it should hold of the  ids below the first id of the last fragment
+in the last fragment         earlier fragments
+open or in recovery          less                                   nothing
+===========================  =====================================  ==================================================
+
+The last but one row is why copying never ends the doubt about the last fragment of an open ledger: entries above the
+LAC may have been confirmed by this bookie alone, and no other bookie can give them to it. Closing the ledger, or
+replacing the bookie in it, settles that.
+
+A bookie that is not in the last fragment may be named in a later one. Then it confirms nothing that it does not hold,
+because the floor of its doubt stands for ever (rule D1): ordinary adds to ledgers below it are refused.
+"""
+
+from typing import Final
+
+from octavo.metadata.model import LedgerMetadata
+from octavo.protocol.ids import BookieId
+
+SURE_OF_ALL: Final = None
+"""No id of the ledger is unsure."""
+
+UNSURE_OF_ALL: Final = 0
+"""Every id of the ledger is unsure."""
+
+
+def first_unsure_id(metadata: LedgerMetadata | None, bookie_id: BookieId, *, holds_all: bool) -> int | None:
+    """The first id of the ledger about which the bookie stays in doubt; None: it is sure of all (rule D3).
+
+    ``metadata``: as read after the doubt began; None when the ledger has been deleted. ``holds_all``: whether the
+    bookie holds, verified, everything that the settled ranges of these metadata say it should hold (rule C3).
+    """
+    if metadata is None:
+        return SURE_OF_ALL
+    if not holds_all:
+        return UNSURE_OF_ALL
+    last = metadata.last_fragment
+    if metadata.is_closed or bookie_id not in last.bookies:
+        return SURE_OF_ALL
+    return int(last.first_entry_id)

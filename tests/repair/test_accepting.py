@@ -1,0 +1,144 @@
+"""Accepting a loss: only for a ledger that is blocked, only without bookies that never come back (rule O4)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from octavo.metadata import LedgerState
+from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates
+from octavo.protocol.errors import LedgerRecoveryError, UnauthorizedError
+from octavo.protocol.ids import BookieId
+from octavo.protocol.messages import Op
+from octavo.repair.accepting import BlockedRecovery
+from octavo.repair.documents import AcceptedLoss, accepted_name
+from octavo.repair.operators import RepairRefusedError, change_states
+from support.reading import QUICK, Cluster, HandmadeLedger, cluster_of
+
+B0, B1, B2 = BookieId("b0"), BookieId("b1"), BookieId("b2")
+
+
+@asynccontextmanager
+async def recovery_of(
+    cluster: Cluster, ledger: HandmadeLedger, password: bytes = b""
+) -> AsyncIterator[BlockedRecovery]:
+    recovery = BlockedRecovery(
+        cluster.store, ledger.id, password, await cluster.store.cluster_id(),
+        replace(QUICK, recovery_timeout_seconds=0.2, request_timeout_seconds=0.2),
+    )  # fmt: skip
+    try:
+        yield recovery
+    finally:
+        await recovery.close()
+
+
+async def set_condition(cluster: Cluster, condition: Condition, *names: BookieId) -> None:
+    def change(states: RepairStates) -> RepairStates:
+        for name in names:
+            states = states.with_bookie(name, BookieCondition(condition, 0))
+        return states
+
+    await change_states(cluster.store, change)
+
+
+async def blocked_ledger(cluster: Cluster) -> HandmadeLedger:
+    """Two of three bookies are gone for good; entries 0 to 4 were acknowledged, 5 and 6 may have been."""
+    ledger = await cluster.ledger()
+    ledger.add_numbered(5)
+    ledger.add(b"5", b"6", confirmed=4)
+    for entry_id in (5, 6):
+        cluster.bookie("b2").forget(ledger.id, entry_id)
+    await cluster.bookie("b0").stop()
+    await cluster.bookie("b1").stop()
+    return ledger
+
+
+async def test_a_blocked_ledger_is_closed_without_bookies_that_are_retired_and_that_is_recorded() -> None:
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await set_condition(cluster, Condition.RETIRED, B0, B1)
+        async with recovery_of(cluster, ledger) as recovery:
+            assert "b0" in await recovery.check([B0, B1])
+            closed = await recovery.accept([B0, B1], reason="fire", now_ms=5)
+        assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, 4)
+        found = await cluster.store.read_document(accepted_name(ledger.id))
+        assert found is not None
+        assert AcceptedLoss.decode(found.value, "x") == AcceptedLoss(ledger.id, (B0, B1), 5, 4, "fire")
+        assert cluster.bookie("b2").ledger(ledger.id).fenced
+
+
+async def test_what_a_remaining_bookie_has_is_kept_however_late_it_answers() -> None:
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        ledger.add(b"7", confirmed=4)  # above the end: 5 and 6 are nowhere
+        await set_condition(cluster, Condition.RETIRED, B0, B1)
+        remaining = cluster.bookie("b2")
+        async with recovery_of(cluster, ledger) as recovery:
+            await recovery.check([B0, B1])
+            for op in (Op.READ_LAC, Op.READ):
+                remaining.hold(op)
+            accepting = asyncio.ensure_future(recovery.accept([B0, B1], reason="", now_ms=0))
+            before = remaining.count(Op.READ_LAC)
+            await remaining.received(Op.READ_LAC, before + 1)
+            remaining.release(Op.READ_LAC)
+            before = remaining.count(Op.READ)
+            await remaining.received(Op.READ, before + 1)
+            remaining.release(Op.READ)
+            assert (await accepting).last_entry_id == 4
+
+
+async def test_a_remaining_bookie_that_does_not_answer_may_have_entries_and_is_needed() -> None:
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await set_condition(cluster, Condition.RETIRED, B0, B1)
+        await cluster.bookie("b2").stop()
+        async with recovery_of(cluster, ledger) as recovery:
+            with pytest.raises(LedgerRecoveryError, match="b2 does not answer, and may hold entries"):
+                await recovery.accept([B0, B1], reason="", now_ms=0)
+        assert not (await cluster.store.read_ledger(ledger.id)).value.is_closed
+        assert await cluster.store.read_document(accepted_name(ledger.id)) is None
+
+
+@pytest.mark.parametrize("condition", [Condition.LOST, Condition.MISSING, Condition.DRAINING, None])
+async def test_a_bookie_that_could_come_back_is_not_given_up(condition: Condition | None) -> None:
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await set_condition(cluster, Condition.RETIRED, B0)
+        if condition is not None:
+            await set_condition(cluster, condition, B1)
+        async with recovery_of(cluster, ledger) as recovery:
+            with pytest.raises(RepairRefusedError, match="b1 is neither retired nor in doubt"):
+                await recovery.check([B0, B1])
+            with pytest.raises(RepairRefusedError):
+                await recovery.accept([B0, B1], reason="", now_ms=0)
+        assert not (await cluster.store.read_ledger(ledger.id)).value.is_closed
+
+
+async def test_a_ledger_that_can_be_recovered_is_recovered_and_nothing_is_accepted() -> None:
+    async with cluster_of(4) as cluster:
+        ledger = await cluster.ledger()
+        ledger.add_numbered(3)
+        await cluster.bookie("b0").stop()
+        await set_condition(cluster, Condition.RETIRED, B0)
+        async with recovery_of(cluster, ledger) as recovery:
+            with pytest.raises(RepairRefusedError, match="recovered without any loss"):
+                await recovery.check([B0])
+            with pytest.raises(RepairRefusedError, match="is closed"):
+                await recovery.check([B0])
+        assert (await cluster.store.read_ledger(ledger.id)).value.last_entry_id == 2
+        assert await cluster.store.read_document(accepted_name(ledger.id)) is None
+
+
+async def test_bookies_elsewhere_and_wrong_passwords_are_refused() -> None:
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await set_condition(cluster, Condition.RETIRED, B0, B1, BookieId("b4"))
+        async with recovery_of(cluster, ledger) as recovery:
+            with pytest.raises(RepairRefusedError, match="not in the last fragment"):
+                await recovery.check([BookieId("b4")])
+        async with recovery_of(cluster, ledger, b"wrong") as recovery:
+            with pytest.raises(UnauthorizedError):
+                await recovery.check([B0, B1])
+        current = await cluster.store.read_ledger(ledger.id)
+        assert current.version == ledger.versioned.version

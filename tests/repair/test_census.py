@@ -1,0 +1,110 @@
+"""The auditor's index of ledgers, against a plain dictionary (rule A5)."""
+
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.repair.census import Census, Round, Seen
+from support.ledger_metadata import fragment, open_ledger
+
+
+def take(census: Census, ledgers: dict[int, Seen]) -> tuple[list[int], tuple[int, ...], int]:
+    """One round over these ledgers: which were read, which are newly closed, how many are gone."""
+    found, read = Round(), []
+    for ledger_id in sorted(ledgers):
+        found.list(LedgerId(ledger_id))
+        if census.must_read(LedgerId(ledger_id)):
+            read.append(ledger_id)
+            found.read[LedgerId(ledger_id)] = ledgers[ledger_id]
+    applied = census.apply(found)
+    census.check_invariants()
+    return read, applied.newly_closed, applied.deleted
+
+
+def seen(names: str, *, closed: bool = True) -> Seen:
+    return Seen(frozenset(map(BookieId, names)), closed, 1)
+
+
+def ranks(**of: int) -> dict[BookieId, int]:
+    return {BookieId(name): rank for name, rank in of.items()}
+
+
+def test_a_round_reads_new_and_open_ledgers_only_and_those_that_repair_has_marked() -> None:
+    census = Census()
+    ledgers = {1: seen("abc"), 2: seen("abd", closed=False), 3: seen("bcd")}
+    assert take(census, ledgers)[0] == [1, 2, 3]
+    assert take(census, ledgers)[0] == [2]
+    ledgers |= {2: seen("abd"), 4: seen("acd")}
+    assert take(census, ledgers) == ([2, 4], (2, 4), 0)
+    census.mark([LedgerId(3)])
+    ledgers[3] = seen("acd")
+    assert take(census, ledgers)[0] == [3]
+    assert list(census.names(BookieId("b"))) == [1, 2]
+    del ledgers[1]
+    assert take(census, ledgers) == ([], (), 1)
+    assert list(census.names(BookieId("a"))) == [2, 3, 4]
+
+
+def test_ledgers_with_the_fewest_live_copies_come_first_then_lost_before_drained_then_by_id() -> None:
+    census = Census()
+    take(census, {1: seen("abx"), 2: seen("aby"), 3: seen("axy"), 4: seen("abz"), 5: seen("xyz"), 6: seen("abc")})
+    assert list(census.candidates(ranks(x=0, y=0))) == [3, 5, 1, 2]
+    assert list(census.candidates(ranks(x=0, z=2))) == [1, 3, 5, 4]
+    assert list(census.candidates(ranks(q=0))) == []
+
+
+def test_figures_count_ledgers_that_also_name_another_unavailable_bookie() -> None:
+    census = Census()
+    take(census, {1: seen("abx"), 2: seen("abc"), 3: seen("bxy")})
+    counts = census.counts({BookieId("x"), BookieId("y")})
+    assert counts[BookieId("a")] == (2, 1)
+    assert counts[BookieId("b")] == (3, 2)
+    assert counts[BookieId("x")] == (2, 1)
+    assert census.counts(()) == {name: (count, 0) for name, (count, _) in counts.items()}
+
+
+def test_what_is_kept_of_a_ledger_are_all_bookies_that_it_names() -> None:
+    metadata = open_ledger(7, fragment(0, "abc"), fragment(10, "abd", 100))
+    assert Seen.of(metadata) == Seen(frozenset(map(BookieId, "abcd")), closed=False, spare_copies=1)
+    assert Seen.of(metadata.closed(EntryId(9), 100)).closed
+
+
+NAMES = st.sets(st.sampled_from("abcde"), min_size=1, max_size=4).map(lambda names: "".join(sorted(names)))
+LEDGERS = st.dictionaries(st.integers(0, 30), st.tuples(NAMES, st.booleans()), max_size=20)
+
+
+type Rounds = list[tuple[dict[int, tuple[str, bool]], dict[int, str | None]]]
+
+
+@given(st.lists(st.tuples(LEDGERS, st.dictionaries(st.integers(0, 30), st.none() | NAMES, max_size=5)), max_size=5))
+def test_the_census_is_what_the_ledgers_say(rounds: Rounds) -> None:
+    census = Census()
+    for ledgers, updates in rounds:
+        now = {ledger_id: seen(names, closed=closed) for ledger_id, (names, closed) in ledgers.items()}
+        census.mark(map(LedgerId, range(31)))  # anything may have changed
+        take(census, now)
+        for ledger_id, names in updates.items():
+            census.update(LedgerId(ledger_id), None if names is None or ledger_id not in now else seen(names))
+            if ledger_id in now:
+                now[ledger_id] = seen("" if names is None else names)
+            census.check_invariants()
+        for name in "abcde":
+            expected = [ledger_id for ledger_id in sorted(now) if name in now[ledger_id].bookies]
+            assert list(census.names(BookieId(name))) == expected
+        order = list(census.candidates(ranks(a=0, b=0, c=2)))
+        of_all = [one for one in sorted(now) if now[one].bookies & {"a", "b", "c"}]
+        assert sorted(order) == of_all
+        lost = [len(now[one].bookies & {"a", "b"}) for one in order]
+        assert lost == sorted(lost, reverse=True)
+
+
+def test_the_census_of_many_ledgers_takes_eight_bytes_for_each_member() -> None:
+    census, found = Census(), Round()
+    for ledger_id in range(20_000):
+        found.list(LedgerId(ledger_id))
+        found.read[LedgerId(ledger_id)] = seen("abc")
+    census.apply(found)
+    assert census.memory_bytes == 8 * 20_000 * 4
+    assert len(census.candidates(ranks(a=0))) == 20_000
+    assert census.some_from(19_990, 100) == list(array("Q", range(19_990, 20_000)))

@@ -1,0 +1,273 @@
+"""One job of a target, with sources that lose, deny and damage entries (rules C1 to C6, C9 and O1)."""
+
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata import LedgerMetadata, LedgerState, MetadataStore, ReplaceMember, Version
+from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates
+from octavo.protocol.errors import MetadataUnavailableError
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.messages import Op, Read, ReadFlag
+from octavo.repair.jobs import Jobs, Outcome
+from octavo.repair.naming import Naming
+from octavo.repair.pace import Pace, PaceControl
+from octavo.repair.planning import BlockedClass, Job, Why
+from octavo.repair.puller import Puller
+from support.local_bookie import MemoryBookie, MemoryCopies
+from support.reading import Cluster, HandmadeLedger, cluster_of
+
+ME, LOST = BookieId("b3"), BookieId("b0")
+
+
+class ForgetfulStore:
+    """The cluster's store. ``before_write`` is called before each batch of changes; ``lose_answers`` of them are made
+    and then not answered."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.lose_answers = 0
+        self.before_write: Callable[[], object] = lambda: None
+        self.writes = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def compare_and_set_ledgers(self, changes: list[tuple[LedgerMetadata, Version]]) -> list[Version | None]:
+        self.writes += 1
+        waited = self.before_write()
+        if hasattr(waited, "__await__"):
+            await waited
+        versions = await self._store.compare_and_set_ledgers(changes)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise MetadataUnavailableError("no answer", may_have_happened=True)
+        return versions
+
+
+@dataclass
+class Workshop:
+    """The target ``b3``, in memory, and sources ``b0``, ``b1``, ``b2`` that speak the real wire."""
+
+    cluster: Cluster
+    jobs: Jobs
+    copies: MemoryCopies
+    store: ForgetfulStore
+    states: RepairStates
+
+    async def take_place(self, ledger: HandmadeLedger, *, of: BookieId = LOST) -> Outcome:
+        return await self.jobs.run(Job(ledger.id, of, Why.LOST))
+
+    async def complete(self, ledger: HandmadeLedger) -> Outcome:
+        return await self.jobs.run(Job(ledger.id, None, Why.HOLE))
+
+    async def members(self, ledger: HandmadeLedger) -> list[str]:
+        metadata = (await self.cluster.store.read_ledger(ledger.id)).value
+        return ["".join(name[-1] for name in fragment.bookies) for fragment in metadata.fragments]
+
+    def held(self, ledger: HandmadeLedger) -> dict[int, bytes]:
+        return self.copies.held.get(ledger.id, {})
+
+
+@pytest.fixture
+async def workshop() -> AsyncIterator[Workshop]:
+    async with cluster_of(4) as cluster, contextlib.AsyncExitStack() as stack:
+        copies = MemoryCopies()
+        store = ForgetfulStore(cluster.store)
+        bookie = MemoryBookie(ME, store, await cluster.store.cluster_id(), copies=copies)  # type: ignore[arg-type]
+        pool = ConnectionPool(
+            cluster.store, cluster_id=bookie.cluster_id, options=replace(cluster.options), rng=random.Random(5)
+        )
+        stack.push_async_callback(pool.close)
+        control = PaceControl(per_second_min=1 << 40, per_second_max=1 << 40, add_delay_seconds=1.0)
+        puller = Puller(copies, pool, Pace(control, lambda: 0.0), request_timeout_seconds=0.5)
+        naming = Naming(store)  # type: ignore[arg-type]
+        stack.push_async_callback(naming.close)
+        states = RepairStates({LOST: BookieCondition(Condition.LOST, 0)})
+        jobs = Jobs(bookie, pool, puller, naming, states=lambda: made.states, token="target")
+        made = Workshop(cluster, jobs, copies, store, states)
+        await cluster.bookie("b0").stop()
+        for name in ("b1", "b2"):  # so that the pool knows who is registered
+            await pool.get(BookieId(name)).wait_writable(timeout_seconds=5)
+        yield made
+
+
+async def closed_ledger(
+    workshop: Workshop, entries: int = 10, sizes: tuple[int, int, int] = (3, 3, 2)
+) -> HandmadeLedger:
+    ledger = await workshop.cluster.ledger(sizes)
+    ledger.add_numbered(entries)
+    await ledger.close()
+    return ledger
+
+
+async def test_the_target_copies_verbatim_and_then_names_itself_under_its_lock(workshop: Workshop) -> None:
+    ledger = await closed_ledger(workshop)
+    held_when_locked: list[int] = []
+    workshop.copies.on_lock = lambda _: held_when_locked.append(len(workshop.held(ledger)))
+    assert (await workshop.take_place(ledger)).blocked is None
+    assert list(workshop.held(ledger).values()) == ledger.sealed
+    assert await workshop.members(ledger) == ["312"]
+    assert held_when_locked == [10]
+    reads = [one for name in ("b1", "b2") for one in workshop.cluster.bookie(name).requests if isinstance(one, Read)]
+    assert reads
+    assert {one.flags for one in reads} == {ReadFlag.REPAIR}
+    assert {one.ledger_key for one in reads} == {b""}
+
+
+async def test_earlier_fragments_of_an_open_ledger_are_repaired_and_its_last_one_is_not_touched(
+    workshop: Workshop,
+) -> None:
+    ledger = await workshop.cluster.ledger()
+    ledger.add_numbered(4)
+    await ledger.change_ensemble("b0", "b2", "b1")
+    ledger.add_numbered(3)
+    assert (await workshop.take_place(ledger)).blocked is None
+    assert await workshop.members(ledger) == ["312", "021"]
+    assert sorted(workshop.held(ledger)) == [0, 1, 2, 3]
+    metadata = (await workshop.cluster.store.read_ledger(ledger.id)).value
+    assert metadata.state is LedgerState.OPEN
+
+
+async def test_of_a_striped_ledger_only_the_ids_of_the_position_are_copied(workshop: Workshop) -> None:
+    ledger = await closed_ledger(workshop, 12, (3, 2, 2))
+    assert (await workshop.take_place(ledger)).blocked is None
+    assert sorted(workshop.held(ledger)) == [one for one in range(12) if one % 3 != 1]  # position 0 holds residues 0, 2
+
+
+async def test_what_one_source_denies_comes_from_the_other(workshop: Workshop) -> None:
+    ledger = await closed_ledger(workshop)
+    for entry_id in (2, 3, 7):
+        workshop.cluster.bookie("b1").forget(ledger.id, entry_id)
+    for entry_id in (0, 4):
+        workshop.cluster.bookie("b2").damage(ledger.id, entry_id)
+    assert (await workshop.take_place(ledger)).blocked is None
+    assert list(dict(sorted(workshop.held(ledger).items())).values()) == ledger.sealed
+
+
+async def test_without_a_sound_copy_of_one_id_no_name_changes_and_the_reason_says_who_was_asked(
+    workshop: Workshop,
+) -> None:
+    ledger = await closed_ledger(workshop)
+    workshop.cluster.bookie("b1").forget(ledger.id, 5)
+    workshop.cluster.bookie("b2").damage(ledger.id, 5)
+    outcome = await workshop.take_place(ledger)
+    assert outcome.blocked is not None
+    assert (outcome.blocked.kind, outcome.blocked.first, outcome.blocked.last) == (BlockedClass.SHORT, 5, 5)
+    assert outcome.blocked.bookies == (LOST,)  # the lost bookie does not answer: it may have the last copy
+    assert "b1: does not hold it; b2: cannot tell" in outcome.blocked.reason
+    assert await workshop.members(ledger) == ["012"]
+    assert workshop.store.writes == 0
+    assert len(workshop.held(ledger)) == 9  # what could be copied stays
+
+
+async def test_what_was_held_before_is_read_back_and_rot_is_replaced(workshop: Workshop) -> None:
+    ledger = await closed_ledger(workshop)
+    await workshop.copies.copy_in(ledger.id, ledger.sealed)
+    workshop.copies.damage(ledger.id, 6)
+    assert (await workshop.take_place(ledger)).blocked is None
+    assert list(workshop.held(ledger).values()) == ledger.sealed
+    assert workshop.copies.copied[1:] == [(ledger.id, (6,))]
+
+
+async def test_an_end_with_another_length_is_divergent_and_nothing_is_overwritten(workshop: Workshop) -> None:
+    ledger = await closed_ledger(workshop)
+    (forged,) = ledger.sealer.seal(
+        EntryId(9), [b"other bytes"], last_add_confirmed=EntryId(8), length=1000, sealed_at_ms=0
+    )
+    workshop.copies.held[ledger.id] = {9: forged}  # intact, so nothing asks for it again
+    outcome = await workshop.take_place(ledger)
+    assert outcome.blocked is not None
+    assert outcome.blocked.kind is BlockedClass.DIVERGENT
+    assert await workshop.members(ledger) == ["012"]
+    assert workshop.held(ledger)[9] == forged
+
+
+async def test_copies_that_are_gone_at_the_last_look_are_not_named(workshop: Workshop) -> None:
+    ledger = await closed_ledger(workshop)
+    losses = [3]
+
+    def lose(ledger_id: int) -> None:
+        for entry_id in losses:
+            del workshop.copies.held[ledger_id][entry_id]
+        losses.clear()
+
+    workshop.copies.on_lock = lose
+    assert (await workshop.take_place(ledger)).blocked is None
+    assert len(workshop.copies.locked) == 2
+    assert list(dict(sorted(workshop.held(ledger).items())).values()) == ledger.sealed
+    assert await workshop.members(ledger) == ["312"]
+
+
+async def test_after_a_conflict_the_target_decides_anew_and_copies_nothing_twice(workshop: Workshop) -> None:
+    ledger = await closed_ledger(workshop)
+
+    async def another_target() -> None:
+        workshop.store.before_write = lambda: None
+        current = await workshop.cluster.store.read_ledger(ledger.id)
+        decision = ReplaceMember(EntryId(0), EntryId(9), 0, LOST, BookieId("b9")).decide(current.value)
+        await workshop.cluster.store.compare_and_set_ledger(decision.metadata, current.version)  # type: ignore[union-attr]
+
+    workshop.store.before_write = another_target
+    assert (await workshop.take_place(ledger)).blocked is None
+    metadata = (await workshop.cluster.store.read_ledger(ledger.id)).value
+    assert metadata.last_fragment.bookies == ("b9", "b1", "b2")
+    assert len(workshop.copies.copied) == 1
+
+
+async def test_a_lost_answer_is_settled_by_reading_while_the_lock_is_held(workshop: Workshop) -> None:
+    ledger = await closed_ledger(workshop)
+    workshop.store.lose_answers = 1
+    assert (await workshop.take_place(ledger)).blocked is None
+    assert workshop.copies.locked == [ledger.id]
+    assert await workshop.members(ledger) == ["312"]
+
+
+async def test_a_bookie_that_is_back_keeps_its_place(workshop: Workshop) -> None:
+    ledger = await closed_ledger(workshop)
+    workshop.states = RepairStates()
+    assert (await workshop.take_place(ledger)).blocked is None
+    assert await workshop.members(ledger) == ["012"]
+    assert workshop.store.writes == 0
+
+
+async def test_a_deleted_ledger_needs_no_repair(workshop: Workshop) -> None:
+    ledger = await closed_ledger(workshop)
+    await workshop.cluster.store.delete_ledger(ledger.id)
+    assert await workshop.take_place(ledger) == Outcome()
+
+
+async def test_a_ledger_that_was_never_written_only_changes_its_name(workshop: Workshop) -> None:
+    ledger = await closed_ledger(workshop, 0)
+    assert (await workshop.take_place(ledger)).blocked is None
+    assert await workshop.members(ledger) == ["312"]
+    assert workshop.cluster.bookie("b1").count(Op.READ) == 0
+
+
+async def test_a_member_of_an_open_ledger_completes_itself_up_to_the_lac_and_no_further(workshop: Workshop) -> None:
+    ledger = await workshop.cluster.ledger(fragments=[(0, ["b1", "b2", "b3"], 0)])
+    ledger.add_numbered(6)
+    ledger.add(b"above the LAC", confirmed=4)
+    workshop.cluster.bookie("b3").ledgers.clear()  # the target's storage is the one in memory
+    assert (await workshop.complete(ledger)).blocked is None
+    assert sorted(workshop.held(ledger)) == [0, 1, 2, 3, 4]
+    assert workshop.store.writes == 0
+
+
+async def test_damage_is_mended_in_settled_and_in_open_fragments(workshop: Workshop) -> None:
+    ledger = await workshop.cluster.ledger(fragments=[(0, ["b1", "b2", "b3"], 0)])
+    ledger.add_numbered(8)
+    await workshop.copies.copy_in(LedgerId(ledger.id), ledger.sealed)
+    for entry_id in (2, 5):
+        workshop.copies.damage(ledger.id, entry_id)
+    metadata = (await workshop.cluster.store.read_ledger(ledger.id)).value
+    assert await workshop.jobs.mend(metadata, 2, 2) is None
+    assert workshop.held(ledger)[2] == ledger.sealed[2]
+    assert workshop.held(ledger)[5] != ledger.sealed[5]
+    await ledger.close()
+    metadata = (await workshop.cluster.store.read_ledger(ledger.id)).value
+    assert await workshop.jobs.mend(metadata, 0, 2**63 - 1) is None
+    assert list(workshop.held(ledger).values()) == ledger.sealed
