@@ -104,6 +104,28 @@ def _paths(value: Any) -> tuple[Path, ...]:
     return tuple(map(_path, pieces))
 
 
+def _switch(value: Any) -> bool:
+    known = {"true": True, "false": False}
+    if isinstance(value, str):
+        value = known.get(value.lower())
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")  # noqa: TRY004 - every bad value is a ValueError
+    return value
+
+
+def _number(low: float, high: float) -> _Parse:
+    def parse(value: Any) -> float:
+        try:
+            number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+        except ValueError:
+            number = None
+        if number is None or not low <= number <= high:
+            raise ValueError(f"must be a number from {low:g} to {high:g}")
+        return number
+
+    return parse
+
+
 def _share(value: Any) -> float:
     try:
         number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
@@ -208,6 +230,24 @@ class BookieConfig:
     """Rate at which everything stored is verified in the background; 0: never."""
     scrub_pause_seconds: float = _setting(_seconds(0.01, 31 * 86400), 3600.0)
     """Pause between two rounds of scrubbing."""
+    repair: bool = _setting(_switch, True)
+    """Whether this bookie takes part in the repair of lost copies."""
+    repair_lost_seconds: float = _setting(_seconds(0, 31 * 86400), 1200.0)
+    """How long a bookie may be missing before it is declared lost and its copies are made again elsewhere."""
+    repair_audit_seconds: float = _setting(_seconds(0.1, 86400), 300.0)
+    """Time between two rounds of the auditor."""
+    repair_check_days: float = _setting(_number(0.001, 365), 7.0)
+    """Time in which the members of every closed ledger are asked once what they lack."""
+    repair_open_seconds: float = _setting(_seconds(0, 31 * 86400), 900.0)
+    """How long an open ledger with a lost member is left to its writer before it may be recovered."""
+    repair_recover_abandoned: bool = _setting(_switch, True)
+    """Whether ledgers whose writer has gone are recovered before one more loss would block that for ever."""
+    repair_password_files: tuple[Path, ...] = _setting(_paths, ())
+    """Files with passwords with which abandoned ledgers may be recovered, besides the empty password."""
+    repair_census_bytes: int = _setting(_integer(1024 * 1024, 1024 * 1024 * _MEBIBYTE), 512 * _MEBIBYTE)
+    """Memory for the auditor's index of ledgers: about 8 bytes per ledger and member."""
+    repair_bytes_per_second: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 64 * _MEBIBYTE)
+    """Most bytes that are copied into this bookie per second. The rate falls while ordinary adds are slow."""
     disk_check_seconds: float = _setting(_seconds(0.01, 3600), 5.0)
     """Time between two checks of the disks' free space."""
     disk_warn_bytes: int = _setting(_integer(0, 1024 * 1024 * 1024 * _MEBIBYTE), 4096 * _MEBIBYTE)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from octavo.cli import bookies, cluster, pipeline
+from octavo.cli import bookies, cluster, pipeline, repair
 from octavo.cli.bench import commands as bench
 from octavo.cli.bench import create as bench_create
 from octavo.cli.bench import log as bench_log
@@ -56,6 +56,7 @@ bench_create.register(bench.app)
 bench_log.register(bench.app)
 app.add_typer(bench.app)
 app.add_typer(cluster.app)
+app.add_typer(repair.app)
 app.add_typer(pipeline.app)
 
 

@@ -135,11 +135,12 @@ def bookie(
         # Imported here: no other command needs a bookie's modules.
         from octavo.bookie.config import load_config  # noqa: PLC0415
         from octavo.bookie.daemon import run  # noqa: PLC0415
+        from octavo.cli.bookie.companion import repair_companion  # noqa: PLC0415
 
         settings = load_config(config, os.environ, flags)
         if stop_with_standard_input:
             threading.Thread(target=_stop_at_end_of_input, name="parent-watch", daemon=True).start()
-        return run(settings)
+        return run(settings, repair_companion(settings))
 
     raise typer.Exit(guarded(work, show_traceback=log_level is LogLevel.DEBUG))
 

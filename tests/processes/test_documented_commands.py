@@ -18,7 +18,7 @@ import pytest
 from support.processes import WAIT_SECONDS, environment, octavo
 from support.tree import ROOT
 
-PAGES = ("README.md", "docs/operations.md")
+PAGES = ("README.md", "docs/operations.md", "docs/repair.md")
 
 NOT_RUN = {
     ("README.md", "make demo"): "needs the tree; `make demo` and `make test` are what runs this test",

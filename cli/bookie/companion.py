@@ -1,0 +1,45 @@
+"""Makes repair's agent the companion of a bookie: the one place where both are known."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from octavo.bookie.companion import Companion, CompanionView
+from octavo.bookie.config import BookieConfig
+from octavo.protocol.errors import InvalidArgumentError
+from octavo.repair.agent import Agent
+from octavo.repair.settings import RepairSettings
+
+
+def repair_companion(config: BookieConfig) -> Companion | None:
+    """The companion that repairs, with the settings of the bookie; None if repair is switched off.
+
+    Raises :class:`InvalidArgumentError` for a password file that cannot be read.
+    """
+    if not config.repair:
+        return None
+    settings = RepairSettings(
+        lost_seconds=config.repair_lost_seconds,
+        audit_seconds=config.repair_audit_seconds,
+        check_days=config.repair_check_days,
+        open_seconds=config.repair_open_seconds,
+        recover_abandoned=config.repair_recover_abandoned,
+        census_bytes=config.repair_census_bytes,
+        bytes_per_second=config.repair_bytes_per_second,
+    )
+    passwords = _read_passwords(config.repair_password_files)
+
+    async def run(view: CompanionView) -> None:
+        await Agent(view, settings, passwords=passwords).run()
+
+    return run
+
+
+def _read_passwords(files: Sequence[Path]) -> list[bytes]:
+    passwords = []
+    for path in files:
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InvalidArgumentError(f"repair_password_files: {path}: {error.strerror or error}") from error
+        passwords.append(content[:-2] if content.endswith(b"\r\n") else content.removesuffix(b"\n"))
+    return passwords

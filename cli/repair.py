@@ -1,0 +1,445 @@
+"""``octavo repair``: shows what repair does, waits for it, and tells it what operators have decided."""
+
+# ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
+
+import asyncio
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from octavo.cli.session import EXIT_FAILURE, EXIT_OK, CommandError, PasswordFileOption, Session, command, read_password
+from octavo.protocol.ids import BookieId, LedgerId
+
+if TYPE_CHECKING:
+    from octavo.metadata import MetadataStore
+    from octavo.repair.operators import RepairStatus
+
+app = typer.Typer(
+    name="repair",
+    help="Show and control the repair of lost copies. See docs/repair.md.",
+    no_args_is_help=True,
+)
+
+POLL_SECONDS = 0.5
+"""Time between two looks while a command waits."""
+
+STUCK_SECONDS = 20.0
+"""How long only blocked work must be left before a command that waits gives up: writers replace bookies, and what is
+blocked is tried again, in less time."""
+
+BLOCKED_SHOWN_MAX = 100
+"""Blocked ledgers shown without --ledgers."""
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+BookieArgument = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", metavar="SECONDS", min=0, help="Give up after this time. The default is to wait for ever."
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+
+
+@command(app)
+async def status(
+    session: Session,
+    ledgers: Annotated[
+        bool, typer.Option("--ledgers", help="Show all blocked ledgers that are known, not only the first hundred.")
+    ] = False,
+) -> None:
+    """Show what repair does.
+
+    Shows the auditor, bookies that are not in their ordinary condition, how many ledgers are being repaired, and what
+    cannot be repaired, with the reason and the bookies that it depends on.
+    """
+    from octavo.cli.output import print_json  # noqa: PLC0415
+    from octavo.repair.operators import read_status, status_fields  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        current = await read_status(store)
+        facts = await _facts(session)
+    fields = status_fields(current, facts, now_ms=_now_ms(), blocked_max=None if ledgers else BLOCKED_SHOWN_MAX)
+    if session.as_json:
+        print_json(fields)
+        return
+    _print_status(fields, len(current.blocked))
+
+
+@command(app)
+async def wait(session: Session, patience_seconds: TimeoutOption = None) -> int:
+    """Wait until everything is whole.
+
+    Ends with 0 when nothing is queued, copied or blocked, and no ledger names a lost, draining, retired or doubtful
+    bookie in a part that can be repaired. Ends with 1 when the time is over, or when only blocked ledgers are left.
+    """
+    async with await session.open_metadata() as store:
+        return await _wait_whole(session, store, patience_seconds)
+
+
+@command(app)
+async def hold(
+    session: Session,
+    bookie: BookieArgument,
+    duration: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="How long, for example 90m or 2h. At most 7d.")
+    ],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for other operators.")] = "",
+) -> None:
+    """Keep a bookie from being declared lost while it is down for maintenance.
+
+    The bookie may be stopped for the given time. After that it counts as missing, and is declared lost as any other.
+    """
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    from octavo.repair import operators  # noqa: PLC0415
+
+    seconds = parse_duration(duration)
+    async with await session.open_metadata() as store:
+        held = await operators.hold(store, bookie, seconds=seconds, reason=reason, now_ms=_now_ms())
+        known = await operators.read_status(store)
+    figures = None if known.summary is None else known.summary.bookies.get(BookieId(bookie))
+    at_margin = 0 if figures is None else figures.ledgers_at_margin
+    if session.as_json:
+        until = None if held.until_ms is None else held.until_ms / 1000
+        print_json({"bookie_id": bookie, "state": "held", "until": until, "ledgers_at_margin": at_margin})
+        return
+    print_line(f"bookie {bookie} is held for {duration}")
+    if at_margin:
+        print_line(f"warning: {at_margin:,} of its ledgers also have a copy on another bookie that is not available")
+
+
+@command(app)
+async def release(session: Session, bookie: BookieArgument) -> None:
+    """End a hold before its time."""
+    from octavo.repair import operators  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        await operators.release(store, bookie, now_ms=_now_ms())
+    _say(session, f"bookie {bookie} is not held any more", {"bookie_id": bookie, "held": False})
+
+
+@command(app)
+async def drain(
+    session: Session,
+    bookie: BookieArgument,
+    wait_for_it: Annotated[
+        bool, typer.Option("--wait", help="Wait until nothing is left on the bookie that can be moved.")
+    ] = False,
+    patience_seconds: TimeoutOption = None,
+) -> int:
+    """Move everything off a bookie, which serves on meanwhile.
+
+    Nothing new is placed on the bookie, writers replace it, and its copies are made again elsewhere. When `octavo
+    repair drain --wait` ends with 0, the bookie can be stopped and retired.
+    """
+    from octavo.repair import operators  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        await operators.drain(store, bookie, now_ms=_now_ms())
+        if not wait_for_it:
+            _say(session, f"bookie {bookie} is being drained", {"bookie_id": bookie, "state": "draining"})
+            return EXIT_OK
+        return await _wait_drained(session, store, BookieId(bookie), patience_seconds)
+
+
+@command(app)
+async def undrain(session: Session, bookie: BookieArgument) -> None:
+    """End a drain. What has been moved stays where it is."""
+    from octavo.repair import operators  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        await operators.undrain(store, bookie)
+    _say(session, f"bookie {bookie} is not drained any more", {"bookie_id": bookie, "draining": False})
+
+
+@command(app)
+async def retire(
+    session: Session,
+    bookie: BookieArgument,
+    lost: Annotated[
+        bool,
+        typer.Option("--lost", help="Its disks are lost: retire it although ledgers name it, and repair them at once."),
+    ] = False,
+    yes: YesOption = False,
+) -> int:
+    """Take a stopped bookie out of the cluster for good.
+
+    Refused while a ledger names the bookie, because its copies would be lost: drain it first. With --lost it is retired
+    all the same, and its copies are made again without a grace time. The id is never used again.
+    """
+    from octavo.repair import operators  # noqa: PLC0415
+
+    if lost and not yes:
+        await _confirm(
+            f"Give up what bookie {bookie} holds, for ever?", "retiring a bookie as lost gives up what it holds"
+        )
+    async with await session.open_metadata() as store:
+        named = await operators.retire(store, bookie, lost=lost, now_ms=_now_ms())
+    if named and not lost:
+        raise CommandError(
+            f"bookie {bookie} may hold entries of {_ledgers(named)}, which name it; drain it first, or give --lost if"
+            " its disks are lost"
+        )
+    _say(session, f"bookie {bookie} is retired", {"bookie_id": bookie, "state": "retired"})
+    return EXIT_OK
+
+
+@command(app)
+async def pause(session: Session) -> None:
+    """Pause repair in the whole cluster. Lost bookies are still noticed."""
+    from octavo.repair import operators  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        await operators.pause(store)
+    _say(session, "repair is paused; `octavo repair resume` continues it", {"paused": True})
+
+
+@command(app)
+async def resume(
+    session: Session,
+    override_brake: Annotated[
+        bool,
+        typer.Option("--override-brake", help="Declare bookies lost although half of them are missing at once."),
+    ] = False,
+) -> None:
+    """Continue repair after a pause."""
+    from octavo.repair import operators  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        states = await operators.resume(store, override_brake=override_brake)
+    fields = {"paused": False, "brake": states.brake, "brake_overridden": states.brake_overridden}
+    brake = "; the brake is on: give --override-brake to declare bookies lost all the same"
+    held = states.brake and not states.brake_overridden
+    _say(session, f"repair is not paused{brake if held else ''}", fields)
+
+
+@command(app)
+async def check(
+    session: Session,
+    ledgers: Annotated[list[int], typer.Argument(metavar="LEDGER...", min=0, help="Ids of the ledgers.")],
+    patience_seconds: TimeoutOption = None,
+) -> int:
+    """Have every member of these ledgers read its copies back, and mend what is damaged or missing.
+
+    Ends with 1 when a ledger is short: something that it should hold could not be found on any bookie that answers.
+    """
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    from octavo.repair import operators  # noqa: PLC0415
+
+    wanted = [LedgerId(ledger_id) for ledger_id in dict.fromkeys(ledgers)]
+    deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
+    short: dict[LedgerId, bool] = {}
+    async with await session.open_metadata() as store:
+        for ledger_id in wanted:
+            await store.read_ledger(ledger_id)  # raises for one that does not exist
+        await operators.ask_for_checks(store, wanted, now_ms=_now_ms())
+        try:
+            while len(short) < len(wanted):
+                short |= await operators.take_checked(store, wanted)
+                if deadline is not None and time.monotonic() >= deadline and len(short) < len(wanted):
+                    raise CommandError(f"{_ledgers(one for one in wanted if one not in short)}: not checked in time")
+                if len(short) < len(wanted):
+                    await asyncio.sleep(POLL_SECONDS)
+        finally:
+            if len(short) < len(wanted):
+                await operators.forget_checks(store, wanted)
+    for ledger_id in wanted:
+        if session.as_json:
+            print_json({"ledger_id": int(ledger_id), "short": short[ledger_id]})
+        else:
+            print_line(f"ledger {ledger_id} is {'short; see `octavo repair status`' if short[ledger_id] else 'whole'}")
+    return EXIT_FAILURE if any(short.values()) else EXIT_OK
+
+
+@command(app, name="accept-loss")
+async def accept_loss(
+    session: Session,
+    ledger: Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of the ledger.")],
+    without: Annotated[
+        list[str],
+        typer.Option("--without", metavar="BOOKIE", help="A bookie to give up. May be given several times."),
+    ],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = "",
+    password_file: PasswordFileOption = None,
+    yes: YesOption = False,
+) -> int:
+    """Close a ledger whose recovery is blocked for ever, although acknowledged entries may be lost.
+
+    The bookies given with --without count as if they had denied every entry. They must be retired or in doubt. The
+    command first tries to recover the ledger without any loss; what was accepted is recorded in the metadata.
+    """
+    from octavo.client.options import ClientOptions  # noqa: PLC0415
+    from octavo.repair.accepting import BlockedRecovery  # noqa: PLC0415
+
+    names = [BookieId(name) for name in dict.fromkeys(without)]
+    password = read_password(password_file)
+    async with await session.open_metadata() as store:
+        recovery = BlockedRecovery(store, LedgerId(ledger), password, await store.cluster_id(), ClientOptions())
+        try:
+            why = await recovery.check(names)
+            if not yes:
+                await _confirm(
+                    f"{why}. Close it without {', '.join(names)}? Acknowledged entries may be lost.",
+                    "accepting a loss may lose acknowledged entries",
+                )
+            closed = await recovery.accept(names, reason=reason, now_ms=_now_ms())
+        finally:
+            await recovery.close()
+    end = "empty" if closed.last_entry_id is None else f"at entry {closed.last_entry_id}"
+    fields = {"ledger_id": ledger, "without": list(names), "last_entry_id": closed.last_entry_id}
+    _say(session, f"ledger {ledger} is closed {end}", fields)
+    return EXIT_OK
+
+
+# --- parts --------------------------------------------------------------------------------------------------------
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``90s``, ``15m``, ``2h`` or ``7d``. Raises :class:`CommandError`."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])", text)
+    if match is None:
+        raise CommandError(f"{text!r} is not a time; give for example 90m, 2h or 7d")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+async def _facts(session: Session) -> dict[str, dict[str, Any]]:
+    async with await session.connect() as client:
+        return {one.bookie_id: dict(one.facts) for one in await client.bookies(details=True) if one.facts is not None}
+
+
+async def _wait_whole(session: Session, store: "MetadataStore", patience_seconds: float | None) -> int:
+    from octavo.cli.output import progress_bar  # noqa: PLC0415
+    from octavo.repair.operators import find_unfinished, read_status  # noqa: PLC0415
+
+    deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
+    stuck_since: float | None = None
+    with progress_bar("repairing", None, shown=not session.as_json) as progress:
+        while True:
+            current = await read_status(store)
+            unfinished: list[LedgerId] = []
+            if current.is_quiet and not (unfinished := await find_unfinished(store, current.states)):
+                _say(session, "everything is whole", {"whole": True})
+                return EXIT_OK
+            now = time.monotonic()
+            stuck_since = (stuck_since or now) if current.is_stuck else None
+            if stuck_since is not None and now - stuck_since > STUCK_SECONDS:
+                raise CommandError(f"only blocked work is left: {_blocked(current)}")
+            if deadline is not None and now >= deadline:
+                raise CommandError(f"not everything is whole after {patience_seconds:g} s; see `octavo repair status`")
+            progress(0, _note(current, unfinished))
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def _wait_drained(
+    session: Session, store: "MetadataStore", bookie_id: BookieId, patience_seconds: float | None
+) -> int:
+    from octavo.cli.output import progress_bar  # noqa: PLC0415
+    from octavo.repair.operators import ledgers_naming, read_status  # noqa: PLC0415
+
+    deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
+    stuck_since: float | None = None
+    with progress_bar(f"draining {bookie_id}", None, shown=not session.as_json) as progress:
+        while True:
+            current = await read_status(store)
+            quiet = current.summary is None or not (current.summary.queued or current.summary.copying)
+            named = [one async for one in ledgers_naming(store, bookie_id, count=10)] if quiet else []
+            if quiet and not named:
+                _say(session, f"bookie {bookie_id} is drained", {"bookie_id": bookie_id, "drained": True})
+                return EXIT_OK
+            blocked = [one for one in current.blocked if one.ledger_id in named]
+            now = time.monotonic()
+            stuck_since = (stuck_since or now) if quiet and len(blocked) == len(named) else None
+            if stuck_since is not None and now - stuck_since > STUCK_SECONDS:
+                reasons = "; ".join(f"ledger {one.ledger_id}: {one.reason}" for one in blocked[:3])
+                raise CommandError(f"bookie {bookie_id} cannot be drained of {_ledgers(named)}: {reasons}")
+            if deadline is not None and time.monotonic() >= deadline:
+                raise CommandError(
+                    f"bookie {bookie_id} is not drained after {patience_seconds:g} s; see `octavo repair status`"
+                )
+            progress(0, _note(current, named))
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def _note(current: "RepairStatus", unfinished: list[LedgerId]) -> str:
+    summary = current.summary
+    if summary is None or summary.is_quiet:
+        return f"{len(unfinished)} ledgers to begin with" if unfinished else "looking"
+    return f"{summary.queued + summary.copying:,} ledgers left, {summary.bytes_per_second / 1e6:,.1f} MB/s"
+
+
+def _blocked(current: "RepairStatus") -> str:
+    shown = "; ".join(f"ledger {one.ledger_id}: {one.reason}" for one in current.blocked[:3])
+    more = f"; and {len(current.blocked) - 3} more" if len(current.blocked) > 3 else ""
+    return shown + more
+
+
+def _print_status(fields: dict[str, Any], blocked: int) -> None:
+    from octavo.cli.output import print_line, print_table  # noqa: PLC0415
+
+    print_line(f"auditor   {fields['auditor'] or 'none is elected'}")
+    if fields["last_round_seconds_ago"] is not None:
+        print_line(f"round     {fields['last_round_seconds_ago']:,.0f} s ago")
+    if fields["paused"]:
+        print_line("paused    `octavo repair resume` continues")
+    if fields["brake"]:
+        print_line("brake     half of the bookies are missing: none is declared lost")
+    ledgers = fields["ledgers"]
+    print_line(f"ledgers   {', '.join(f'{number:,} {name}' for name, number in ledgers.items() if number) or 'none'}")
+    if fields["seconds_left"] is not None:
+        print_line(f"left      about {fields['seconds_left']:,.0f} s, {fields['bytes_per_second'] / 1e6:,.1f} MB/s")
+    rows = [
+        [one["bookie_id"], one["state"], _since(one["since"]), one["ledgers"], one["ledgers_at_margin"], one["reason"]]
+        for one in fields["bookies"]
+    ]
+    if rows:
+        print_table(["bookie", "condition", "for", "ledgers", "at margin", "reason"], rows)
+    if fields["blocked"]:
+        print_table(
+            ["ledger", "from", "to", "class", "bookies", "reason"],
+            [
+                [
+                    one["ledger_id"], one["first_entry"], one["last_entry"], one["class"], " ".join(one["bookies"]),
+                    one["reason"],
+                ]
+                for one in fields["blocked"]
+            ],
+        )  # fmt: skip
+    if blocked > len(fields["blocked"]):
+        print_line(f"and {blocked - len(fields['blocked'])} more blocked ledgers; --ledgers shows them")
+
+
+def _since(since: float | None) -> str | None:
+    return None if since is None else f"{max(time.time() - since, 0):,.0f} s"
+
+
+def _ledgers(ledger_ids: Any) -> str:
+    ids = [str(one) for one in ledger_ids]
+    return f"ledger {ids[0]}" if len(ids) == 1 else f"ledgers {', '.join(ids)}"
+
+
+def _say(session: Session, text: str, fields: dict[str, Any]) -> None:
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    if session.as_json:
+        print_json(fields)
+    else:
+        print_line(text)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+async def _confirm(question: str, what: str) -> None:
+    """Ask on the terminal; any answer but yes counts as no. Raises :class:`CommandError`."""
+    if not sys.stdin.isatty():
+        raise CommandError(f"{what}; give --yes to confirm")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    # Read in a thread, so that Ctrl-C ends the command while it waits.
+    answer = await asyncio.to_thread(sys.stdin.readline)
+    if answer.strip().lower() not in {"y", "yes"}:
+        raise CommandError("nothing has been changed")
