@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.client.options import ClientOptions
+from octavo.repair.settings import RepairSettings
 from simulation.disk import DiskSettings
 from simulation.network import NetworkSettings
 from simulation.siege_moves import DRAWN, NEEDS_EVERY_MEMBER, STORIES
@@ -135,6 +136,8 @@ class Plan:
     """Constant of the code under test (``module:NAME``) -> a smaller value, so that its limit is reached."""
     storage: dict[str, int] = field(default_factory=dict)
     """Settings of the bookies' storage that their configuration does not have."""
+    repair: RepairSettings | None = None
+    """Settings of the repair agents in the bookies; None: the bookies have none."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     bookie: dict[str, Any] = field(default_factory=lambda: dict(QUICK_BOOKIE))

@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -62,20 +62,23 @@ class Outcome:
         return self.failure is None
 
 
-def run_universe(seed: int, plan: Plan | None = None, *, lines: bool = False) -> Outcome:
-    """Run a seed's universe. An error inside the universe is not raised; it becomes the outcome's ``failure``."""
+def run_universe(
+    seed: int, plan: Plan | None = None, *, lines: bool = False, course: "Course | None" = None
+) -> Outcome:
+    """Run a seed's universe. An error inside the universe is not raised; it becomes the outcome's ``failure``.
+    ``course``: another course of events than the ordinary one."""
     LogJudge.install()
     with _quiet_end():
-        return _run(seed, plan, lines)
+        return _run(seed, plan, lines, course)
 
 
-def _run(seed: int, plan: Plan | None, lines: bool) -> Outcome:
+def _run(seed: int, plan: Plan | None, lines: bool, course: "Course | None" = None) -> Outcome:
     plan = plan if plan is not None else draw_plan(seed)
     world = World(seed, plan)
     failure: BaseException | None = None
     with world.logs, _turned(plan.knobs, plan.storage), _replays_counted(world):
         try:
-            world.loop.run_until_complete(_Universe(world).run())
+            world.loop.run_until_complete((course or Universe)(world).run())
         except Exception as error:
             failure = error
         if failure is None:
@@ -166,7 +169,7 @@ def _complaint(world: World) -> BaseException | None:
     return None
 
 
-class _Universe:
+class Universe:
     """The course of events, as the world's main coroutine."""
 
     def __init__(self, world: World) -> None:
@@ -310,6 +313,9 @@ class _Universe:
                 left = [machine.name for machine in world.machines if machine.process is not None]
                 raise Violation("I8", f"{left} did not stop")
             await asyncio.sleep(0.1)
+
+
+type Course = Callable[[World], Universe]
 
 
 def _together(works: list[Work]) -> Application:

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from octavo.bookie.bookie import Bookie
+from octavo.bookie.companion import CompanionView
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.offline.layout import Layout
 from octavo.client.client import Client
 from octavo.protocol.errors import OctavoError
+from octavo.repair.agent import Agent
 from simulation.disk import Disk, SimulatedFileSystem
 from simulation.history import History, Violation
 from simulation.logs import LogJudge
@@ -206,7 +208,11 @@ class Machine:
         filesystem = self.filesystem = SimulatedFileSystem(process, self.disk)
         store = world.metadata.open(process, lease_seconds=config.lease_seconds, rng=rng)
         try:
-            bookie = await Bookie.start(config, filesystem=filesystem, store=store, rng=rng, software="simulated")
+            bookie = await Bookie.start(
+                config, filesystem=filesystem, store=store, rng=rng, software="simulated",
+                wall_clock=None if world.plan.repair is None else lambda: world.wall_clock().timestamp(),
+                companion=None if world.plan.repair is None else self._repair_agent,
+            )  # fmt: skip
         except DataWrongError as error:
             self._exit(process, f"refuses to start: {error.message}", refused=True)
             return
@@ -236,6 +242,10 @@ class Machine:
             return
         self._check_leaks(process)
         self._exit(process, "stopped")
+
+    async def _repair_agent(self, view: CompanionView) -> None:
+        assert self.world.plan.repair is not None
+        await Agent(view, self.world.plan.repair).run()
 
     def _check_leaks(self, process: Process) -> None:
         current = asyncio.current_task()

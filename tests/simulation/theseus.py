@@ -1,0 +1,142 @@
+"""Theseus universes: the cluster loses one bookie after another for good, until none of the first is left.
+
+After the ordinary safety phase every ledger is recovered. Then, one after another, a new machine joins and an old one
+is destroyed, while bookies are killed, paused and cut off, the auditor and targets among them. Repair must make
+everything whole again before the next machine goes: every member that the metadata name holds all that it should (rules
+C2 to C5). In the end everything that was acknowledged is on machines that did not exist at the beginning.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable
+
+from octavo.client.client import Client
+from octavo.protocol.errors import OctavoError
+from octavo.repair.holes import ask_members
+from octavo.repair.settings import RepairSettings
+from simulation.history import Violation
+from simulation.nemesis import Nemesis
+from simulation.plan import Plan, draw_plan
+from simulation.universe import LIVENESS_SECONDS_MAX, START_SECONDS_MAX, Outcome, Universe, run_universe
+from simulation.world import ClientHost, Machine
+
+FAULTS = (
+    "kill bookie", "kill bookie at a step", "restart bookie", "pause bookie", "cut power", "isolate machine",
+    "one-way partition", "slow link", "reset connections", "metadata loses answers", "metadata loses requests",
+    "late watches", "expire sessions", "metadata conflict",
+)  # fmt: skip
+"""Faults while copies are made again. None of them destroys synced data."""
+
+QUORUMS = ((3, 3, 2), (3, 2, 2), (2, 2, 2), (4, 3, 2), (3, 3, 3), (2, 2, 1))
+
+QUICK_REPAIR = RepairSettings(
+    lost_seconds=2.0, audit_seconds=1.0, open_seconds=2.0, silent_seconds=4.0, report_seconds=0.2, poll_seconds=0.2,
+    retry_seconds_open=0.2, retry_seconds_min=0.5, retry_seconds_max=2.0, request_timeout_seconds=2.0,
+)  # fmt: skip
+"""Seconds instead of minutes."""
+
+
+def draw_theseus_plan(seed: int) -> Plan:
+    """A small universe with repair, one or two spare bookies, and faults that destroy nothing."""
+    plan = draw_plan(seed, "small")
+    rng = random.Random(f"{seed} theseus")
+    plan.quorums = rng.choice(QUORUMS)
+    plan.bookies = max(plan.quorums[0] + 1, 4)
+    plan.ledgers = rng.choice((1, 2, 3))
+    plan.adds = rng.choice((10, 30, 60))
+    plan.unlucky, plan.deletes, plan.clients_die, plan.rolling_restart = 0, False, False, False
+    plan.bookie["lease_seconds"] = rng.choice((1.0, 3.0))
+    plan.disturbances = dict.fromkeys(rng.sample(FAULTS, rng.choice((0, 2, 4))), 1.0)
+    plan.disturbance_every_seconds = rng.choice((0.5, 1.5))
+    plan.repair = QUICK_REPAIR
+    plan.knobs["octavo.repair.puller:CHUNK_BYTES"] = rng.choice((500, 8000))  # must fit into a journal segment
+    return plan
+
+
+def run_theseus(seed: int, *, lines: bool = False) -> Outcome:
+    """Run the Theseus universe of a seed."""
+    return run_universe(seed, draw_theseus_plan(seed), lines=lines, course=_Theseus)
+
+
+class _Theseus(Universe):
+    async def run(self) -> None:
+        world = self.world
+        for machine in world.machines:
+            machine.start()
+        await self._wait_for_bookies(START_SECONDS_MAX)
+        applications = self._start_applications()
+        await self._strike(asyncio.wait(applications, timeout=world.plan.safety_seconds))
+        self._ended = True
+        await self._live(applications)
+        await self._judge()
+        await self._wait_until_whole("before the first loss")
+        for number, machine in enumerate(list(world.machines)):
+            newcomer = Machine(world, f"bookie-new-{number}")
+            world.machines.append(newcomer)
+            newcomer.start()
+            await self._wait_for_bookies(START_SECONDS_MAX)
+            self._destroy(machine)
+            await self._strike(asyncio.sleep(self.rng.uniform(1.0, 6.0)))
+            await self._wait_for_bookies(LIVENESS_SECONDS_MAX)
+            await self._wait_until_whole(f"after the loss of {machine.name}")
+        world.trace.count("theseus: every machine replaced")
+        await self._judge()
+        await self._stop()
+
+    async def _strike(self, until: Awaitable[object]) -> None:
+        """Inject faults until the awaitable is done, and heal."""
+        nemesis = Nemesis(self.world)
+        striking = asyncio.ensure_future(nemesis.run())
+        await until
+        striking.cancel()
+        nemesis.heal()
+
+    def _destroy(self, machine: Machine) -> None:
+        """The machine and its disks are gone for ever."""
+        self.world.note(machine.name, "is destroyed")
+        self.world.trace.count("theseus: machine destroyed")
+        machine.retired = True
+        if self.rng.random() < 0.5:
+            machine.kill()
+        else:
+            machine.cut_power()
+        self.world.machines.remove(machine)
+
+    async def _wait_until_whole(self, when: str) -> None:
+        waiting = self.world.host(f"observer {when}").run(_Observer(when).run, "observer")
+        _, late = await asyncio.wait([waiting], timeout=LIVENESS_SECONDS_MAX)
+        if late:
+            raise Violation("I8", f"{when}, not everything is whole {LIVENESS_SECONDS_MAX} s later")
+
+
+class _Observer:
+    """Watches as a client until every ledger is closed and whole on machines that exist."""
+
+    def __init__(self, when: str) -> None:
+        self._when = when
+
+    async def run(self, host: ClientHost) -> None:
+        client = await host.connect()
+        try:
+            while not await self._is_whole(host, client):  # noqa: ASYNC110 - of other machines' doing
+                await asyncio.sleep(0.5)
+        finally:
+            await client.close()
+
+    async def _is_whole(self, host: ClientHost, client: Client) -> bool:
+        world = host.world
+        there = {bookie_id for machine in world.machines for bookie_id in machine.ids}
+        for ledger in world.history.ledgers.values():
+            if ledger.deleted:
+                continue
+            try:
+                metadata = await client.ledger_metadata(ledger.ledger_id)
+                named = frozenset(name for fragment in metadata.fragments for name in fragment.bookies)
+                if not named <= there:
+                    return False
+                holes = await ask_members(client._pool, metadata, named, timeout_seconds=2.0)
+            except OctavoError:
+                return False
+            if holes.short or holes.silent:
+                return False
+        return True
