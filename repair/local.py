@@ -50,7 +50,7 @@ class LocalCopies(Protocol):
         """Doubt is over but for the ledgers from ``sure_below`` on and the exceptions, each with its first unsure id
         (rules D2 and D3). Durable when it returns. Raises ValueError for what would make anything unsure again."""
 
-    def listen_for_damage(self, told: Callable[[LedgerId, int, int], None]) -> None:
+    def listen_for_damage(self, told: Callable[[int, int, int], None]) -> None:
         """``told`` is called with a ledger and an interval of ids in which damage was found."""
 
 

@@ -170,8 +170,8 @@ class Refill:
 
     # --- damage -------------------------------------------------------------------------------------------------------
 
-    def _note_damage(self, ledger_id: LedgerId, first: int, last: int) -> None:
-        self._damage.append((ledger_id, first, last))
+    def _note_damage(self, ledger_id: int, first: int, last: int) -> None:
+        self._damage.append((LedgerId(ledger_id), first, last))
         self._damaged.set()
 
     async def mend_damage(self) -> None:

@@ -179,7 +179,8 @@ async def test_missing_ids_that_do_not_fit_into_an_answer_are_unanswered(client:
     for start in range(0, len(ids), 1500):
         frame = [sealed for entry_id in ids[start : start + 1500] for sealed in seal(7, entry_id, [b""])]
         assert await client.ask(add(7, frame)) == Added()
-    found, first = [], 0
+    found: list[tuple[int, int]] = []
+    first = 0
     while first <= 8499:
         answer = await client.ask(Missing(7, first, 8499, 1, (0,)))
         assert isinstance(answer, MissingAnswer)

@@ -189,7 +189,10 @@ async def test_deleted_ledger_takes_copies_only_if_the_metadata_know_it(host: St
         pass
     await host.store.create_ledger(open_ledger(SCRIPT.ledger_id))
     await host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries([0, 1]))
-    assert ids_of((await host.storage.reader.read(7, 0, 5, entries_max=9, bytes_max=9999)).entries) == [0, 1]
+    assert ids_of((await host.storage.reader.read(SCRIPT.ledger_id, 0, 5, entries_max=9, bytes_max=9999)).entries) == [
+        0,
+        1,
+    ]
 
 
 async def test_full_disk_and_stopping_bookie_take_no_copies(host: StorageHost) -> None:
@@ -284,7 +287,8 @@ async def test_everything_above_what_is_held_is_missing_in_one_answer(host: Stor
 
 async def test_long_interval_is_answered_piece_by_piece(host: StorageHost) -> None:
     await add(host.storage, SCRIPT, 0, 3_000_000)
-    first, pieces = 0, []
+    first = 0
+    pieces: list[tuple[int, int]] = []
     while first <= 3_000_000:
         holdings = await host.copies.missing(SCRIPT.ledger_id, first, 3_000_000, stripe=(1, (0,)))
         assert holdings.last_covered >= first

@@ -26,7 +26,7 @@ def timed(loop: SimulationLoop, scene: Callable[[RepairReads], Awaitable[None]])
         await scene(RepairReads(RATE))
         return loop.time() - began_at
 
-    return loop.run_until_complete(play())
+    return float(loop.run_until_complete(play()))
 
 
 def test_reads_on_an_idle_bookie_begin_at_once(loop: SimulationLoop) -> None:

@@ -36,7 +36,7 @@ class MemoryCopies:
         """Called whenever a lock has been taken: a test loses copies at the worst moment."""
         self._doubt: Doubt | None = None
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._told: Callable[[LedgerId, int, int], None] = lambda *_: None
+        self._told: Callable[[int, int, int], None] = lambda *_: None
 
     @contextlib.asynccontextmanager
     async def lock(self, ledger_id: LedgerId) -> AsyncIterator[None]:
@@ -82,14 +82,14 @@ class MemoryCopies:
         narrowed = self._doubt.narrowed(sure_below, {int(one): first for one, first in exceptions.items()})
         self._doubt = None if narrowed.is_over else narrowed
 
-    def listen_for_damage(self, told: Callable[[LedgerId, int, int], None]) -> None:
+    def listen_for_damage(self, told: Callable[[int, int, int], None]) -> None:
         self._told = told
 
     def damage(self, ledger_id: int, entry_id: int) -> None:
         """Flip a bit of a held entry, and let the scrubber find it."""
         sealed = self.held[ledger_id][entry_id]
         self.held[ledger_id][entry_id] = sealed[:-1] + bytes([sealed[-1] ^ 1])
-        self._told(LedgerId(ledger_id), entry_id, entry_id)
+        self._told(ledger_id, entry_id, entry_id)
 
     def _holdings(
         self, ledger_id: LedgerId, first: int, last: int, stripe: Stripe, sound: Callable[[bytes], bool]
