@@ -19,6 +19,7 @@ from octavo.client.creations import Creations
 from octavo.client.departures import Departures
 from octavo.client.log.ledgers import LOG_KEY, LedgerAccess, NewSegment
 from octavo.client.log.logs import LogFace, Logs
+from octavo.client.log.pacing import TakeoverPacing
 from octavo.client.opening import Opening
 from octavo.client.options import ClientOptions, ConnectOptions
 from octavo.client.place.placer import Placer
@@ -29,7 +30,7 @@ from octavo.client.recover.recovery import Recoverer
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.explicit_writer import ExplicitIdWriter
 from octavo.client.write.segment_writer import SegmentWriter
-from octavo.client.write.writer import LedgerWriter
+from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata.connect import open_metadata_store
 from octavo.metadata.model import Fragment, LedgerMetadata
 from octavo.metadata.registration import BookieState, KnownBookie
@@ -142,17 +143,18 @@ class Client(LogFace, Closable):
             quarantined=lambda: self._departures.beside(self._pool.quarantined()),
             watched=self._pool.registrations,
         )
+        self._writer_tools = WriterTools(store, self._pool, self._placer, options, self._clock_ms)
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
         self._recoverer = Recoverer(store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng)
         self._writers: dict[LedgerId, LedgerWriter | ExplicitIdWriter] = {}
         self._readers: dict[LedgerReader, None] = {}
         self._creations = Creations()
         access = LedgerAccess(
-            store, options, self._clock_ms, self._token, self._rng.uniform,
+            store, options, self._clock_ms, self._token, self._rng.uniform, TakeoverPacing(self._rng.uniform),
             create=self._create_segment,
             open=lambda ledger_id, password, recover: self._open(ledger_id, password, None, recover=recover),
         )  # fmt: skip
-        self._logs = Logs(access, self._rng.randbytes)
+        self._logs = Logs(access, self._rng.randbytes, warns_if_unclosed=lambda: self._warns_if_unclosed)
         self._on_writer_closed = self._forget
         self._closing: asyncio.Task[None] | None = None
 
@@ -404,11 +406,7 @@ class Client(LogFace, Closable):
             writer = SegmentWriter(
                 ledger,
                 secrets,
-                store=self._store,
-                pool=self._pool,
-                placer=self._placer,
-                options=self._options,
-                clock_ms=self._clock_ms,
+                self._writer_tools,
                 on_failure=segment.on_failure,
                 on_acknowledged=segment.on_acknowledged,
                 sealed_at_ms_min=segment.sealed_at_ms_min,
@@ -472,11 +470,7 @@ class Client(LogFace, Closable):
         writer = LedgerWriter(
             ledger,
             secrets,
-            store=self._store,
-            pool=self._pool,
-            placer=self._placer,
-            options=self._options,
-            clock_ms=self._clock_ms,
+            self._writer_tools,
             on_close=self._on_writer_closed,
             on_failure=on_failure,
         )

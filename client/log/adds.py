@@ -18,15 +18,14 @@ Per entry this costs one future and two list appends; everything else is per tur
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from octavo.client.options import ClientOptions
 from octavo.client.write.adds import Payload, checked_payload
+from octavo.client.write.window import AddWindow, Futures
 from octavo.protocol.errors import Doubt, OctavoError, OctavoTimeoutError, PositionMismatchError, WouldBlock
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
-
-type _Futures = list[asyncio.Future[int] | None]
 
 
 class Run:
@@ -34,7 +33,7 @@ class Run:
 
     __slots__ = ("bytes", "first", "futures", "in_flight", "payloads", "sent")
 
-    def __init__(self, first: int, payloads: list[bytes], futures: _Futures) -> None:
+    def __init__(self, first: int, payloads: list[bytes], futures: Futures) -> None:
         self.first = first
         self.payloads = payloads
         self.futures = futures
@@ -57,30 +56,22 @@ class _Waiting:
         self.at = 0
 
 
-class AddFront:
+class AddFront(AddWindow):
     """See the module. A subclass sends runs (:meth:`_send`) and says what an add is refused with
     (:meth:`check_usable`)."""
 
     def __init__(self, *, log_id: str, term: int, next_position: int, options: ClientOptions) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._create_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
+        super().__init__(options)
         self._identity = log_id, term
-        self._options = options
         self._timeout_seconds = options.log_add_timeout_seconds
         self._next_position = next_position
         """Of the next add that is sent."""
         self._acknowledged_stop = next_position
         """All positions below are acknowledged."""
-        self._direct = self._timeout_seconds is None
-        """Whether an add that finds room may skip the queue: it is empty, nothing is held, and the writer is usable."""
+        self._skips_queue = self._timeout_seconds is None
         self._held = False
         self._accepting = True
-        self._free_entries = options.window_entries
-        self._free_bytes = options.window_bytes
         self._queue: deque[_Waiting] = deque()
-        self._payloads: list[bytes] = []
-        self._futures: _Futures = []
-        self._turn_scheduled = False
         self._runs: deque[Run] = deque()
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -113,7 +104,7 @@ class AddFront:
         tells.
         """
         # The one path whose cost is counted per entry.
-        if type(payload) is bytes and self._direct and self._free_entries > 0 and expected_position is None:
+        if type(payload) is bytes and self._skips_queue and self._free_entries > 0 and expected_position is None:
             size = len(payload)
             if size <= self._free_bytes and size <= ENTRY_PAYLOAD_BYTES_MAX:
                 self._free_entries -= 1
@@ -183,7 +174,7 @@ class AddFront:
         self._bound(future)
         future.add_done_callback(lambda _future: self._withdraw(waiting))
         self._queue.append(waiting)
-        self._direct = False
+        self._skips_queue = False
         self._admit()
 
     def _withdraw(self, waiting: _Waiting) -> None:
@@ -207,7 +198,7 @@ class AddFront:
             if at <= last:
                 return
             queue.popleft()
-        self._direct = not self._held and self._accepting and self._timeout_seconds is None
+        self._skips_queue = not self._held and self._accepting and self._timeout_seconds is None
 
     def _matches(self, waiting: _Waiting) -> bool:
         end = self._next_position + len(self._payloads)
@@ -220,22 +211,6 @@ class AddFront:
                 )
             )
         return False
-
-    def _has_room(self, size: int) -> bool:
-        """Whether the windows have room. A payload over the whole window of bytes goes when nothing else is under
-        way."""
-        return self._free_entries > 0 and (
-            size <= self._free_bytes or self._free_entries == self._options.window_entries
-        )
-
-    def _enter(self, payload: bytes, future: asyncio.Future[int] | None) -> None:
-        self._free_entries -= 1
-        self._free_bytes -= len(payload)
-        self._payloads.append(payload)
-        self._futures.append(future)
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            self._loop.call_soon(self._end_turn)
 
     # --- sending and acknowledging ------------------------------------------------------------------------------------
 
@@ -261,7 +236,7 @@ class AddFront:
     def _hold(self) -> None:
         """Send nothing from now on; what has been added this turn keeps its place."""
         self._held = True
-        self._direct = False
+        self._skips_queue = False
 
     def _forget_segment(self) -> None:
         """The segment failed: what it had and is not acknowledged is to be sent again."""
@@ -335,7 +310,7 @@ class AddFront:
 
     def _stop_accepting(self) -> None:
         """Every later add asks :meth:`check_usable` first."""
-        self._accepting = self._direct = False
+        self._accepting = self._skips_queue = False
 
     def _refuse_unsent(self, error: OctavoError) -> None:
         """Nothing is sent any more: adds that were not sent did not happen."""

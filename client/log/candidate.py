@@ -1,6 +1,5 @@
 """Carries out what :class:`~octavo.client.log.leader_steps.LeaderSteps` decides."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -17,6 +16,7 @@ from octavo.client.log.leader_steps import (
     Stop,
 )
 from octavo.client.log.ledgers import LedgerAccess, NewSegment
+from octavo.client.log.together import together
 from octavo.client.log.update import read_log, update_log
 from octavo.client.write.segment_writer import SegmentWriter
 from octavo.metadata.store import Versioned
@@ -92,7 +92,8 @@ class Candidate(NamedTuple):
         that it was making to the next leader."""
         made: list[ActiveSegment] = []
         try:
-            return await self._run(steps, made)
+            async with self.access.pacing.turn():
+                return await self._run(steps, made)
         except BaseException:
             for active in made:
                 await active.writer.abandon()
@@ -134,9 +135,8 @@ class Candidate(NamedTuple):
                 steps.on_failed(error)
 
     async def _recover(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, SegmentEnd | None]:
-        async with asyncio.TaskGroup() as group:
-            ends = {one: group.create_task(self.access.end_of(one, self.password)) for one in ledger_ids}
-        return {ledger_id: end.result() for ledger_id, end in ends.items()}
+        ends = await together(self.access.end_of(ledger_id, self.password) for ledger_id in ledger_ids)
+        return dict(zip(ledger_ids, ends, strict=True))
 
 
 def latest_sealing_ms(document: LogDocument) -> int:

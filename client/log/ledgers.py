@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from octavo.client.log.document import SegmentEnd
+from octavo.client.log.pacing import TakeoverPacing
 from octavo.client.options import ClientOptions
 from octavo.client.read.reader import LedgerReader
 from octavo.client.write.segment_writer import SegmentWriter
@@ -45,6 +46,7 @@ class LedgerAccess:
     """A token that no other writer has."""
     uniform: Callable[[float, float], float]
     """A number drawn between two bounds."""
+    pacing: TakeoverPacing
     create: Callable[[NewSegment], Awaitable[SegmentWriter]]
     """Create the ledger; raises as ``Client.create_ledger``."""
     open: Callable[[LedgerId, bytes, bool], Awaitable[LedgerReader]]

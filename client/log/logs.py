@@ -32,9 +32,17 @@ _SALT_BYTES: Final = 16
 class Logs:
     """See the module."""
 
-    def __init__(self, access: LedgerAccess, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        access: LedgerAccess,
+        random_bytes: Callable[[int], bytes],
+        *,
+        warns_if_unclosed: Callable[[], bool],
+    ) -> None:
+        """``warns_if_unclosed``: whether handles and writers belong to an application, which is to close them."""
         self._access = access
         self._random_bytes = random_bytes
+        self._warns_if_unclosed = warns_if_unclosed
         self._handles: dict[Log, None] = {}
         self._writers: dict[LogWriter, None] = {}
 
@@ -81,8 +89,9 @@ class Logs:
                 yield name
 
     async def delete(self, name: str) -> None:
-        """Delete the log with its ledgers (rule P13). Raises :class:`NoSuchLogError`."""
-        known = await read_log(self._access.store, name)
+        """Delete the log with its ledgers, or finish what a client that died has begun (rule P13). Raises
+        :class:`NoSuchLogError`."""
+        known = await read_log(self._access.store, name, deleted=True)
         await self._housekeeper(known.value).delete_log()
 
     async def close(self) -> None:
@@ -103,13 +112,18 @@ class Logs:
             self._access,
             known,
             password,
-            on_writer=lambda writer: self._writers.__setitem__(writer, None),
+            on_writer=self._note_writer,
             on_close=lambda handle: self._handles.pop(handle, None),
             on_writer_closed=lambda writer: self._writers.pop(writer, None),
         )
         self._handles[log] = None
         await log.start()
+        log._warns_if_unclosed = self._warns_if_unclosed()
         return log
+
+    def _note_writer(self, writer: LogWriter) -> None:
+        writer._warns_if_unclosed = self._warns_if_unclosed()
+        self._writers[writer] = None
 
     def _housekeeper(self, document: LogDocument) -> Housekeeper:
         return Housekeeper(self._access, document.name, document.log_id)

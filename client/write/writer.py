@@ -26,7 +26,7 @@ An entry costs one future, two list appends and its seal; all other costs are pe
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from octavo.client.closable import Closable
 from octavo.client.options import ClientOptions
@@ -39,6 +39,7 @@ from octavo.client.write.lac_teller import LacTeller
 from octavo.client.write.own_metadata import OwnMetadata
 from octavo.client.write.pipeline import Pipeline
 from octavo.client.write.replication import Replication
+from octavo.client.write.window import AddWindow, Futures
 from octavo.client.write.write_path import EMPTY_DEQUE, EMPTY_PIPELINE, EmptyPipeline, WritePath
 from octavo.client.write.writer_life import WriterLife, WriterState
 from octavo.metadata.model import LedgerMetadata
@@ -57,11 +58,19 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 _DRAIN_SHARE = 0.75
 """Share of the closing time that pending adds may take; the rest is for writing the end into the metadata."""
 
-type _Futures = list[asyncio.Future[Any] | None]
-"""One item per entry; None for an entry without a future of its own (all but the last of an ``add_many``)."""
+
+class WriterTools(NamedTuple):
+    """The parts of a client that its writers share."""
+
+    store: MetadataStore
+    pool: ConnectionPool
+    placer: Placer
+    options: ClientOptions
+    clock_ms: Callable[[], int]
+    """The time of day in milliseconds since 1970, which is sealed into the entries."""
 
 
-class LedgerWriter(Closable):
+class LedgerWriter(AddWindow, Closable):
     """Appends entries to one ledger. Made by :meth:`octavo.client.client.Client.create_ledger`.
 
     An async context manager: leaving the block waits for pending adds, closes the ledger and raises the first failure.
@@ -73,47 +82,31 @@ class LedgerWriter(Closable):
         self,
         ledger: Versioned[LedgerMetadata],
         secrets: LedgerSecrets,
+        tools: WriterTools,
         *,
-        store: MetadataStore,
-        pool: ConnectionPool,
-        placer: Placer,
-        options: ClientOptions,
-        clock_ms: Callable[[], int],
         on_close: Callable[["LedgerWriter"], object] | None = None,
         on_failure: Callable[[OctavoError], object] | None = None,
     ) -> None:
-        """``ledger``: as just created, empty and OPEN. ``clock_ms`` gives the time of day in milliseconds since 1970,
-        which is sealed into the entries. ``on_close`` is called when closing is over, with or without an error;
-        ``on_failure`` when the writer fails, in the same step.
-        """
+        """``ledger``: as just created, empty and OPEN. ``on_close`` is called when closing is over, with or without an
+        error; ``on_failure`` when the writer fails, in the same step."""
+        store, pool, placer, options, clock_ms = tools
+        super().__init__(options)
         self._own = OwnMetadata(ledger, store=store, retry_seconds=options.resend_delay_seconds)
         self._secrets = secrets
         self._pool = pool
         self._placer = placer
-        self._options = options
         self._clock_ms = clock_ms
         self._sealed_at_ms = 0
         self._on_close = on_close
         self._on_failure = on_failure
-        self._loop = asyncio.get_running_loop()
-        self._create_future: Callable[[], asyncio.Future[EntryId]] = self._loop.create_future
         self._life = WriterLife()
         self._closing: asyncio.Task[None] | None = None
         self._write_path: WritePath | None = None
         """None before the first add."""
         self._pipeline: Pipeline | EmptyPipeline = EMPTY_PIPELINE
-
-        self._skips_queue = True
-        """Whether an add that finds room need not pass the queue: the writer is OPEN and the queue is empty. Derived;
-        checked for every add."""
-        self._free_entries = options.window_entries
-        self._free_bytes = options.window_bytes
         self._queue: deque[Queued] = EMPTY_DEQUE
         self._queued_entries = 0
-        self._payloads: list[bytes] = []
-        self._futures: _Futures = []
-        self._turn_scheduled = False
-        self._unacknowledged: deque[tuple[int, _Futures]] = EMPTY_DEQUE
+        self._unacknowledged: deque[tuple[int, Futures]] = EMPTY_DEQUE
         """First id and futures of each frame pushed."""
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = EMPTY_DEQUE
         for bookie_id in ledger.value.last_fragment.bookies:
@@ -271,23 +264,6 @@ class LedgerWriter(Closable):
                 return
             queue.popleft()
         self._skips_queue = self._life.state is WriterState.OPEN
-
-    def _has_room(self, size: int) -> bool:
-        """Whether the windows have room. A payload larger than the whole window of bytes is let in when no other add is
-        unacknowledged.
-        """
-        return self._free_entries > 0 and (
-            size <= self._free_bytes or self._free_entries == self._options.window_entries
-        )
-
-    def _enter(self, payload: bytes, future: asyncio.Future[EntryId] | None) -> None:
-        self._free_entries -= 1
-        self._free_bytes -= len(payload)
-        self._payloads.append(payload)
-        self._futures.append(future)
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            self._loop.call_soon(self._end_turn)
 
     def _check_usable(self) -> None:
         """Raise what an add is refused with now: the writer's failure, or :class:`LedgerClosedError`. For this

@@ -11,7 +11,7 @@ from typing import Any
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.write.writer import LedgerWriter
+from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata import (
     BookieRegistration,
     BookieState,
@@ -75,11 +75,7 @@ class FakeCluster:
         writer = LedgerWriter(
             Versioned(metadata, version),
             secrets,
-            store=self.store,
-            pool=pool,
-            placer=placer,
-            options=checked,
-            clock_ms=lambda: 0,
+            WriterTools(self.store, pool, placer, checked, clock_ms=lambda: 0),
         )
         self.writers.append(writer)
         for bookie in self.bookies[:ensemble_size]:

@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import warnings
 
+import pytest
 from support.reading import cluster_of
 
 import octavo
@@ -25,3 +27,18 @@ async def test_segments_that_the_log_abandons_raise_no_resource_warning() -> Non
         await writer.add(b"2")
     del writer, log, client
     gc.collect()
+
+
+async def test_a_handle_and_a_writer_that_nobody_closed_are_told_of() -> None:
+    async with cluster_of() as cluster:
+        client = await octavo.connect(cluster.uri)
+        log = await client.create_log("orders")
+        writer = await log.lead()
+        for thing in (log, writer):
+            with pytest.warns(ResourceWarning, match="was not closed"):
+                thing.__del__()
+        await client.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            log.__del__()
+            writer.__del__()

@@ -1,0 +1,16 @@
+"""Several steps at once, whose failure is one error."""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+
+async def together[T](steps: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all steps, in order. If one fails, the others are cancelled, and its error is raised by itself: a
+    group of errors is none that a caller of this package expects."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(step) for step in steps]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
