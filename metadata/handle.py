@@ -88,6 +88,9 @@ class RecordMetadataStore(MetadataStore):
     async def cluster_id(self) -> str:
         return await self._open().cluster_id()
 
+    async def time_ms(self) -> int:
+        return await self._open().time_ms()
+
     # --- ledgers ---------------------------------------------------------------------------------------------------
 
     async def allocate_ledger_id(self) -> LedgerId:

@@ -9,6 +9,7 @@ import asyncio
 import random
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -68,6 +69,10 @@ class MemoryServer:
     def now(self) -> float:
         """The time by which leases are measured, in seconds."""
         return asyncio.get_running_loop().time() if self._clock is None else self._clock()
+
+    def time_ms(self) -> int:
+        """The time of day, in milliseconds since 1970."""
+        return int(datetime.now(UTC).timestamp() * 1000)
 
     def add_listener(self, listener: Listener) -> int:
         """Report every change to ``listener``; returns the number by which to remove it."""
@@ -227,6 +232,9 @@ class MemoryRecordStore(RecordStore):
 
     async def cluster_id(self) -> str:
         return (await self._reach()).cluster_id
+
+    async def time_ms(self) -> int:
+        return (await self._reach()).time_ms()
 
     async def allocate_ledger_id(self) -> LedgerId:
         return (await self._reach()).allocate_ledger_id()

@@ -73,6 +73,10 @@ class RecordStore(ABC):
     async def cluster_id(self) -> str: ...
 
     @abstractmethod
+    async def time_ms(self) -> int:
+        """The store's time of day, in milliseconds since 1970."""
+
+    @abstractmethod
     async def allocate_ledger_id(self) -> LedgerId: ...
 
     @abstractmethod

@@ -120,6 +120,12 @@ class MetadataStore(ABC):
         """The cluster's id, generated when the cluster is created. It never changes and is the same for every
         handle."""
 
+    @abstractmethod
+    async def time_ms(self) -> int:
+        """The store's own time of day, in milliseconds since 1970: with ZooKeeper the clock of the leading server, else
+        this host's. Deletion by age compares it with the client's clock, so that one wrong clock deletes nothing (rule
+        P8). It may go back, and nothing else depends on it."""
+
     # --- ledgers ---------------------------------------------------------------------------------------------------
 
     @abstractmethod

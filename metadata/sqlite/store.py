@@ -9,6 +9,7 @@ only while something is watched.
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -129,6 +130,10 @@ class SqliteRecordStore(RecordStore):
 
     async def cluster_id(self) -> str:
         return await self._run(self._database.cluster_id)
+
+    async def time_ms(self) -> int:
+        # The store belongs to this host, and has no other clock.
+        return time.time_ns() // 1_000_000
 
     async def allocate_ledger_id(self) -> LedgerId:
         ledger_id = await self._change(None, self._database.allocate_ledger_id)

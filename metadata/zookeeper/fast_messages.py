@@ -100,6 +100,11 @@ def stat_at(body: bytes, offset: int = 0) -> Stat:
     return Stat(created, version, owner)
 
 
+def changed_at_ms(body: bytes) -> int:
+    """When the value was last set, in milliseconds since 1970, from the stat at the beginning of the body."""
+    return int(_STAT.unpack_from(body)[3])
+
+
 def created_stat(body: bytes, offset: int = 0) -> tuple[Stat, int]:
     """Decodes the answer to :class:`CreateMessage` at ``offset``; returns the stat and the offset of its end."""
     stop = text_end(body, offset)

@@ -21,6 +21,7 @@ from octavo.metadata.zookeeper.fast_messages import (
     CreateMessage,
     Message,
     Transaction,
+    changed_at_ms,
     code_at,
     created_stat,
     part_at,
@@ -172,6 +173,11 @@ def get(path: str, *, watch: bool = False) -> Request:
 def exists(path: str, *, watch: bool = False) -> Request:
     """A node's :class:`Stat`. The only request that can watch for a node to be made."""
     return Request(protocol.ExistsRequest(path=path, watch=watch), _parse_stat)
+
+
+def changed_at(path: str) -> Request:
+    """When a node's value was last set, by the clock of the server that led then: milliseconds since 1970."""
+    return Request(protocol.ExistsRequest(path=path, watch=False), changed_at_ms)
 
 
 def children(path: str, *, watch: bool = False) -> Request:

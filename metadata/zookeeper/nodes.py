@@ -25,6 +25,7 @@ from octavo.metadata.zookeeper.messages import (
     Answer,
     Node,
     Request,
+    changed_at,
     children,
     create,
     exists,
@@ -172,6 +173,23 @@ class Nodes:
             for path, answer in zip(paths, answers, strict=True):
                 self._check(answer, path, NO_NODE)
             return [answer.value for answer in answers]
+
+    async def time_ms_of_write(self, written: str) -> int:
+        """The time, in milliseconds since 1970, that the leading server gives to a write of the node ``written`` now;
+        the node is made if it does not exist, and its value is not used."""
+        while True:
+            try:
+                write, changed = await self.session.call_together(
+                    set_value(written, b"", ANY_VERSION), changed_at(written)
+                )
+            except AnswerLostError:
+                continue
+            if write.code == NO_NODE:
+                await self.ensure(written)
+                continue
+            self._check(write, written)
+            self._check(changed, written)
+            return int(changed.value)
 
     # --- changes ---------------------------------------------------------------------------------------------------
 

@@ -164,6 +164,10 @@ class ZooKeeperRecordStore(RecordStore):
         if present != self._cluster_id:
             raise MetadataError(f"{self._uri}: another cluster, {present}, has replaced {self._cluster_id}")
 
+    async def time_ms(self) -> int:
+        async with self.nodes.operation("the time of the servers"):
+            return await self.nodes.time_ms_of_write(self.paths.confirmation)
+
     # --- ledger ids ------------------------------------------------------------------------------------------------
 
     async def allocate_ledger_id(self) -> LedgerId:

@@ -4,6 +4,7 @@ A driver joins with an entry in ``support.metadata_clusters.DRIVERS``.
 """
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -438,3 +439,13 @@ async def test_what_was_stored_is_there_for_the_next(cluster: Cluster) -> None:
     assert await second.cluster_id() == identity
     assert await second.allocate_ledger_id() == ledger_id + 1
     await keeper.close()
+
+
+async def test_the_store_tells_the_time_of_day(cluster: Cluster) -> None:
+    store = await cluster.open()
+    before = time.time_ns() // 1_000_000
+    told = await soon(store.time_ms())
+    assert before - 1 <= told <= time.time_ns() // 1_000_000 + 1, "all clocks of this machine are one"
+    await store.close()
+    with pytest.raises(ClientClosedError):
+        await store.time_ms()
