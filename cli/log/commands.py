@@ -51,6 +51,17 @@ class LayoutName(StrEnum):
     CHAIN = "chain"
 
 
+RetainSecondsOption = Annotated[
+    float | None, typer.Option("--retain-seconds", metavar="N", help="Drop segments older than this.")
+]
+RetainBytesOption = Annotated[
+    int | None, typer.Option("--retain-bytes", metavar="N", help="Drop the oldest segments above this size.")
+]
+RetainCursorsOption = Annotated[
+    bool,
+    typer.Option("--retain-cursors", help="Keep what a cursor has not passed; alone: drop what all have passed."),
+]
+
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The log's name.")]
 
 
@@ -73,16 +84,9 @@ async def create(
     layout: Annotated[
         LayoutName, typer.Option("--layout", metavar="LAYOUT", help="How the log is stored.")
     ] = LayoutName.CHAIN,
-    retain_seconds: Annotated[
-        float | None, typer.Option("--retain-seconds", metavar="N", help="Drop segments older than this.")
-    ] = None,
-    retain_bytes: Annotated[
-        int | None, typer.Option("--retain-bytes", metavar="N", help="Drop the oldest segments above this size.")
-    ] = None,
-    retain_cursors: Annotated[
-        bool,
-        typer.Option("--retain-cursors", help="Keep what a cursor has not passed; alone: drop what all have passed."),
-    ] = False,
+    retain_seconds: RetainSecondsOption = None,
+    retain_bytes: RetainBytesOption = None,
+    retain_cursors: RetainCursorsOption = False,
     digest: DigestOption = DigestName.CRC32C,
     password_file: PasswordFileOption = None,
 ) -> None:
@@ -386,6 +390,65 @@ async def retain(session: Session, name: NameArgument, password_file: PasswordFi
     async with _opened(session, name, password_file) as log:
         first_position = await log.retain()
     _print_first_position(session, name, first_position)
+
+
+@command(app, "set-retention")
+async def set_retention(
+    session: Session,
+    name: NameArgument,
+    retain_seconds: RetainSecondsOption = None,
+    retain_bytes: RetainBytesOption = None,
+    retain_cursors: RetainCursorsOption = False,
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Replace the retention of a log. Without a --retain option it keeps everything.
+
+    The leader applies it within a minute, `octavo log retain` at once.
+    """
+    from octavo.cli.log.show import retention_as_json, retention_in_words  # noqa: PLC0415
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    import octavo  # noqa: PLC0415 - `octavo --help` does without
+
+    retention = octavo.Retention(retain_seconds, retain_bytes, retain_cursors)
+    async with _opened(session, name, password_file) as log:
+        await log.set_retention(retention)
+    if session.as_json:
+        print_json({"name": name, "retention": retention_as_json(retention)})
+    else:
+        print_line(f"log {name}: {retention_in_words(retention)}")
+
+
+@command(app, "give-up")
+async def give_up(
+    session: Session,
+    name: NameArgument,
+    ledger_id: Annotated[
+        int, typer.Option("--ledger", metavar="ID", min=0, max=ID_MAX, help="The ledger that does not exist any more.")
+    ],
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last", metavar="N", min=0, max=ID_MAX, help="Its last position, where the log does not know it."
+        ),
+    ] = None,
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Step over a segment whose ledger was deleted by hand. Its positions are lost; followers skip them.
+
+    If the log does not know where the segment ended, name a position that no reader has gone beyond: positions that
+    readers have seen must not be given to other entries.
+    """
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    async with _opened(session, name, password_file) as log:
+        gap = await log.give_up(ledger_id, last=last)
+    if session.as_json:
+        print_json({"name": name, "ledger_id": ledger_id, "first": gap.first, "last": gap.last})
+    elif gap.last < gap.first:
+        print_line(f"log {name}: ledger {ledger_id} given up; it held no entries")
+    else:
+        print_line(f"log {name}: ledger {ledger_id} given up, with positions {gap.first} to {gap.last}")
 
 
 def _print_first_position(session: Session, name: str, first_position: int) -> None:

@@ -83,10 +83,10 @@ def print_status(status: "LogStatus") -> None:
         "leader": "none" if status.leader is None else status.leader,
         "term": status.term,
         "closed segments": f"{status.bytes} bytes",
-        "retention": _retention_in_words(status),
+        "retention": _retention_and_what_is_due(status),
     }
-    for first, last in status.gaps:
-        facts["gap"] = f"positions {first} to {last} were given up"
+    if status.gaps:
+        facts["given up"] = ", ".join(f"positions {first} to {last}" for first, last in status.gaps)
     width = max(map(len, facts))
     for key, value in facts.items():
         print_line(f"{key:<{width}}  {value}")
@@ -123,8 +123,8 @@ def print_cursors(cursors: "Mapping[str, CursorState]", end: int) -> None:
     )
 
 
-def _retention_in_words(status: "LogStatus") -> str:
-    retention = status.retention
+def retention_in_words(retention: "Retention") -> str:
+    """The limits as text."""
     limits = []
     if retention.seconds is not None:
         limits.append(f"{retention.seconds:g} seconds")
@@ -132,10 +132,15 @@ def _retention_in_words(status: "LogStatus") -> str:
         limits.append(f"{retention.bytes} bytes")
     if retention.cursors:
         limits.append("not above the lowest cursor" if limits else "up to the lowest cursor")
-    if not limits:
-        return "everything is kept"
+    return ", ".join(limits) or "everything is kept"
+
+
+def _retention_and_what_is_due(status: "LogStatus") -> str:
+    limits = retention_in_words(status.retention)
+    if status.retention == type(status.retention)():
+        return limits
     due = "nothing is due" if status.drops_below <= status.first_position else f"drops below {status.drops_below} next"
-    return f"{', '.join(limits)}; {due}"
+    return f"{limits}; {due}"
 
 
 def _time(milliseconds: int) -> str:

@@ -14,6 +14,7 @@ AppendSegment    write, if its id is in   what it wanted: settled; truncation, r
 Withdraw         write                    write                    the id is a segment or gone: settled
 NoteEnds         write                    write                    ends known already: settled
 Truncate         write                    write                    not above what stands there: settled
+GiveUp           write                    write                    the gap is noted: settled
 SetRetention     write                    write                    the same: settled
 FoldPage         write                    write                    the oldest segments are others: settled
 ForgetDropped    write                    write                    none of the ids is there: settled
@@ -105,6 +106,9 @@ class AppendSegment:
             return Settled()
         if _newest_id(current) != self.base:
             return _rival(current)
+        if not self.is_takeover and current.newest is not None and current.newest.owner != self.owner:
+            # An operator gave the segment up: what this leader believes of its positions is not so any more.
+            return _rival(current)
         if all(making.ledger_id != self.ledger_id for making in current.making):
             return Refuse(
                 NotLeaderError(
@@ -191,9 +195,50 @@ class Truncate:
             dropped.append(Dropped(segments.pop(0).ledger_id))
         first = max(current.first_position, self.before)
         changed = replace(
-            current, first_position=first, segments=tuple(segments), pages=tuple(pages), dropped=tuple(dropped)
+            current,
+            first_position=first,
+            segments=tuple(segments),
+            pages=tuple(pages),
+            dropped=tuple(dropped),
+            gaps=tuple(gap for gap in current.gaps if gap[1] >= first),
         )
         return Settled() if changed == current else Write(changed)
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """An operator gives the positions of a segment up, because its ledger does not exist any more. Readers get a gap.
+
+    A segment whose end is not known ends at ``last``, and its writer, if there still is one, does not lead any more.
+    """
+
+    ledger_id: LedgerId
+    first: int
+    last: int
+    """The positions that are given up, both inclusive; ``last`` is below ``first`` where the segment is empty."""
+
+    def decide(self, current: LogDocument) -> Decision:
+        if current.state is LogState.DELETED:
+            return _deleted(current)
+        segments = []
+        for segment in current.segments:
+            if segment.ledger_id == self.ledger_id and segment.end is None:
+                if segment.first_position != self.first:
+                    return Refuse(
+                        InvalidArgumentError(f"log {current.name}: its list has changed; look at it again with show")
+                    )
+                end = SegmentEnd(self.last - self.first + 1, 0, 0)
+                segments.append(replace(segment, end=end, owner=""))
+            else:
+                segments.append(segment)
+        gaps = current.gaps
+        if self.last >= max(self.first, current.first_position) and (self.first, self.last) not in gaps:
+            gaps = tuple(sorted((*gaps, (self.first, self.last))))
+        changed = replace(current, segments=tuple(segments), gaps=gaps)
+        if changed == current:
+            return Settled()
+        # The next segment's first position may be known now.
+        return Write(changed.with_ends({}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,17 @@ class LogEntry(NamedTuple):
         return EPOCH + timedelta(milliseconds=self.sealed_at_ms)
 
 
+class LogExtent(NamedTuple):
+    """Neighbouring positions of a log that are in one ledger."""
+
+    ledger_id: LedgerId
+    base: int
+    """The position of the ledger's entry 0."""
+    first: int
+    last: int
+    """Positions, both inclusive."""
+
+
 class Gap(NamedTuple):
     """Positions that a follower cannot have: they were truncated, or given up by an operator. Both are inclusive."""
 

@@ -7,11 +7,11 @@ names them and are deleted after the list has dropped them.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from octavo.client.log.changes import FoldPage, ForgetDropped, MarkDeleted, Truncate
-from octavo.client.log.cursors import read_cursors
+from octavo.client.log.cursors import CursorState, read_cursors
 from octavo.client.log.document import (
     LogDocument,
     LogState,
@@ -24,6 +24,7 @@ from octavo.client.log.document import (
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import cursors_document, list_document, page_document
 from octavo.client.log.retention import retention_cut
+from octavo.client.log.together import together
 from octavo.client.log.update import read_log, update_log
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
@@ -48,6 +49,23 @@ class Housekeeper:
         self._name = name
         self._log_id = log_id
         self._wanted = asyncio.Event()
+        self._tidied: LogDocument | None = None
+        """The list as the last round left it."""
+        self._latest: LogDocument | None = None
+        """The list as it was last seen."""
+
+    def list_changed(self, document: LogDocument) -> None:
+        """The list has changed, perhaps by this client."""
+        self._latest = document
+
+    def may_be_due(self) -> bool:
+        """Whether a round may find anything to do. Needs no read, so that an idle log costs none."""
+        document = self._tidied
+        if document is None or document != self._latest or document.dropped or document.retention.cursors:
+            return True
+        if document.retention.seconds is None:
+            return False
+        return retention_cut(document, now_ms=self._access.clock_ms(), cursors={}) > document.first_position
 
     def tidy_soon(self, document: LogDocument) -> None:
         """Do not wait for the next round where there is something to do."""
@@ -68,21 +86,34 @@ class Housekeeper:
         if cut > known.value.first_position:
             known = await self.truncate(cut)
         known = await self._fold(known)
-        return await self.delete_dropped(known)
+        known = await self.delete_dropped(known)
+        self._tidied = known.value
+        return known
 
     async def retention_cut(self, document: LogDocument) -> int:
-        """The position below which retention would truncate the log now."""
-        held: dict[str, int] = {}
-        if document.retention.cursors:
-            cursors = await read_cursors(self._store, self._log_id)
-            now, idle = self._access.clock_ms(), self._access.options.log_cursor_idle_seconds * 1000
-            held = {
-                name: cursor.position
-                for name, cursor in cursors.items()
-                # A cursor at the end waits for the leader, not the other way round.
-                if now - cursor.touched_at_ms <= idle or cursor.position >= document.known_stop
-            }
-        return retention_cut(document, now_ms=self._access.clock_ms(), cursors=held)
+        """The position below which retention would truncate the log now.
+
+        Ages are those by this client's clock or by the store's, whichever makes entries and cursors younger: a client
+        whose clock is ahead must not drop what is to be kept (rule P8).
+        """
+        cursors = await read_cursors(self._store, self._log_id) if document.retention.cursors else {}
+        now_ms = self._access.clock_ms()
+        cut = self._retention_cut(document, cursors, now_ms)
+        if cut > document.first_position and (document.retention.seconds is not None or cursors):
+            store_ms = await self._store.time_ms()
+            if store_ms < now_ms:
+                cut = self._retention_cut(document, cursors, store_ms)
+        return cut
+
+    def _retention_cut(self, document: LogDocument, cursors: Mapping[str, CursorState], now_ms: int) -> int:
+        idle_ms = self._access.options.log_cursor_idle_seconds * 1000
+        held = {
+            name: cursor.position
+            for name, cursor in cursors.items()
+            # A cursor at the end waits for the leader, not the other way round.
+            if now_ms - cursor.touched_at_ms <= idle_ms or cursor.position >= document.known_stop
+        }
+        return retention_cut(document, now_ms=now_ms, cursors=held)
 
     # --- truncation -----------------------------------------------------------------------------------------------
 
@@ -162,10 +193,9 @@ class Housekeeper:
                 async with permits:
                     return await self._access.delete(ledger_id)
 
-            async with asyncio.TaskGroup() as group:
-                tasks = {ledger_id: group.create_task(delete(ledger_id)) for ledger_id in some}
-            existed = [ledger_id for ledger_id, task in tasks.items() if task.result()]
-            missing = [ledger_id for ledger_id, task in tasks.items() if not task.result()]
+            found = dict(zip(some, await together(map(delete, some)), strict=True))
+            existed = [ledger_id for ledger_id in some if found[ledger_id]]
+            missing = [ledger_id for ledger_id in some if not found[ledger_id]]
             change = ForgetDropped(existed, missing)
             before = known.value.dropped
             known = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
@@ -189,11 +219,12 @@ class Housekeeper:
                 )
             except InvalidArgumentError:
                 continue
-            for page in known.value.pages:
-                await self._store.delete_document(page.document)
             known = marked
             break
         known = await self.delete_dropped(known)
+        # Also pages that no list ever named, because the client that made them died first.
+        async for document in self._store.list_documents(page_document(self._log_id, "")):
+            await self._store.delete_document(document)
         await self._store.delete_document(cursors_document(self._log_id))
         with contextlib.suppress(MetadataConflictError):
             await self._store.delete_document(list_document(self._name), known.version)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from octavo.client.log.changes import AppendSegment, BeginSegment, LogChange, Withdraw
 from octavo.client.log.document import LogDocument, Segment, SegmentEnd
-from octavo.protocol.errors import LogDamagedError, NotLeaderError, OctavoError
+from octavo.protocol.errors import LogDamagedError, NoSuchLogError, NotLeaderError, OctavoError
 from octavo.protocol.ids import LedgerId
 
 
@@ -176,7 +176,8 @@ class LeaderSteps:
                 self._fail(
                     LogDamagedError(
                         f"log {self._document.name}: ledger {ledger_id}, one of its last segments, does not exist; it "
-                        "was deleted by hand. Restore its metadata, or go on in a new log"
+                        "was deleted by hand. Restore its metadata, or give its positions up with `octavo log give-up "
+                        f"{self._document.name} --ledger {ledger_id}`"
                     )
                 )
                 return
@@ -200,6 +201,12 @@ class LeaderSteps:
 
     def on_failed(self, error: OctavoError) -> None:
         """The effect under way failed. Where it may have happened, the list tells before anything is deleted."""
+        if self.stage is Stage.WITHDRAW and isinstance(error, NoSuchLogError):
+            # No list can name the ledger any more, and the client that deleted the log may not have found it.
+            assert self.ledger_id is not None, "there is something to withdraw"
+            self._failure, self._restart = error, False
+            self._go(Stage.DELETE, Delete(self.ledger_id))
+            return
         if self.stage in (Stage.WITHDRAW, Stage.DELETE):
             # The ledger stays in `making` or `dropped`, where the next leader finds it.
             self._stop(self._failure or error)

@@ -17,11 +17,11 @@ from typing import Literal
 
 from octavo.client.closable import Closable
 from octavo.client.log.candidate import Candidate
-from octavo.client.log.changes import SetRetention
+from octavo.client.log.changes import GiveUp, NoteEnds, SetRetention
 from octavo.client.log.cursors import Cursor, CursorKeeper, CursorState, read_cursors
-from octavo.client.log.document import LogDocument, Retention
-from octavo.client.log.entries import Gap, LogEntry
-from octavo.client.log.housekeeping import Housekeeper
+from octavo.client.log.document import LogDocument, Retention, Segment
+from octavo.client.log.entries import Gap, LogEntry, LogExtent
+from octavo.client.log.housekeeping import Housekeeper, read_page
 from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import check_cursor_name, lock_name
@@ -150,7 +150,8 @@ class Log(Closable):
         """Entries ``first..last``, both included.
 
         Raises :class:`TruncatedError` when ``first`` lies before the beginning, :class:`NoSuchEntryError` when ``last``
-        is not below :attr:`end` (which is refreshed first), :class:`QuorumLostError`, :class:`LogDamagedError`.
+        is not below :attr:`end` (which is refreshed first), :class:`QuorumLostError`, :class:`LogDamagedError`, also
+        for positions that an operator has given up.
         """
         _check_range(first, last)
         if last >= self._view.end:
@@ -211,12 +212,45 @@ class Log(Closable):
                     break
         while low < high:
             middle = (low + high) // 2
+            while (gap := self._view.gap_at(middle)) is not None:
+                middle = gap[1] + 1
+            if middle >= high:
+                high = (low + high) // 2
+                continue
             (entry,) = await self.read(middle, middle)
             if entry.sealed_at_ms < wanted_ms:
                 low = middle + 1
             else:
                 high = middle
         return low
+
+    async def extents(self, first: int, last: int) -> list[LogExtent]:
+        """In which ledgers the positions ``first..last`` are, both included, for programs that read ledgers themselves.
+        Positions that were given up are left out. Raises as :meth:`read`."""
+        _check_range(first, last)
+        if last >= self._view.end:
+            await self.refresh()
+        if last >= self._view.end:
+            raise NoSuchEntryError(f"log {self.name}: position {last} is not below its end, {self._view.end}")
+        found: list[LogExtent] = []
+        position = first
+        while position <= last:
+            self._view.check_truncated(position)
+            gap = self._view.gap_at(position)
+            if gap is not None:
+                position = gap[1] + 1
+                continue
+            try:
+                place = await self._view.locate(position)
+            except NoSuchLedgerError as error:
+                await self._view.explain_missing(position, error)
+                continue
+            if place is None:
+                raise LogDamagedError(f"log {self.name}: no segment holds position {position}")
+            stop = last if place.stop is None else min(last, place.stop - 1)
+            found.append(LogExtent(place.segment.ledger_id, place.first, position, stop))
+            position = stop + 1
+        return found
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
@@ -238,6 +272,65 @@ class Log(Closable):
         known = await self._housekeeper.truncate(before)
         self._view.take(known.value)
         self._view.take((await self._housekeeper.delete_dropped(known)).value)
+
+    async def give_up(self, ledger_id: int, *, last: int | None = None) -> Gap:
+        """Step over a segment whose ledger was deleted by hand: its positions are lost, and followers get the returned
+        :class:`Gap`. A writer of that segment does not lead any more.
+
+        ``last``: the last lost position. It is needed where the list does not know where the segment ended; positions
+        that any reader may have seen must not be given to other entries, so name one that is certainly high enough.
+
+        Raises :class:`InvalidArgumentError` if the ledger is no segment of the log, or exists, or ``last`` is needed or
+        wrong.
+        """
+        await self._view.read_list()
+        segment = await self._segment_of(ledger_id)
+        if segment is None:
+            raise InvalidArgumentError(f"log {self.name}: ledger {ledger_id} is none of its segments")
+        with contextlib.suppress(NoSuchLedgerError):
+            await self._store.read_ledger(segment.ledger_id)
+            raise InvalidArgumentError(f"log {self.name}: ledger {ledger_id} exists; nothing of it is lost")
+        if segment.first_position is None:
+            await self._close_other_segments(segment)
+            segment = await self._segment_of(ledger_id) or segment
+        first, stop = segment.first_position, segment.stop_position
+        if first is None:
+            raise InvalidArgumentError(f"log {self.name}: give up the segment before ledger {ledger_id} first")
+        if stop is None:
+            highest = max((state.position for state in (await self.cursors()).values()), default=0)
+            if last is None or last < max(first, highest) - 1:
+                raise InvalidArgumentError(
+                    f"log {self.name}: where ledger {ledger_id} ended is not known; it began at position {first}, and "
+                    f"cursors stand at up to {highest}. Name the last position that is lost, not below any that a "
+                    "reader has seen"
+                )
+        elif last not in (None, stop - 1):
+            raise InvalidArgumentError(f"log {self.name}: ledger {ledger_id} holds positions {first} to {stop - 1}")
+        lost = Gap(first, stop - 1 if stop is not None else last if last is not None else first - 1)
+        change = GiveUp(segment.ledger_id, lost.first, lost.last)
+        self._view.take((await update_log(self._store, self.name, change, log_id=self.log_id)).value)
+        return lost
+
+    async def _segment_of(self, ledger_id: int) -> Segment | None:
+        document = self._view.document
+        for segment in document.segments:
+            if segment.ledger_id == ledger_id:
+                return segment
+        for page in document.pages:
+            for segment in await read_page(self._store, self.name, page) or ():
+                if segment.ledger_id == ledger_id:
+                    return segment
+        return None
+
+    async def _close_other_segments(self, lost: Segment) -> None:
+        """Close the segment before a lost one, so that it is known where the lost one began."""
+        ends = {}
+        for segment in self._view.document.unclosed():
+            if segment.ledger_id != lost.ledger_id:
+                end = await self._access.end_of(segment.ledger_id, self._password)
+                if end is not None:
+                    ends[segment.ledger_id] = end
+        self._view.take((await update_log(self._store, self.name, NoteEnds(ends), log_id=self.log_id)).value)
 
     async def set_retention(self, retention: Retention) -> None:
         """Change what the leader drops, once a minute, from the front."""
@@ -358,6 +451,11 @@ class Log(Closable):
         while position <= last:
             self._view.check_open()
             self._view.check_truncated(position)
+            gap = self._view.gap_at(position)
+            if gap is not None:
+                raise LogDamagedError(
+                    f"log {self.name}: positions {gap[0]} to {gap[1]} were lost and given up; read on at {gap[1] + 1}"
+                )
             try:
                 place = await self._view.locate(position)
                 if place is None:
@@ -388,7 +486,7 @@ class Log(Closable):
                 beginning = self._view.document.first_position
                 yield Gap(position, beginning - 1)
                 position = beginning
-            gap = next(((low, high) for low, high in self._view.document.gaps if low <= position <= high), None)
+            gap = self._view.gap_at(position)
             if gap is not None:
                 yield Gap(position, gap[1])
                 position = gap[1] + 1

@@ -112,6 +112,10 @@ class LogView:
         if self.closed:
             raise ClientClosedError(f"log {self.document.name}: this handle is closed")
 
+    def gap_at(self, position: int) -> tuple[int, int] | None:
+        """The positions around this one that were given up, both inclusive; None where it was not."""
+        return next((gap for gap in self.document.gaps if gap[0] <= position <= gap[1]), None)
+
     def check_truncated(self, position: int) -> None:
         """Raise :class:`TruncatedError` for a position before the beginning."""
         first = self.document.first_position
@@ -168,12 +172,15 @@ class LogView:
         when no bookie of it answers."""
         place = await self.locate(max(self.end, self.document.first_position))
         while place is not None:
-            reader = await self.reader(place.segment.ledger_id)
-            if not reader.ledger_closed:
-                await reader.refresh_last_add_confirmed()
-            self.saw_end(place.first + _entries_of(reader))
-            if not reader.ledger_closed:
-                return
+            if place.segment.end is not None:
+                self.saw_end(place.first + place.segment.end.entries)
+            else:
+                reader = await self.reader(place.segment.ledger_id)
+                if not reader.ledger_closed:
+                    await reader.refresh_last_add_confirmed()
+                self.saw_end(place.first + _entries_of(reader))
+                if not reader.ledger_closed:
+                    return
             following = await self.locate(self.end)
             if following is None or following.segment.ledger_id == place.segment.ledger_id:
                 return

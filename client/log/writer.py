@@ -34,10 +34,11 @@ from octavo.client.closable import Closable
 from octavo.client.log.adds import AddFront, Run, another
 from octavo.client.log.candidate import ActiveSegment, Candidate
 from octavo.client.log.changes import AppendSegment, BeginSegment, NoteEnds
-from octavo.client.log.document import LogDocument, SegmentEnd
+from octavo.client.log.document import LogDocument, LogState, SegmentEnd, decode_log
 from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.names import list_document
 from octavo.client.log.update import update_log
 from octavo.client.supervisor import Supervisor
 from octavo.metadata.store import Lease, Versioned
@@ -135,6 +136,7 @@ class LogWriter(AddFront, Closable):
         self._housekeeper = Housekeeper(access, self._name, self._log_id)
         self._supervisor.start(self._roll_by_age())
         self._supervisor.start(self._keep_house())
+        self._supervisor.start(self._watch_list())
         if lease is not None:
             self._supervisor.start(self._watch_lease(lease))
         self._listen_to(active)
@@ -328,9 +330,13 @@ class LogWriter(AddFront, Closable):
             known = await self._append(append, known)
             self._previous = None
             await self._drain_active()
-        except BaseException:
+        except BaseException as error:
             # Listed or not, the ledger is found by the next leader, or by this one when it heals.
             await following.writer.abandon()
+            if isinstance(error, NoSuchLogError):
+                # The client that deleted the log may have looked for the ledger before it was created.
+                with contextlib.suppress(OctavoError):
+                    await self._access.delete(ledger_id)
             raise
         before = self._active
         assert not self._runs, "everything sent is acknowledged, and nothing was sent meanwhile"
@@ -385,7 +391,9 @@ class LogWriter(AddFront, Closable):
         await asyncio.wait([closing])
         end = closing.result() or await self._access.end_of(segment.ledger_id, self._candidate.password)
         if end is None:
-            raise LogDamagedError(f"log {self._name}: ledger {segment.ledger_id} does not exist any more")
+            raise LogDamagedError(
+                f"log {self._name}: ledger {segment.ledger_id} does not exist any more; it was deleted by hand"
+            )
         return {segment.ledger_id: end}
 
     async def _roll_by_age(self) -> None:
@@ -404,7 +412,7 @@ class LogWriter(AddFront, Closable):
         """Retention, pages and leftovers of dead leaders, once a minute while this writer leads."""
         while True:
             await self._housekeeper.wait(self._options.log_retention_seconds)
-            if self._life is not Life.WRITING:
+            if self._life is not Life.WRITING or not self._housekeeper.may_be_due():
                 continue
             try:
                 async with self._turns:
@@ -413,6 +421,24 @@ class LogWriter(AddFront, Closable):
                 self._end(error)
             except OctavoError as error:
                 log.warning("log %s: housekeeping failed: %s", self._name, error.message)
+
+    async def _watch_list(self) -> None:
+        """See changes of the list by other clients: what is to be tidied; and that this client does not lead any more,
+        although it adds nothing and so meets no fence."""
+        async with self._access.store.watch_document(list_document(self._name)) as watch:
+            async for found in watch:
+                document = None if found is None else decode_log(found.value, self._name)
+                if document is None or document.log_id != self._log_id or document.state is LogState.DELETED:
+                    self._end_unless_busy(NoSuchLogError(f"log {self._name} has been deleted", may_have_happened=False))
+                    continue
+                self._housekeeper.list_changed(document)
+                if document.newest is not None and document.newest.owner != self._owner:
+                    self._end_unless_busy(_not_leader(self._name, "another client has taken it over"))
+
+    def _end_unless_busy(self, error: OctavoError) -> None:
+        """What is under way comes to the same end by itself, and learns what became of its adds."""
+        if self._life is Life.WRITING and not self._runs and self._rolling is None and self._closing is None:
+            self._end(error)
 
     # --- losing the lead ----------------------------------------------------------------------------------------------
 

@@ -20,7 +20,13 @@ from octavo.client.log.leader_steps import (
     Stop,
 )
 from octavo.metadata.changes import Refuse
-from octavo.protocol.errors import LogDamagedError, MetadataUnavailableError, NotLeaderError, OctavoError
+from octavo.protocol.errors import (
+    LogDamagedError,
+    MetadataUnavailableError,
+    NoSuchLogError,
+    NotLeaderError,
+    OctavoError,
+)
 from octavo.protocol.ids import LedgerId
 from support.log_documents import ended, log_of
 
@@ -184,3 +190,19 @@ def test_a_last_segment_that_is_gone_stops_the_candidate() -> None:
     steps.on_done()
     assert isinstance(steps.effect, Stop)
     assert isinstance(steps.effect.error, LogDamagedError)
+
+
+def test_a_ledger_made_for_a_log_that_is_deleted_meanwhile_is_deleted() -> None:
+    """The client that deleted the log may have looked for the ledger before it existed (rule P13)."""
+    steps = LeaderSteps("me", 0)
+    steps.on_list(log_of(3))
+    steps.on_allocated(LedgerId(100))
+    steps.on_changed(log_of(3))
+    steps.on_done()
+    gone = NoSuchLogError("there is no log orders")
+    steps.on_failed(gone)
+    assert steps.stage is Stage.WITHDRAW
+    steps.on_failed(gone)
+    assert steps.effect == Delete(LedgerId(100))
+    steps.on_done()
+    assert steps.effect == Stop(gone)

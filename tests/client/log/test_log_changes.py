@@ -9,6 +9,7 @@ from octavo.client.log.changes import (
     Decision,
     FoldPage,
     ForgetDropped,
+    GiveUp,
     LogChange,
     MarkDeleted,
     NoteEnds,
@@ -19,7 +20,7 @@ from octavo.client.log.changes import (
 )
 from octavo.client.log.document import Dropped, LogDocument, LogState, Retention, page_reference
 from octavo.metadata.changes import Refuse, Settled
-from octavo.protocol.errors import NoSuchLogError, NotLeaderError
+from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError
 from octavo.protocol.ids import LedgerId
 from support.log_documents import ended, log_of, making
 
@@ -77,7 +78,7 @@ def test_an_append_drops_the_ledgers_of_other_candidates_and_empty_segments() ->
 
 
 def test_a_roll_keeps_the_segment_before_open() -> None:
-    after = written(append(11, is_takeover=False, term=2).decide(making(log_of(3, None), 50)))
+    after = written(append(11, is_takeover=False, term=2, owner="owner-2").decide(making(log_of(3, None), 50)))
     assert [s.end is None for s in after.segments] == [False, True, True]
     assert after.newest is not None
     assert after.newest.first_position is None
@@ -173,3 +174,29 @@ def test_retention_is_set_once() -> None:
     after = written(SetRetention(retention).decide(log_of(3)))
     assert after.retention == retention
     assert SetRetention(retention).decide(after) == Settled()
+
+
+def test_giving_up_a_closed_segment_notes_the_gap_and_keeps_the_list() -> None:
+    before = log_of(3, 4, None)
+    after = written(GiveUp(LedgerId(11), 3, 6).decide(before))
+    assert (after.gaps, after.segments) == (((3, 6),), before.segments)
+    assert GiveUp(LedgerId(11), 3, 6).decide(after) == Settled()
+    assert written(GiveUp(LedgerId(10), 0, 2).decide(after)).gaps == ((0, 2), (3, 6))
+    assert written(Truncate(7).decide(after)).gaps == ()
+    assert written(Truncate(5).decide(after)).gaps == ((3, 6),)
+
+
+def test_giving_up_an_open_segment_ends_it_and_its_leader() -> None:
+    before = log_of(3, None)
+    change = GiveUp(LedgerId(11), 3, 8)
+    after = written(change.decide(before))
+    assert after.newest is not None
+    assert (after.newest.stop_position, after.newest.owner, after.gaps) == (9, "", ((3, 8),))
+    roll = AppendSegment(NEW, "owner-2", 2, 5000, LedgerId(11), {}, is_takeover=False)
+    assert isinstance(refusal(roll.decide(making(after, 50))), NotLeaderError)
+    assert written(roll.decide(making(before, 50))).newest is not None, "an ordinary roll of that leader"
+    assert written(append(11).decide(making(after, 50))).known_stop == 9
+    assert isinstance(refusal(GiveUp(LedgerId(11), 4, 8).decide(before)), InvalidArgumentError)
+    assert isinstance(refusal(change.decide(replace(before, state=LogState.DELETED))), NoSuchLogError)
+    empty = written(GiveUp(LedgerId(11), 3, 2).decide(before))
+    assert (empty.gaps, empty.known_stop) == ((), 3)

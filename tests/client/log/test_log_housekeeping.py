@@ -1,13 +1,16 @@
 """Pages, truncation into pages, deletion (rule P9), with a real store and the ledgers' metadata alone."""
 
 import random
+from dataclasses import replace
+from typing import cast
 
 import pytest
-from octavo.client.log.changes import AppendSegment, BeginSegment
-from octavo.client.log.document import LogDocument, SegmentEnd
+from octavo.client.log.changes import AppendSegment, BeginSegment, SetRetention
+from octavo.client.log.document import LogDocument, Retention, SegmentEnd
 from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
+from octavo.client.log.pacing import TakeoverPacing
 from octavo.client.log.update import read_log, update_log
 from octavo.client.log.view import LogView
 from octavo.client.options import ClientOptions
@@ -32,6 +35,7 @@ async def made(name: str, segments: int) -> tuple[MetadataStore, LedgerAccess, H
         clock_ms=lambda: 10_000,
         random_token=lambda: f"{rng.getrandbits(64):016x}",
         uniform=rng.uniform,
+        pacing=TakeoverPacing(rng.uniform),
         create=no_ledger,  # type: ignore[arg-type]
         open=no_ledger,  # type: ignore[arg-type]
     )
@@ -89,3 +93,41 @@ async def test_a_deleted_log_leaves_nothing() -> None:
     assert [ledger async for ledger in store.list_ledgers()] == []
     with pytest.raises(NoSuchLogError):
         await read_log(store, "orders")
+    assert not await store.read_document(list_document("orders"))
+
+
+async def test_pages_that_no_list_names_are_deleted_with_the_log() -> None:
+    """A client that died after it made a page and before it listed it leaves such a page."""
+    store, _, keeper = await made("stray", 5)
+    await store.create_document("log-pages/id-1/stray", b"{}")
+    await store.create_document("log-pages/id-10/other", b"{}")
+    await keeper.delete_log()
+    assert [name async for name in store.list_documents()] == ["log-pages/id-10/other"]
+
+
+async def aged(store_ms: int) -> tuple[int, int]:
+    """What retention by age drops of a log whose entries are five seconds old by this client's clock, where the store's
+    clock shows ``store_ms``; and how often the store was asked."""
+    store, access, _ = await made(f"aged-{store_ms}", 6)
+    asked = 0
+
+    class Clock:
+        """The store, with a clock of its own."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        async def time_ms(self) -> int:
+            nonlocal asked
+            asked += 1
+            return store_ms
+
+    known = await update_log(store, "orders", SetRetention(Retention(seconds=2)), log_id="id-1")
+    keeper = Housekeeper(replace(access, store=cast(MetadataStore, Clock())), "orders", "id-1")
+    return await keeper.retention_cut(known.value), asked
+
+
+async def test_nothing_is_dropped_that_is_young_by_the_clock_of_the_store() -> None:
+    assert await aged(store_ms=10_000) == (12, 1)
+    assert await aged(store_ms=6_000) == (0, 1), "this client's clock is ahead"
+    assert await aged(store_ms=900_000) == (12, 1), "the store's clock is ahead: this client's counts"

@@ -447,6 +447,34 @@ async def _is_healing(writer: octavo.LogWriter) -> bool:
     return "healing" in repr(writer)
 
 
+async def test_a_takeover_that_cannot_recover_says_why_and_a_leader_that_heals_tries_again(logs: LogCluster) -> None:
+    quick = {"recovery_timeout_seconds": 0.1, "request_timeout_seconds": 0.1, "add_quorum_timeout_seconds": 0.1}
+    log = await logs.log(**quick)
+    other = await (await logs.client(**quick)).open_log("orders")
+    writer = await log.take_over()
+    assert await writer.add(b"0") == 0
+    for bookie in logs.bookies[:2]:
+        bookie.hold(Op.READ)
+    with pytest.raises(octavo.LedgerRecoveryError):
+        await other.take_over()
+    for bookie in logs.bookies[:2]:
+        bookie.hold(Op.ADD)
+    adding = asyncio.ensure_future(writer.add(b"1"))
+    reads = logs.bookies[0].held(Op.READ)
+    await eventually(lambda: _has_held(logs, reads + 2))
+    assert "healing" in repr(writer)
+    for bookie in logs.bookies[:2]:
+        bookie.release(Op.ADD)
+        bookie.release(Op.READ)
+    assert await asyncio.wait_for(adding, 20) == 1
+    await writer.close()
+    assert await collect(other, 0, 2) == [b"0", b"1"]
+
+
+async def _has_held(logs: LogCluster, reads: int) -> bool:
+    return logs.bookies[0].held(Op.READ) >= reads
+
+
 async def test_a_cancelled_add_that_was_not_sent_is_withdrawn(logs: LogCluster) -> None:
     log = await logs.log(window_entries=2)
     async with log.lead() as writer:
