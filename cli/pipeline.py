@@ -61,6 +61,7 @@ async def export(
     ],
     ledgers: LedgersOption = None,
     dataset: DatasetOption = None,
+    log: Annotated[str | None, typer.Option("--log", metavar="NAME", help="Name of a log.")] = None,
     time_pattern: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +81,10 @@ async def export(
     master: MasterOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Write the entries of ledgers or a dataset to Parquet, one folder for each ledger."""
+    """Write the entries of ledgers, a dataset or a log to Parquet, one folder for each ledger.
+
+    Entries of a log also have columns position and timestamp.
+    """
     _need_spark()
     from octavo.pipeline.jobs import export as job  # noqa: PLC0415
 
@@ -93,8 +97,9 @@ async def export(
             spark,
             _cluster(session, password_file),
             _located(path),
-            ledgers=_selection(ledgers, dataset),
+            ledgers=ledgers if log is not None else _selection(ledgers, dataset, or_log=True),
             dataset=dataset,
+            log=log,
             timestamps=timestamps,
             overwrite=overwrite,
             fail_on_data_loss=not allow_gaps,
@@ -346,9 +351,9 @@ def _located(path: str) -> str:
     return path if ":" in path else str(Path(path).absolute())
 
 
-def _selection(ledgers: str | None, dataset: str | None) -> str | None:
+def _selection(ledgers: str | None, dataset: str | None, *, or_log: bool = False) -> str | None:
     if ledgers is None and dataset is None:
-        raise InvalidArgumentError("give --ledgers or --dataset")
+        raise InvalidArgumentError(f"give --ledgers{', --dataset or --log' if or_log else ' or --dataset'}")
     return ledgers
 
 

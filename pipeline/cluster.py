@@ -56,15 +56,17 @@ async def open_reader(client: Client, ledger_id: int, options: ClusterOptions) -
     try:
         return await client.open_ledger(ledger_id, password=password, recover=False)
     except UnauthorizedError as error:
-        if options.password_file is not None:
-            given = f"passwordFile {options.password_file} holds another one"
-        elif password:
-            given = f"the environment variable {options.password_variable} holds another one"
-        else:
-            given = (
-                f"none is given: set the option passwordFile, or the environment variable {options.password_variable}"
-            )
+        given = password_hint(options, password)
         raise UnauthorizedError(f"ledger {ledger_id} needs its password and digest type, and {given}") from error
+
+
+def password_hint(options: ClusterOptions, password: bytes) -> str:
+    """Where the wrong password came from, for messages."""
+    if options.password_file is not None:
+        return f"passwordFile {options.password_file} holds another one"
+    if password:
+        return f"the environment variable {options.password_variable} holds another one"
+    return f"none is given: set the option passwordFile, or the environment variable {options.password_variable}"
 
 
 @asynccontextmanager

@@ -15,6 +15,8 @@ _ARROW: Mapping[str, pa.DataType] = {
     **dict.fromkeys(("ledger_id", "entry_id", "length", "last_add_confirmed", "fragment"), pa.int64()),
     "value": pa.binary(),
     "bookie": pa.string(),
+    "position": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
 }
 
 _PAYLOAD_LENGTH_MASK = np.uint64(0xFFFFFFFF)
@@ -28,9 +30,10 @@ def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
 
 
 def entries_as_arrow(
-    names: Sequence[str], batches: Sequence[EntryBatch], fragment_of: Callable[[int], int]
+    names: Sequence[str], batches: Sequence[EntryBatch], fragment_of: Callable[[int], int], base: int = 0
 ) -> pa.RecordBatch:
-    """Consecutive batches of one ledger as one record batch. ``fragment_of``: entry id -> first id of its fragment."""
+    """Consecutive batches of one ledger as one record batch. ``fragment_of``: entry id -> first id of its fragment.
+    ``base``: the position of entry 0, for a ledger of a log."""
     pieces = [batch.entries for batch in batches if isinstance(batch.entries, EntryColumns)]
     if len(pieces) == len(batches):
         makers = _of_columns(pieces)
@@ -41,13 +44,15 @@ def entries_as_arrow(
         "fragment": lambda: pa.array(
             [fragment_of(entry.entry_id) for batch in batches for entry in batch.entries], pa.int64()
         ),
+        "position": lambda: _positions(batches, base),
     }
     return pa.RecordBatch.from_arrays([makers[name]() for name in names], schema=arrow_schema(tuple(names)))
 
 
-def gap_as_arrow(names: Sequence[str], lost: EntryRange) -> pa.RecordBatch:
-    """A row for each unreadable entry, with nothing but its ids."""
+def gap_as_arrow(names: Sequence[str], lost: EntryRange, base: int = 0) -> pa.RecordBatch:
+    """A row for each unreadable entry, with nothing but its ids and its position."""
     known = {
+        "position": lambda: pa.array(range(base + lost.first, base + lost.last + 1), pa.int64()),
         "ledger_id": lambda: pa.array([lost.ledger_id] * lost.count, pa.int64()),
         "entry_id": lambda: pa.array(range(lost.first, lost.last + 1), pa.int64()),
     }
@@ -59,13 +64,14 @@ type _Makers = dict[str, Callable[[], pa.Array]]
 
 
 def _of_entries(entries: Sequence[Entry]) -> _Makers:
-    ledger_ids, entry_ids, payloads, lacs, lengths, _ = zip(*entries, strict=True)
+    ledger_ids, entry_ids, payloads, lacs, lengths, sealed_at_ms = zip(*entries, strict=True)
     return {
         "ledger_id": lambda: pa.array(ledger_ids, pa.int64()),
         "entry_id": lambda: pa.array(entry_ids, pa.int64()),
         "value": lambda: pa.array(payloads, pa.binary()),
         "length": lambda: pa.array(lengths, pa.int64()),
         "last_add_confirmed": lambda: pa.array(lacs, pa.int64()),
+        "timestamp": lambda: _timestamps(np.array(sealed_at_ms, np.int64)),
     }
 
 
@@ -77,7 +83,17 @@ def _of_columns(pieces: Sequence[EntryColumns]) -> _Makers:
         "value": lambda: _payloads(pieces, heads[:, 0] & _PAYLOAD_LENGTH_MASK),
         "length": lambda: pa.array(heads[:, 4].astype(np.int64)),
         "last_add_confirmed": lambda: _last_adds_confirmed(heads[:, 3].astype(np.int64)),
+        "timestamp": lambda: _timestamps(heads[:, 5].astype(np.int64)),
     }
+
+
+def _positions(batches: Sequence[EntryBatch], base: int) -> pa.Array:
+    first, last = batches[0].entries[0].entry_id, batches[-1].entries[-1].entry_id
+    return pa.array(np.arange(base + first, base + last + 1, dtype=np.int64))
+
+
+def _timestamps(milliseconds: "np.ndarray[Any, np.dtype[np.int64]]") -> pa.Array:
+    return pa.array(milliseconds * 1000, pa.timestamp("us", "UTC"))
 
 
 def _last_adds_confirmed(plus_one: "np.ndarray[Any, np.dtype[np.int64]]") -> pa.Array:

@@ -16,7 +16,7 @@ from octavo.pipeline.cluster import settled
 from octavo.pipeline.errors import brief_errors
 from octavo.pipeline.filters import IdBounds, take_over
 from octavo.pipeline.options import SinkOptions, SourceOptions, parse_sink_options, parse_source_options
-from octavo.pipeline.partitions import RangesPartition, ranges_of
+from octavo.pipeline.partitions import RangesPartition, bases_of, ranges_of
 from octavo.pipeline.schema import check_schema, source_schema
 from pyspark.sql.datasource import (
     DataSource,
@@ -44,19 +44,26 @@ class OctavoDataSource(DataSource):
     @brief_errors()
     def schema(self) -> StructType:
         """The fixed schema of the source. Raises :class:`InvalidArgumentError` for a wrong option."""
-        return source_schema(include_source=self._source_options().include_source)
+        options = self._source_options()
+        return source_schema(of_log=options.log is not None, include_source=options.include_source)
 
     @brief_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        return ScanReader(self._source_options(), check_schema(schema))
+        options = self._source_options()
+        return ScanReader(options, check_schema(schema, of_log=options.log is not None))
 
     @brief_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
+        options = self._source_options()
+        if options.log is not None:
+            from octavo.pipeline.log_stream import LogStreamReader
+
+            return LogStreamReader(options, check_schema(schema, of_log=True))
         from octavo.pipeline.stream import StreamReader
 
-        return StreamReader(self._source_options(), check_schema(schema))
+        return StreamReader(options, check_schema(schema))
 
     @brief_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -100,9 +107,15 @@ class ScanReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks."""
         from octavo.pipeline.bridge import LoopThread
-        from octavo.pipeline.discovery import plan_scan
 
         with LoopThread("octavo planning") as loop:
+            if self._options.log is not None:
+                from octavo.pipeline.log_scan import plan_log_scan
+
+                found = loop.run(plan_log_scan(self._options, self._bounds))
+                return [RangesPartition(ranges, found.bases) for ranges in found.partitions]
+            from octavo.pipeline.discovery import plan_scan
+
             plan = loop.run(plan_scan(self._options, self._bounds))
         return [RangesPartition(ranges) for ranges in plan]
 
@@ -111,7 +124,14 @@ class ScanReader(DataSourceReader):
         from octavo.pipeline.reading import ReadTask, read_in_worker
 
         options = self._options
-        task = ReadTask(options.cluster, ranges_of(partition), self._columns, options.fail_on_data_loss)
+        task = ReadTask(
+            options.cluster,
+            ranges_of(partition),
+            self._columns,
+            options.fail_on_data_loss,
+            options.log,
+            bases_of(partition),
+        )
         with brief_errors():
             yield from read_in_worker(task)
 

@@ -1,4 +1,4 @@
-"""Filters on ids that Spark pushes down to the source, and the ids that pass them. Pure."""
+"""Filters on ids and positions that Spark pushes down to the source, and the ids that pass them. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -21,10 +21,12 @@ from pyspark.sql.datasource import (
 
 @dataclass(frozen=True, slots=True)
 class IdBounds:
-    """The ledgers and entries that pass."""
+    """The ledgers, entries and positions that pass."""
 
     ledgers: IdRanges = field(default_factory=IdRanges.everything)
     entries: IdRanges = field(default_factory=IdRanges.everything)
+    positions: IdRanges = field(default_factory=IdRanges.everything)
+    """Of a log."""
 
     def narrowed(self, filter_: Filter) -> "IdBounds | None":
         """The bounds narrowed by one more filter; None if the filter is not about ids alone."""
@@ -33,6 +35,8 @@ class IdBounds:
             return None
         if column == "ledger_id":
             return replace(self, ledgers=self.ledgers.intersection(passing))
+        if column == "position":
+            return replace(self, positions=self.positions.intersection(passing))
         return replace(self, entries=self.entries.intersection(passing))
 
 
@@ -51,7 +55,7 @@ def take_over(bounds: IdBounds, filters: Iterable[Filter]) -> tuple[IdBounds, li
 def _passing(filter_: Any) -> tuple[str, IdRanges | None]:
     """The column of a filter, and the ids that pass it; None if the column is not an id."""
     column = ".".join(getattr(filter_, "attribute", ()))
-    if column not in {"ledger_id", "entry_id"}:
+    if column not in {"ledger_id", "entry_id", "position"}:
         return column, None
     runs: list[tuple[int, int]] | None = None
     match filter_:

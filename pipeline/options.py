@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from octavo.client.log.names import check_log_name
 from octavo.client.options import ClientOptions
 from octavo.pipeline.selection import HELP, Selection, parse_selection
 from octavo.protocol.entries import Digest
@@ -65,10 +66,15 @@ class SourceOptions:
     cluster: ClusterOptions
     selection: Selection
     dataset: str | None
+    log: str | None
+    """The log to read; None: ledgers."""
     starting_entry: Position
     ending_entry: Position
+    starting_position: int | None
+    ending_position: int | None
+    """Of a log, both inclusive."""
     starting_offsets: str | Position
-    """:data:`EARLIEST`, :data:`LATEST`, or a position in each ledger (-1: the end, -2: the beginning)."""
+    """:data:`EARLIEST`, :data:`LATEST`, a position in each ledger (-1: the end, -2: the beginning), or in a log."""
     target_partition_bytes: int
     partitions_min: int
     fail_on_data_loss: bool
@@ -92,9 +98,9 @@ class SinkOptions:
 
 
 SOURCE_NAMES = (
-    "metadata", "passwordFile", "passwordVariable", "ledgers", "dataset", "startingEntry", "endingEntry",
-    "startingOffsets", "targetPartitionBytes", "minPartitions", "failOnDataLoss", "includeSource",
-    "maxEntriesPerTrigger", "maxBytesPerTrigger",
+    "metadata", "passwordFile", "passwordVariable", "ledgers", "dataset", "log", "startingEntry", "endingEntry",
+    "startingPosition", "endingPosition", "startingOffsets", "targetPartitionBytes", "minPartitions", "failOnDataLoss",
+    "includeSource", "maxEntriesPerTrigger", "maxBytesPerTrigger",
 )  # fmt: skip
 SINK_NAMES = (
     "metadata", "passwordFile", "passwordVariable", "dataset", "ensembleSize", "writeQuorum", "ackQuorum", "digest",
@@ -102,20 +108,30 @@ SINK_NAMES = (
 )  # fmt: skip
 
 
+_NOT_FOR_LOGS = ("ledgers", "dataset", "startingEntry", "endingEntry")
+_ONLY_FOR_LOGS = ("startingPosition", "endingPosition")
+
+
 def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of ``spark.read`` and ``spark.readStream``. Raises :class:`InvalidArgumentError`."""
     reader = _Reader(options, SOURCE_NAMES)
     cluster = reader.cluster()
-    selection, dataset = reader.text("ledgers"), reader.dataset()
-    if selection is None and dataset is None:
-        raise InvalidArgumentError(f"give the option ledgers: {HELP}; or the option dataset: the name of a dataset")
+    selection, dataset, log = reader.text("ledgers"), reader.dataset(), reader.log()
+    if selection is None and dataset is None and log is None:
+        raise InvalidArgumentError(
+            f"give the option ledgers: {HELP}; or the option dataset: the name of a dataset; or the option log: the "
+            "name of a log"
+        )
     return SourceOptions(
         cluster=cluster,
         selection=parse_selection(selection if selection is not None else "all"),
         dataset=dataset,
+        log=log,
         starting_entry=reader.position("startingEntry", 0),
         ending_entry=reader.position("endingEntry", 0),
-        starting_offsets=reader.offsets("startingOffsets"),
+        starting_position=reader.optional_integer("startingPosition", 0),
+        ending_position=reader.optional_integer("endingPosition", 0),
+        starting_offsets=reader.offsets("startingOffsets", of_log=log is not None),
         target_partition_bytes=reader.integer("targetPartitionBytes", TARGET_PARTITION_BYTES_DEFAULT, 1),
         partitions_min=reader.integer("minPartitions", 1, 1, 1_000_000),
         fail_on_data_loss=reader.boolean("failOnDataLoss", default=True),
@@ -213,8 +229,23 @@ class _Reader:
         name = self.text("dataset")
         return None if name is None else check_dataset_name(name)
 
-    def optional_integer(self, name: str) -> int | None:
-        return None if name not in self._values else self.integer(name, 0, 1)
+    def log(self) -> str | None:
+        """The name of the log; options that are about the other kind of source are refused."""
+        name = self.text("log")
+        if name is not None:
+            check_log_name(name)
+        others = _NOT_FOR_LOGS if name is not None else _ONLY_FOR_LOGS
+        for other in others:
+            if other in self._values:
+                raise InvalidArgumentError(
+                    f"option {other} cannot be combined with log"
+                    if name is not None
+                    else f"option {other} is for logs: give the option log, too"
+                )
+        return name
+
+    def optional_integer(self, name: str, low: int = 1) -> int | None:
+        return None if name not in self._values else self.integer(name, 0, low)
 
     def integer(self, name: str, default: int, low: int, high: int = ID_MAX) -> int:
         text = self.text(name)
@@ -248,10 +279,16 @@ class _Reader:
             f'option {name} must be an entry id, or one per ledger as JSON ({{"3": 100}}), not {text!r}'
         )
 
-    def offsets(self, name: str) -> str | Position:
+    def offsets(self, name: str, *, of_log: bool) -> str | Position:
         text = self.text(name) or EARLIEST
         if text.lower() in {EARLIEST, LATEST}:
             return text.lower()
+        if of_log:
+            if not text.isascii() or not text.isdecimal() or int(text) > ID_MAX:
+                raise InvalidArgumentError(
+                    f"option {name} of a log must be earliest, latest or a position, not {text!r}"
+                )
+            return Position(int(text))
         position = self.position(name, -2)
         if position.everywhere is not None:
             raise InvalidArgumentError(f'option {name} must be earliest, latest, or JSON ({{"3": 100}}), not {text!r}')

@@ -1,8 +1,8 @@
 """The read task: reads ranges of entries and yields Arrow record batches, in bounded memory."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
@@ -37,6 +37,19 @@ class ReadTask:
     ranges: tuple[EntryRange, ...]
     columns: tuple[str, ...]
     fail_on_data_loss: bool
+    log: str | None = None
+    """The log that the ledgers are of, if they are of one."""
+    bases: Mapping[int, int] = field(default_factory=dict)
+    """Ledger of the log -> position of its entry 0."""
+
+    def base_of(self, ledger_id: int) -> int:
+        """The position of the ledger's entry 0."""
+        return self.bases.get(ledger_id, 0)
+
+    def name_of(self, ledger_id: int, entry_id: int) -> str:
+        """An entry, for messages."""
+        where = f"ledger {ledger_id} entry {entry_id}"
+        return where if self.log is None else f"log {self.log} position {self.base_of(ledger_id) + entry_id} ({where})"
 
 
 def read_in_worker(task: ReadTask) -> Iterator[pa.RecordBatch]:
@@ -70,7 +83,8 @@ async def _read_range(client: Client, wanted: EntryRange, task: ReadTask) -> Asy
         position = wanted.first
         while position <= wanted.last:
             try:
-                async with aclosing(_record_batches(reader, position, wanted.last, task.columns)) as batches:
+                made = _record_batches(reader, position, wanted.last, task.columns, base=task.base_of(wanted.ledger_id))
+                async with aclosing(made) as batches:
                     async for last, batch in batches:
                         position = last + 1
                         yield batch
@@ -84,7 +98,7 @@ async def _read_range(client: Client, wanted: EntryRange, task: ReadTask) -> Asy
 
 
 async def _record_batches(
-    reader: LedgerReader, first: int, last: int, columns: Sequence[str]
+    reader: LedgerReader, first: int, last: int, columns: Sequence[str], *, base: int
 ) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
     """The last entry id of each record batch, and the batch. Entries read before an error precede the error."""
 
@@ -109,7 +123,7 @@ async def _record_batches(
                 if payload_bytes < RECORD_BATCH_BYTES and rows < RECORD_BATCH_ROWS:
                     continue
             if gathered:
-                yield gathered[-1].entries[-1].entry_id, entries_as_arrow(columns, gathered, fragment_of)
+                yield gathered[-1].entries[-1].entry_id, entries_as_arrow(columns, gathered, fragment_of, base)
                 gathered, rows, payload_bytes = [], 0, 0
             if batch is None:
                 break
@@ -121,10 +135,12 @@ def _gaps(lost: EntryRange, error: Exception, task: ReadTask) -> Iterator[pa.Rec
     """Rows for unreadable entries. Raises :class:`DataLossError` with ``failOnDataLoss=true``."""
     if task.fail_on_data_loss:
         text = getattr(error, "message", "") or str(error)
+        if task.log is not None and isinstance(error, NoSuchLedgerError):
+            text = f"{text}: the log has been truncated or deleted since the query was planned"
         raise DataLossError(
-            f"ledger {lost.ledger_id} entry {lost.first} cannot be read: {text} "
+            f"{task.name_of(lost.ledger_id, lost.first)} cannot be read: {text} "
             "(the option failOnDataLoss=false gives rows without a value instead)"
         ) from error
     for first in range(lost.first, lost.last + 1, GAP_ROWS_MAX):
         part = EntryRange(lost.ledger_id, first, min(lost.last, first + GAP_ROWS_MAX - 1))
-        yield gap_as_arrow(task.columns, part)
+        yield gap_as_arrow(task.columns, part, task.base_of(lost.ledger_id))

@@ -6,7 +6,7 @@ A module of its own, because a process that only checks options and schemas need
 from collections.abc import Mapping
 
 from octavo.protocol.errors import InvalidArgumentError
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType, TimestampType
 
 COLUMNS: Mapping[str, DataType] = {
     "ledger_id": LongType(),
@@ -19,23 +19,30 @@ COLUMNS: Mapping[str, DataType] = {
 ids are known. ``length``: the ledger's payload bytes up to and including this entry. ``last_add_confirmed``: the
 writer's LAC when it sealed the entry; NULL before the first."""
 
+LOG_COLUMNS: Mapping[str, DataType] = {"position": LongType(), "timestamp": TimestampType()}
+"""Additional columns of a log: the position, and when the leader sealed the entry."""
+
 SOURCE_COLUMNS: Mapping[str, DataType] = {"bookie": StringType(), "fragment": LongType()}
 """Additional columns (``includeSource=true``): the bookie that returned the entry, and the first entry id of its
 fragment."""
 
 
-def source_schema(*, include_source: bool) -> StructType:
+def source_schema(*, of_log: bool = False, include_source: bool) -> StructType:
     """The schema of the source."""
-    columns = {**COLUMNS, **SOURCE_COLUMNS} if include_source else COLUMNS
+    columns = {
+        **(LOG_COLUMNS if of_log else {}),
+        **COLUMNS,
+        **(SOURCE_COLUMNS if include_source else {}),
+    }
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
-def check_schema(schema: StructType) -> tuple[str, ...]:
+def check_schema(schema: StructType, *, of_log: bool = False) -> tuple[str, ...]:
     """The names of the selected columns: any subset in any order.
 
     Raises :class:`InvalidArgumentError` for an unknown name or a wrong type.
     """
-    known = {**COLUMNS, **SOURCE_COLUMNS}
+    known = {**(LOG_COLUMNS if of_log else {}), **COLUMNS, **SOURCE_COLUMNS}
     for field in schema.fields:
         if known.get(field.name) != field.dataType:
             kinds = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())

@@ -22,16 +22,11 @@ from octavo.pipeline.offsets import Limits, Offsets, Sighting, Tail, advance, ba
 from octavo.pipeline.options import EARLIEST, LATEST, Position, SourceOptions
 from octavo.pipeline.partitions import RangesPartition, ranges_of
 from octavo.pipeline.planning import Piece, plan_partitions
+from octavo.pipeline.read_limits import default_read_limit, limits_of
 from octavo.pipeline.reading import ReadTask, read_in_worker
 from octavo.protocol.errors import NoSuchLedgerError, OctavoError
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 FROM_THE_END = -1
 FROM_THE_BEGINNING = -2
@@ -82,15 +77,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         scope = self._options.selection.scope
         self._latest = advance(offsets, seen, scope, Limits()).to_json()
-        return advance(offsets, seen, scope, self._limits(limit)).to_json()
+        return advance(offsets, seen, scope, limits_of(self._options, limit)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What one batch takes."""
-        if self._options.entries_per_trigger_max is not None:
-            return ReadMaxRows(self._options.entries_per_trigger_max)
-        if self._options.bytes_per_trigger_max is not None:
-            return ReadMaxBytes(self._options.bytes_per_trigger_max)
-        return ReadAllAvailable()
+        return default_read_limit(self._options)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """How far the ledgers went when they were last looked at: for the query's progress report."""
@@ -144,16 +135,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise
         self._watch = watch
         return seen
-
-    def _limits(self, limit: ReadLimit) -> Limits:
-        if isinstance(limit, ReadAllAvailable):
-            return Limits()
-        entries, payload_bytes = self._options.entries_per_trigger_max, self._options.bytes_per_trigger_max
-        if isinstance(limit, ReadMaxRows):
-            entries = limit.max_rows
-        if isinstance(limit, ReadMaxBytes):
-            payload_bytes = limit.max_bytes
-        return Limits(entries, payload_bytes)
 
 
 def _starting(starting: str | Position, ledger_id: int, tail: Tail) -> int:

@@ -15,14 +15,22 @@ def cluster_options(cluster: ClusterOptions) -> dict[str, str]:
 
 
 def entries_frame(
-    spark: SparkSession, cluster: ClusterOptions, *, ledgers: str | None, dataset: str | None, **more: str
+    spark: SparkSession,
+    cluster: ClusterOptions,
+    *,
+    ledgers: str | None,
+    dataset: str | None,
+    log: str | None = None,
+    **more: str,
 ) -> DataFrame:
-    """The entries of ledgers or of a dataset. Raises :class:`InvalidArgumentError` for a wrong selection."""
+    """The entries of ledgers, of a dataset or of a log. Raises :class:`InvalidArgumentError` for a wrong selection."""
     options = {**cluster_options(cluster), "minPartitions": str(spark.sparkContext.defaultParallelism), **more}
     if ledgers is not None:
         options["ledgers"] = ledgers
     if dataset is not None:
         options["dataset"] = dataset
+    if log is not None:
+        options["log"] = log
     # Checked here, because errors that Spark reports contain tracebacks of its workers.
     parse_source_options(options)
     register(spark)

@@ -1,4 +1,4 @@
-"""The jobs ``export`` (ledgers to Parquet) and ``ingest`` (text, JSON lines or Parquet into ledgers).
+"""The jobs ``export`` (ledgers or a log to Parquet) and ``ingest`` (text, JSON lines or Parquet into ledgers).
 
 Exporting and ingesting again gives the same entries in the same order, byte for byte. Each exported ledger becomes one
 ledger, whose key is the id of the exported ledger.
@@ -56,17 +56,20 @@ def export(
     *,
     ledgers: str | None = None,
     dataset: str | None = None,
+    log: str | None = None,
     timestamps: Timestamps | None = None,
     overwrite: bool = False,
     fail_on_data_loss: bool = True,
 ) -> Transferred:
-    """Write the entries of ledgers or a dataset to Parquet at ``path``, one folder for each ledger, rows in order.
+    """Write the entries of ledgers, a dataset or a log to Parquet at ``path``, one folder for each ledger, rows in
+    order.
 
-    ``timestamps`` adds a column ``time``. Raises :class:`InvalidArgumentError`.
+    Rows of a log also have their ``position`` and ``timestamp``. ``timestamps`` adds a column ``time``. Raises
+    :class:`InvalidArgumentError`.
     """
-    check_one_of("ledgers and dataset", ledgers, dataset)
+    check_one_of("ledgers, dataset and log", ledgers, dataset, log)
     frame = entries_frame(
-        spark, cluster, ledgers=ledgers, dataset=dataset, failOnDataLoss=str(fail_on_data_loss).lower()
+        spark, cluster, ledgers=ledgers, dataset=dataset, log=log, failOnDataLoss=str(fail_on_data_loss).lower()
     )
     if timestamps is not None:
         frame = frame.withColumn("time", timestamps.column(F.col("value")))

@@ -30,6 +30,8 @@ def documented(module_folder: Path) -> Iterator[Up]:
 
 def test_the_programs_do_what_the_page_says(spark: SparkSession, documented: Up, tmp_path: Path) -> None:
     write_ledger(documented.uri, [b"an error", b"none"], custom_metadata={"app": b"orders"})
+    assert documented.run("log", "create", "orders").status == 0
+    assert documented.run("log", "append", "orders", stdin=b"a line\n").status == 0
     names = {"spark": spark, "uri": documented.uri, "folder": tmp_path}
     for code in blocks("python"):
         exec(compile(code, "docs/pipeline.md", "exec"), names)
@@ -93,7 +95,7 @@ def test_a_command_that_spark_refuses_says_why_in_one_line(
         (["export", "out", "--dataset", "nothing"], 1, "octavo: there is no dataset 'nothing'; there are: "),
         (["loglines", "--ledgers", "x"], 2, "octavo: ledgers: 'x' selects nothing; give ids and ranges"),
         (["ingest", "/nowhere", "--dataset", "a b"], 2, "octavo: 'a b' is not a valid name of a dataset"),
-        (["export", "out"], 2, "octavo: give --ledgers or --dataset"),
+        (["export", "out"], 2, "octavo: give --ledgers, --dataset or --log"),
     ):
         assert main(["pipeline", *arguments]) == status
         (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("octavo:")]
