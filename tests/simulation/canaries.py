@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from simulation import canaries_bookie as bookie
 from simulation import canaries_client as client
+from simulation import canaries_logs as logs
 from simulation.patches import Patch
 
 
@@ -67,4 +68,28 @@ CANARIES: dict[str, Canary] = {
                                     client.replaced_still_counts),
     "reseal-on-resend": Canary("entries are sealed again when they are resent", "W2", client.reseal),
     "read-above-lac": Canary("ordinary reads go above the LAC", "R1", client.read_above_lac),
+    "log-takeover-does-not-fence": Canary("a new leader does not fence the last segments", "L1",
+                                          logs.takeover_does_not_fence),
+    "log-orphans-forgotten": Canary("ledgers of candidates that died are forgotten", "L1",
+                                    logs.orphans_are_forgotten),
+    "log-drops-last-segments": Canary("truncation drops one of the last two segments", "L3",
+                                      logs.truncation_drops_last_segments),
+    "log-deletes-before-it-drops": Canary("a segment's ledger is deleted before the list drops it", "L3",
+                                          logs.deletes_before_it_drops),
+    "log-old-leader-heals": Canary("a leader that another client took over from heals", "L4", logs.old_leader_heals),
+    "log-follower-guesses-end": Canary("a follower takes the LAC of an open segment for its end", "P1",
+                                       logs.follower_guesses_the_end),
+    "log-roll-does-not-wait": Canary("a roll does not wait for what was sent to the segment before", "P2",
+                                     logs.roll_does_not_wait),
+    "log-heals-from-first-doubt": Canary("a leader that heals sends again what was added", "P5",
+                                         logs.heals_from_first_doubt),
+    "log-outcome-too-early": Canary("an add's outcome is told while its term goes on", "P6", logs.outcome_too_early),
+    "log-truncation-inexact": Canary("truncation drops segments and leaves the first position", "P7",
+                                     logs.truncation_keeps_beginning),
+    "log-time-falls": Canary("a new segment does not start at the last time of sealing", "P10", logs.time_falls),
+    "log-cursor-goes-back": Canary("a cursor is stored without regard to what is stored", "P11",
+                                   logs.cursor_goes_back),
+    "log-position-unchecked": Canary("expected_position is not compared", "P12", logs.position_unchecked),
+    "log-deletion-keeps-ledgers": Canary("a deleted log's ledgers are not deleted", "P13",
+                                         logs.deletion_keeps_ledgers),
 }  # fmt: skip

@@ -62,6 +62,8 @@ class MetadataService:
         self.server = MemoryServer("simulated", rng=rng)
         self.on_ledger: Callable[[LedgerId, bytes | None], None] | None = None
         """Called with every version of every ledger's metadata; None: deleted."""
+        self.on_document: Callable[[str, bytes | None], None] | None = None
+        """Called with every version of every document; None: deleted."""
         self.on_registered: Callable[[str, str], None] | None = None
         """Called with the process's name and the bookie's id at every registration."""
         self._handles: dict[SimulatedRecords, None] = {}
@@ -173,6 +175,9 @@ class MetadataService:
         if kind is Kind.LEDGER and key is not None and self.on_ledger is not None:
             stored = self.server._records[Kind.LEDGER].get(key)
             self.on_ledger(LedgerId(int(key)), None if stored is None else stored.value)
+        if kind is Kind.DOCUMENT and key is not None and self.on_document is not None:
+            stored = self.server._records[Kind.DOCUMENT].get(key)
+            self.on_document(key, None if stored is None else stored.value)
         if kind is Kind.BOOKIE:
             self._bookies_before.append(self._bookies_now)
             records = self.server._records[Kind.BOOKIE]
@@ -229,6 +234,10 @@ class SimulatedRecords(RecordStore):
 
     async def cluster_id(self) -> str:
         return str(await self._ask(lambda: self._server.cluster_id))
+
+    async def time_ms(self) -> int:
+        loop = self._service.loop
+        return int(await self._ask(lambda: int(loop.now * 1000)))
 
     async def allocate_ledger_id(self) -> LedgerId:
         return LedgerId(await self._ask(self._server.allocate_ledger_id, change=True))

@@ -115,6 +115,14 @@ class Plan:
     unlucky: int = 0
     """Number of machines whose disks may lose synced data, at most Qa - 1."""
     clock_drift: float = 0.0
+    logs: int = 0
+    """Number of logs. They take the place of the ledgers: clients lead, follow and tidy them."""
+    log_clients: int = 2
+    """Client processes that each lead every log."""
+    log_retain_bytes: int = 0
+    """What retention keeps of a log; 0: everything."""
+    log_retain_cursors: bool = False
+    """Whether retention drops only what all cursors have passed."""
     recoverers: int = 1
     deletes: bool = False
     rolling_restart: bool = False
@@ -124,6 +132,8 @@ class Plan:
     """Whether the operator's offline tools are killed, or their machine loses power, at some step."""
     sieges: tuple[str, ...] = DRAWN
     """Kinds of siege that are drawn."""
+    aimed: bool = False
+    """Whether sieges of one kind are nearly the only fault, and everything else suits them."""
     steady: bool = False
     """Whether writers add without waiting for acknowledgements; otherwise they wait now and then."""
     recoverers_apart: bool = False
@@ -184,6 +194,7 @@ seldom find anything when they are combined with others."""
 def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
     """Change the plan so that sieges of one kind are its only fault, with the cluster and workload that they need."""
     plan.disturbances, plan.sieges, plan.disturbance_every_seconds = {"siege": 1.0}, (siege,), 0.3
+    plan.aimed = True
     if siege in STORIES and plan.quorums[2] == 1 and rng.random() < 0.7:
         plan.quorums = rng.choice([quorums for quorums in QUORUMS if quorums[2] > 1])
     plan.bookies = max(plan.bookies, plan.quorums[0] + 1)
@@ -222,7 +233,27 @@ def draw_plan(seed: int, size: str | None = None) -> Plan:
     plan = _draw_large(random.Random(f"{seed} plan"), besieged=size == "large")
     if size == "small":
         _make_small(plan, random.Random(f"{seed} small"))
+    _draw_logs(plan, random.Random(f"{seed} logs"), size)
+    if seed % 2 == 0 and not plan.aimed:
+        plan.logs = 1
     return plan
+
+
+def _draw_logs(plan: Plan, rng: random.Random, size: str) -> None:
+    """Draw what matters only to logs. Every second seed has one; with ``--set logs=1`` every seed has."""
+    plan.log_clients = rng.choice((2, 2, 3)) if size == "large" else 2
+    plan.log_retain_bytes = rng.choice((0, 0, 300, 3000))
+    plan.log_retain_cursors = rng.random() < 0.3
+    plan.options |= {
+        "lease_seconds": rng.choice((0.3, 1.0, 5.0)),
+        "log_segment_bytes": rng.choice((50, 300, 2000, 100_000)),
+        "log_segment_seconds": rng.choice((0.2, 60.0)),
+        "log_page_segments": rng.choice((1, 1, 3, 100)),
+        "log_retention_seconds": rng.choice((0.1, 0.5, 60.0)),
+        "log_add_timeout_seconds": rng.choice((None, None, 0.3, 2.0)),
+        "log_duel_pause_seconds": rng.choice((0.01, 0.1)),
+        "cursor_flush_seconds": rng.choice((0.01, 0.2)),
+    }
 
 
 def _make_small(plan: Plan, rng: random.Random) -> None:

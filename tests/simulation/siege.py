@@ -73,7 +73,9 @@ class Siege:
         """Begin a siege of a ledger that is not closed, preferably of one that is being written."""
         world, rng = self._world, self._rng
         ledgers = [
-            ledger for ledger in world.history.ledgers.values() if ledger.end is None and not ledger.delete_asked
+            ledger
+            for ledger in (*world.history.ledgers.values(), *world.chains.targets())
+            if ledger.end is None and not ledger.delete_asked
         ]
         ledgers = [ledger for ledger in ledgers if not ledger.orphaned] or ledgers
         ledgers = [ledger for ledger in ledgers if ledger.adding] or ledgers

@@ -40,6 +40,25 @@ BESIEGED = {
 """Canary that ordinary seeds seldom find -> a siege that finds it sooner, and the first seed to try."""
 
 
+LOGS = {
+    "log-takeover-does-not-fence": 1,
+    "log-orphans-forgotten": 1,
+    "log-drops-last-segments": 1,
+    "log-deletes-before-it-drops": 1,
+    "log-old-leader-heals": 1,
+    "log-follower-guesses-end": 1,
+    "log-roll-does-not-wait": 1,
+    "log-heals-from-first-doubt": 1,
+    "log-outcome-too-early": 1,
+    "log-truncation-inexact": 1,
+    "log-time-falls": 1,
+    "log-cursor-goes-back": 1,
+    "log-position-unchecked": 1,
+    "log-deletion-keeps-ledgers": 1,
+}
+"""Canary in logs -> the first seed to try, of universes with a log."""
+
+
 def check_found(canary: str, first: int, *options: str) -> None:
     """Check that one of these universes fails with a :class:`Violation`, and passes without the defect."""
     seeds = f"{first}-{first + FURTHER}"
@@ -52,13 +71,18 @@ def check_found(canary: str, first: int, *options: str) -> None:
 
 @pytest.mark.parametrize("canary", CHEAPEST)
 def test_known_defect_is_found_and_the_same_seed_passes_without_it(canary: str) -> None:
-    check_found(canary, CHEAPEST[canary], "--size", "large")
+    check_found(canary, CHEAPEST[canary], "--size", "large", "--set", "logs=0")
 
 
 @pytest.mark.parametrize("canary", BESIEGED)
 def test_siege_finds_defect_that_ordinary_seeds_seldom_find(canary: str) -> None:
     siege, first = BESIEGED[canary]
-    check_found(canary, first, "--siege", siege)
+    check_found(canary, first, "--siege", siege, "--set", "logs=0")
+
+
+@pytest.mark.parametrize("canary", LOGS)
+def test_known_defect_in_logs_is_found(canary: str) -> None:
+    check_found(canary, LOGS[canary], "--set", "logs=1")
 
 
 @pytest.mark.parametrize("canary", CANARIES)
@@ -70,3 +94,4 @@ def test_every_known_defect_can_be_applied(canary: str) -> None:
 def test_a_dozen_canaries_are_kept_alive() -> None:
     assert len({**CHEAPEST, **BESIEGED}) >= 12
     assert CHEAPEST.keys() | BESIEGED.keys() <= CANARIES.keys()
+    assert LOGS.keys() == {canary for canary in CANARIES if canary.startswith("log-")}

@@ -18,6 +18,8 @@ from octavo.bookie import bookie as bookie_module
 from octavo.bookie.journal.journal import Journal
 from octavo.bookie.storage.settings import StorageSettings
 from octavo.protocol.errors import OctavoError
+from simulation.chain_judge import ChainJudge
+from simulation.chain_workload import Following, Leading, Tidying
 from simulation.history import Violation
 from simulation.judge import Judge
 from simulation.logs import LogJudge
@@ -209,6 +211,8 @@ class Universe:
 
     def _start_applications(self) -> list[asyncio.Future[None]]:
         world, plan, rng = self.world, self.world.plan, self.rng
+        if plan.logs:
+            return self._start_log_applications()
         works: list[list[Work]] = [[] for _ in range(plan.clients)]
         for number in range(plan.ledgers):
             writing = Writing(world, world.rng_for(f"writer {number}"), plan.adds // plan.ledgers, self.ended)
@@ -224,6 +228,23 @@ class Universe:
                 works[rng.randrange(plan.clients)].append(reading.run)
         if plan.deletes:
             works[rng.randrange(plan.clients)].append(Deleting(world, world.rng_for("deleter"), self.ended).run)
+        return [
+            asyncio.ensure_future(self._keep_running(f"client-{number}", work)) for number, work in enumerate(works)
+        ]
+
+    def _start_log_applications(self) -> list[asyncio.Future[None]]:
+        """Clients that lead, follow and tidy the same logs. They take the place of those that use ledgers."""
+        world, plan = self.world, self.world.plan
+        works: list[list[Work]] = [[] for _ in range(plan.log_clients)]
+        for log in range(plan.logs):
+            name = f"log-{log}"
+            for number, work in enumerate(works):
+                adds = plan.adds // plan.logs // plan.log_clients
+                work.append(Leading(world, world.rng_for(f"{name} leader {number}"), name, adds, self.ended).run)
+            works[-1].append(Following(world, world.rng_for(f"{name} follower"), name, self.ended).run)
+            works[0].append(Following(world, world.rng_for(f"{name} other follower"), name, self.ended).run)
+            operator = Tidying(world, world.rng_for(f"{name} operator"), name, self.ended)
+            works[log % plan.log_clients].append(operator.run)
         return [
             asyncio.ensure_future(self._keep_running(f"client-{number}", work)) for number, work in enumerate(works)
         ]
@@ -285,7 +306,7 @@ class Universe:
         """Have a new client recover and read every ledger and compare all replicas."""
         if self.world.plan.judge_hindered:
             self._hold_up_machine()
-        judge = Judge(self.world)
+        judge = ChainJudge(self.world) if self.world.plan.logs else Judge(self.world)
         judging = self.world.host("judge").run(judge.run, "judge")
         _, late = await asyncio.wait([judging], timeout=LIVENESS_SECONDS_MAX)
         if late:

@@ -21,6 +21,7 @@ from octavo.bookie.offline.layout import Layout
 from octavo.client.client import Client
 from octavo.protocol.errors import OctavoError
 from octavo.repair.agent import Agent
+from simulation.chain_history import LISTS, ChainsHistory
 from simulation.disk import Disk, SimulatedFileSystem
 from simulation.history import History, Violation
 from simulation.logs import LogJudge
@@ -303,7 +304,7 @@ class ClientHost:
         """Connect a client, inside this process."""
         world = self.world
         rng = world.rng_for(self.name)
-        store = world.metadata.open(self.process, lease_seconds=5.0, rng=rng)
+        store = world.metadata.open(self.process, lease_seconds=world.plan.options.get("lease_seconds", 5.0), rng=rng)
         while True:
             try:
                 cluster_id = await store.cluster_id()
@@ -349,7 +350,9 @@ class World:
         self.network = Network(self.loop, self.rng_for("network"), plan.network, self.trace)
         self.metadata = MetadataService(self.loop, self.network, self.rng_for("metadata"), self.trace)
         self.history = History()
+        self.chains = ChainsHistory(self.metadata.server, self.history._early)
         self.metadata.on_ledger = self._ledger_changed
+        self.metadata.on_document = self._document_changed
         self.metadata.on_registered = self._registered
         self.logs = LogJudge(self)
         self.machines = [Machine(self, f"bookie-{number}") for number in range(plan.bookies)]
@@ -394,6 +397,8 @@ class World:
     def _ledger_changed(self, ledger_id: Any, value: bytes | None) -> None:
         try:
             self.history.metadata_changed(ledger_id, value)
+            if value is None:
+                self.chains.ledger_deleted(ledger_id)
         except Violation as violation:
             self.violate(violation)
         ledger = self.history.ledgers.get(ledger_id)
@@ -407,6 +412,14 @@ class World:
                 " ".join(f"{fragment.first_entry_id}:{','.join(fragment.bookies)}" for fragment in current.fragments)
                 + ("" if ledger.end is None else f" end {ledger.end}"),
             )
+
+    def _document_changed(self, key: str, value: bytes | None) -> None:
+        try:
+            self.chains.document_changed(key, value)
+        except Violation as violation:
+            self.violate(violation)
+        if key.startswith(LISTS):
+            self.note("metadata", "%s", self.chains.describe(key))
 
 
 def _finish(finished: asyncio.Future[None]) -> None:

@@ -1,0 +1,173 @@
+"""Canaries in logs: taking over, rolling, healing, truncating, cursors, deletion."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from octavo.client.log import candidate
+from octavo.client.log.adds import AddFront
+from octavo.client.log.changes import AppendSegment, MarkDeleted, Truncate, Write, _lies_below
+from octavo.client.log.cursors import CursorKeeper, CursorState
+from octavo.client.log.document import Dropped, LogDocument, SegmentEnd
+from octavo.client.log.housekeeping import Housekeeper
+from octavo.client.log.leader_steps import LeaderSteps
+from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.update import read_log
+from octavo.client.log.view import LogView, Place
+from octavo.client.log.writer import LogWriter
+from octavo.protocol.errors import NoSuchLedgerError
+from simulation.patches import Patch, patch
+
+
+def takeover_does_not_fence() -> list[Patch]:
+    @patch(LedgerAccess, "end_of")
+    async def end_of(_original: Any, self: Any, ledger_id: Any, password: bytes) -> SegmentEnd | None:
+        try:
+            reader = await self.open(ledger_id, password, False)
+        except NoSuchLedgerError:
+            return None
+        try:
+            last = reader.last_add_confirmed
+            if last is None:
+                return SegmentEnd(0, 0, 0)
+            (entry,) = await reader.read(last, last)
+            return SegmentEnd(last + 1, reader.length, entry.sealed_at_ms)
+        finally:
+            await reader.close()
+
+    return [end_of]
+
+
+def roll_does_not_wait() -> list[Patch]:
+    @patch(LogWriter, "_drain_active")
+    async def drain_active(_original: Any, self: Any) -> None:
+        self._end_turn()
+        self._hold()
+        self._acknowledge(self._next_position)
+
+    return [drain_active]
+
+
+def heals_from_first_doubt() -> list[Patch]:
+    @patch(LogWriter, "_healed")
+    async def healed(original: Any, self: Any, active: Any, document: Any) -> None:
+        active.first_position = min(active.first_position, self._acknowledged_stop)
+        await original(self, active, document)
+
+    return [healed]
+
+
+def old_leader_heals() -> list[Patch]:
+    @patch(LeaderSteps, "on_list")
+    def on_list(original: Any, self: Any, document: LogDocument) -> None:
+        healing, self.healing = self.healing, False
+        original(self, document)
+        self.healing = healing
+
+    return [on_list]
+
+
+def truncation_keeps_beginning() -> list[Patch]:
+    @patch(Truncate, "decide")
+    def decide(original: Any, self: Any, current: LogDocument) -> Any:
+        decision = original(self, current)
+        if not isinstance(decision, Write):
+            return decision
+        return Write(replace(decision.document, first_position=current.first_position))
+
+    return [decide]
+
+
+def truncation_drops_last_segments() -> list[Patch]:
+    @patch(Truncate, "decide")
+    def decide(original: Any, self: Any, current: LogDocument) -> Any:
+        decision = original(self, current)
+        if not isinstance(decision, Write):
+            return decision
+        segments, dropped = list(decision.document.segments), list(decision.document.dropped)
+        while len(segments) > 1 and _lies_below(segments[0], segments[1], self.before):
+            dropped.append(Dropped(segments.pop(0).ledger_id))
+        return Write(replace(decision.document, segments=tuple(segments), dropped=tuple(dropped)))
+
+    return [decide]
+
+
+def deletes_before_it_drops() -> list[Patch]:
+    @patch(Housekeeper, "truncate")
+    async def truncate(original: Any, self: Any, before: int) -> Any:
+        document = (await read_log(self._store, self._name, log_id=self._log_id)).value
+        if len(document.segments) > 2 and _lies_below(document.segments[0], document.segments[1], before):
+            await self._access.delete(document.segments[0].ledger_id)
+        return await original(self, before)
+
+    return [truncate]
+
+
+def cursor_goes_back() -> list[Patch]:
+    @patch(CursorKeeper, "_update")
+    async def update(original: Any, self: Any, moved: Mapping[str, CursorState], *, create_only: bool) -> Any:
+        if create_only:
+            return await original(self, moved, create_only=True)
+        async with self._turns:
+            while True:
+                cursors, version = await self._read()
+                if await self._write({**cursors, **moved}, version):
+                    return cursors
+
+    return [update]
+
+
+def orphans_are_forgotten() -> list[Patch]:
+    @patch(AppendSegment, "decide")
+    def decide(original: Any, self: Any, current: LogDocument) -> Any:
+        decision = original(self, current)
+        if not isinstance(decision, Write):
+            return decision
+        making = {making.ledger_id for making in current.making}
+        kept = tuple(dropped for dropped in decision.document.dropped if dropped.ledger_id not in making)
+        return Write(replace(decision.document, dropped=kept))
+
+    return [decide]
+
+
+def deletion_keeps_ledgers() -> list[Patch]:
+    @patch(MarkDeleted, "decide")
+    def decide(original: Any, self: Any, current: LogDocument) -> Any:
+        decision = original(self, current)
+        return Write(replace(decision.document, dropped=())) if isinstance(decision, Write) else decision
+
+    return [decide]
+
+
+def outcome_too_early() -> list[Patch]:
+    @patch(LogDocument, "end_of_term")
+    def end_of_term(original: Any, self: Any, term: int) -> int | None:
+        found: int | None = original(self, term)
+        return self.known_stop if found is None and term == self.term else found
+
+    return [end_of_term]
+
+
+def position_unchecked() -> list[Patch]:
+    return [Patch(AddFront, "_matches", lambda _self, _waiting: True)]
+
+
+def time_falls() -> list[Patch]:
+    return [Patch(candidate, "latest_sealing_ms", lambda _document: 0)]
+
+
+def follower_guesses_the_end() -> list[Patch]:
+    @patch(LogView, "locate")
+    async def locate(original: Any, self: Any, position: int) -> Any:
+        place = await original(self, position)
+        segments = self.document.segments
+        if place is None or place.stop is not None or place.segment not in segments[:-1]:
+            return place
+        reader = await self.reader(place.segment.ledger_id)
+        last = reader.last_add_confirmed
+        stop = place.first + (0 if last is None else last + 1)
+        if position < stop:
+            return place._replace(stop=stop)
+        return Place(segments[segments.index(place.segment) + 1], stop, None)
+
+    return [locate]

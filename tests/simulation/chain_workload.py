@@ -1,0 +1,340 @@
+"""The applications of a universe with logs: they lead, duel, roll, stand still, follow, move cursors, truncate, recover
+segments by hand and delete. Each accepts every :class:`OctavoError` as a result; the history checks what is legal.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+from octavo.client.client import Client
+from octavo.client.log.document import Retention
+from octavo.client.log.entries import Gap, LogEntry
+from octavo.client.log.log import Log
+from octavo.client.log.writer import LogWriter
+from octavo.protocol.entries import Digest
+from octavo.protocol.errors import (
+    InternalError,
+    InvalidArgumentError,
+    LogExistsError,
+    NoSuchLogError,
+    OctavoError,
+    PositionMismatchError,
+    TruncatedError,
+)
+from simulation.chain_history import ChainHistory, Fate, Leader
+from simulation.history import Violation
+from simulation.workload import note_answer
+from simulation.world import ClientHost, World
+
+PASSWORD = b"secret"
+
+OUTCOME_ATTEMPTS = 3
+"""Times that an application asks what became of an add in doubt, while that is not known."""
+
+
+class ChainApplication:
+    """What the applications of one log have in common."""
+
+    def __init__(self, world: World, rng: random.Random, name: str, ended: Callable[[], bool]) -> None:
+        self.world = world
+        self.rng = rng
+        self.name = name
+        self.ended = ended
+
+    async def run(self, host: ClientHost, client: Client) -> None:
+        """Run until the safety phase has ended."""
+        while not self.ended():
+            await asyncio.sleep(self.rng.uniform(0.0, self._pause_seconds))
+            if self.ended():
+                return
+            known = [chain.truncated for chain in self.world.chains.chains.values() if not chain.deleted]
+            try:
+                log = await self._open(client)
+            except OctavoError as error:
+                self._note(host, "open", error)
+                continue
+            chain = self.world.chains.of(log.log_id)
+            try:
+                if len(known) == 1 and not chain.deleted:
+                    chain.opened(log.first_position, min(known))
+                await self._use(host, log, chain)
+            except OctavoError as error:
+                self._note(host, "use", error)
+            finally:
+                with contextlib.suppress(OctavoError):
+                    await log.close()
+
+    _pause_seconds = 0.3
+
+    async def _open(self, client: Client) -> Log:
+        return await client.open_log(self.name, password=PASSWORD)
+
+    async def _use(self, host: ClientHost, log: Log, chain: ChainHistory) -> None:
+        raise NotImplementedError
+
+    def _note(self, host: ClientHost, what: str, error: OctavoError) -> None:
+        note_answer(self.world, host.name, f"{type(self).__name__}: {what}", error)
+
+    def _read(self, chain: ChainHistory, entry: LogEntry) -> None:
+        self.world.trace.count("log: entries read")
+        chain.read(entry)
+
+
+class Leading(ChainApplication):
+    """Creates the log if there is none, leads it for a while, adds, and leads it again."""
+
+    _pause_seconds = 0.1
+
+    def __init__(self, world: World, rng: random.Random, name: str, adds: int, ended: Callable[[], bool]) -> None:
+        super().__init__(world, rng, name, ended)
+        self.adds = adds
+        self._bursts = rng.choice(((1,), (1, 1, 5), (1, 5, 20)))
+        seconds = world.plan.safety_seconds * rng.choice((0.3, 1.0))
+        self._pause = 2 * seconds * (sum(self._bursts) / len(self._bursts)) / max(adds, 1)
+        self._cancels = rng.random() < 0.3
+        self._duels = rng.choice((0.0, 0.3, 1.0))
+        """How often it does not wait for the lock."""
+
+    async def run(self, host: ClientHost, client: Client) -> None:
+        while self.adds > 0 and not self.ended():
+            await super().run(host, client)
+
+    async def _open(self, client: Client) -> Log:
+        ensemble, write, ack = self.world.plan.quorums
+        try:
+            return await super()._open(client)
+        except NoSuchLogError:
+            plan = self.world.plan
+            with contextlib.suppress(LogExistsError):
+                return await client.create_log(
+                    self.name, ensemble, write, ack, password=PASSWORD,
+                    digest=self.rng.choice((Digest.CRC32C, Digest.HMAC_SHA256)),
+                    retention=Retention(bytes=plan.log_retain_bytes or None, cursors=plan.log_retain_cursors),
+                )  # fmt: skip
+            return await super()._open(client)
+
+    async def _use(self, host: ClientHost, log: Log, chain: ChainHistory) -> None:
+        rng, world = self.rng, self.world
+        try:
+            async with asyncio.timeout(rng.uniform(0.5, 4.0)):
+                duels = rng.random() < self._duels
+                writer = await (log.take_over() if duels else log.lead(name=host.name))
+        except TimeoutError as error:
+            if isinstance(error, OctavoError):
+                raise
+            world.trace.count("log: gave up leading")
+            return
+        leader = chain.leads(host.name, writer.term)
+        world.trace.count("log: leaders")
+        world.note(host.name, "leads log %s in term %d", self.name, writer.term)
+        try:
+            await self._add_all(host, log, writer, leader)
+        except OctavoError as error:
+            self._note(host, f"writer of term {writer.term}", error)
+        finally:
+            if rng.random() < 0.8:
+                with contextlib.suppress(OctavoError):
+                    await writer.close()
+            # Otherwise it stays a leader that does nothing, until another takes over or the client is closed.
+        await self._ask_outcomes(host, log, leader)
+
+    async def _add_all(self, host: ClientHost, log: Log, writer: LogWriter, leader: Leader) -> None:
+        rng, plan = self.rng, self.world.plan
+        pending: dict[asyncio.Future[Any], None] = {}
+        left = min(self.adds, rng.choice((3, 10, 40)))
+        while left > 0 and not writer.lost.is_set():
+            burst = min(rng.choice(self._bursts), left)
+            for _ in range(burst):
+                index = leader.add(rng.randbytes(rng.randrange(plan.entry_bytes_max + 1)))
+                task = asyncio.ensure_future(self._add(host, writer, leader, index))
+                pending[task] = None
+                task.add_done_callback(lambda finished: pending.pop(finished, None))
+                if self._cancels and rng.random() < 0.2:
+                    asyncio.get_running_loop().call_later(rng.uniform(0, 0.02), task.cancel)
+            left -= burst
+            self.adds -= burst
+            if rng.random() < 0.1:
+                await self._disturb(log, writer, leader)
+            if rng.random() < 0.3 and pending:
+                await asyncio.wait(list(pending), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(self._pause * rng.random())
+        if rng.random() < 0.2:
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
+        if pending and rng.random() < 0.8:
+            await asyncio.wait(list(pending))
+
+    async def _disturb(self, log: Log, writer: LogWriter, leader: Leader) -> None:
+        if self.rng.random() < 0.5:
+            await writer.roll()
+        else:
+            await truncate(self.world, log, leader.chain, self.rng)
+
+    async def _add(self, host: ClientHost, writer: LogWriter, leader: Leader, index: int) -> None:
+        world, rng = self.world, self.rng
+        add = leader.adds[index]
+        expected = writer.end + rng.choice((0, 0, 1)) if rng.random() < 0.05 else None
+        try:
+            position = await writer.add(add.payload, expected_position=expected)
+        except PositionMismatchError:
+            self._judge(leader.not_added, index)
+        except OctavoError as error:
+            if isinstance(error, InternalError):
+                world.violate(Violation("no defects", f"{leader} add {index}: {error.message}"))
+            world.trace.count(f"log: add failed: {type(error).__name__}")
+            self._judge(leader.failed, index, error)
+        except asyncio.CancelledError:
+            if add.fate is Fate.PENDING:
+                add.fate = Fate.CANCELLED
+            raise
+        else:
+            world.trace.count("log: adds acknowledged")
+            if expected is not None and position != expected:
+                world.violate(Violation("P12", f"{leader} add {index}: expected {expected}, got {position}"))
+            self._judge(leader.acknowledged, index, position)
+
+    def _judge(self, verdict: Callable[..., None], *arguments: Any) -> None:
+        try:
+            verdict(*arguments)
+        except Violation as violation:
+            self.world.violate(violation)
+
+    async def _ask_outcomes(self, host: ClientHost, log: Log, leader: Leader) -> None:
+        for index, add in enumerate(leader.adds):
+            for _ in range(OUTCOME_ATTEMPTS if add.error is not None else 0):
+                if add.error is None:
+                    break
+                try:
+                    leader.outcome(index, await log.outcome(add.error))
+                except OctavoError as error:
+                    self._note(host, f"outcome of add {index}", error)
+                    if self.ended():
+                        return
+                await asyncio.sleep(0.05)
+
+
+class Following(ChainApplication):
+    """Follows the log from a position or a cursor, or reads a range of it."""
+
+    async def _use(self, host: ClientHost, log: Log, chain: ChainHistory) -> None:
+        rng = self.rng
+        kind = rng.random()
+        if kind < 0.2:
+            await self._read_range(log, chain)
+        elif kind < 0.6:
+            first = rng.choice((log.first_position, log.end, 0))
+            await self._follow(log.follow(first, on_truncated="skip"), first, chain)
+        else:
+            await self._consume(log, chain)
+
+    async def _read_range(self, log: Log, chain: ChainHistory) -> None:
+        end = await log.refresh()
+        if end == log.first_position:
+            return
+        first = self.rng.randrange(log.first_position, end)
+        last = self.rng.randrange(first, end)
+        try:
+            entries = await log.read(first, last)
+        except TruncatedError as error:
+            chain.truncated_until(error.first_position)
+            return
+        if [entry.position for entry in entries] != list(range(first, last + 1)):
+            raise Violation("P1", f"log {self.name}: a read of {first} to {last} gave other positions")
+        for entry in entries:
+            self._read(chain, entry)
+
+    async def _follow(
+        self, items: Any, first: int, chain: ChainHistory, on_entry: Callable[[LogEntry], Any] | None = None
+    ) -> None:
+        expected = first
+        try:
+            async with asyncio.timeout(self.rng.uniform(0.1, 3.0)), aclosing(items):
+                async for item in items:
+                    if isinstance(item, Gap):
+                        if item.first != expected or item.last < item.first:
+                            raise Violation("P7", f"log {self.name}: {item} after position {expected - 1}")
+                        chain.truncated_until(item.last + 1)
+                        expected = item.last + 1
+                        continue
+                    if item.position != expected:
+                        raise Violation("P1", f"log {self.name}: position {item.position} after {expected - 1}")
+                    expected += 1
+                    self.world.trace.count("log: entries followed")
+                    self._read(chain, item)
+                    if on_entry is not None:
+                        await on_entry(item)
+                    if self.ended():
+                        return
+        except TruncatedError as error:
+            if error.first_position <= expected:
+                raise Violation("P7", f"log {self.name}: truncated to {error.first_position}, at {expected}") from error
+            chain.truncated_until(error.first_position)
+        except TimeoutError as error:
+            if isinstance(error, OctavoError):
+                raise
+
+    async def _consume(self, log: Log, chain: ChainHistory) -> None:
+        rng = self.rng
+        name = rng.choice(("shared", "shared", "own"))
+        stored = chain.cursors.get(name, 0)
+        cursor = await log.cursor(name)
+        if cursor.position < stored:
+            raise Violation("P11", f"log {self.name}: cursor {name} stands at {cursor.position}, {stored} was stored")
+
+        async def advance(entry: LogEntry) -> None:
+            if rng.random() < 0.3:
+                await cursor.advance(entry.position + 1)
+                if rng.random() < 0.2:
+                    await cursor.flush()
+                    if chain.cursors.get(name, 0) < entry.position + 1 and not chain.deleted:
+                        raise Violation("P11", f"log {self.name}: cursor {name} was flushed and is not stored")
+                    self.world.trace.count("log: cursors flushed")
+
+        on_truncated = rng.choice(("raise", "skip"))
+        await self._follow(cursor.follow(on_truncated=on_truncated), cursor.position, chain, advance)
+
+
+async def truncate(world: World, log: Log, chain: ChainHistory, rng: random.Random) -> None:
+    """Truncate the log somewhere, and check that the handle knows."""
+    before = rng.randrange(log.first_position, log.end + 1)
+    chain.asked_before = max(chain.asked_before, before)
+    try:
+        await log.truncate(before)
+    except InvalidArgumentError as error:
+        raise Violation("P7", f"log {chain.name}: {error.message}") from error
+    chain.truncated = max(chain.truncated, before)
+    chain.opened(log.first_position, before)
+    world.trace.count("log: truncated")
+
+
+class Tidying(ChainApplication):
+    """An operator: truncates, applies retention, recovers the newest segment by hand, and at times deletes the log."""
+
+    _pause_seconds = 0.6
+
+    async def _use(self, host: ClientHost, log: Log, chain: ChainHistory) -> None:
+        rng, world = self.rng, self.world
+        kind = rng.random()
+        if kind < 0.4:
+            await truncate(world, log, chain, rng)
+        elif kind < 0.6:
+            await log.retain()
+        elif kind < 0.9 or not world.plan.deletes:
+            newest = chain.document.newest
+            if newest is not None:
+                world.note(host.name, "recovers ledger %d by hand", newest.ledger_id)
+                world.trace.count("log: segment recovered by hand")
+                async with self._client.open_ledger(newest.ledger_id, password=PASSWORD):
+                    pass
+        else:
+            world.note(host.name, "deletes log %s", self.name)
+            await self._client.delete_log(self.name)
+            world.trace.count("log: deleted")
+            if not chain.deleted:
+                raise Violation("P13", f"log {self.name}: said to be deleted, and is not")
+
+    async def run(self, host: ClientHost, client: Client) -> None:
+        self._client = client
+        await super().run(host, client)
