@@ -51,8 +51,9 @@ simulate: setup ## run one simulated universe: make simulate SEED=n [OPTIONS="--
 
 soak: setup ## run crash, kill, recovery and damage tests in their long form, then simulate for MINUTES=n
 	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 OCTAVO_RECOVERIES=50 \
+		OCTAVO_TAKEOVERS=100 \
 		$(VENV)/pytest tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py \
-		tests/processes/test_recovery_processes.py
+		tests/processes/test_recovery_processes.py tests/processes/test_log_takeovers.py
 	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)
 
 bench: setup ## run the benchmark suite
