@@ -18,7 +18,7 @@ Per entry this costs one future and two list appends; everything else is per tur
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from octavo.client.options import ClientOptions
@@ -59,6 +59,8 @@ class _Waiting:
 class AddFront(AddWindow):
     """See the module. A subclass sends runs (:meth:`_send`) and says what an add is refused with
     (:meth:`check_usable`)."""
+
+    _create_future: Callable[[], asyncio.Future[int]]
 
     def __init__(self, *, log_id: str, term: int, next_position: int, options: ClientOptions) -> None:
         super().__init__(options)

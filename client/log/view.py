@@ -207,7 +207,8 @@ class LogView:
         await self.read_list()
         if self.document == before and position >= self.document.first_position:
             raise LogDamagedError(
-                f"log {self.document.name}: {error.message}, although position {position} was not truncated"
+                f"log {self.document.name}: {error.message}, although position {position} was not truncated; restore "
+                "it, or give its positions up (`octavo log give-up`)"
             ) from error
 
     async def _page(self, page: PageReference) -> tuple[Segment, ...]:

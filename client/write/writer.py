@@ -78,6 +78,8 @@ class LedgerWriter(AddWindow, Closable):
     Used from one event loop.
     """
 
+    _create_future: Callable[[], asyncio.Future[EntryId]]
+
     def __init__(
         self,
         ledger: Versioned[LedgerMetadata],

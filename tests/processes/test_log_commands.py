@@ -284,3 +284,26 @@ def test_bench_log_measures_both_ways_and_names_the_parts_of_a_failover(cluster:
     )
     assert min(failover.values()) > 0
     assert b"octavo-bench" not in cluster.run("log", "list").stdout
+
+
+def test_retention_is_replaced_and_a_lost_ledger_is_given_up(cluster: Up, new_log: str) -> None:
+    for number in range(3):
+        assert cluster.run("log", "append", new_log, stdin=b"%d\n" % number).status == 0
+    set_to = cluster.run("log", "set-retention", new_log, "--retain-seconds", 60, "--retain-cursors", "--json")
+    assert set_to.json == {"name": new_log, "retention": {"seconds": 60.0, "bytes": None, "cursors": True}}
+    assert show(cluster, new_log)["retention"] == {"seconds": 60.0, "bytes": None, "cursors": True}
+    assert b"everything is kept" in cluster.run("log", "set-retention", new_log).stdout
+    cluster.run("log", "set-retention", new_log, "--retain-bytes", 0).failed_with_one_line(2, "must be above 0")
+    lost = show(cluster, new_log)["segments"][1]["ledger_id"]
+    cluster.run("log", "give-up", new_log, "--ledger", lost).failed_with_one_line(2, new_log, "nothing of it is lost")
+    assert cluster.run("ledger", "delete", lost).status == 0
+    cluster.run("log", "read", new_log).failed_with_one_line(1, new_log, f"ledger {lost}", "octavo log give-up")
+    given_up = cluster.run("log", "give-up", new_log, "--ledger", lost)
+    assert given_up.stdout == f"log {new_log}: ledger {lost} given up, with positions 1 to 1\n".encode()
+    cluster.run("log", "read", new_log).failed_with_one_line(1, "positions 1 to 1 were lost", "read on at 2")
+    assert cluster.run("log", "read", new_log, "--first", 2).stdout == b"2\n"
+    assert "positions 1 to 1" in cluster.run("log", "show", new_log).stdout.decode()
+    with Running(cluster, "tail", new_log) as tail:
+        assert [tail.line(), tail.line()] == [b"0", b"2"]
+        _, _, errors = tail.end(signal.SIGINT)
+    assert errors == f"octavo: log {new_log}: positions 1 to 1 are not there any more\n"

@@ -131,3 +131,29 @@ async def test_nothing_is_dropped_that_is_young_by_the_clock_of_the_store() -> N
     assert await aged(store_ms=10_000) == (12, 1)
     assert await aged(store_ms=6_000) == (0, 1), "this client's clock is ahead"
     assert await aged(store_ms=900_000) == (12, 1), "the store's clock is ahead: this client's counts"
+
+
+@pytest.mark.parametrize(
+    ("retention", "later_ms", "due"),
+    [
+        (Retention(), 10**9, False),
+        (Retention(bytes=10**9), 10**9, False),
+        (Retention(seconds=100), 90_000, False),
+        (Retention(seconds=100), 106_000, True),
+        (Retention(cursors=True), 10_000, True),
+    ],
+)
+async def test_a_round_is_due_only_where_there_may_be_something_to_do(
+    retention: Retention, later_ms: int, due: bool
+) -> None:
+    store, access, _ = await made(f"due-{retention}-{later_ms}", 6)
+    now_ms = 10_000
+    keeper = Housekeeper(replace(access, clock_ms=lambda: now_ms), "orders", "id-1")
+    await update_log(store, "orders", SetRetention(retention), log_id="id-1")
+    assert keeper.may_be_due(), "nothing is known yet"
+    tidied = (await keeper.tidy()).value
+    keeper.list_changed(tidied)
+    now_ms = later_ms
+    assert keeper.may_be_due() is due
+    keeper.list_changed(replace(tidied, first_position=1))
+    assert keeper.may_be_due(), "another client has changed the list"

@@ -116,6 +116,18 @@ async def _lead(log: octavo.Log) -> octavo.LogWriter:
     return await log.lead()
 
 
+async def test_an_idle_leader_learns_that_it_does_not_lead_any_more(logs: LogCluster) -> None:
+    log = await logs.log()
+    other = await (await logs.client()).open_log("orders")
+    idle = await log.take_over()
+    async with other.take_over():
+        await asyncio.wait_for(idle.lost.wait(), 20)
+        with pytest.raises(NotLeaderError, match="another client has taken it over") as caught:
+            await idle.add(b"late")
+        assert not caught.value.may_have_happened
+    await idle.close()
+
+
 async def test_an_old_leader_adds_nothing_late(logs: LogCluster) -> None:
     log = await logs.log()
     other = await (await logs.client()).open_log("orders")
