@@ -146,7 +146,7 @@ async def test_nothing_is_dropped_that_is_young_by_the_clock_of_the_store() -> N
 async def test_a_round_is_due_only_where_there_may_be_something_to_do(
     retention: Retention, later_ms: int, due: bool
 ) -> None:
-    store, access, _ = await made(f"due-{retention}-{later_ms}", 6)
+    store, access, _ = await made(f"due-{later_ms}-{retention.seconds}-{retention.bytes}-{retention.cursors}", 6)
     now_ms = 10_000
     keeper = Housekeeper(replace(access, clock_ms=lambda: now_ms), "orders", "id-1")
     await update_log(store, "orders", SetRetention(retention), log_id="id-1")
