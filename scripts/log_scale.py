@@ -24,7 +24,7 @@ from typing import Any
 
 import uvloop
 from local_cluster import Cluster
-from octavo.client.log.document import Segment, SegmentEnd, decode_log, encode_page, page_reference
+from octavo.client.log.document import PageReference, Segment, SegmentEnd, decode_log, encode_page, page_reference
 from octavo.client.log.names import list_document, page_document
 from octavo.metadata import open_metadata_store
 from octavo.protocol.ids import LedgerId
@@ -68,7 +68,7 @@ async def write_segments(uri: str, name: str, count: int) -> dict[str, int]:
         assert found is not None
         document = decode_log(found.value, name)
         segments = [Segment(LedgerId(10**9 + n), 1, "owner", n, 10 * n, SegmentEnd(10, 1000, n)) for n in range(count)]
-        pages = []
+        pages: list[PageReference] = []
         while len(segments) > LISTED_SEGMENTS:
             oldest, segments = segments[:PAGE_SEGMENTS], segments[PAGE_SEGMENTS:]
             where = page_document(document.log_id, f"page-{len(pages)}")

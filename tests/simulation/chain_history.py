@@ -70,7 +70,7 @@ class Leader:
             raise Violation("P6", f"{self} add {index}: acknowledged, and said not to have happened")
         add.fate = Fate.ACKNOWLEDGED
         self.chain.holds(position, add.payload)
-        stop = self.chain.document.end_of_term(self.term)
+        stop = next((first for later, first in self.chain.document.terms if later > self.term), None)
         if stop is not None and position >= stop:
             raise Violation("L1", f"{self} add {index}: acknowledged at {position}, its term ended at {stop}")
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from octavo.client.client import Client
 from octavo.client.log.document import LogState
@@ -55,7 +56,7 @@ class ChainJudge:
         for one in chain.leaders:
             for number, add in enumerate(one.adds if one is not leader else ()):
                 if add.error is not None:
-                    happened = await self._again(host, chain, lambda error=add.error: log.outcome(error))
+                    happened = await self._again(host, chain, partial(log.outcome, add.error))
                     if happened is None:
                         raise Violation("P6", f"{one} add {number}: its outcome is not known when its term is over")
                     one.outcome(number, happened)

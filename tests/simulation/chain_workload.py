@@ -221,9 +221,9 @@ class Following(ChainApplication):
     async def _use(self, host: ClientHost, log: Log, chain: ChainHistory) -> None:
         rng = self.rng
         kind = rng.random()
-        if kind < 0.2:
+        if kind < 0.15:
             await self._read_range(log, chain)
-        elif kind < 0.6:
+        elif kind < 0.4:
             first = rng.choice((log.first_position, log.end, 0))
             await self._follow(log.follow(first, on_truncated="skip"), first, chain)
         else:
@@ -277,14 +277,16 @@ class Following(ChainApplication):
 
     async def _consume(self, log: Log, chain: ChainHistory) -> None:
         rng = self.rng
-        name = rng.choice(("shared", "shared", "own"))
+        name = rng.choice(("shared", "shared", "shared", "own"))
         stored = chain.cursors.get(name, 0)
         cursor = await log.cursor(name)
         if cursor.position < stored:
             raise Violation("P11", f"log {self.name}: cursor {name} stands at {cursor.position}, {stored} was stored")
 
         async def advance(entry: LogEntry) -> None:
-            if rng.random() < 0.3:
+            if rng.random() < 0.2:
+                await asyncio.sleep(rng.uniform(0.0, 0.2))  # a slow consumer, which falls behind the other
+            if rng.random() < 0.5:
                 await cursor.advance(entry.position + 1)
                 if rng.random() < 0.2:
                     await cursor.flush()

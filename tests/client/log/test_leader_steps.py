@@ -203,6 +203,8 @@ def test_a_ledger_made_for_a_log_that_is_deleted_meanwhile_is_deleted() -> None:
     steps.on_failed(gone)
     assert steps.stage is Stage.WITHDRAW
     steps.on_failed(gone)
-    assert steps.effect == Delete(LedgerId(100))
+    first: object = steps.effect
+    assert first == Delete(LedgerId(100))
     steps.on_done()
-    assert steps.effect == Stop(gone)
+    second: object = steps.effect
+    assert second == Stop(gone)

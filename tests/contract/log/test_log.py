@@ -5,6 +5,7 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from octavo.protocol.messages import Op
@@ -460,7 +461,11 @@ async def _is_healing(writer: octavo.LogWriter) -> bool:
 
 
 async def test_a_takeover_that_cannot_recover_says_why_and_a_leader_that_heals_tries_again(logs: LogCluster) -> None:
-    quick = {"recovery_timeout_seconds": 0.1, "request_timeout_seconds": 0.1, "add_quorum_timeout_seconds": 0.1}
+    quick: dict[str, Any] = {
+        "recovery_timeout_seconds": 0.1,
+        "request_timeout_seconds": 0.1,
+        "add_quorum_timeout_seconds": 0.1,
+    }
     log = await logs.log(**quick)
     other = await (await logs.client(**quick)).open_log("orders")
     writer = await log.take_over()
