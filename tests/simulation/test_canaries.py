@@ -47,7 +47,7 @@ LOGS = {
     "log-deletes-before-it-drops": 2,
     "log-old-leader-heals": 2,
     "log-follower-guesses-end": 62,
-    "log-roll-does-not-wait": 1,
+    "log-roll-does-not-wait": 30,
     "log-heals-from-first-doubt": 1,
     "log-outcome-too-early": 1,
     "log-truncation-inexact": 2,
