@@ -1,10 +1,15 @@
 """Bytes of entry logs: large append-only files of sealed entries, back to back, and of their totals. Pure.
 
-A log is a header of 32 bytes (magic ``OCTVELOG``, format u32 (1), log id u64, 8 bytes of zero, CRC32C u32 of what
+A log is a header of 32 bytes (magic ``OCTVELOG``, format u32 (2), log id u64, 8 bytes of zero, CRC32C u32 of what
 precedes; big-endian, the checksum little-endian) followed by sealed entries in the layout of ``protocol.entries``. An
 entry is a record of its own: it contains its length, its ledger and its checksum, so that a log can be read and
 scrubbed without an index or a password. Bytes after the length that the manifest gives for a log are left over from
 a crash and are ignored.
+
+Where a manifest may count a log that is written on afterwards, a *filler* ends its last page: magic (4 bytes), the
+filler's length u32, zeros, CRC32C u32 (little-endian) of what precedes. The next entry begins in a page of its own, so
+no later write touches a page with entries that the journal no longer holds (rule B3). Format 1 had no fillers; such
+logs are read in the same way.
 
 A finished log has a side file ``<log>.totals``: magic ``OCTVTOTL``, format u32, log id u64, count u32, then ledger id
 u64 and bytes u64 of each ledger with entries in the log, ascending, and a CRC32C. Compaction uses it; a scan of the log
@@ -18,10 +23,19 @@ import google_crc32c
 
 MAGIC = b"OCTVELOG"
 TOTALS_MAGIC = b"OCTVTOTL"
-FORMAT = 1
+FILLER_MAGIC = b"\0FIL"
+"""The first byte of a sealed entry is its format, which is not 0."""
+FORMAT = 2
+TOTALS_FORMAT = 1
+_FORMATS = (1, 2)
+PAGE_BYTES = 4096
+"""What the kernel writes as a whole."""
 _HEADER = struct.Struct(">8sIQ8x")
 _CHECKSUM = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
+_FILLER = struct.Struct(">4sI")
+FILLER_BYTES_MIN = _FILLER.size + _CHECKSUM.size
+FILLER_BYTES_MAX = PAGE_BYTES + FILLER_BYTES_MIN - 1
 _TOTALS = struct.Struct(">8sIQI")
 _TOTAL = struct.Struct(">QQ")
 
@@ -31,14 +45,39 @@ def log_name(log_id: int) -> str:
     return f"{log_id:016x}.log"
 
 
-def encode_header(log_id: int) -> bytes:
-    head = _HEADER.pack(MAGIC, FORMAT, log_id)
+def encode_header(log_id: int, version: int = FORMAT) -> bytes:
+    head = _HEADER.pack(MAGIC, version, log_id)
     return head + _CHECKSUM.pack(google_crc32c.value(head))
+
+
+def is_header(log_id: int, data: bytes) -> bool:
+    """Whether these bytes are the header of that log, in a format that this version reads."""
+    return any(data == encode_header(log_id, version) for version in _FORMATS)
+
+
+def encode_filler(offset: int) -> bytes:
+    """What fills a log from an offset to the end of a page: nothing at the start of a page, otherwise up to the next
+    page, or the one after it if a filler does not fit."""
+    size = -offset % PAGE_BYTES
+    if not size:
+        return b""
+    if size < FILLER_BYTES_MIN:
+        size += PAGE_BYTES
+    body = _FILLER.pack(FILLER_MAGIC, size).ljust(size - _CHECKSUM.size, b"\0")
+    return body + _CHECKSUM.pack(google_crc32c.value(body))
+
+
+def is_filler(offset: int, data: bytes) -> bool:
+    """Whether ``data`` begins with the filler of that offset."""
+    if not data.startswith(FILLER_MAGIC):
+        return False
+    filler = encode_filler(offset)
+    return bool(filler) and data.startswith(filler)
 
 
 def encode_totals(log_id: int, totals: Mapping[int, int]) -> bytes:
     """The side file of a finished log: bytes per ledger."""
-    body = _TOTALS.pack(TOTALS_MAGIC, FORMAT, log_id, len(totals)) + b"".join(
+    body = _TOTALS.pack(TOTALS_MAGIC, TOTALS_FORMAT, log_id, len(totals)) + b"".join(
         _TOTAL.pack(ledger_id, totals[ledger_id]) for ledger_id in sorted(totals)
     )
     return body + _CHECKSUM.pack(google_crc32c.value(body))
@@ -50,6 +89,6 @@ def decode_totals(log_id: int, data: bytes) -> dict[int, int] | None:
     if len(body) < _TOTALS.size or data[len(body) :] != _CHECKSUM.pack(google_crc32c.value(body)):
         return None
     magic, version, named, count = _TOTALS.unpack_from(body)
-    if (magic, version, named) != (TOTALS_MAGIC, FORMAT, log_id):
+    if (magic, version, named) != (TOTALS_MAGIC, TOTALS_FORMAT, log_id):
         return None
     return dict(_TOTAL.unpack_from(body, _TOTALS.size + at * _TOTAL.size) for at in range(count))

@@ -16,7 +16,14 @@ from octavo.bookie.disk.filesystem import (
     sync_file,
     sync_names,
 )
-from octavo.bookie.entrylog.format import HEADER_BYTES, decode_totals, encode_header, encode_totals, log_name
+from octavo.bookie.entrylog.format import (
+    HEADER_BYTES,
+    decode_totals,
+    encode_filler,
+    encode_header,
+    encode_totals,
+    log_name,
+)
 from octavo.bookie.entrylog.walk import DamagedStretch, walk_log
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import BookieStorageError
@@ -66,6 +73,12 @@ class EntryLogWriter:
                 await self._file.truncate(self.size)  # releases the space of a partial write
             raise
         self.size += size
+
+    async def fill_page(self) -> None:
+        """Append a filler up to the end of the page, if something is in it. Raises OSError as :meth:`append` does."""
+        filler = encode_filler(self.size)
+        if filler:
+            await self.append([filler], len(filler))
 
     async def sync(self) -> None:
         """Make everything appended before the call durable."""

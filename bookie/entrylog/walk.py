@@ -3,7 +3,13 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
-from octavo.bookie.entrylog.format import HEADER_BYTES
+from octavo.bookie.entrylog.format import (
+    FILLER_BYTES_MAX,
+    FILLER_MAGIC,
+    HEADER_BYTES,
+    encode_filler,
+    is_filler,
+)
 from octavo.protocol.entries import SEALED_BYTES_MAX, SEALED_BYTES_MIN, header_of, is_intact, sealed_bytes
 from octavo.protocol.errors import ProtocolError
 
@@ -12,6 +18,8 @@ WINDOW_BYTES = 1 << 20
 
 _STARTS = (b"\x01\x01\x00\x00", b"\x01\x02\x00\x00")
 """The possible first bytes of a sealed entry: format, digest, flags."""
+_CANDIDATES = (*_STARTS, FILLER_MAGIC)
+"""The first bytes of what may follow damage, all of one length."""
 
 Read = Callable[[int, int], Awaitable[bytes]]
 """Up to ``size`` bytes from ``offset``, fewer only at the end. Raises OSError."""
@@ -32,24 +40,26 @@ class DamagedStretch(NamedTuple):
 
 
 async def walk_log(read: Read, *, stop: int, start: int = HEADER_BYTES) -> AsyncIterator[IntactEntry | DamagedStretch]:
-    """Everything between two offsets, in order, without a gap. Unreadable bytes count as damage."""
+    """Everything between two offsets, in order. Fillers are left out. Unreadable bytes count as damage."""
     window = _Window(read, stop)
     offset = start
     damage_start: int | None = None
     while offset < stop:
         sealed = await window.entry_at(offset)
-        if sealed is not None:
+        size = await window.filler_bytes_at(offset) if sealed is None else len(sealed)
+        if size:
             if damage_start is not None:
                 yield DamagedStretch(damage_start, offset - damage_start)
                 damage_start = None
-            yield IntactEntry(offset, sealed)
-            offset += len(sealed)
+            if sealed is not None:
+                yield IntactEntry(offset, sealed)
+            offset += size
             continue
         if damage_start is None:
             damage_start = offset
             claimed = await window.claimed_size(offset)
-            # Damage to a payload leaves the length intact, and the length leads to the next entry.
-            if claimed is not None and await window.entry_at(offset + claimed) is not None:
+            # Damage to a payload leaves the length intact, and the length leads to the next entry or filler.
+            if claimed is not None and await window.is_intact_at(offset + claimed):
                 offset += claimed
                 continue
         offset = await window.next_candidate(offset + 1)
@@ -106,11 +116,20 @@ class _Window:
         sealed = await self._bytes(offset, size)
         return sealed if is_intact(sealed) else None
 
+    async def filler_bytes_at(self, offset: int) -> int:
+        """The size of the filler at ``offset``; 0 when there is none."""
+        data = await self._bytes(offset, FILLER_BYTES_MAX)
+        return len(encode_filler(offset)) if is_filler(offset, data) else 0
+
+    async def is_intact_at(self, offset: int) -> bool:
+        """Whether an intact entry or a filler begins at ``offset``."""
+        return await self.entry_at(offset) is not None or await self.filler_bytes_at(offset) > 0
+
     async def next_candidate(self, offset: int) -> int:
-        """The next offset at which an entry could start, or the stop."""
+        """The next offset at which an entry or a filler could start, or the stop."""
         while offset < self._stop:
             data = await self._bytes(offset, min(WINDOW_BYTES // 4, self._stop - offset))
-            found = [at for at in map(data.find, _STARTS) if at >= 0]
+            found = [at for at in map(data.find, _CANDIDATES) if at >= 0]
             if found:
                 return offset + min(found)
             if len(data) <= len(_STARTS[0]):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from octavo.bookie.disk.filesystem import FileSystem, read_file
-from octavo.bookie.entrylog.format import HEADER_BYTES, decode_totals, encode_header
+from octavo.bookie.entrylog.format import HEADER_BYTES, decode_totals, is_header
 from octavo.bookie.entrylog.logs import EntryLogs
 from octavo.bookie.entrylog.walk import DamagedStretch, walk_log
 from octavo.bookie.identity.cookie import COOKIE_NAME, decode_cookie
@@ -127,7 +127,7 @@ class OfflineCheck:
             actual = await file.size()
             if actual < size:
                 yield Finding(path, actual, f"the entry log ends here, {size - actual} bytes too early")
-            if await file.read(0, HEADER_BYTES) != encode_header(log_id):
+            if not is_header(log_id, await file.read(0, HEADER_BYTES)):
                 yield Finding(path, 0, "the header does not verify")
             async for found in walk_log(file.read, stop=min(size, actual)):
                 if isinstance(found, DamagedStretch):

@@ -7,7 +7,8 @@ entry, into the page cache only; where its runs lie is kept in memory (``flushed
 
 1. one synchronous step: swap the cache, capture the journal's position (the *mark*) and the set of changed ledger
    states;
-2. write the swapped generation, as a flush; freeze what has been flushed so far;
+2. write the swapped generation, as a flush; freeze what has been flushed so far; fill the log's last page, so that
+   later flushes do not write it again;
 3. sync the entry logs it lies in, and wait until the journal is synced up to the mark;
 4. write and sync an index part with the frozen runs and the states;
 5. replace the manifest: it names the part, the logs' lengths and the mark. This is the instant of the checkpoint;
@@ -171,6 +172,7 @@ class Checkpointer:
                     await self._write_generation(generation)
                 assert not self.committing, "one commit at a time"
                 self.committing, self.flushed = self.flushed, {}
+                await self._stream.fill_page()
                 writers = self._stream.unfinished
                 sizes = {writer.log_id: writer.size for writer in writers}
             for writer in writers:

@@ -4,7 +4,8 @@ For one log, each step complete before the next begins:
 
 1. the entries that the current index parts place in this log are read, verified, and appended to a log of
    compaction's own;
-2. that log is synced; an index part with the new places is written and synced;
+2. the last page of that log is filled, because the next copies go into the same log; it is synced; an index part with
+   the new places is written and synced;
 3. one new manifest puts the part just above those that were asked, names the new log and leaves the old one out: the
    instant of the change. Entries written to the same ids meanwhile are in newer layers, and win;
 4. reads that may have looked up the old places end; the old log is removed.
@@ -24,7 +25,6 @@ import structlog
 from octavo.bookie.disk.filesystem import is_disk_full
 from octavo.bookie.disk.full_disk import FullDiskRetry
 from octavo.bookie.disk.rate import RateLimiter
-from octavo.bookie.entrylog.format import HEADER_BYTES
 from octavo.bookie.entrylog.logs import EntryLogs
 from octavo.bookie.index.index import Index
 from octavo.bookie.index.part import Part
@@ -48,13 +48,16 @@ class LogShare(NamedTuple):
 
     log_id: int
     bytes: int
+    """Of the file."""
+    entry_bytes: int
+    """Of the entries in it. Fillers are neither live nor reclaimed: a log would be copied again and again for them."""
     live_bytes: int
     live_ledgers: tuple[int, ...]
     """Ascending."""
 
     @property
     def live_share(self) -> float:
-        return self.live_bytes / self.bytes if self.bytes else 0.0
+        return self.live_bytes / self.entry_bytes if self.entry_bytes else 0.0
 
 
 class CompactionResult(NamedTuple):
@@ -126,7 +129,7 @@ class Compactor:
                 self._keep(log_id, str(error))
                 continue
             live = {ledger_id: length for ledger_id, length in totals.items() if not self._is_gone(ledger_id)}
-            found.append(LogShare(log_id, size - HEADER_BYTES, sum(live.values()), tuple(sorted(live))))
+            found.append(LogShare(log_id, size, sum(totals.values()), sum(live.values()), tuple(sorted(live))))
             await limiter.take(16 * len(totals))
         return found
 
@@ -195,6 +198,7 @@ class Compactor:
         if not copied:
             await self._remove([share], {}, None, None)
             return
+        await self._stream.fill_page()
         writers = self._stream.unfinished
         for writer in writers:
             await writer.sync()
@@ -255,7 +259,7 @@ class Compactor:
         for share in shares:
             await self._logs.remove(share.log_id)
             self.logs_removed += 1
-            self.bytes_removed += share.bytes + HEADER_BYTES
+            self.bytes_removed += share.bytes
         self._disk_retry.space_freed()
 
 

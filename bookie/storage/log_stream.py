@@ -82,6 +82,20 @@ class LogStream:
             writer.totals[ledger_id] = writer.totals.get(ledger_id, 0) + length
         return Place(writer.log_id, offset)
 
+    async def fill_page(self) -> None:
+        """End the page of the log that is being written, before the manifest counts what it holds: an interrupted write
+        may leave anything in the pages it touches, and later entries must not share one with these (rule B3). If the
+        disk has no space for that, nothing more is written to this log. Raises any other OSError."""
+        if self._writer is None:
+            return
+        try:
+            await self._writer.fill_page()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._logs.note_full(self._writer.log_id)
+            self.roll()
+
     def roll(self) -> None:
         """Write no more to the active log."""
         if self._writer is not None:

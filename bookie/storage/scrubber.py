@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import structlog
 from octavo.bookie.disk.rate import RateLimiter
-from octavo.bookie.entrylog.format import HEADER_BYTES, encode_header
+from octavo.bookie.entrylog.format import HEADER_BYTES, is_header
 from octavo.bookie.entrylog.logs import EntryLogs
 from octavo.bookie.entrylog.walk import DamagedStretch, walk_log
 from octavo.bookie.index.format import IndexDamagedError, Key
@@ -132,7 +132,7 @@ class Scrubber:
 
         with self._reader.places_kept():
             try:
-                if await read(0, HEADER_BYTES) != encode_header(log_id):
+                if not is_header(log_id, await read(0, HEADER_BYTES)):
                     damaged += 1
                     self._reader.report(log_id, 0, 0, "the header of the entry log does not verify")
             except OSError as error:

@@ -1,11 +1,13 @@
 """What a checkpoint waits for, and what it lets go (rule B7), one held-up step at a time."""
 
 import asyncio
+import errno
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 import pytest
 import structlog
+from octavo.bookie.entrylog.logs import scan_log
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.manifest import decode_manifest
 from octavo.bookie.storage.storage import Storage, StorageSettings
@@ -112,3 +114,34 @@ async def test_adds_that_fill_segments_during_a_checkpoint_keep_them(held: str) 
     assert len(segments) > 3
     filesystem.crash()
     await read_back(filesystem.after_crash(seed=1), script, count)
+
+
+async def test_a_log_whose_last_page_cannot_be_filled_is_not_written_on() -> None:
+    """A full disk: the next flush must not share a page with what the manifest counts (rule B3)."""
+    filesystem = MemoryFileSystem()
+    storage, script = await open_storage(filesystem), LedgerScript(1)
+    await storage.writer.add(script.ledger_id, script.key, script.entries(range(3)), recovery=False)
+    writes = 0
+
+    def full(operation: str, path: Path) -> OSError | None:
+        nonlocal writes
+        if operation != "write" or path.suffix != ".log":
+            return None
+        writes += 1  # the header, the flush, and then the filler
+        return OSError(errno.ENOSPC, "no space left") if writes == 3 else None
+
+    filesystem.fault = full
+    await storage.checkpoint()
+    assert writes == 3
+    filesystem.fault = None
+    await storage.writer.add(script.ledger_id, script.key, script.entries(range(3, 6)), recovery=False)
+    await storage.checkpoint()
+    logs = [path for path in filesystem.files(DATA / "entries") if path.suffix == ".log"]
+    assert len(logs) == 2
+    assert [await log_entries(filesystem, path) for path in logs] == [3, 3]
+    await storage.close()
+    await read_back(filesystem, script, 6)
+
+
+async def log_entries(filesystem: MemoryFileSystem, path: Path) -> int:
+    return len([found async for found in scan_log(filesystem, path)])

@@ -8,13 +8,16 @@ import pytest
 import structlog
 from octavo.bookie.disk.filesystem import FileSystem
 from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.entrylog.format import PAGE_BYTES
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.compaction import CompactionResult
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import EntryId
+from support.crash_workload import log_writes
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript, ids_of
+from support.recording_filesystem import Recording, RecordingFileSystem
 
 SETTINGS = StorageSettings(
     cache_bytes_max=20_000,
@@ -387,3 +390,30 @@ async def test_damaged_totals_are_made_again_by_a_scan(storage: Storage, filesys
         await storage.writer.delete(script.ledger_id)
     assert (await compact(storage, 0.9)).logs_removed > 2
     assert await read(storage, KEPT) == KEPT.entries(range(200))
+
+
+async def test_copies_from_the_next_log_begin_in_a_page_of_their_own() -> None:
+    recording = Recording({})
+    storage = await open_storage(RecordingFileSystem(MemoryFileSystem(), recording))
+    scripts = await many_logs(storage, ledgers=range(2, 6))
+    for script in scripts:
+        await storage.writer.delete(script.ledger_id)
+    assert (await compact(storage)).logs_removed > 1
+    again, after = log_writes(recording)
+    assert after, "nothing was copied to a log that held copies from another"
+    assert not again
+    assert await read(storage, KEPT) == KEPT.entries(range(200))
+    await storage.close()
+
+
+async def test_a_log_of_fillers_and_living_entries_is_not_compacted(
+    storage: Storage, filesystem: MemoryFileSystem
+) -> None:
+    """A filler takes most of a log that few checkpoints have made: compacting it would make another like it."""
+    for entry_id in range(4):
+        await add(storage, KEPT, range(entry_id, entry_id + 1))
+        await storage.checkpoint()
+    files = log_files(filesystem)
+    assert sum(len(filesystem.content(path)) for path in files) >= 4 * PAGE_BYTES
+    assert await compact(storage, 1.0) == CompactionResult(0, 0, 0, 0, out_of_space=False)
+    assert log_files(filesystem) == files

@@ -85,7 +85,8 @@ def test_the_example_of_a_manifest_is_what_is_written_and_read() -> None:
 
 def test_the_examples_of_an_entry_log_are_what_is_written() -> None:
     assert entry_log_format.encode_header(2) == example("entry-log-header")
-    assert entry_log_format.encode_totals(2, {12: 3064, 9: 1000}) == example("entry-log-totals")
+    assert entry_log_format.encode_filler(4076) == example("entry-log-filler")
+    assert entry_log_format.encode_totals(2, {12: 3044, 9: 1000}) == example("entry-log-totals")
 
 
 async def test_the_example_of_an_index_part_is_what_is_written_and_read(tmp_path: Path) -> None:
@@ -117,5 +118,8 @@ def test_sizes_in_the_text_are_those_of_the_code() -> None:
     assert "one fixed size (64 MiB unless set otherwise)" in text
     assert fields["entry_log_bytes"].default == 1024 * 1024 * 1024
     assert "(`entry_log_bytes`, default 1 GiB)" in text
+    low, high = entry_log_format.FILLER_BYTES_MIN, entry_log_format.FILLER_BYTES_MAX
+    assert f"size of the filler, {low} to {high}" in text
+    assert f"A checkpoint thus takes up to {high} bytes" in text
     assert f"A run has at most {RUN_ENTRIES_MAX:,} entries" in text
     assert f"blocks of about {index_format.BLOCK_BODY_BYTES_TARGET // 1024} KiB" in text

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import structlog
 from support.crash_states import FAULT_CLASSES, crash_states
-from support.crash_workload import SCRIPTS, Driver, Promises, promises_at, recorded, verify
+from support.crash_workload import SCRIPTS, Driver, Promises, log_writes, promises_at, recorded, verify
 from support.recording_filesystem import NameChange, Noted, Recording, SyncBegun, SyncEnded
 
 SAMPLES = int(os.environ.get("OCTAVO_CRASH_SAMPLES", "4"))
@@ -162,6 +162,16 @@ async def test_what_was_promised_survives_a_power_cut_at_every_instant(capsys: p
     missing += [name for name in PHASES if not counts[f"while: {name}"]]
     assert not missing, "classes that no state was built for"
     assert sum(counts[name] for name in FAULT_CLASSES) >= 2_000
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+async def test_no_page_that_a_manifest_counts_is_written_again(workload: Workload) -> None:
+    """The journal may no longer hold what is in such a page of an entry log (rule B3)."""
+    recording = await run(workload, {})
+    again, after = log_writes(recording)
+    assert not again
+    if workload is not few_adds_and_a_fence:
+        assert after, "no log was written on after a manifest had counted it"
 
 
 @pytest.mark.parametrize("kind", [int, Path])

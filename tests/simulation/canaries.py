@@ -40,6 +40,8 @@ CANARIES: dict[str, Canary] = {
     "ack-before-sync": Canary("adds are acknowledged before the journal is synced", "B1", bookie.ack_before_sync),
     "journal-rewrites-pages": Canary("the journal writes a page with acknowledged records again", "B3",
                                      bookie.journal_rewrites_pages),
+    "entry-log-rewrites-pages": Canary("an entry log writes a page that a manifest counts again", "B3",
+                                       bookie.entry_log_rewrites_pages),
     "retry-failed-sync": Canary("a failed sync is retried", "B1", bookie.retry_failed_sync),
     "trust-unsynced-replay": Canary("what replay finds is not made durable again", "B1", bookie.trust_replay),
     "trim-before-commit": Canary("the journal is trimmed before the index is committed", "B7", bookie.trim_early),

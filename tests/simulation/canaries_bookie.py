@@ -13,6 +13,7 @@ from octavo.bookie.storage.checkpoint import Checkpointer
 from octavo.bookie.storage.compaction import Compactor
 from octavo.bookie.storage.ledger_state import BARRIER
 from octavo.bookie.storage.ledgers import LedgerTable
+from octavo.bookie.storage.log_stream import LogStream
 from octavo.bookie.storage.reads import EntryReader
 from octavo.bookie.storage.writes import EntryWriter
 from octavo.bookie.upkeep.garbage import Collection, GarbageCollector
@@ -45,6 +46,14 @@ def journal_rewrites_pages() -> list[Patch]:
         return original(self, start, [bytes(self._inode.volatile[start:offset]), *buffers])
 
     return [write_and_sync]
+
+
+def entry_log_rewrites_pages() -> list[Patch]:
+    @patch(LogStream, "fill_page")
+    async def fill_page(_original: Any, _self: Any) -> None:
+        """The next flush begins in the page that the manifest is about to count."""
+
+    return [fill_page]
 
 
 def retry_failed_sync() -> list[Patch]:

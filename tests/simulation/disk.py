@@ -41,7 +41,8 @@ class DiskSettings:
     spike_seconds: float = 1.0
     capacity_bytes: int = 1 << 40
     garble_chance: float = 0.0
-    """Chance that a power cut during a synced write leaves arbitrary bytes in the pages that the write touches."""
+    """Chance that a power cut leaves arbitrary bytes in pages of a file that were being written: those that a synced
+    write under way touches, and those that the page cache had not written yet."""
 
 
 @dataclass(slots=True)
@@ -115,11 +116,9 @@ class Disk:
                 change(names)
         self._unsynced.clear()
         lost = torn = 0
-        garbled = {
-            inode
-            for inode in self._interrupted
-            if self.settings.garble_chance and rng.random() < self.settings.garble_chance
-        }
+        writing = dict.fromkeys([*self._interrupted, *(inode for inode in names.values() if inode.dirty)])
+        garble_chance = self.settings.garble_chance
+        garbled = {inode for inode in writing if garble_chance and rng.random() < garble_chance}
         self._interrupted.clear()
         if garbled:
             self.trace.count("disk: interrupted write garbled", len(garbled))

@@ -6,6 +6,9 @@ from collections.abc import Callable
 PAGE_BYTES = 512
 """The unit that survives or is lost separately, a disk sector. Smaller than a page, to produce more torn writes."""
 
+SECTORS_WRITTEN = 8
+"""Sectors that the kernel writes as a whole, a page of its cache: an interrupted write leaves arbitrary bytes there."""
+
 
 class Inode:
     """The content of a file, independent of its name. Reads see ``volatile``; the platter holds ``durable``."""
@@ -135,11 +138,13 @@ class Inode:
 
     def power_cut(self, rng: random.Random, *, garbles: bool = False) -> int:
         """Reduce the file to what survives a power cut. Returns the number of pages that lying syncs lost. ``garbles``:
-        some pages of an interrupted synced write hold arbitrary bytes."""
+        some pages of an interrupted synced write, and of what the page cache was writing, hold arbitrary bytes."""
         content = bytearray(self.survivors(rng))
         if garbles:
             share = rng.choice((0.1, 0.5, 1.0))
-            for page in self.interrupted:
+            written = {page // SECTORS_WRITTEN for page in self.dirty}
+            cached = {at * SECTORS_WRITTEN + sector for at in written for sector in range(SECTORS_WRITTEN)}
+            for page in sorted({*self.interrupted, *cached}):
                 start, stop = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(content))
                 if start < stop and rng.random() < share:
                     content[start:stop] = rng.randbytes(stop - start)

@@ -3,7 +3,8 @@
 The persistence model, from ``octavo.bookie.disk.filesystem``: what a sync covered is on disk. Of everything else each
 *page* by itself is on disk in any of the versions it has gone through since, or torn between two of them; a file's size
 likewise; each change of a directory by itself has happened or not. A file whose name is not on disk does not exist.
-A block of an unsynced direct write holds anything, also where it held durable bytes before.
+A block that an unsynced write touches holds anything, also where it held durable bytes before: the kernel, too, writes
+whole pages, and a disk may be interrupted in the middle of one.
 
 Where few things are unsettled at an instant, every combination is built; elsewhere each fault class by itself, at every
 place or at some drawn from a seed, and a number of random mixtures.
@@ -43,7 +44,7 @@ FAULT_CLASSES = (
     "one page kept",
     "page torn inside",
     "older version of a page",
-    "anything in a block of an interrupted direct write",
+    "anything in a block of an interrupted write",
     "some names lost, in order",
     "some names lost, out of order",
     "every combination",
@@ -129,11 +130,11 @@ class DiskModel:
                     pages[page] = pages.get(page, 0) + 1
         return pages
 
-    def _direct_blocks(self) -> list[tuple[int, int]]:
-        """Inode and offset of every block that an unsynced direct write touches."""
+    def _unsynced_blocks(self) -> list[tuple[int, int]]:
+        """Inode and offset of every block that an unsynced write touches."""
         blocks: set[tuple[int, int]] = set()
         for change in self.changes:
-            if change.direct and change.data:
+            if change.data:
                 first = change.offset - change.offset % DIRECT_BLOCK_BYTES
                 starts = range(first, change.offset + len(change.data), DIRECT_BLOCK_BYTES)
                 blocks.update((change.inode, start) for start in starts)
@@ -142,11 +143,11 @@ class DiskModel:
     def _scrambled_fates(
         self, chance: random.Random, samples: int, pages: dict[_Page, int], sizes: dict[int, int], names: frozenset[int]
     ) -> Iterator[tuple[str, _Fate]]:
-        for inode, start in _some(chance, self._direct_blocks(), samples):
+        for inode, start in _some(chance, self._unsynced_blocks(), samples):
             junk = chance.choice([bytes(DIRECT_BLOCK_BYTES), chance.randbytes(DIRECT_BLOCK_BYTES)])
             versions = {page: chance.randint(0, count) for page, count in pages.items()}
             fate = _Fate(versions, sizes, names, scrambled=(inode, start, junk))
-            yield "anything in a block of an interrupted direct write", fate
+            yield "anything in a block of an interrupted write", fate
 
     def build(self, fate: _Fate) -> dict[Path, bytes]:
         names = dict(self.names)

@@ -14,13 +14,15 @@ from typing import NamedTuple
 import pytest
 from octavo.bookie.disk.filesystem import FileSystem
 from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.entrylog.format import PAGE_BYTES
 from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.storage.manifest import decode_manifest
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.errors import LedgerFencedError, NoSuchLedgerError
 from octavo.protocol.ids import EntryId
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript, ids_of
-from support.recording_filesystem import Event, Noted, Recording, RecordingFileSystem
+from support.recording_filesystem import BytesChange, Event, NameChange, Noted, Recording, RecordingFileSystem
 
 DATA, JOURNAL = Path("/d"), Path("/j")
 LEDGERS = range(1, 7)
@@ -30,12 +32,13 @@ LAST_ID = 1000
 
 SMALL = StorageSettings(
     cache_bytes_max=2_500,
-    entry_log_bytes=3_000,
+    entry_log_bytes=9_000,
     checkpoint_journal_bytes=1 << 40,
     checkpoint_seconds=86_400,
     journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0),
 )
-"""A log, a cache and a journal segment are full after a few adds. Checkpoints come when the workload asks."""
+"""A log, a cache and a journal segment are full after a few adds; a log has room for entries after the page that a
+checkpoint has ended. Checkpoints come when the workload asks."""
 
 
 class Sent(NamedTuple):
@@ -154,6 +157,30 @@ def _and(promises: Promises, note: object) -> Promises:
     both.phase = promises.phase
     both.take(note)
     return both
+
+
+def log_writes(recording: Recording) -> tuple[list[str], int]:
+    """The writes to pages of entry logs that a manifest counted, which must not be, and the number of writes to logs
+    that a manifest counted."""
+    contents: dict[int, bytes] = {}
+    log_ids: dict[int, int] = {}
+    counted: dict[int, int] = {}
+    again: list[str] = []
+    after = 0
+    for event in recording.events:
+        if isinstance(event, BytesChange):
+            if event.data is not None:
+                contents[event.inode] = event.data
+            log_id = log_ids.get(event.inode)
+            if log_id is not None and log_id in counted:
+                after += 1
+                if event.offset // PAGE_BYTES < -(-counted[log_id] // PAGE_BYTES):
+                    again.append(f"log {log_id} from {event.offset} on, {counted[log_id]} bytes count")
+        elif isinstance(event, NameChange) and event.target is not None and event.target.name == "manifest":
+            counted.update(decode_manifest(contents[event.inode]).logs)
+        elif isinstance(event, NameChange) and event.target is not None and event.target.suffix == ".log":
+            log_ids[event.inode] = int(event.target.stem, 16)
+    return again, after
 
 
 class Driver:

@@ -5,8 +5,9 @@
 * Each file has a *volatile* content, which reads see, and a *durable* one. A sync makes durable what had been
   written when it was called. A crash keeps, drops or tears every page that is not durable, each by itself, drawn
   from a seed.
-* A crash that interrupts a direct write may leave anything in the blocks that it touches, also in a block that held
-  durable bytes: a drive without power-loss protection promises nothing about them.
+* A crash may leave anything in the blocks that unsynced writes touch, also in a block that held durable bytes: the
+  page cache writes whole pages, and a drive without power-loss protection promises nothing about a page that it was
+  writing.
 * Each directory has volatile and durable names. Unsynced creations, renames and removals survive as a prefix of their
   order, drawn from the seed; often none does.
 * A failed sync leaves the pages clean and their durable content to chance, as kernels do.
@@ -42,8 +43,6 @@ class Inode:
         self.dirty: dict[int, int] = {}
         """Page -> serial number of its last change that no sync has covered."""
         self.size_dirty = False
-        self.direct = False
-        """Its writes bypass the page cache: each is of whole blocks, and a crash may leave anything in those."""
         self._serial = 0
 
     def write(self, offset: int, data: bytes) -> None:
@@ -113,10 +112,9 @@ class Inode:
             elif fate < 0.5:  # torn inside the page
                 _grow_to(kept, self.volatile, page)
                 _copy_page(kept, self.volatile, page, chance.randrange(PAGE_BYTES))
-        if self.direct:
-            for block in sorted({page * PAGE_BYTES // DIRECT_BLOCK_BYTES for page in self.dirty}):
-                if chance.random() < 0.15:
-                    _scramble_block(kept, block, chance)
+        for block in sorted({page * PAGE_BYTES // DIRECT_BLOCK_BYTES for page in self.dirty}):
+            if chance.random() < 0.15:
+                _scramble_block(kept, block, chance)
         return bytes(kept)
 
 
@@ -156,7 +154,6 @@ class MemoryFile:
         self._path = path
         self._inode = inode
         self._direct = direct
-        inode.direct |= direct
         self._closed = False
 
     def __repr__(self) -> str:

@@ -21,8 +21,6 @@ class BytesChange(NamedTuple):
     inode: int
     offset: int
     data: bytes | None
-    direct: bool = False
-    """Written past the page cache, in whole blocks."""
 
 
 class NameChange(NamedTuple):
@@ -108,7 +106,7 @@ class RecordingFile:
     async def _change(self, offset: int, data: bytes | None, act: Awaitable[None]) -> None:
         recording = self._recording
         serial = recording.serial()
-        recording.events.append(BytesChange(serial, self._inode, offset, data, self._direct))
+        recording.events.append(BytesChange(serial, self._inode, offset, data))
         await act
         recording.events.append(Ended(serial))
 
