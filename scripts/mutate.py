@@ -7,7 +7,8 @@
 
 The catalogue is in scripts/mutations/*.toml. Each entry replaces a text that occurs exactly once in its file, and says
 why the result does harm. Mutations are made in a scratch copy of the tree; the tree itself is never changed. Results
-are appended to a record, and a second start runs only what is missing or has changed.
+are appended to a record. A second start runs only mutations that are new or have changed, or whose file has changed,
+and those that survived or could not be run: a test may notice them now.
 
 The exit status is 0 only if every mutation is noticed or argued in docs/mutations.md.
 """
@@ -270,7 +271,7 @@ def main() -> int:
         for number, mutation in enumerate(mutations, start=1):
             digest = mutation.digest((ROOT / mutation.path).read_text(encoding="utf-8"))
             result = known.get(mutation.name)
-            if arguments.again or result is None or result.digest != digest:
+            if arguments.again or result is None or result.digest != digest or result.outcome != NOTICED:
                 try:
                     result = runner.run(mutation)
                 except BrokenRunError as error:

@@ -262,6 +262,14 @@ async def test_no_hello_in_time_is_a_failed_attempt(bookie: FakeBookie) -> None:
         await bookie.until(lambda: bookie.connections == 0)
 
 
+async def test_a_request_whose_time_is_over_before_it_was_sent_did_not_happen(bookie: FakeBookie) -> None:
+    bookie.hello_hung = True
+    async with running(connection_to(bookie)) as connection:
+        with pytest.raises(OctavoTimeoutError, match="nothing was sent") as caught:
+            await connection.request(Ping(), timeout_seconds=0.02)
+    assert not caught.value.may_have_happened
+
+
 async def test_a_full_connection_takes_no_more_until_answers_make_room(
     bookie: FakeBookie, connection: BookieConnection
 ) -> None:
