@@ -47,7 +47,8 @@ class Owner(NamedTuple):
     cluster_id: str
     generation: int
     """The highest one found, in the directories or in the metadata."""
-    known: Versioned[Cookie] | None
+    known: Versioned[Cookie]
+    """Its cookie in the metadata."""
 
 
 async def find_owner(filesystem: FileSystem, layout: Layout, store: MetadataStore, bookie_id: str | None) -> Owner:
@@ -74,11 +75,14 @@ async def find_owner(filesystem: FileSystem, layout: Layout, store: MetadataStor
     wanted = _choose(claimed, bookie_id)
     await check_not_retired(store, wanted)
     known = await store.read_cookie(wanted)
-    if known is None and wanted not in claimed:
-        raise InvalidArgumentError(f"the cluster has no bookie {wanted}; `octavo bookies` lists its bookies")
+    if known is None:
+        raise InvalidArgumentError(
+            f"the cluster has no bookie {wanted}: it was forgotten, or the metadata were replaced or restored from a "
+            "backup; check the metadata URI, `octavo bookies` lists the bookies of the cluster"
+        )
     if address := await find_running_original(store, wanted, cluster_id, ""):
         raise BookieStartError(f"bookie {wanted} is running at {address}: stop it first if it is to move here")
-    return Owner(wanted, cluster_id, max(generation, known.value.generation if known is not None else 0), known)
+    return Owner(wanted, cluster_id, max(generation, known.value.generation), known)
 
 
 async def _cookie_in(filesystem: FileSystem, layout: Layout, path: Path) -> DirectoryCookie | None:
@@ -122,11 +126,8 @@ async def reset_identity(
     for role, path in zip(roles, paths, strict=True):
         cookie = DirectoryCookie(wanted, cluster_id, generation, token, role, roles, served=True)
         await write_directory_cookie(filesystem, path, cookie)
-    if known is None:
-        await store.create_cookie(Cookie(bookie_id=wanted, generation=generation, address="", body=token.encode()))
-    else:
-        changed = replace(known.value, generation=generation, body=token.encode())
-        await store.compare_and_set_cookie(changed, known.version)
+    changed = replace(known.value, generation=generation, body=token.encode())
+    await store.compare_and_set_cookie(changed, known.version)
     return Reset(wanted, generation)
 
 
@@ -140,7 +141,7 @@ def _choose(claimed: set[BookieId], given: str | None) -> BookieId:
         raise InvalidArgumentError(
             f"{names}: name the bookie with --bookie-id; `octavo bookies` lists the cluster's bookies"
         )
-    return claimed.pop()
+    return next(iter(claimed))
 
 
 async def _put_in_doubt(filesystem: FileSystem, layout: Layout) -> None:

@@ -292,7 +292,7 @@ class Connection(asyncio.Protocol):
             service.hold_back_if_full()
 
     def _hold_for_revival(self, request_id: int, request: Request, error: NoSuchLedgerError) -> None:
-        """An add or a fence has reached a deleted ledger: ask the metadata before it is refused (rule B5)."""
+        """A request has reached a deleted ledger: ask the metadata before it is refused (rule B5)."""
         held_bytes = 2 * sum(map(len, request.entries)) if type(request) is Add else 0
         self._storage.admission.charge_waiting(held_bytes)
         self._service.hold_back_if_full()
@@ -302,7 +302,7 @@ class Connection(asyncio.Protocol):
         self, request_id: int, request: Request, error: NoSuchLedgerError, held_bytes: int
     ) -> None:
         try:
-            assert isinstance(request, Add | Read | ReadLac | WriteLac), "only these name a ledger that must exist"
+            assert isinstance(request, Add | Read | ReadLac | WriteLac | ListEntries), "only these name a ledger"
             if await self._service.revive(LedgerId(request.ledger_id)):
                 self._dispatch(request_id, request)
             else:

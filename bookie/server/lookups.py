@@ -1,6 +1,8 @@
 """The requests of one connection that look something up: READ, READ_LAC with its long polls, LIST_ENTRIES, MISSING.
 
-Each waits for its turn in the connection's ``AnswerQueue``. A fence takes effect on arrival (rule F2).
+Each waits for its turn in the connection's ``AnswerQueue``. A fence takes effect on arrival (rule F2). A request about a
+deleted ledger is refused on arrival, so that the connection can ask the metadata whether the ledger is alive after all
+(rule B5).
 """
 
 import asyncio
@@ -48,17 +50,18 @@ class Lookups:
         self._long_polls = 0
 
     def read(self, request_id: int, request: Read) -> None:
-        """Entries. Raises :class:`UnauthorizedError`."""
+        """Entries. Raises :class:`UnauthorizedError`, :class:`NoSuchLedgerError`."""
         if request.flags == ReadFlag.REPAIR:
             turn = _Turn()
             task = self._replies.start(request_id, request.op, self._repair_read(request, turn))
             task.add_done_callback(lambda _task: self._turn_is_over(turn))
             return
-        durable = self._fence(request) if request.flags & ReadFlag.FENCE else None
+        durable = self._fence_or_check(request)
         self._look_up(request_id, request.op, Demand(request.bytes_max), partial(self._read, request), durable)
 
     def list_entries(self, request_id: int, request: ListEntries) -> None:
-        """The ids held."""
+        """The ids held. Raises :class:`NoSuchLedgerError`."""
+        self._storage.reader.check_not_deleted(LedgerId(request.ledger_id))
         demand = Demand(0, entry_bytes_min=0, other_bytes=LIST_BYTES_MAX)
         self._look_up(request_id, request.op, demand, partial(self._list_entries, request))
 
@@ -69,10 +72,9 @@ class Lookups:
 
     def read_lac(self, request_id: int, request: ReadLac) -> None:
         """The last add confirmed, now or when it has risen. Raises :class:`UnauthorizedError`,
-        :class:`BookieOverloadedError`."""
-        fence = bool(request.flags & ReadFlag.FENCE)
-        if request.wait_milliseconds == 0 or fence:
-            durable = self._fence(request) if fence else None
+        :class:`BookieOverloadedError`, :class:`NoSuchLedgerError`."""
+        durable = self._fence_or_check(request)
+        if request.wait_milliseconds == 0 or durable is not None:
             self._look_up(request_id, request.op, _lac_demand(request), partial(self._lac, request), durable)
             return
         if self._long_polls >= LONG_POLLS_PER_CONNECTION_MAX:
@@ -102,6 +104,13 @@ class Lookups:
             task.add_done_callback(lambda _task: self._answers.finished(grant))
 
         self._answers.put(demand, begin)
+
+    def _fence_or_check(self, request: Read | ReadLac) -> asyncio.Future[None] | None:
+        """Fence the ledger if the request asks for that; done once the fence is durable."""
+        if request.flags & ReadFlag.FENCE:
+            return self._fence(request)
+        self._storage.reader.check_not_deleted(LedgerId(request.ledger_id))
+        return None
 
     def _fence(self, request: Read | ReadLac) -> asyncio.Future[None]:
         """Takes effect here, in the order of arrival; done once it is durable (rule F2)."""

@@ -95,10 +95,15 @@ class LedgerReader:
         self._health.check_usable()
         return add_waiter(self._not_deleted(ledger_id), above)
 
+    def check_not_deleted(self, ledger_id: LedgerId) -> None:
+        """Raise :class:`NoSuchLedgerError` for a deleted ledger."""
+        if self._ledgers.is_deleted(ledger_id):
+            raise _deleted(ledger_id)
+
     def _not_deleted(self, ledger_id: LedgerId) -> LedgerState:
         ledger = self._ledgers.get(ledger_id)
         if ledger.deleted:
-            raise NoSuchLedgerError(f"ledger {ledger_id} has been deleted", may_have_happened=False)
+            raise _deleted(ledger_id)
         return ledger
 
 
@@ -112,3 +117,7 @@ def _with_doubt(holdings: Holdings, unsure_from: int) -> Holdings:
     missing = tuple((low, min(high, unsure_from - 1)) for low, high in holdings.missing if low < unsure_from)
     doubtful = [(max(low, unsure_from), high) for low, high in holdings.missing if high >= unsure_from]
     return Holdings(holdings.last_covered, missing, tuple(sorted([*holdings.unknown, *doubtful])))
+
+
+def _deleted(ledger_id: LedgerId) -> NoSuchLedgerError:
+    return NoSuchLedgerError(f"ledger {ledger_id} has been deleted", may_have_happened=False)

@@ -1,9 +1,9 @@
 """Reverses tombstones of ledgers that are alive (rule B5).
 
 A bookie deletes a ledger because the metadata have none of that name. The metadata may have been older than the ledger,
-or the ledger was created later, from an id that its client had been given long before. So when an add or a fence
-reaches a deleted ledger, the bookie reads the metadata in a way that is never answered from stale data; if they know
-the ledger, the tombstone is reversed and the ledger is in doubt.
+or the ledger was created later, from an id that its client had been given long before. So when any request reaches a
+deleted ledger, the bookie reads the metadata in a way that is never answered from stale data; if they know the ledger,
+the tombstone is reversed and the ledger is in doubt.
 """
 
 import asyncio

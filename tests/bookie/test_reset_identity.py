@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+import pytest
 from octavo.bookie.identity.cookie import IdentityRefusedError, take_identity
 from octavo.bookie.offline.layout import Layout
 from octavo.bookie.offline.reset_identity import reset_identity
@@ -10,6 +11,7 @@ from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER
 from octavo.bookie.storage.manifest_keeper import read_manifest
 from octavo.metadata import MetadataStore
 from octavo.metadata.memory import MemoryServer, open_memory_store
+from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.holdings import Doubt
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 
@@ -74,3 +76,20 @@ async def test_a_reset_raises_the_generation_over_that_of_the_metadata() -> None
         (after,) = await store.list_cookies()
         assert after.value.generation > before.value.generation
         assert after.value.body != before.value.body
+
+
+@pytest.mark.parametrize("given", [True, False])
+async def test_a_reset_for_a_bookie_that_the_metadata_do_not_know_is_refused_and_changes_nothing(given: bool) -> None:
+    """The metadata were restored from a backup that is older than the bookie: they hold no address for it either."""
+    async with open_memory_store(MemoryServer(rng=random.Random(1)), rng=random.Random(2)) as store:
+        filesystem = await restored_copy(store, 0)
+        before = {path: filesystem.content(path) for path in filesystem.files()}
+        (known,) = await store.list_cookies()
+        bookie_id = known.value.bookie_id
+        await store.delete_cookie(bookie_id, known.version)
+        with pytest.raises(InvalidArgumentError, match=f"no bookie {bookie_id}: .*check the metadata URI"):
+            await reset_identity(
+                filesystem, LAYOUT, store, bookie_id=bookie_id if given else None, rng=random.Random(3)
+            )
+        assert {path: filesystem.content(path) for path in filesystem.files()} == before
+        assert await store.list_cookies() == []

@@ -18,7 +18,7 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
-from octavo.protocol.messages import Added, LacAnswer, ReadFlag, ReadLac
+from octavo.protocol.messages import Added, LacAnswer, ListEntries, ReadAnswer, ReadFlag, ReadLac
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript
@@ -131,4 +131,41 @@ async def test_a_fence_and_adds_that_reach_a_deleted_ledger_find_it_alive(store:
         assert isinstance(await client.ask(add(dead, seal(dead, 1, [b"late"]))), NoSuchLedgerError)
         assert isinstance(await client.ask(read(dead, 0, 1, fence=True)), NoSuchLedgerError)
         assert bookie.service.storage.admission.waiting_bytes == 0
+    await bookie.stop()
+
+
+PLAIN_REQUESTS = {
+    "read": lambda ledger_id: read(ledger_id, 0, 1),
+    "LAC": lambda ledger_id: ReadLac(ledger_id, b"", ReadFlag(0), 0, None, 0, 0, 0),
+    "long poll": lambda ledger_id: ReadLac(ledger_id, b"", ReadFlag(0), 50, 7, 0, 0, 0),
+    "list": lambda ledger_id: ListEntries(ledger_id, 0, 9),
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN_REQUESTS)
+async def test_a_plain_lookup_that_reaches_a_deleted_ledger_finds_it_alive(store: MetadataStore, kind: str) -> None:
+    """The ledger was deleted because the metadata were older than the ledger. Its reader must not be told that the
+    ledger is gone for as long as no writer comes."""
+    settings = {"data_dir": Path("/bookie"), "port": 0, "journal_segment_bytes": 16 << 20}
+    bookie = await Bookie.start(
+        load_config(None, {}, settings), filesystem=MemoryFileSystem(), store=store, rng=random.Random(1), software="0"
+    )
+    host, _, port = bookie.address.rpartition(":")
+    async with RawClient(host, int(port)) as client:
+        await client.greet()
+        alive, dead = await store.allocate_ledger_id(), await store.allocate_ledger_id()
+        for ledger_id in (alive, dead):
+            assert await client.ask(add(ledger_id, seal(ledger_id, 0, [b"a"]))) == Added()
+            await bookie.service.storage.writer.delete(ledger_id)
+        await store.create_ledger(open_ledger(alive))
+        answer = await client.ask(PLAIN_REQUESTS[kind](alive))
+        if kind == "read":
+            assert isinstance(answer, ReadAnswer)
+            assert answer.unknown, "nothing of a revived ledger is absent"
+        elif kind == "list":
+            assert isinstance(answer, BookieInDoubtError)
+        else:
+            assert isinstance(answer, LacAnswer)
+            assert (answer.known, answer.in_doubt) == (True, True)
+        assert isinstance(await client.ask(PLAIN_REQUESTS[kind](dead)), NoSuchLedgerError)
     await bookie.stop()
