@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Unpack, overload
 
+from octavo.client.client_name import default_client_name
 from octavo.client.closable import Closable
 from octavo.client.creations import Creations
 from octavo.client.departures import Departures
@@ -32,7 +33,7 @@ from octavo.client.write.explicit_writer import ExplicitIdWriter
 from octavo.client.write.segment_writer import SegmentWriter
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata.connect import open_metadata_store
-from octavo.metadata.model import Fragment, LedgerMetadata
+from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, Fragment, LedgerMetadata
 from octavo.metadata.registration import BookieState, KnownBookie
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
@@ -80,6 +81,7 @@ def connect(
     *,
     rng: random.Random | None = None,
     wall_clock: Callable[[], datetime] | None = None,
+    client_name: str | None = None,
     **options: Unpack[ConnectOptions],
 ) -> Opening["Client"]:
     """Connect to the cluster whose metadata store is at ``uri``: ``async with connect(uri) as client``, or
@@ -89,19 +91,25 @@ def connect(
     for the embedded store. ``options`` are those of :class:`octavo.client.options.ConnectOptions`; units are part of
     their names, and :class:`octavo.client.options.ClientOptions` has their defaults and what each means. ``rng``
     decides everything left to chance (placement, back-off). ``wall_clock`` returns the time of day, with a time zone;
-    it is noted in new ledgers and sealed into entries.
+    it is noted in new ledgers and sealed into entries. ``client_name`` is noted in ledgers that this client fences, so
+    that the errors of their writers name it; the default is the host and the process id.
 
     Raises :class:`InvalidArgumentError` for an unknown URI scheme, an unknown option, or one out of range. Awaiting it
     raises :class:`MetadataUnavailableError` if there is no such store or it does not answer, and
     :class:`MetadataError` if what it holds cannot be understood.
     """
     checked = ClientOptions.from_keywords(options)
+    name = client_name if client_name is not None else default_client_name()
+    if len(name) > CLIENT_NAME_CHARACTERS_MAX:
+        raise InvalidArgumentError(f"client_name has at most {CLIENT_NAME_CHARACTERS_MAX} characters, not {len(name)}")
 
     async def open_client() -> Client:
         store = await open_metadata_store(uri, lease_seconds=checked.lease_seconds, rng=rng)
         try:
             cluster_id = await store.cluster_id()
-            client = Client(store, cluster_id=cluster_id, options=checked, rng=rng, wall_clock=wall_clock)
+            client = Client(
+                store, cluster_id=cluster_id, options=checked, rng=rng, wall_clock=wall_clock, client_name=name
+            )
         except BaseException:
             await store.close()
             raise
@@ -126,6 +134,7 @@ class Client(LogFace, Closable):
         options: ClientOptions,
         rng: random.Random | None = None,
         wall_clock: Callable[[], datetime] | None = None,
+        client_name: str = "",
     ) -> None:
         """The client owns ``store`` from now on, and closes it."""
         loop = asyncio.get_running_loop()
@@ -145,7 +154,10 @@ class Client(LogFace, Closable):
         )
         self._writer_tools = WriterTools(store, self._pool, self._placer, options, self._clock_ms)
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
-        self._recoverer = Recoverer(store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng)
+        self._recoverer = Recoverer(
+            store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng,
+            wall_clock=self._wall_clock, client_name=client_name,
+        )  # fmt: skip
         self._writers: dict[LedgerId, LedgerWriter | ExplicitIdWriter] = {}
         self._readers: dict[LedgerReader, None] = {}
         self._creations = Creations()

@@ -37,6 +37,7 @@ begins or ends elsewhere    refuse          refuse          refuse, conflict
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
@@ -116,10 +117,15 @@ class CloseLedger:
 class BeginRecovery:
     """A client starts to recover the ledger (rule F1). Afterwards the ledger is IN_RECOVERY or CLOSED."""
 
+    fenced_at: datetime | None = None
+    """The client's clock, which the errors of the old writer name."""
+    fenced_by: str = ""
+    """The client's name, likewise."""
+
     def decide(self, current: LedgerMetadata) -> Decision:
         if current.state is not LedgerState.OPEN:
             return Settled()
-        return Write(current.in_recovery())
+        return Write(current.in_recovery(self.fenced_at, self.fenced_by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +204,20 @@ def _end(metadata: LedgerMetadata) -> tuple[EntryId | None, int]:
     return metadata.last_entry_id, metadata.length
 
 
+def who_fenced(metadata: LedgerMetadata) -> str:
+    """By which client a ledger was fenced, and when, for an error; "another client" if the metadata do not say."""
+    if metadata.fenced_at is None:
+        return "another client"
+    name = f" ({metadata.fenced_by})" if metadata.fenced_by else ""
+    return f"another client{name}, which fenced it at {metadata.fenced_at.isoformat(sep=' ', timespec='seconds')},"
+
+
 def _fenced(current: LedgerMetadata) -> Refuse:
     if current.state is LedgerState.CLOSED:
         end = "empty" if current.last_entry_id is None else f"with last entry {current.last_entry_id}"
-        what = f"has been recovered by another client and closed {end}"
+        what = f"has been recovered by {who_fenced(current)} and closed {end}"
     else:
-        what = "is being recovered by another client"
+        what = f"is being recovered by {who_fenced(current).removesuffix(',')}"
     # The metadata change did not happen; whether adds did is for the writer to say (rule W6).
     return Refuse(LedgerFencedError(f"ledger {current.ledger_id} {what}", may_have_happened=False))
 

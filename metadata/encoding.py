@@ -106,6 +106,10 @@ class FieldReader:
         self._asked.add(name)
         return self.get(name, kind) if name in self._fields else default
 
+    def __contains__(self, name: str) -> bool:
+        """Whether the field is there."""
+        return name in self._fields
+
     def unknown_fields(self) -> dict[str, Any]:
         """The fields that no other method has been asked for: those of a newer version. Code that changes the value
         writes them back as they are. Call this method last."""

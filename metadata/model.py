@@ -54,6 +54,9 @@ fragments need space, too."""
 WRITER_TOKEN_CHARACTERS_MAX = 64
 """Longest token of a writer: room for a UUID in any spelling."""
 
+CLIENT_NAME_CHARACTERS_MAX = 128
+"""Longest name of a client: room for a host's name and what the application calls itself."""
+
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
@@ -107,6 +110,10 @@ class LedgerMetadata:
     writer_token: str = ""
     """Token of the handle that made the latest change, including creation (rule M1). By it a handle recognises its own
     write when the answer was lost."""
+    fenced_at: datetime | None = None
+    """Aware. When a client began to recover the ledger, by that client's clock. Informational only."""
+    fenced_by: str = ""
+    """The name of that client. Informational only."""
     format_version: int = FORMAT
     unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, hash=False, repr=False)
     """Stored fields that this version does not know, as decoded JSON. Every change keeps them, so that a newer client's
@@ -172,13 +179,13 @@ class LedgerMetadata:
         self._check_not_closed()
         return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
 
-    def in_recovery(self) -> Self:
-        """The same ledger marked as being recovered; itself when it already is (rule F1). Raises
+    def in_recovery(self, fenced_at: datetime | None = None, fenced_by: str = "") -> Self:
+        """The same ledger marked as being recovered, by this client; itself when it already is (rule F1). Raises
         :class:`LedgerClosedError`."""
         self._check_not_closed()
         if self.state is LedgerState.IN_RECOVERY:
             return self
-        return replace(self, state=LedgerState.IN_RECOVERY)
+        return replace(self, state=LedgerState.IN_RECOVERY, fenced_at=fenced_at, fenced_by=fenced_by)
 
     def with_ensemble_change(self, first_entry_id: EntryId, ensemble: tuple[BookieId, ...], length_before: int) -> Self:
         """The same ledger with a new last fragment; it replaces the current one when both start at the same id (rule
@@ -233,6 +240,12 @@ class LedgerMetadata:
             raise self._wrong(f"format {self.format_version} is not {FORMAT}")
         if self.created_at.tzinfo is None:
             raise self._wrong("created_at needs a time zone")
+        if self.fenced_at is not None and self.fenced_at.tzinfo is None:
+            raise self._wrong("fenced_at needs a time zone")
+        if self.fenced_by and self.fenced_at is None:
+            raise self._wrong("fenced_by needs fenced_at")
+        if len(self.fenced_by) > CLIENT_NAME_CHARACTERS_MAX:
+            raise self._wrong(f"the name of a client has at most {CLIENT_NAME_CHARACTERS_MAX} characters")
         if len(self.writer_token) > WRITER_TOKEN_CHARACTERS_MAX:
             raise self._wrong(f"a writer's token has at most {WRITER_TOKEN_CHARACTERS_MAX} characters")
         custom_bytes = 0
@@ -317,6 +330,10 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
     if metadata.unknown_fields or any(fragment.unknown_fields for fragment in metadata.fragments):
         return _encode_with_unknown_fields(metadata)
     last_entry_id = metadata.last_entry_id
+    fenced = ""
+    if metadata.fenced_at is not None:
+        by = encode_text(metadata.fenced_by)
+        fenced = f'"fenced_at":"{encode_instant(metadata.fenced_at)}","fenced_by":{by},'
     custom = ",".join(
         [f'{encode_text(key)}:"{encode_bytes(value)}"' for key, value in sorted(metadata.custom_metadata.items())]
     )
@@ -325,7 +342,7 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
         f'"created_at":"{encode_instant(metadata.created_at)}",'
         f'"custom_metadata":{{{custom}}},'
         f'"digest":{encode_text(metadata.digest.value)},'
-        f'"ensemble_size":{metadata.ensemble_size},'
+        f'"ensemble_size":{metadata.ensemble_size},{fenced}'
         f'"format":{metadata.format_version},'
         f'"fragments":[{",".join(map(_encode_fragment, metadata.fragments))}],'
         f'"last_entry_id":{"null" if last_entry_id is None else last_entry_id},'
@@ -387,6 +404,8 @@ def decode_ledger(ledger_id: LedgerId, value: bytes) -> LedgerMetadata:
             salt=reader.bytes_of("salt"),
             term=reader.get("term", int),
             writer_token=reader.get("writer_token", str),
+            fenced_at=reader.instant("fenced_at") if "fenced_at" in reader else None,
+            fenced_by=reader.added_later("fenced_by", str, ""),
             unknown_fields=reader.unknown_fields() or NO_FIELDS,
         )
     except ValueError as error:

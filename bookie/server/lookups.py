@@ -1,8 +1,8 @@
 """The requests of one connection that look something up: READ, READ_LAC with its long polls, LIST_ENTRIES, MISSING.
 
-Each waits for its turn in the connection's ``AnswerQueue``. A fence takes effect on arrival (rule F2). A request about a
-deleted ledger is refused on arrival, so that the connection can ask the metadata whether the ledger is alive after all
-(rule B5).
+Each waits for its turn in the connection's ``AnswerQueue``. A fence takes effect on arrival (rule F2). A request about
+a deleted ledger is refused on arrival, so that the connection can ask the metadata whether the ledger is alive after
+all (rule B5).
 """
 
 import asyncio

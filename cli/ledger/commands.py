@@ -398,6 +398,8 @@ def _metadata_as_json(metadata: "LedgerMetadata") -> dict[str, Any]:
         "length": metadata.length,
         "digest": metadata.digest.value,
         "created_at": metadata.created_at.isoformat(),
+        "fenced_at": metadata.fenced_at.isoformat() if metadata.fenced_at is not None else None,
+        "fenced_by": metadata.fenced_by or None,
         "custom_metadata": custom_metadata_as_json(metadata.custom_metadata),
         "fragments": [
             {"first_entry_id": fragment.first_entry_id, "bookies": list(fragment.bookies)}

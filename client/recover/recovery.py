@@ -15,7 +15,8 @@ but that last step decides, and every later recovery adopts the end that it wrot
 
 import asyncio
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from datetime import datetime
 from typing import NoReturn
 
 from octavo.client.options import ClientOptions
@@ -70,12 +71,17 @@ class Recoverer:
         placer: Placer,
         options: ClientOptions,
         rng: random.Random,
+        wall_clock: Callable[[], datetime],
+        client_name: str = "",
     ) -> None:
+        """The name and the clock of the client are noted in the ledgers that it fences."""
         self._store = store
         self._pool = pool
         self._placer = placer
         self._options = options
         self._rng = rng
+        self._wall_clock = wall_clock
+        self._client_name = client_name
 
     async def recover(
         self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets, *, without: Collection[BookieId] = ()
@@ -91,9 +97,10 @@ class Recoverer:
         IN_RECOVERY), :class:`NoSuchLedgerError`, :class:`MetadataUnavailableError`.
         """
         token = f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
+        begin = BeginRecovery(self._wall_clock(), self._client_name)
         for _ in range(_ATTEMPTS_MAX):
             # Rules F1 and M3: decided on the metadata as they are now, not as they were read a while ago.
-            ledger = await self._patiently(ledger, BeginRecovery(), token)
+            ledger = await self._patiently(ledger, begin, token)
             if ledger.value.is_closed:
                 return ledger
             recovery = _Recovery(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from octavo.client.write.adds import fenced
 from octavo.client.write.ensemble_changes import Commit
-from octavo.metadata.changes import ChangeEnsemble, CloseLedger, MetadataChange
+from octavo.metadata.changes import ChangeEnsemble, CloseLedger, MetadataChange, who_fenced
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.update import update_ledger
@@ -79,7 +79,7 @@ class OwnMetadata:
         if ledger.value.state is not LedgerState.OPEN:
             self._ledger = ledger
             done = "recovered and closed it" if ledger.value.is_closed else "is recovering it"
-            return fenced(self.value.ledger_id, f"according to its metadata another client {done}")
+            return fenced(self.value.ledger_id, f"according to its metadata {who_fenced(ledger.value)} {done}")
         if ledger.value.last_fragment == self.value.last_fragment:
             # Older fragments may have been repaired. Only this writer changes the last fragment: if it differs, these
             # metadata are older than the latest change, or show a change whose answer is still to come.

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import re
 from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -121,6 +122,23 @@ async def test_what_a_program_prints_of_its_handles_tells_id_and_state() -> None
 async def test_unknown_schemes_are_refused() -> None:
     with pytest.raises(octavo.InvalidArgumentError, match="not a metadata URI"):
         await octavo.connect("redis://localhost")
+
+
+async def test_a_client_notes_its_name_and_the_time_in_what_it_fences() -> None:
+    now = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
+    async with cluster_of() as cluster, octavo.connect(cluster.uri) as writing:
+        for name, expected in (("standby 2", r"standby 2"), (None, r".+, process \d+")):
+            writer = await writing.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await writer.add(b"x")
+            async with (
+                octavo.connect(cluster.uri, client_name=name, wall_clock=lambda: now) as client,
+                client.open_ledger(writer.id) as reader,
+            ):
+                assert reader.metadata.fenced_at == now
+                assert re.fullmatch(expected, reader.metadata.fenced_by)
+            await writer.close()
+        with pytest.raises(octavo.InvalidArgumentError, match="client_name has at most 128 characters"):
+            octavo.connect(cluster.uri, client_name="x" * 129)
 
 
 async def test_closed_client_refuses_everything_and_closing_twice_is_fine() -> None:

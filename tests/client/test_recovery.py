@@ -5,6 +5,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
@@ -60,6 +61,9 @@ class SilentStore:
         return await self._store.compare_and_set_ledger(*change)
 
 
+FENCED_AT = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
+
+
 async def recover(
     cluster: FakeCluster, ledger_id: LedgerId, store: SilentStore | None = None, **options: Any
 ) -> LedgerMetadata:
@@ -69,7 +73,10 @@ async def recover(
     cluster.pools.append(pool)
     placer = Placer(cluster.store, rng=random.Random(0), racks_min=1, quarantined=pool.quarantined)
     used = cast(MetadataStore, store or cluster.store)
-    recoverer = Recoverer(store=used, pool=pool, placer=placer, options=checked, rng=random.Random())
+    recoverer = Recoverer(
+        store=used, pool=pool, placer=placer, options=checked, rng=random.Random(),
+        wall_clock=lambda: FENCED_AT, client_name="standby 2",
+    )  # fmt: skip
     ledger: Versioned[LedgerMetadata] = await cluster.store.read_ledger(ledger_id)
     return (await recoverer.recover(ledger, derive_secrets(PASSWORD, ledger_id))).value
 
@@ -79,6 +86,7 @@ async def test_what_was_acknowledged_is_in_it_and_the_writer_finds_out(cluster: 
     await writer.add_many([b"abc"] * 10)
     metadata = await recover(cluster, writer.id)
     assert (metadata.state, metadata.last_entry_id, metadata.length) == (LedgerState.CLOSED, 9, 30)
+    assert (metadata.fenced_at, metadata.fenced_by) == (FENCED_AT, "standby 2")
     with pytest.raises(LedgerFencedError):
         await writer.add(b"too late")
     await writer.close()  # closed with the very end that this writer would have written (rule W9)

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
@@ -426,10 +427,13 @@ async def test_a_ledger_deleted_meanwhile_ends_its_writer(cluster: FakeCluster) 
 async def test_a_ledger_taken_over_meanwhile_ends_its_writer(cluster: FakeCluster, closed: bool) -> None:
     ledger = await cluster.writer()
     fragment = (await cluster.store.read_ledger(ledger.id)).value.last_fragment
-    change = CloseLedger(fragment, None, 0) if closed else BeginRecovery()
+    begin = BeginRecovery(datetime(2026, 5, 4, 12, 30, tzinfo=UTC), "host-2, process 99")
+    change = CloseLedger(fragment, None, 0) if closed else begin
     await update_ledger(cluster.store, ledger.id, change, writer_token="other")
+    named = r"another client \(host-2, process 99\), which fenced it at 2026-05-04"
     async with asyncio.timeout(10):
-        with pytest.raises(LedgerFencedError):  # noqa: PT012 - the change takes some turns of the loop to arrive
+        # The change takes some turns of the loop to arrive.
+        with pytest.raises(LedgerFencedError, match="another client recovered" if closed else named):  # noqa: PT012
             while True:
                 await ledger.add(b"y")
     with pytest.raises(LedgerFencedError):

@@ -17,6 +17,7 @@ SEAMS = {
     "octavo.bookie.daemon": "the process around a bookie: signals, exit status, chance",
     "octavo.bookie.disk.direct_io": "files of the operating system",
     "octavo.bookie.disk.filesystem": "files of the operating system",
+    "octavo.client.client_name": "names the host and the process in the metadata of ledgers that a client fences",
     "octavo.bookie.notify": "tells the process's supervisor",
     "octavo.bookie.disk.real_file": "files of the operating system",
     "octavo.metadata.boot_time": "the clock of leases",

@@ -1,7 +1,9 @@
 """What each change of a ledger's metadata does with what it finds in the store: the table of metadata.changes."""
 
 import itertools
+import re
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from octavo.metadata import (
@@ -112,6 +114,20 @@ def test_refusals_did_not_happen_and_name_the_ledger(change: str) -> None:
         if isinstance(decision, Refuse):
             assert not decision.error.may_have_happened
             assert "ledger 7" in decision.error.message
+
+
+def test_the_refusal_of_a_fenced_writer_says_by_whom_and_when() -> None:
+    begin = BeginRecovery(datetime(2026, 5, 4, 12, 30, tzinfo=UTC), "host-2, process 99")
+    decision = begin.decide(FOUND["open"])
+    assert isinstance(decision, Write)
+    for found, done in (
+        (decision.metadata, r"is being recovered by {who}$"),
+        (decision.metadata.closed(EntryId(29), 300), r"has been recovered by {who}, and closed with last entry 29$"),
+    ):
+        who = r"another client \(host-2, process 99\), which fenced it at 2026-05-04 12:30:00\+00:00"
+        refusal = CHANGES["change"].decide(found)
+        assert isinstance(refusal, Refuse)
+        assert re.search(done.format(who=who), refusal.error.message), refusal.error.message
 
 
 def test_older_fragments_are_taken_as_found() -> None:

@@ -45,6 +45,9 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "metadata" / "ledger.json"
         ({"ledger_id": ID_MAX + 1}, "between 0 and"),
         ({"term": -1}, "term"),
         ({"created_at": datetime(2024, 1, 1)}, "time zone"),  # noqa: DTZ001 - the point
+        ({"fenced_at": datetime(2024, 1, 1)}, "time zone"),  # noqa: DTZ001 - the point
+        ({"fenced_by": "h"}, "needs fenced_at"),
+        ({"fenced_at": CREATED_AT, "fenced_by": "h" * 129}, "name of a client"),
         ({"writer_token": "t" * 65}, "token"),
         ({"custom_metadata": {"k": bytes(CUSTOM_METADATA_BYTES_MAX)}}, "custom metadata"),
         ({"format_version": 2}, "format"),
@@ -93,6 +96,10 @@ def test_recovery_of_a_ledger_in_recovery_writes_nothing_new() -> None:
     recovering = open_ledger().in_recovery()
     assert recovering.state is LedgerState.IN_RECOVERY
     assert recovering.in_recovery() is recovering
+    first = open_ledger().in_recovery(CREATED_AT, "first")
+    assert first.in_recovery(CREATED_AT + timedelta(1), "second") is first
+    closed = first.closed(EntryId(0), 1)
+    assert (closed.fenced_at, closed.fenced_by) == (CREATED_AT, "first")
     assert recovering.closed(EntryId(0), 1).is_closed
 
 
@@ -265,7 +272,8 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
     if state is LedgerState.OPEN:
         return ledger
     if state is LedgerState.IN_RECOVERY:
-        return ledger.in_recovery()
+        fenced_at = draw(st.none() | st.just(ledger.created_at))
+        return ledger.in_recovery(fenced_at, draw(st.text(max_size=8)) if fenced_at else "")
     extra = draw(st.integers(0, 1000))
     end = firsts[-1] - 1 + extra
     return ledger.closed(EntryId(end) if end >= 0 else None, lengths[-1] + 3 * extra)
