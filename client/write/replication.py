@@ -26,7 +26,7 @@ from octavo.client.place.placer import Placer
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.wire import Outcome
-from octavo.client.write.adds import fenced
+from octavo.client.write.adds import fenced, internal_error
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
 from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline
 from octavo.metadata.model import LedgerMetadata
@@ -135,7 +135,16 @@ class Replication:
             self._make_ready(position)
 
     def _listen(self, position: int) -> Callable[[], None]:
-        return self._connections[position].add_state_listener(partial(self._connection_changed, position))
+        listener = partial(self._guarded, self._connection_changed, position)
+        return self._connections[position].add_state_listener(listener)
+
+    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Perform a step that the event loop calls. If it breaks an invariant, nothing may be acknowledged any more."""
+        try:
+            step(*arguments)
+        except Exception as error:
+            self._on_failure(internal_error(self._ledger_id, error))
+            raise
 
     def push(self, entries: Sequence[bytes], *, sealed_bytes: int, length_after: int) -> None:
         """Send the sealed entries of one frame to the bookies."""
@@ -244,10 +253,8 @@ class Replication:
                 self._perform(self.pipeline.on_confirmed(position, number, tenure))
             else:
                 self._not_confirmed(position, number, tenure, outcome)
-        except Exception as error:  # a broken invariant: nothing may be acknowledged any more
-            failure = InternalError(f"ledger {self._ledger_id}: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self._on_failure(failure)
+        except Exception as error:  # as in `_guarded`, without its call for every answer
+            self._on_failure(internal_error(self._ledger_id, error))
             raise
 
     def _end_trouble(self, position: int, tenure: int) -> None:
@@ -276,7 +283,7 @@ class Replication:
         if not isinstance(error, BookieUnavailableError) and self._pauses[position] is None:
             # The connection is up, so no listener will be called when the bookie takes adds again.
             self._pauses[position] = self._loop.call_later(
-                self._options.resend_delay_seconds, self._pause_over, position
+                self._options.resend_delay_seconds, self._guarded, self._pause_over, position
             )
 
     # --- positions ------------------------------------------------------------------------------------------------
@@ -320,7 +327,7 @@ class Replication:
             return
         wake_at = self._changes.wake_at()
         if wake_at is not None:
-            self._change_timer = self._loop.call_at(wake_at, self._change_timer_fired)
+            self._change_timer = self._loop.call_at(wake_at, self._guarded, self._change_timer_fired)
 
     def _change_timer_fired(self) -> None:
         self._change_timer = None
@@ -394,7 +401,7 @@ class Replication:
     # --- the quorum timeout -----------------------------------------------------------------------------------------
 
     def _arm_quorum_timer(self, deadline: float) -> None:
-        self._quorum_timer = self._loop.call_at(deadline, self._quorum_deadline_reached)
+        self._quorum_timer = self._loop.call_at(deadline, self._guarded, self._quorum_deadline_reached)
 
     def _quorum_deadline_reached(self) -> None:
         self._quorum_timer = None

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from octavo.client.wire.pool import ConnectionPool
+from octavo.client.write.ensemble_changes import EnsembleChanges
 from octavo.client.write.own_metadata import OwnMetadata
+from octavo.client.write.pipeline import Pipeline
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import BeginRecovery, BookieRegistration, BookieState, update_ledger
 from octavo.metadata.handle import RecordMetadataStore
 from octavo.protocol.errors import (
     BookieInDoubtError,
+    BookieOverloadedError,
     BookieReadOnlyError,
     BookieStorageError,
     InternalError,
@@ -250,6 +253,57 @@ async def test_a_defect_met_while_changing_the_ensemble_ends_the_writer(
     with pytest.raises(InternalError, match="ZeroDivisionError: a defect") as raised:
         await asyncio.wait_for(ledger.add(b"in doubt"), 5.0)
     assert raised.value.may_have_happened
+    monkeypatch.undo()
+    with pytest.raises(InternalError):
+        await asyncio.wait_for(ledger.close(), 5.0)
+    closed = (await cluster.store.read_ledger(ledger.id)).value
+    assert (closed.is_closed, closed.last_entry_id) == (True, 0)
+
+
+BROKEN_STEPS = {
+    "answer": (Pipeline, "on_confirmed", 2),
+    "refusal": (Pipeline, "on_failed", 3),
+    "connection lost": (EnsembleChanges, "on_lost", 3),
+    "end of a pause": (Pipeline, "on_ready", 3),
+    "time to replace a bookie": (EnsembleChanges, "poll", 3),
+}
+"""Entry point of the shell -> the step of a state machine that fails there, and the ack quorum of the ledger."""
+
+
+@pytest.mark.parametrize("entry", BROKEN_STEPS)
+async def test_a_defect_in_any_step_ends_the_writer_and_acknowledges_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    owner, step, ack_quorum = BROKEN_STEPS[entry]
+    ledger = await cluster.writer(3, 3, ack_quorum, **HASTY)
+    await ledger.add(b"x")
+
+    really, calls = getattr(owner, step), 0
+
+    def broken(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if entry == "time to replace a bookie" and calls == 1:
+            return really(*arguments)  # when the connection is lost; the timer that this sets is the one to fail
+        raise ZeroDivisionError("a defect")
+
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context))
+    monkeypatch.setattr(owner, step, broken)
+    loses_connection = entry in {"connection lost", "time to replace a bookie"}
+    if loses_connection:
+        cluster.bookies[0].hold(Op.ADD)
+    elif entry != "answer":
+        cluster.bookies[0].refuse(Op.ADD, BookieOverloadedError("busy", may_have_happened=False))
+    added = asyncio.ensure_future(ledger.add(b"in doubt"))
+    if loses_connection:
+        await cluster.bookies[0].received(Op.ADD, 2)
+        await cluster.bookies[0].stop()
+    with pytest.raises(InternalError, match="ZeroDivisionError: a defect") as raised:
+        await asyncio.wait_for(added, 5.0)
+    assert raised.value.may_have_happened
+    assert reported, "the defect is reported to the event loop, too"
+    assert ledger.last_add_confirmed == 0
     monkeypatch.undo()
     with pytest.raises(InternalError):
         await asyncio.wait_for(ledger.close(), 5.0)
