@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import logging
 import random
 import socket
@@ -335,6 +336,33 @@ async def test_cancelling_a_request_disturbs_nobody(bookie: FakeBookie, connecti
     bookie.release(Op.PING)
     assert await asks[0] == await asks[2] == Pong()
     assert bookie.connections_made == 1
+
+
+async def test_a_request_cancelled_at_any_turn_of_connecting_leaves_a_connection_that_works() -> None:
+    answered = 0
+    for turns in range(40):
+        async with FakeBookie("b1") as bookie, running(connection_to(bookie)) as connection:
+            ask = asyncio.create_task(connection.request(Ping(), timeout_seconds=10))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            ask.cancel()
+            await asyncio.wait([ask])
+            answered += not ask.cancelled()
+            assert await connection.request(Ping(), timeout_seconds=10) == Pong()
+            assert bookie.connections_made == 1
+    assert 0 < answered < 40, "cancelled before and after the answer"
+
+
+async def test_a_client_closed_at_any_turn_of_connecting_leaves_no_connection() -> None:
+    for turns in range(1, 40):
+        async with FakeBookie("b1") as bookie:
+            async with running(connection_to(bookie)) as connection:
+                ask = asyncio.create_task(connection.request(Ping(), timeout_seconds=10))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            with contextlib.suppress(ClientClosedError, BookieUnavailableError):
+                assert await ask == Pong()
+            await bookie.until(lambda server=bookie: server.connections == 0)  # type: ignore[misc]
 
 
 async def test_an_exception_in_one_callback_does_not_reach_other_requests(

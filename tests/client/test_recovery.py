@@ -11,14 +11,16 @@ from typing import Any, cast
 import pytest
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
-from octavo.client.recover.ledger_recovery import WINDOW_ENTRIES
+from octavo.client.recover.ledger_recovery import WINDOW_ENTRIES, LedgerRecovery
 from octavo.client.recover.recovery import Recoverer
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import LedgerMetadata, LedgerState, MetadataStore, Versioned
 from octavo.protocol.entries import Sealer, derive_secrets
 from octavo.protocol.errors import (
+    BookieReadOnlyError,
     BookieStorageError,
     ClientClosedError,
+    InternalError,
     LedgerFencedError,
     LedgerRecoveryError,
     MetadataUnavailableError,
@@ -281,6 +283,59 @@ async def test_a_recovery_broken_off_in_the_middle_is_made_again(cluster: FakeCl
         for bookie in cluster.bookies:
             bookie.release(held)
     assert (await recover(cluster, writer.id)).last_entry_id == 3
+
+
+async def test_a_recovery_cancelled_at_any_turn_leaves_no_task_and_a_ledger_that_can_be_recovered(
+    cluster: FakeCluster,
+) -> None:
+    """With an entry on one bookie only, which the recovery writes back, and a bookie that it replaces."""
+    cancelled = finished = 0
+    for turns in range(0, 120, 3):
+        writer = await cluster.writer(3, 3, 2)
+        await writer.add_many([b"x"] * 2)
+        await cluster.abandon(writer)
+        sealer = Sealer(writer.id, DIGEST, derive_secrets(PASSWORD, writer.id))
+        cluster.bookies[0].put(
+            writer.id, sealer.seal(EntryId(2), [b"y"], last_add_confirmed=EntryId(1), length=2, sealed_at_ms=0)
+        )
+        for bookie in cluster.bookies[1:3]:
+            bookie.refuse(Op.ADD, BookieReadOnlyError("full", may_have_happened=False), times=1)
+        tasks_before = asyncio.all_tasks()
+        recovery = asyncio.ensure_future(recover(cluster, writer.id))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        recovery.cancel()
+        await asyncio.wait([recovery])
+        cancelled += recovery.cancelled()
+        finished += not recovery.cancelled()
+        await cluster.pools[-1].close()
+        assert asyncio.all_tasks() <= tasks_before, f"cancelled after {turns} turns"
+        metadata = await recover(cluster, writer.id)
+        assert metadata.is_closed
+        assert metadata.last_entry_id in {1, 2}, "the last entry was on one bookie of three only"
+        assert recovery.cancelled() or recovery.result() == metadata, "a closed ledger stays as it is"
+        for bookie in cluster.bookies:
+            bookie.accept(Op.ADD)
+    assert cancelled > 5
+
+
+async def test_a_defect_in_a_recovery_ends_it_and_closes_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = await cluster.writer(3, 3, 2)
+    await writer.add_many([b"x"] * 2)
+    await cluster.abandon(writer)
+
+    def broken(*_arguments: Any) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    for step in ("on_fenced", "wanted_read", "on_read", "take_recovered", "on_written_back"):
+        with monkeypatch.context() as patched:
+            patched.setattr(LedgerRecovery, step, broken)
+            with pytest.raises(InternalError, match="ZeroDivisionError: a defect"):
+                await asyncio.wait_for(recover(cluster, writer.id), 10)
+        assert (await cluster.store.read_ledger(writer.id)).value.state is LedgerState.IN_RECOVERY
+    assert (await recover(cluster, writer.id)).last_entry_id == 1
 
 
 async def test_many_entries_are_recovered_in_order(cluster: FakeCluster) -> None:
