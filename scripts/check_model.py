@@ -94,6 +94,7 @@ def main() -> int:
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="only settings and canaries whose names contain TEXT"
     )
+    parser.add_argument("--list", action="store_true", help="list the names and run nothing; * marks --quick ones")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random walks (default: 0)")
     parser.add_argument("--traces", action="store_true", help="print the shortest trace to each canary's violation")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: 2)")
@@ -103,8 +104,15 @@ def main() -> int:
     log_jobs = [job.name for job in LOG_JOBS if chosen.only in job.name and (job.quick or not chosen.quick)]
     log_canaries = [canary.name for canary in LOG_CANARIES if chosen.only in f"log: {canary.name}"]
     if not jobs and not canaries and not log_jobs and not log_canaries:
-        print(f"model: no setting and no canary has {chosen.only!r} in its name", file=sys.stderr)
+        print(f"model: no setting and no canary has {chosen.only!r} in its name; see --list", file=sys.stderr)
         return 2
+    if chosen.list:
+        quick = {job.name for job in (*JOBS, *LOG_JOBS) if job.quick}
+        for name in (*jobs, *log_jobs):
+            print(f"setting {'*' if name in quick else ' '} {name}")
+        for name in (*canaries, *(f"log: {name}" for name in log_canaries)):
+            print(f"canary  * {name}")
+        return 0
     good, started = True, time.perf_counter()
     with ProcessPoolExecutor(chosen.jobs, initializer=_begin_process, max_tasks_per_child=1) as pool:
         reports = [pool.submit(run_job, name, chosen.seed) for name in jobs]

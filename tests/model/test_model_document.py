@@ -1,7 +1,12 @@
 """docs/model.md shows a trace; it is the one that the model finds."""
 
+import subprocess
+import sys
+
 from model.canaries import CANARIES
 from model.explorer import explore
+from model.log_settings import LOG_CANARIES, LOG_JOBS
+from model.settings import JOBS
 from model.world import World
 from support.tree import ROOT
 
@@ -10,3 +15,13 @@ def test_trace_in_the_document_is_the_one_that_is_found() -> None:
     canary = next(canary for canary in CANARIES if canary.name == "recovery reads that do not fence")
     violation = explore(World(canary.broken)).violation
     assert f"```\n{violation}\n```" in (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+
+
+def test_the_names_that_only_takes_can_be_listed() -> None:
+    script = ROOT / "scripts" / "check_model.py"
+    done = subprocess.run([sys.executable, script, "--list"], capture_output=True, text=True, check=True)
+    listed = [line.split(maxsplit=1) for line in done.stdout.replace(" * ", " ").splitlines()]
+    names = [job.name for job in (*JOBS, *LOG_JOBS)]
+    assert [name for kind, name in listed if kind == "setting"] == names
+    canaries = [canary.name for canary in CANARIES] + [f"log: {canary.name}" for canary in LOG_CANARIES]
+    assert [name for kind, name in listed if kind == "canary"] == canaries

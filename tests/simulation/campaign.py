@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from simulation.canaries import CANARIES
-from simulation.plan import Plan, besiege, draw_plan
+from simulation.plan import Plan, besiege, draw_plan, restore_metadata
 from simulation.universe import Outcome, collect_garbage, run_universe
 
 COVERAGE = {
@@ -46,6 +46,8 @@ class Order:
             if name not in known:
                 raise ValueError(f"a plan has no {name!r}; it has {', '.join(sorted(known))}")
         plan = replace(plan, **self.settings)  # type: ignore[arg-type]
+        if self.settings.get("restores_metadata"):
+            restore_metadata(plan)  # with what it needs
         plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in self.without}
         return plan
 

@@ -57,6 +57,8 @@ CANARIES: dict[str, Canary] = {
                                        bookie.compaction_removes_early),
     "garbage-by-listing": Canary("every ledger that a listing leaves out is garbage", "B5",
                                  bookie.garbage_by_listing),
+    "garbage-believes-old-metadata": Canary("ledgers that restored metadata have never allocated are garbage", "B5",
+                                            bookie.garbage_believes_old_metadata),
     "garbage-lists-first": Canary("the metadata is listed before the local set is taken", "B5",
                                   bookie.garbage_lists_first),
     "reads-do-not-fence": Canary("recovery reads do not fence", "F4", client.reads_do_not_fence),

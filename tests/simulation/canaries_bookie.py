@@ -17,8 +17,9 @@ from octavo.bookie.storage.log_stream import LogStream
 from octavo.bookie.storage.reads import EntryReader
 from octavo.bookie.storage.writes import EntryWriter
 from octavo.bookie.upkeep.garbage import Collection, GarbageCollector
+from octavo.bookie.upkeep.metadata_check import MetadataCheck
 from octavo.protocol.errors import OctavoError
-from octavo.protocol.ids import LedgerId
+from octavo.protocol.ids import ID_MAX, LedgerId
 from simulation.disk import SimulatedFile, SimulatedFileSystem
 from simulation.patches import Patch, patch
 
@@ -54,6 +55,14 @@ def entry_log_rewrites_pages() -> list[Patch]:
         """The next flush begins in the page that the manifest is about to count."""
 
     return [fill_page]
+
+
+def garbage_believes_old_metadata() -> list[Patch]:
+    @patch(MetadataCheck, "check")
+    async def check(_original: Any, _self: Any, *, allocated: int | None = None) -> LedgerId:
+        return LedgerId(ID_MAX)
+
+    return [check]
 
 
 def retry_failed_sync() -> list[Patch]:

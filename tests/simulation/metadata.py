@@ -50,6 +50,14 @@ class MetadataFaults:
     """Chance that a watch event is lost; the handle notices later and reads everything again."""
 
 
+@dataclass(frozen=True, slots=True)
+class MetadataCopy:
+    """A backup of the metadata: everything but sessions and what ends with them."""
+
+    records: dict[Kind, dict[str, bytes]]
+    ledger_ids_stop: int
+
+
 class MetadataService:
     """The metadata servers, as a single service."""
 
@@ -97,6 +105,29 @@ class MetadataService:
         if record is None:
             return False
         return self.server.compare_and_set(Kind.LEDGER, key, record.value, record.version) is not None
+
+    def copy(self) -> MetadataCopy:
+        """A backup of the metadata as they are now."""
+        records = {
+            kind: {key: stored.value for key, stored in stored_by_key.items() if stored.session is None}
+            for kind, stored_by_key in self.server._records.items()
+        }
+        return MetadataCopy(records, self.server.ledger_ids_stop())
+
+    def restore(self, copy: MetadataCopy) -> None:
+        """Put a backup in the place of the metadata. No process may have a handle. Nothing is reported: to whoever
+        looks, the metadata have always been like this."""
+        server = self.server
+        for session in list(server._sessions):
+            server.end_session(session)
+        told, self.on_ledger = self.on_ledger, None
+        for kind in Kind:
+            for key in list(server._records[kind]):
+                server.delete(kind, key, expected=None, session=None)
+            for key, value in copy.records[kind].items():
+                server.create(kind, key, value, None, take_over=False)
+        server._next_ledger_id = copy.ledger_ids_stop
+        self.on_ledger = told
 
     # --- handles ----------------------------------------------------------------------------------------------------
 

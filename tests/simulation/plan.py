@@ -138,6 +138,8 @@ class Plan:
     """Whether writers add without waiting for acknowledgements; otherwise they wait now and then."""
     recoverers_apart: bool = False
     """Whether recovering clients are processes of their own; otherwise they share the writers' connections."""
+    restores_metadata: bool = False
+    """Whether the metadata are restored to an older state for a while, after every application was killed."""
     clients_die: bool = False
     """Whether every application is killed at the end of the safety phase, so that the judge recovers its ledgers."""
     judge_hindered: bool = False
@@ -219,6 +221,15 @@ def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
     return plan
 
 
+def restore_metadata(plan: Plan) -> None:
+    """Change the plan so that the metadata are restored to an older state after the safety phase. No disk loses synced
+    data, because a bookie that is in doubt asks the metadata, and no bookie comes back under a new identity."""
+    plan.restores_metadata = plan.clients_die = True
+    plan.unlucky, plan.ledgers = 0, max(plan.ledgers, 2)
+    plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in NEEDS_BUDGET}
+    plan.bookie |= {"garbage_seconds": 0.5, "compaction_major_seconds": 1.0}
+
+
 SMALL_SHARE = 0.9
 """Share of seeds whose universe is small. A small universe costs about a fifth of a large one."""
 
@@ -278,6 +289,8 @@ def _make_small(plan: Plan, rng: random.Random) -> None:
         plan.disturbances, plan.sieges = {"siege": 1.0}, ("rack",)
         plan.disk.garble_chance, plan.steady = 1.0, True
     plan.repairs_die = rng.random() < 0.5
+    if rng.random() < 0.08:
+        restore_metadata(plan)
     plan.storage = {name: value for name, values in STORAGE.items() if (value := rng.choice(values)) is not None}
 
 

@@ -26,6 +26,7 @@ from simulation.logs import LogJudge
 from simulation.nemesis import Nemesis
 from simulation.patches import Patch, patch
 from simulation.plan import Plan, draw_plan
+from simulation.restore import MetadataRestore
 from simulation.workload import Deleting, Reading, Work, Writing
 from simulation.world import REPAIRS_MAX, Application, ClientHost, Machine, World
 
@@ -192,9 +193,11 @@ class Universe:
         applications = self._start_applications()
         nemesis = Nemesis(world)
         striking = asyncio.ensure_future(nemesis.run())
+        restore = MetadataRestore(world, world.rng_for("restore")) if world.plan.restores_metadata else None
+        copying = asyncio.ensure_future(restore.copy_later(world.plan.safety_seconds)) if restore is not None else None
         rolling = asyncio.ensure_future(self._roll()) if world.plan.rolling_restart else None
         await asyncio.wait(applications, timeout=world.plan.safety_seconds)
-        for task in (striking, rolling):
+        for task in (striking, rolling, copying):
             if task is not None:
                 task.cancel()
         self._ended = True
@@ -203,6 +206,9 @@ class Universe:
             for host in world.hosts:
                 host.process.kill()
         nemesis.heal()
+        if restore is not None:
+            await self._wait_for_bookies(LIVENESS_SECONDS_MAX)
+            await restore.run()
         await self._live(applications)
         await self._judge()
         await self._stop()
