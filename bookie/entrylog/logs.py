@@ -152,6 +152,10 @@ class EntryLogs:
         """Whether some directory is not known to be full."""
         return not self.full.issuperset(self.directories)
 
+    def is_full(self, log_id: int) -> bool:
+        """Whether the disk of this log is known to be full."""
+        return self._homes[log_id] in self.full
+
     def note_full(self, log_id: int) -> None:
         """A write to this log failed, usually because its disk is full: create the next log elsewhere if possible. The
         disk watch corrects :attr:`full` later."""

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from octavo.bookie.disk.filesystem import FileSystem, read_file
+from octavo.bookie.entrylog.format import HEADER_BYTES, TOTALS_MAGIC, decode_totals, is_header
 from octavo.bookie.entrylog.format import MAGIC as LOG_MAGIC
-from octavo.bookie.entrylog.format import TOTALS_MAGIC, decode_totals
 from octavo.bookie.entrylog.walk import DamagedStretch, IntactEntry, walk_log
 from octavo.bookie.identity.cookie import decode_cookie
 from octavo.bookie.index.format import MAGIC as INDEX_MAGIC
@@ -44,6 +44,8 @@ async def inspect_file(filesystem: FileSystem, path: Path) -> AsyncIterator[str]
     finally:
         await file.close()
     streams = {LOG_MAGIC: _entry_log, INDEX_MAGIC: _index_part}
+    if path.suffix == ".log":
+        magic = LOG_MAGIC  # a damaged header hides no entry
     if magic in streams:
         async for line in streams[magic](filesystem, path):
             yield line
@@ -99,11 +101,21 @@ async def _entry_log(filesystem: FileSystem, path: Path) -> AsyncIterator[str]:
     file = await filesystem.open(path)
     try:
         size = await file.size()
-        yield f"entry log, {size} bytes"
+        header = await file.read(0, HEADER_BYTES)
+        damaged = "" if is_header(_log_id(path), header) else ", with a damaged header"
+        yield f"entry log, {size} bytes{damaged}"
         async for found in walk_log(file.read, stop=size):
             yield _log_line(found)
     finally:
         await file.close()
+
+
+def _log_id(path: Path) -> int:
+    """The number in a log's name. Raises :class:`InvalidArgumentError`."""
+    try:
+        return int(path.stem, 16)
+    except ValueError:
+        raise InvalidArgumentError(f"{path}: an entry log is named by its number in 16 hexadecimal digits") from None
 
 
 def _log_line(found: IntactEntry | DamagedStretch) -> str:

@@ -88,6 +88,9 @@ class LogStream:
         disk has no space for that, nothing more is written to this log. Raises any other OSError."""
         if self._writer is None:
             return
+        if self._logs.is_full(self._writer.log_id):
+            self.roll()  # the manifest needs what is left more
+            return
         try:
             await self._writer.fill_page()
         except OSError as error:

@@ -440,6 +440,15 @@ async def test_inspect_shows_every_kind_of_file() -> None:
     assert any(line.startswith("ledger 1: ") for line in shown["totals"])
 
 
+async def test_inspect_shows_a_log_whose_header_is_damaged() -> None:
+    filesystem = await used_disk(journal_matters=False)
+    path = next(path for path in filesystem.files() if path.suffix == ".log")
+    sound = [line async for line in inspect_file(filesystem, path)]
+    filesystem.damage(path, 2)
+    shown = [line async for line in inspect_file(filesystem, path)]
+    assert shown == [f"{sound[0]}, with a damaged header", *sound[1:]]
+
+
 async def test_inspect_shows_damage_where_it_stands() -> None:
     filesystem = await used_disk(journal_matters=False)
     path = next(path for path in filesystem.files() if path.suffix == ".log")

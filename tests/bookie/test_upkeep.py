@@ -162,7 +162,7 @@ async def check(storage: Storage, script: LedgerScript, count: int) -> None:
 
 async def test_filling_disk_turns_read_only_collects_compacts_and_comes_back(store: MetadataStore) -> None:
     filesystem = WatchedDisk()
-    filesystem.capacity_bytes = 900_000
+    filesystem.capacity_bytes = 940_000
     limits = DiskLimits(warn_bytes=450_000, writable_bytes=400_000, read_only_bytes=300_000)
     async with rig(filesystem, quick(limits, garbage_seconds=0.05), store) as bookie:
         doomed, kept = await bookie.new_ledger(), await bookie.new_ledger()
@@ -182,13 +182,14 @@ async def test_filling_disk_turns_read_only_collects_compacts_and_comes_back(sto
         assert bookie.states == [True, False]
         await bookie.add(kept, range(count // 4, count // 4 + 5))
         await check(bookie.storage, kept, count // 4 + 5)
-        assert bookie.storage.statistics().logs_compacted > 3
+        assert bookie.storage.statistics().logs_compacted > 1
 
 
 async def test_writes_that_find_no_room_wait_and_nothing_that_was_acknowledged_is_lost(store: MetadataStore) -> None:
     filesystem = MemoryFileSystem()
-    filesystem.capacity_bytes = 600_000
-    async with rig(filesystem, quick(), store) as bookie:
+    # The reserve holds what the writers, which go on, may take of it (flushes and two segments), and a log's copy.
+    filesystem.capacity_bytes = 790_000
+    async with rig(filesystem, quick(reserve_bytes=250_000), store) as bookie:
         doomed, kept = await bookie.new_ledger(), await bookie.new_ledger()
         added = {doomed: 0, kept: 0}
 
@@ -210,6 +211,7 @@ async def test_writes_that_find_no_room_wait_and_nothing_that_was_acknowledged_i
             writer.cancel()
         await asyncio.gather(*writers, return_exceptions=True)
         count = added[kept]
+        filesystem.capacity_bytes = None  # the writers may have filled the disk again
     survivor = filesystem.after_crash(seed=1)
     survivor.capacity_bytes = None
     async with rig(survivor, quick(), store) as bookie:

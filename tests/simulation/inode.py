@@ -13,7 +13,8 @@ SECTORS_WRITTEN = 8
 class Inode:
     """The content of a file, independent of its name. Reads see ``volatile``; the platter holds ``durable``."""
 
-    __slots__ = ("_changes", "dirty", "durable", "interrupted", "owed", "size_dirty", "synced_last", "volatile")
+    __slots__ = ("_changes", "dirty", "durable", "interrupted", "owed", "size_dirty", "synced_last", "uncached",
+                 "volatile")  # fmt: skip
 
     def __init__(self, content: bytes = b"") -> None:
         self.volatile = bytearray(content)
@@ -26,6 +27,8 @@ class Inode:
         """Start and stop offset of the latest synced write."""
         self.interrupted: range = range(0)
         """Pages of a synced write that was under way when its process died."""
+        self.uncached: set[int] = set()
+        """Dirty pages of such a write: it bypassed the page cache."""
         self.owed: dict[int, bytes] = {}
         """Page of a sync that lied -> what the platter holds instead. A power cut loses these pages only if a later
         sync of the file was honoured: a lie about the last group before a crash cannot be told from a torn write."""
@@ -95,6 +98,7 @@ class Inode:
         pages that the write touches may hold anything (:meth:`power_cut`), also where their content did not change."""
         self.write(offset, data)
         self.interrupted = range(offset // PAGE_BYTES, -(-(offset + len(data)) // PAGE_BYTES))
+        self.uncached.update(self.interrupted)
 
     def lie(self, offset: int, data: bytes) -> None:
         """Report a write as synced although it never reaches the platter. Reads see it until the next power cut."""
@@ -142,13 +146,14 @@ class Inode:
         content = bytearray(self.survivors(rng))
         if garbles:
             share = rng.choice((0.1, 0.5, 1.0))
-            written = {page // SECTORS_WRITTEN for page in self.dirty}
+            written = {page // SECTORS_WRITTEN for page in self.dirty if page not in self.uncached}
             cached = {at * SECTORS_WRITTEN + sector for at in written for sector in range(SECTORS_WRITTEN)}
             for page in sorted({*self.interrupted, *cached}):
                 start, stop = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(content))
                 if start < stop and rng.random() < share:
                     content[start:stop] = rng.randbytes(stop - start)
         self.interrupted = range(0)
+        self.uncached.clear()
         lost = 0
         first, stop = self.synced_last
         for page, before in self.owed.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from simulation.disk import Disk, DiskSettings, SimulatedFileSystem
-from simulation.inode import PAGE_BYTES, Inode
+from simulation.inode import PAGE_BYTES, SECTORS_WRITTEN, Inode
 from simulation.loop import Process, SimulationLoop
 from simulation.trace import Trace
 
@@ -257,6 +257,28 @@ def test_open_that_is_cancelled_as_it_succeeds_leaves_nothing_open(host: Host) -
         return len(filesystem.open_files)
 
     assert host.run(work) == 0
+
+
+def test_power_cut_garbles_synced_bytes_in_a_page_that_the_cache_had_not_written_again() -> None:
+    """But no other page."""
+    garbled = set()
+    for seed in range(40):
+        host = Host(seed)
+        host.disk.settings.garble_chance = 1.0
+        page = PAGE_BYTES * SECTORS_WRITTEN
+
+        async def work(filesystem: SimulatedFileSystem, page: int = page) -> None:
+            file = await make(filesystem)
+            await file.write_and_sync(0, [b"a" * (page + PAGE_BYTES)])
+            await file.write(page + PAGE_BYTES, [b"b"])
+
+        host.run(work)
+        host.disk.power_cut()
+        content = host.disk.names[FILE].volatile
+        assert content[:page] == b"a" * page, "the write did not touch this page"
+        garbled.add(content[page : page + PAGE_BYTES] != b"a" * PAGE_BYTES)
+        host.loop.close()
+    assert garbled == {True, False}
 
 
 @pytest.mark.parametrize("power_fails_at_once", [True, False])
