@@ -27,6 +27,8 @@ class FullDiskRetry:
     def __init__(self, retry_seconds: float = RETRY_SECONDS) -> None:
         self._retry_seconds = retry_seconds
         self._freed = asyncio.Event()
+        self._released = asyncio.Event()
+        self._released.set()
         self._stopped = False
         self._waiting: Counter[Path] = Counter()
         self._full_places: set[Path] = set()
@@ -35,12 +37,15 @@ class FullDiskRetry:
         self.times_full = 0
         """How many attempts found the disk full."""
 
-    async def retry_while_full[T](self, path: Path, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def retry_while_full[T](self, path: Path, attempt: Callable[[], Awaitable[T]], *, yields: bool = False) -> T:
         """The result of ``attempt``, repeated for as long as it fails because the disk is full.
 
-        ``attempt`` must be safe to repeat after such a failure. Raises OSError: every other error at once, and a full
-        disk after :meth:`stop_retrying`."""
+        ``attempt`` must be safe to repeat after such a failure. ``yields``: no attempt is made between :meth:`hold`
+        and :meth:`release`. Raises OSError: every other error at once, and a full disk after
+        :meth:`stop_retrying`."""
         while True:
+            if yields:
+                await self._released.wait()
             try:
                 return await attempt()
             except OSError as error:
@@ -73,7 +78,18 @@ class FullDiskRetry:
         """Disk space has been freed: waiting writes try again at once."""
         self._freed.set()
 
+    def hold(self) -> None:
+        """Keep free space from the writes that yield (entries, whose journal is written already) until
+        :meth:`release`: compaction needs it to copy live entries and to replace the manifest, and frees more."""
+        if not self._stopped:
+            self._released.clear()
+
+    def release(self) -> None:
+        """Let the writes that yield go on."""
+        self._released.set()
+
     def stop_retrying(self) -> None:
         """From now on a full disk is an error: the storage is closing, and its journal holds everything."""
         self._stopped = True
         self._freed.set()
+        self._released.set()

@@ -139,7 +139,7 @@ class Checkpointer:
             buffers.append(run.place if length == len(run.place) else run.place[start : start + length])
             totals[ledger_id] = totals.get(ledger_id, 0) + length
         log_id, offset = await self._disk_retry.retry_while_full(
-            self._stream.directory, lambda: self._stream.append(buffers, totals)
+            self._stream.directory, lambda: self._stream.append(buffers, totals), yields=True
         )
         placed: dict[int, list[Run]] = {}
         for (ledger_id, run), buffer in zip(batch, buffers, strict=True):

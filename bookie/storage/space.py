@@ -53,6 +53,14 @@ class StorageSpace:
         if not short:
             self._disk_retry.space_freed()
 
+    def keep_for_compaction(self) -> None:
+        """From now on no entries are flushed into what is freed, until :meth:`compaction_ended`."""
+        self._disk_retry.hold()
+
+    def compaction_ended(self) -> None:
+        """Flushes go on."""
+        self._disk_retry.release()
+
     async def release_spares(self) -> None:
         """Give back the journal's spare segments. Never raises OSError."""
         await self._journal.release_spares()

@@ -164,7 +164,8 @@ class Upkeep:
             log.warning("state of the disks not announced", error=type(error).__name__, reason=error.message)
 
     async def _give_up_reserves(self) -> None:
-        """Free a little space at once, then as much as possible."""
+        """Free a little space at once, for the compaction that then frees as much as possible."""
+        self._storage.space.keep_for_compaction()
         await self._reserve.give_up()
         await self._storage.space.release_spares()
         self._reclaim_wanted.set()
@@ -185,6 +186,8 @@ class Upkeep:
                 major_due_at = loop.time() + self._jittered(settings.major_seconds)
             threshold = settings.major_live_share if major or short_of_space else settings.minor_live_share
             result = await self._storage.compact(threshold, self._unlimited if short_of_space else self._limiter)
+            if short_of_space:
+                self._storage.space.compaction_ended()
             if result.logs_removed or result.out_of_space:
                 log.info("compacted", **result._asdict())
 

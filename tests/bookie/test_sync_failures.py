@@ -177,3 +177,24 @@ async def test_stop_whose_manifest_finds_the_disk_full_leaves_no_file_open() -> 
     held = await again.reader.read(script.ledger_id, 0, 100, entries_max=100, bytes_max=10**6)
     assert held.entries == script.entries(range(10))
     await again.close()
+
+
+async def test_entries_are_not_written_while_free_space_is_kept_for_compaction() -> None:
+    retry = FullDiskRetry(retry_seconds=0.001)
+    done: list[str] = []
+
+    async def write(what: str) -> None:
+        done.append(what)
+
+    retry.hold()
+    entries = asyncio.ensure_future(retry.retry_while_full(FOLDER, lambda: write("entries"), yields=True))
+    await retry.retry_while_full(FOLDER, lambda: write("manifest"))
+    await asyncio.sleep(0)
+    assert done == ["manifest"]
+    retry.release()
+    await entries
+    assert done == ["manifest", "entries"]
+    retry.stop_retrying()
+    retry.hold()  # a storage that closes waits for nothing
+    await retry.retry_while_full(FOLDER, lambda: write("last"), yields=True)
+    assert done[-1] == "last"
