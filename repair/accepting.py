@@ -11,6 +11,7 @@ adds of a writer that was cut off while the ledger was closed without them (rule
 import contextlib
 import random
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
@@ -43,7 +44,10 @@ class BlockedRecovery:
         placer = Placer(
             store, rng=rng, racks_min=1, quarantined=self._pool.quarantined, watched=self._pool.registrations
         )
-        self._recoverer = Recoverer(store=store, pool=self._pool, placer=placer, options=options, rng=rng)
+        self._recoverer = Recoverer(
+            store=store, pool=self._pool, placer=placer, options=options, rng=rng,
+            wall_clock=lambda: datetime.now(UTC), client_name="octavo repair accept-loss",
+        )  # fmt: skip
 
     async def check(self, without: Sequence[BookieId]) -> str:
         """Why the ledger cannot be recovered. Raises :class:`RepairRefusedError` when it can be, or is closed, or when

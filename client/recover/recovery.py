@@ -71,10 +71,10 @@ class Recoverer:
         placer: Placer,
         options: ClientOptions,
         rng: random.Random,
-        wall_clock: Callable[[], datetime],
+        wall_clock: Callable[[], datetime] | None = None,
         client_name: str = "",
     ) -> None:
-        """The name and the clock of the client are noted in the ledgers that it fences."""
+        """The name and the clock of the client are noted in the ledgers that it fences; nothing without a clock."""
         self._store = store
         self._pool = pool
         self._placer = placer
@@ -97,7 +97,8 @@ class Recoverer:
         IN_RECOVERY), :class:`NoSuchLedgerError`, :class:`MetadataUnavailableError`.
         """
         token = f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
-        begin = BeginRecovery(self._wall_clock(), self._client_name)
+        clock = self._wall_clock
+        begin = BeginRecovery() if clock is None else BeginRecovery(clock(), self._client_name)
         for _ in range(_ATTEMPTS_MAX):
             # Rules F1 and M3: decided on the metadata as they are now, not as they were read a while ago.
             ledger = await self._patiently(ledger, begin, token)
