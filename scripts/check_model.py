@@ -107,7 +107,7 @@ def main() -> int:
         print(f"model: no setting and no canary has {chosen.only!r} in its name; see --list", file=sys.stderr)
         return 2
     if chosen.list:
-        quick = {job.name for job in (*JOBS, *LOG_JOBS) if job.quick}
+        quick = {job.name for job in JOBS if job.quick} | {job.name for job in LOG_JOBS if job.quick}
         for name in (*jobs, *log_jobs):
             print(f"setting {'*' if name in quick else ' '} {name}")
         for name in (*canaries, *(f"log: {name}" for name in log_canaries)):

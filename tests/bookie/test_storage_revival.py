@@ -1,7 +1,7 @@
 """A deletion forgets nothing that protects the ledger, and is reversed into doubt (rule B5)."""
 
 import random
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
-from octavo.protocol.messages import Added, LacAnswer, ListEntries, ReadAnswer, ReadFlag, ReadLac
+from octavo.protocol.messages import Added, LacAnswer, ListEntries, ReadAnswer, ReadFlag, ReadLac, Request
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript
@@ -134,7 +134,7 @@ async def test_a_fence_and_adds_that_reach_a_deleted_ledger_find_it_alive(store:
     await bookie.stop()
 
 
-PLAIN_REQUESTS = {
+PLAIN_REQUESTS: dict[str, Callable[[int], Request]] = {
     "read": lambda ledger_id: read(ledger_id, 0, 1),
     "LAC": lambda ledger_id: ReadLac(ledger_id, b"", ReadFlag(0), 0, None, 0, 0, 0),
     "long poll": lambda ledger_id: ReadLac(ledger_id, b"", ReadFlag(0), 50, 7, 0, 0, 0),

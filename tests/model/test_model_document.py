@@ -21,7 +21,7 @@ def test_the_names_that_only_takes_can_be_listed() -> None:
     script = ROOT / "scripts" / "check_model.py"
     done = subprocess.run([sys.executable, script, "--list"], capture_output=True, text=True, check=True)
     listed = [line.split(maxsplit=1) for line in done.stdout.replace(" * ", " ").splitlines()]
-    names = [job.name for job in (*JOBS, *LOG_JOBS)]
+    names = [job.name for job in JOBS] + [job.name for job in LOG_JOBS]
     assert [name for kind, name in listed if kind == "setting"] == names
     canaries = [canary.name for canary in CANARIES] + [f"log: {canary.name}" for canary in LOG_CANARIES]
     assert [name for kind, name in listed if kind == "canary"] == canaries

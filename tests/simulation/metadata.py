@@ -115,8 +115,7 @@ class MetadataService:
         return MetadataCopy(records, self.server.ledger_ids_stop())
 
     def restore(self, copy: MetadataCopy) -> None:
-        """Put a backup in the place of the metadata. No process may have a handle. Nothing is reported: to whoever
-        looks, the metadata have always been like this."""
+        """Put a backup in the place of the metadata. No process may have a handle. No watch event is sent."""
         server = self.server
         for session in list(server._sessions):
             server.end_session(session)
