@@ -179,7 +179,7 @@ class SegmentFiles:
     async def begin(self, number: int, cut: JournalPosition | None) -> None:
         """Create the first segment of a new incarnation, durable with its cut, and start preparing the next. Raises
         OSError."""
-        if not self._spares:
+        while not self._spares:
             await self._make_spare(fill_bytes=self._settings.first_fill_bytes, paced=False)
         self._active = await self._make_segment(number, number, cut)
         self._numbers.append(number)
@@ -323,7 +323,7 @@ class SegmentFiles:
         while self._retired:
             await self._retired.pop().file.close()
         if self._prepared is None:
-            if not self._spares:
+            while not self._spares:  # again if the spares have been given up meanwhile
                 await self._make_spare(fill_bytes=self._settings.segment_bytes, paced=True)
             previous = self.active.header
             self._prepared = await self._make_segment(previous.segment + 1, previous.incarnation, previous.cut)
