@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,7 @@ from octavo.bookie.journal.journal import (
 )
 from octavo.protocol.errors import EntryTooLargeError
 from support.faulty_filesystem import MemoryFile, MemoryFileSystem, run_until_crash
-
-DIRECTORY = Path("/bookie/journal")
-TINY = JournalSettings(
-    segment_bytes=3 * DATA_START,
-    first_fill_bytes=3 * DATA_START,
-    spare_segments_max=2,
-    fill_pause_seconds=0,
-    full_retry_seconds=0.001,
-)
+from support.journals import DIRECTORY, TINY, fill, settle, started
 
 
 class HeldFile:
@@ -78,29 +70,6 @@ class HeldFileSystem(MemoryFileSystem):
             self.gates[-1].set_result(None)
         else:
             self.gates[-1].set_exception(error)
-
-
-async def settle() -> None:
-    """Let everything that can run now run."""
-    for _ in range(50):
-        await asyncio.sleep(0)
-
-
-async def started(
-    filesystem: Any,
-    *,
-    settings: JournalSettings = TINY,
-    start: JournalPosition | None = None,
-    on_failure: Callable[[BaseException], None] | None = None,
-    directory: Path = DIRECTORY,
-) -> tuple[Journal, list[bytes]]:
-    """A journal that has been replayed and started, and the bodies found."""
-    journal = await Journal.open(
-        filesystem, directory, settings=settings, start=start, on_failure=on_failure, rng=random.Random(1)
-    )
-    bodies = [body async for _, body, _ in journal.replay()]
-    await journal.start()
-    return journal, bodies
 
 
 # --- group commit --------------------------------------------------------------------------------------------------
@@ -258,16 +227,6 @@ async def test_a_closed_journal_needs_no_search_behind_its_end_at_the_next_start
 # --- segments ------------------------------------------------------------------------------------------------------
 
 
-async def fill(journal: Journal, count: int, size: int = 1000) -> list[tuple[bytes, JournalPosition]]:
-    """Append records one after another."""
-    result = []
-    for number in range(count):
-        body = bytes([number % 256]) * size
-        await journal.append(RecordKind.ADD, [body])
-        result.append((body, journal.position))
-    return result
-
-
 async def test_segments_roll_and_everything_is_replayed_in_order_with_its_positions() -> None:
     filesystem = MemoryFileSystem()
     journal, _ = await started(filesystem)
@@ -278,80 +237,6 @@ async def test_segments_roll_and_everything_is_replayed_in_order_with_its_positi
     assert [(body, position) async for _, body, position in again.replay()] == written
     assert again.corruption == []
     await again.close()
-
-
-async def test_trim_recycles_a_bounded_number_of_whole_segments_and_keeps_the_rest() -> None:
-    filesystem = MemoryFileSystem()
-    journal, _ = await started(filesystem)
-    written = await fill(journal, 60)
-    mark = written[50][1]
-    await journal.trim(mark)
-    await settle()
-    assert journal.statistics().spare_segments <= TINY.spare_segments_max
-    names = [path.name for path in filesystem.files(DIRECTORY)]
-    assert min(name for name in names if name.startswith("journal-")) == segment_name(mark.segment)
-    await journal.close()
-    _, bodies = await started(filesystem.after_crash(3), start=mark)
-    assert bodies == [body for body, _ in written[51:]]
-
-
-class RacingFileSystem(MemoryFileSystem):
-    """While a spare segment is made, lets ``during`` run after its space has been allocated, and ``at_removal`` before
-    its file is removed because it is not needed any more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.during: Callable[[], Awaitable[None]] | None = None
-        self.at_removal: Callable[[], Awaitable[None]] | None = None
-        self.raced = False
-
-    async def step(self, name: str, path: Path) -> None:
-        await super().step(name, path)
-        if path.name == "fresh.segment" and name == "allocate" and self.during is not None:
-            during, self.during = self.during, None
-            await during()
-            self.raced = True
-        elif path.name == "fresh.segment" and name == "remove" and self.raced and self.at_removal is not None:
-            at_removal, self.at_removal = self.at_removal, None
-            await at_removal()
-
-
-async def test_spares_that_are_given_up_while_another_is_made_are_not_counted_on() -> None:
-    # A disk that fills up: trimming recycles a segment, so the new file is not needed; then the spares are given up.
-    filesystem = RacingFileSystem()
-    journal, _ = await started(filesystem)
-    written = await fill(journal, 30)
-    await settle()
-    await journal.release_spares()
-    filesystem.during = lambda: journal.trim(journal.position)
-    filesystem.at_removal = journal.release_spares
-    written += await fill(journal, 30)
-    await settle()
-    assert filesystem.raced
-    assert filesystem.at_removal is None
-    await journal.close()
-    again = await Journal.open(filesystem, DIRECTORY, settings=TINY, start=None)
-    found = [(body, position) async for _, body, position in again.replay()]
-    assert found == written[-len(found) :]
-    await again.close()
-
-
-async def test_trimmed_segments_are_used_again_once_their_new_names_are_durable() -> None:
-    filesystem = MemoryFileSystem()
-    journal, _ = await started(filesystem)
-    await fill(journal, 60)
-    await settle()
-    before = len(filesystem.history)
-    await journal.trim(journal.position)
-    assert journal.statistics().spare_segments == TINY.spare_segments_max
-    trimming = [name for name, _ in filesystem.history[before:]]
-    assert trimming[-1] == "sync_directory"
-    assert "rename" in trimming
-    before = len(filesystem.history)
-    await fill(journal, 20)
-    made = [name for name, _ in filesystem.history[before:]]
-    assert made.index("rename") < (made.index("create") if "create" in made else len(made))
-    await journal.close()
 
 
 async def test_a_recycled_segment_is_not_used_while_its_old_name_could_come_back() -> None:
