@@ -9,6 +9,7 @@ from octavo.cli.bench import commands as bench
 from octavo.cli.bench import create as bench_create
 from octavo.cli.bench import log as bench_log
 from octavo.cli.bookie import commands as bookie
+from octavo.cli.deploy import commands as deploy
 from octavo.cli.ledger import commands as ledger
 from octavo.cli.local import down, status, up
 from octavo.cli.log import commands as log
@@ -58,6 +59,7 @@ app.add_typer(bench.app)
 app.add_typer(cluster.app)
 app.add_typer(repair.app)
 app.add_typer(pipeline.app)
+app.add_typer(deploy.app)
 
 
 def run(arguments: Sequence[str] | None) -> int:

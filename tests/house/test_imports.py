@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "pipeline": frozenset({"octavo", "protocol", "metadata", "client"}),
     "octavo": frozenset({"protocol", "metadata", "client", "pipeline"}),
     "cli": frozenset({"octavo", "protocol", "metadata", "bookie", "client", "repair", "pipeline"}),
+    "deploy": frozenset[str](),
 }
 """Each folder and the other folders its modules may import from (the direction of dependencies in the design)."""
 
@@ -98,8 +99,9 @@ ROOMS = {
     "cli.log": frozenset({"cli.session", "cli.output", "cli.ledger"}),
     "cli.bench": frozenset({"cli.session", "cli.output", "cli.ledger"}),
     "cli.bookie": frozenset({"cli.session", "cli.output"}),
+    "cli.deploy": frozenset({"cli.session", "cli.output"}),
     "cli.local": frozenset({"cli.running_cluster", "cli.session", "cli.output"}),
-    "cli": frozenset({"cli.session", "cli.output", "cli.ledger", "cli.log", "cli.bench", "cli.bookie", "cli.local"}),
+    "cli": frozenset({"cli.session", "cli.output", "cli.ledger", "cli.log", "cli.bench", "cli.bookie", "cli.deploy", "cli.local"}),
 }
 """Each room (a sub-folder, a module that others build on, or what else stands at the root of its folder) and the rooms
 of the same folder that it may import from. Below a room stands only what has been named before it."""

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.tree import ROOT, library_folders, library_modules, package_folders, python_files
+from support.tree import ROOT, library_folders, library_modules, package_folders, python_files, tree_files
 
 NOT_IN_THE_WHEEL = {"docs", "examples", "scripts", "tests"}
 """Top-level folders with Python in them that are not part of the distribution."""
@@ -34,6 +34,12 @@ def test_the_wheel_says_that_it_is_typed_and_carries_its_licence(installed: Path
     assert (installed / "octavo" / "py.typed").exists()
     (licence,) = installed.glob("octavo-*.dist-info/licenses/LICENSE")
     assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_wheel_carries_every_file_for_deployment(installed: Path) -> None:
+    shipped = {path.relative_to("deploy") for path in tree_files() if path.parts[0] == "deploy"}
+    folder = installed / "octavo" / "deploy"
+    assert {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} == shipped
 
 
 def test_every_module_imports_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ NOT_RUN = {
     ("README.md", "# spark_example.py"): "the same; tests/pipeline/test_pipeline_document.py runs such programs",
     ("README.md", "python spark_example.py"): "the same",
     ("docs/operations.md", "octavo bookie --data-dir"): "runs in the foreground, on paths and names of a real host",
-    ("docs/operations.md", "cp deploy/"): "needs root and systemd; tests/cli/test_deploy_files.py checks both files",
+    ("docs/operations.md", "python3 -m venv"): "needs root; tests/processes/test_systemd_units.py runs it in a machine",
 }
 """Page and beginning of a block -> why it cannot run here."""
 

@@ -1,0 +1,117 @@
+"""The shipped units under a real systemd: what `octavo deploy` installs starts, serves, is confined and stops.
+
+One machine serves all tests of this module; each test has bookies of its own.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.installed import PACKAGES, make_environment, unpack_wheel
+from support.systemd import Machine
+
+OCTAVO = "/opt/octavo/bin/octavo"
+
+EXPOSURE_MAX = 2.0
+"""systemd's own measure: 0 is confined in every respect that it knows, 10 in none."""
+
+
+@pytest.fixture(scope="module")
+def machine(module_folder: Path) -> Iterator[Machine]:
+    """A machine on which Octavo is installed from its wheel in /opt/octavo, and then `octavo deploy install` has run."""
+    wheel = unpack_wheel(module_folder / "wheel")
+    environment = module_folder / "environment"
+    make_environment(environment, Path("/opt/wheel"), python=Path("/opt/python"), packages=Path("/opt/packages"))
+    command = environment / "bin" / "octavo"
+    command.write_text(command.read_text().replace(str(environment), "/opt/octavo"))
+    machine_folder = module_folder / "machine"
+    machine_folder.mkdir()
+    module_folder.chmod(0o755)
+    mounts = {
+        environment: "/opt/octavo",
+        wheel: "/opt/wheel",
+        PACKAGES: "/opt/packages",
+        Path(sys.base_prefix): "/opt/python",
+    }
+    with Machine(machine_folder, mounts) as booted:
+        booted.run(OCTAVO, "deploy", "install")
+        yield booted
+
+
+def prepare(machine: Machine, name: str, port: int, **settings: object) -> str:
+    """Prepare a bookie whose settings are the shipped ones but for port and ``settings``; the name of its unit."""
+    machine.run(OCTAVO, "deploy", "bookie", name)
+    path = f"/etc/octavo/{name}.toml"
+    shown = machine.run("cat", path)
+    lines = [f"{key} = {value!r}".replace("'", '"') for key, value in {"port": port, **settings}.items()]
+    machine.write(path, "\n".join([*lines, shown]))
+    return f"octavo-bookie@{name}"
+
+
+def test_a_bookie_with_the_shipped_settings_starts_serves_and_stops_confined(machine: Machine) -> None:
+    unit = prepare(machine, "one", 3181)
+    machine.run("systemctl", "start", unit)
+    assert machine.property(unit, "ActiveState") == "active"
+    uri = "sqlite:////var/lib/octavo/metadata.db"
+    as_octavo = ["setpriv", "--reuid", "octavo", "--regid", "octavo", "--clear-groups", OCTAVO]
+    options = ["--metadata", uri, "-E", 1, "-W", 1, "-A", 1]
+    added = machine.run(*as_octavo, "ledger", "append", "--quiet", *options, stdin="kept\n" * 1000)
+    machine.run("systemctl", "restart", unit)
+    read = machine.run(*as_octavo, "ledger", "read", added.strip(), "--metadata", uri)
+    assert read == "kept\n" * 1000
+    rated = machine.run("systemd-analyze", "security", "--no-pager", unit)
+    exposure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", rated)
+    assert exposure is not None, rated
+    assert float(exposure[1]) < EXPOSURE_MAX, rated
+    owners = machine.run("stat", "-c", "%U %G %a", "/var/lib/octavo", "/var/lib/octavo/one", "/etc/octavo")
+    assert owners.split("\n")[:3] == ["octavo octavo 750", "octavo octavo 750", "root octavo 750"]
+    machine.run("systemctl", "stop", unit)
+    assert machine.property(unit, "ExecMainStatus") == "0", machine.log(unit)
+    assert "bookie has stopped" in machine.log(unit)
+
+
+def test_a_journal_on_another_disk_is_writable_once_the_host_is_prepared_for_it(machine: Machine) -> None:
+    unit = prepare(machine, "two", 3182, journal_dir="/srv/fast disk/journal")
+    machine.run("systemctl", "start", unit, check=False)
+    machine.wait_for(unit, "ActiveState", "activating", "failed")
+    machine.run("systemctl", "stop", unit)
+    assert "/srv/fast disk" in machine.log(unit)
+    machine.run(OCTAVO, "deploy", "bookie", "two")
+    machine.run("systemctl", "start", unit)
+    assert machine.property(unit, "ActiveState") == "active"
+    assert machine.run("stat", "-c", "%U", "/srv/fast disk/journal").strip() == "octavo"
+    machine.run("systemctl", "stop", unit)
+
+
+def test_a_bookie_is_not_started_again_after_an_invalid_setting_and_says_which(machine: Machine) -> None:
+    unit = prepare(machine, "three", 3183, cache_bytes=-1)
+    machine.run("systemctl", "start", unit, check=False)
+    machine.wait_for(unit, "ActiveState", "failed")
+    assert machine.property(unit, "ExecMainStatus") == "2"
+    assert machine.property(unit, "NRestarts") == "0"
+    assert "cache_bytes must be a whole number" in machine.log(unit)
+
+
+def test_the_target_starts_and_stops_every_enabled_bookie(machine: Machine) -> None:
+    units = [prepare(machine, name, port) for name, port in [("four", 3184), ("five", 3185)]]
+    machine.run("systemctl", "enable", "octavo.target", *units)
+    machine.run("systemctl", "start", "octavo.target")
+    for unit in units:
+        machine.wait_for(unit, "ActiveState", "active")
+    machine.run("systemctl", "stop", "octavo.target")
+    for unit in units:
+        machine.wait_for(unit, "ActiveState", "inactive")
+
+
+def test_a_bookie_that_hangs_is_ended_and_started_again(machine: Machine) -> None:
+    unit = prepare(machine, "six", 3186)
+    machine.write(f"/etc/systemd/system/{unit}.service.d/fast.conf", "[Service]\nWatchdogSec=3\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", unit)
+    machine.run("kill", "-STOP", machine.property(unit, "MainPID"))
+    machine.wait_for(unit, "NRestarts", "1")
+    machine.wait_for(unit, "ActiveState", "active")
+    machine.run("systemctl", "stop", unit)
+    assert "Watchdog timeout" in machine.log(unit)
