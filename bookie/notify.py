@@ -38,7 +38,8 @@ async def timeout_extended(environment: Mapping[str, str]) -> AsyncIterator[None
     """
 
     async def extend() -> None:
-        while notify_supervisor(f"EXTEND_TIMEOUT_USEC={EXTENSION_SECONDS * 1_000_000}", environment):
+        extension = f"EXTEND_TIMEOUT_USEC={EXTENSION_SECONDS * 1_000_000}"
+        while notify_supervisor(extension, environment):  # noqa: ASYNC110 - not a poll: time has to pass
             await asyncio.sleep(EXTENSION_INTERVAL_SECONDS)
 
     task = asyncio.get_running_loop().create_task(extend())

@@ -50,7 +50,7 @@ async def bookies(
     async with await session.connect() as client:
         known = await client.bookies(details=True)
     if session.as_json:
-        print_json([_as_json(bookie) for bookie in known])
+        print_json([as_json(bookie) for bookie in known])
         return
     print_table(
         ["bookie", "address", "state", "doubt", "version", "rack", "free", "capacity", "ledgers", "connections"],
@@ -115,7 +115,8 @@ async def _ledger_that_names(store: "MetadataStore", bookie_id: BookieId) -> "Le
     return None
 
 
-def _as_json(bookie: "BookieStatus") -> dict[str, Any]:
+def as_json(bookie: "BookieStatus") -> dict[str, Any]:
+    """A bookie's registration and facts."""
     return {
         "bookie_id": bookie.bookie_id,
         "address": bookie.address,

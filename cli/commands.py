@@ -5,10 +5,13 @@ from typing import Annotated, Any
 
 import typer
 from octavo.cli import bookies, cluster, pipeline, repair
+from octavo.cli import bookies, config, doctor, pipeline, support_bundle
 from octavo.cli.bench import commands as bench
 from octavo.cli.bench import create as bench_create
+from octavo.cli.bench import disk as bench_disk
 from octavo.cli.bench import log as bench_log
 from octavo.cli.bookie import commands as bookie
+from octavo.cli.cluster import commands as cluster
 from octavo.cli.deploy import commands as deploy
 from octavo.cli.ledger import commands as ledger
 from octavo.cli.local import down, status, up
@@ -55,11 +58,15 @@ app.add_typer(log.app)
 app.add_typer(ledger.app)
 bench_create.register(bench.app)
 bench_log.register(bench.app)
+bench_disk.register(bench.app)
 app.add_typer(bench.app)
 app.add_typer(cluster.app)
 app.add_typer(repair.app)
 app.add_typer(pipeline.app)
 app.add_typer(deploy.app)
+app.add_typer(config.app)
+doctor.register(app)
+support_bundle.register(app)
 
 
 def run(arguments: Sequence[str] | None) -> int:

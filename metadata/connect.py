@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from octavo.metadata.memory import memory_server, open_memory_store
+from octavo.metadata.records import ClusterOrigin
 from octavo.metadata.sqlite.store import open_sqlite_store, path_of_uri
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, MetadataStore
-from octavo.protocol.errors import InvalidArgumentError, MetadataError
+from octavo.protocol.errors import InvalidArgumentError, MetadataError, MetadataUnavailableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,35 @@ async def open_metadata_store(
         known = ", ".join(f"{scheme}://" for scheme in sorted(DRIVERS))
         raise InvalidArgumentError(f"{uri!r} is not a metadata URI; the known schemes are {known}")
     return await opener(uri, OpenOptions(create, lease_seconds, rng))
+
+
+async def create_metadata_store(uri: str, origin: ClusterOrigin) -> MetadataStore:
+    """Create a store at ``uri`` that continues another cluster, whose dump is being restored.
+
+    Raises :class:`MetadataError` when there is a cluster already, :class:`InvalidArgumentError` for a URI of another
+    kind.
+    """
+    scheme, separator, _ = uri.partition("://")
+    creator = _CREATORS.get(scheme) if separator else None
+    if creator is None:
+        known = ", ".join(f"{scheme}://" for scheme in sorted(_CREATORS))
+        raise InvalidArgumentError(f"{uri!r}: no cluster can be restored there; the known schemes are {known}")
+    try:
+        async with await open_metadata_store(uri) as present:
+            cluster_id = await present.cluster_id()
+    except MetadataUnavailableError as error:
+        if error.may_have_happened:
+            raise
+    else:
+        raise MetadataError(
+            f"there is a cluster at {uri} already ({cluster_id}); restore to another place, or run "
+            "`octavo cluster destroy` first"
+        )
+    store = await creator(uri, origin)
+    if await store.cluster_id() != origin.cluster_id:
+        await store.close()
+        raise MetadataError(f"another process has created a cluster at {uri} meanwhile; nothing has been restored")
+    return store
 
 
 async def destroy_metadata_store(uri: str, *, on_deleted: Callable[[int], None] = lambda _number: None) -> None:
@@ -96,6 +126,18 @@ async def _destroy_zookeeper(uri: str, on_deleted: Callable[[int], None]) -> Non
 
     await destroy_zookeeper_store(uri, on_deleted=on_deleted)
 
+
+async def _create_sqlite(uri: str, origin: ClusterOrigin) -> MetadataStore:
+    return await open_sqlite_store(path_of_uri(uri), create=True, origin=origin)
+
+
+async def _create_zookeeper(uri: str, origin: ClusterOrigin) -> MetadataStore:
+    from octavo.metadata.zookeeper.cluster import open_zookeeper_store  # noqa: PLC0415 - other drivers do not need aiozk
+
+    return await open_zookeeper_store(uri, create=True, origin=origin)
+
+
+_CREATORS: Final = {"sqlite": _create_sqlite, "zk": _create_zookeeper}
 
 _DESTROYERS: Final = {"sqlite": _destroy_sqlite, "zk": _destroy_zookeeper}
 

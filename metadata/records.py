@@ -41,6 +41,14 @@ type Listener = Callable[[Kind | None, str | None], None]
 None)."""
 
 
+class ClusterOrigin(NamedTuple):
+    """What a new store takes over from the cluster that it restores, instead of beginning anew."""
+
+    cluster_id: str
+    first_ledger_id: LedgerId
+    """The lowest ledger id that the new store may allocate."""
+
+
 class RecordStore(ABC):
     """A driver. Raises :class:`MetadataUnavailableError` and :class:`MetadataError`; every other outcome is in
     the return value."""

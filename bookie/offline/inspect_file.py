@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 from octavo.bookie.disk.filesystem import FileSystem, read_file
 from octavo.bookie.entrylog.format import HEADER_BYTES, TOTALS_MAGIC, decode_totals, is_header
@@ -30,6 +31,44 @@ from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.holdings import Doubt
 
 _RANGES_SHOWN = 8
+
+
+class LedgerInLog(NamedTuple):
+    """What an entry log holds of one ledger. Entries that compaction has copied elsewhere count, too."""
+
+    ledger_id: int
+    entries: int
+    first_entry_id: int
+    """The lowest id."""
+    last_entry_id: int
+    """The highest id; there may be gaps."""
+    bytes: int
+    """Sealed bytes."""
+
+
+async def ledgers_in_log(filesystem: FileSystem, path: Path) -> list[LedgerInLog]:
+    """The ledgers in an entry log, in order of ids. Raises :class:`InvalidArgumentError` for another file, OSError."""
+    found: dict[int, LedgerInLog] = {}
+    file = await filesystem.open(path)
+    try:
+        if await file.read(0, len(LOG_MAGIC)) != LOG_MAGIC:
+            raise InvalidArgumentError(f"{path} is not an entry log; only entry logs hold entries of many ledgers")
+        async for entry in walk_log(file.read, stop=await file.size()):
+            if isinstance(entry, DamagedStretch):
+                continue
+            header, size = header_of(entry.sealed), len(entry.sealed)
+            entry_id = header.entry_id
+            before = found.get(header.ledger_id, LedgerInLog(header.ledger_id, 0, entry_id, entry_id, 0))
+            found[header.ledger_id] = LedgerInLog(
+                header.ledger_id,
+                before.entries + 1,
+                min(before.first_entry_id, entry_id),
+                max(before.last_entry_id, entry_id),
+                before.bytes + size,
+            )
+    finally:
+        await file.close()
+    return [found[ledger_id] for ledger_id in sorted(found)]
 
 
 async def inspect_file(filesystem: FileSystem, path: Path) -> AsyncIterator[str]:

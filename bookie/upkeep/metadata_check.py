@@ -8,6 +8,7 @@ ledger ids that were allocated before.
 from typing import NamedTuple
 
 from octavo.metadata import MetadataStore
+from octavo.metadata.garbage_hold import read_hold
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
 
@@ -33,14 +34,20 @@ class MetadataCheck:
     async def check(self, *, allocated: int | None = None) -> LedgerId:
         """The lowest ledger id that has never been allocated. ``allocated``: an id that was allocated once.
 
-        Raises :class:`MetadataError` when the metadata are of another cluster or older than what the bookie knows, and
-        what the store raises.
+        Raises :class:`MetadataError` when the metadata are of another cluster or older than what the bookie knows, or
+        put garbage collection on hold, and what the store raises.
         """
         start = self._start
         if start.metadata_were_older:
             raise MetadataError(
                 f"when bookie {start.bookie_id} started, the metadata were older than its directories: they were "
                 "restored from a backup; check that no ledger is missing from them, then restart the bookie"
+            )
+        hold = await read_hold(self._store)
+        if hold is not None:
+            raise MetadataError(
+                f"garbage collection is on hold since {hold.since.isoformat(timespec='seconds')}: {hold.reason}; "
+                "`octavo cluster release-garbage` ends the hold"
             )
         cluster_id = await self._store.cluster_id()
         if cluster_id != start.cluster_id:

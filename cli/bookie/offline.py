@@ -100,17 +100,31 @@ async def check(
 
 
 async def inspect(
-    session: Session, file: Annotated[Path, typer.Argument(metavar="FILE", help="One file of a bookie.")]
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="One file of a bookie.")],
+    ledgers: Annotated[
+        bool, typer.Option("--ledgers", help="Of an entry log, show one line per ledger instead of one per entry.")
+    ] = False,
 ) -> None:
     """Show the contents of one file of a bookie.
 
     The file may be a journal segment, an entry log or its totals, a part of the index, a manifest or a cookie.
     """
     from octavo.bookie.disk.filesystem import RealFileSystem
-    from octavo.bookie.offline.inspect_file import inspect_file
+    from octavo.bookie.offline.inspect_file import inspect_file, ledgers_in_log
 
     filesystem = RealFileSystem()
     try:
+        if ledgers:
+            for counted in await ledgers_in_log(filesystem, file):
+                if session.as_json:
+                    print_json(counted._asdict())
+                else:
+                    print_line(
+                        f"ledger {counted.ledger_id}: {counted.entries} entries from {counted.first_entry_id} to "
+                        f"{counted.last_entry_id}, {counted.bytes} bytes"
+                    )
+            return
         async for line in inspect_file(filesystem, file):
             if session.as_json:
                 print_json({"line": line})

@@ -126,8 +126,7 @@ def bookie(
         metadata = plan.sqlite_directory(config.metadata)
         places = [PurePosixPath(path) for path in config.directories.values()]
         outside = plan.directories_outside([*places, *([metadata] if metadata is not None else [])])
-        for directory in outside:
-            done.append(_make_directory(root, directory))
+        done += [_make_directory(root, directory) for directory in outside]
         done += _write_drop_in(root, name, outside)
         if _is_this_host(root):
             _reload_units()

@@ -76,7 +76,8 @@ def check_instance(name: str) -> str:
     """The name of a bookie's unit and settings, if it is valid. Raises :class:`InvalidArgumentError`."""
     if not _INSTANCE.fullmatch(name):
         raise InvalidArgumentError(
-            f"{name!r} cannot name a bookie's unit: use 1 to 64 letters, digits and _.-, beginning with a letter or digit"
+            f"{name!r} cannot name a bookie's unit: use 1 to 64 letters, digits and _.-, and begin with a letter or "
+            "digit"
         )
     return name
 

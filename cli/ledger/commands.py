@@ -423,6 +423,10 @@ async def list_ledgers(
         StateName | None,
         typer.Option("--state", metavar="STATE", help="List only ledgers in this state: open, in-recovery or closed."),
     ] = None,
+    bookie: Annotated[
+        str | None,
+        typer.Option("--bookie", metavar="ID", help="List only ledgers with this bookie in one of their ensembles."),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=1, help="List at most this number of ledgers.")
     ] = None,
@@ -439,6 +443,8 @@ async def list_ledgers(
             if state is not None and metadata.state.value != state.value:
                 continue
             if not wanted <= metadata.custom_metadata.items():
+                continue
+            if bookie is not None and not any(bookie in fragment.bookies for fragment in metadata.fragments):
                 continue
             if session.as_json:
                 print_json(

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from octavo.metadata.records import Kind, Record
+from octavo.metadata.records import ClusterOrigin, Kind, Record
 from octavo.metadata.store import Version
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
 from octavo.protocol.ids import ID_MAX, LedgerId
@@ -71,13 +71,21 @@ class Database:
     both name the path."""
 
     def __init__(
-        self, path: Path, *, create: bool, busy_timeout_seconds: float, clock: Callable[[], float], boot_id: str
+        self,
+        path: Path,
+        *,
+        create: bool,
+        busy_timeout_seconds: float,
+        clock: Callable[[], float],
+        boot_id: str,
+        origin: ClusterOrigin | None = None,
     ) -> None:
         self._path = path
         self._file = path.absolute()  # the working directory may change later
         self._identity: tuple[int, int] | None = None
         self._clock = clock
         self._boot_id = boot_id
+        self._origin = origin
         self._busy_timeout_seconds = busy_timeout_seconds
         self._version_seen_max = 0
         """The highest version that this handle has seen committed: the file never goes back behind it."""
@@ -166,9 +174,10 @@ class Database:
     def _make_tables(self) -> None:
         for statement in filter(str.strip, _SCHEMA.split(";")):
             self._execute(statement)
+        cluster_id, first_ledger_id = self._origin or ClusterOrigin(os.urandom(16).hex(), LedgerId(0))
         self._execute(
-            "INSERT INTO settings VALUES ('cluster_id', ?), ('next_ledger_id', 0), ('versions', 0)",
-            (os.urandom(16).hex(),),
+            "INSERT INTO settings VALUES ('cluster_id', ?), ('next_ledger_id', ?), ('versions', 0)",
+            (cluster_id, first_ledger_id),
         )
         self._execute(f"PRAGMA application_id={APPLICATION_ID}")
         self._execute(f"PRAGMA user_version={FORMAT}")

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from octavo.metadata.boot_time import boot_time_seconds
 from octavo.metadata.handle import RecordMetadataStore, check_lease_seconds
-from octavo.metadata.records import Kind, Listener, Record, RecordStore
+from octavo.metadata.records import ClusterOrigin, Kind, Listener, Record, RecordStore
 from octavo.metadata.sqlite.database import Database
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, Version
 from octavo.protocol.errors import (
@@ -273,8 +273,10 @@ async def open_sqlite_store(
     clock: Callable[[], float] = boot_time_seconds,
     boot_id: str | None = None,
     rng: random.Random | None = None,
+    origin: ClusterOrigin | None = None,
 ) -> RecordMetadataStore:
     """A handle on the store in the file ``path``; with ``create``, a missing store and its directories are created.
+    A store that is created continues the cluster ``origin`` if there is one.
 
     ``clock`` gives boot time in seconds. Raises :class:`MetadataUnavailableError` when there is no store or it cannot
     be opened, :class:`MetadataError` when the file is not a store, damaged, or of a newer format. Both name the path.
@@ -288,6 +290,7 @@ async def open_sqlite_store(
             busy_timeout_seconds=busy_timeout_seconds,
             clock=clock,
             boot_id=read_boot_id() if boot_id is None else boot_id,
+            origin=origin,
         )
     )
     try:

@@ -8,6 +8,7 @@ from typing import Final, NoReturn
 
 from octavo.metadata.boot_time import boot_time_seconds
 from octavo.metadata.handle import RecordMetadataStore, check_lease_seconds
+from octavo.metadata.records import ClusterOrigin
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT
 from octavo.metadata.zookeeper.layout import (
     Address,
@@ -37,6 +38,7 @@ from octavo.protocol.errors import (
     MetadataError,
     MetadataUnavailableError,
 )
+from octavo.protocol.ids import LedgerId
 
 OPERATION_SECONDS_DEFAULT: Final = 15.0
 """How long an operation waits for an answer: longer than the election of a new leader, and longer than it takes to
@@ -86,8 +88,10 @@ async def open_zookeeper_store(
     operation_seconds: float = OPERATION_SECONDS_DEFAULT,
     clock: Callable[[], float] = boot_time_seconds,
     rng: random.Random | None = None,
+    origin: ClusterOrigin | None = None,
 ) -> RecordMetadataStore:
-    """A handle on the cluster at ``uri``; with ``create``, a missing cluster is created.
+    """A handle on the cluster at ``uri``; with ``create``, a missing cluster is created. It continues the cluster
+    ``origin`` if there is one.
 
     ``lease_seconds`` is also the session's timeout; servers may grant less, and leases are then shorter. ``clock``
     gives seconds that keep counting during a suspend. Raises :class:`InvalidArgumentError`,
@@ -100,7 +104,9 @@ async def open_zookeeper_store(
     try:
         cluster_id = await _read_layout(records)
         if cluster_id is None and create:
-            cluster_id = await _make_layout(records, f"{rng.getrandbits(128):032x}")
+            cluster_id = await _make_layout(
+                records, origin or ClusterOrigin(f"{rng.getrandbits(128):032x}", LedgerId(0))
+            )
         records.adopt(cluster_id or _no_cluster(uri))
     except BaseException:
         await records.close()
@@ -122,15 +128,16 @@ async def _read_layout(records: ZooKeeperRecordStore) -> str | None:
     return None if layout is None else decode_layout(layout.value, records.paths.layout)
 
 
-async def _make_layout(records: ZooKeeperRecordStore, cluster_id: str) -> str:
+async def _make_layout(records: ZooKeeperRecordStore, origin: ClusterOrigin) -> str:
     """Create a new cluster with all of its folders in one transaction; returns the id of the cluster that is then
     there."""
     nodes, paths = records.nodes, records.paths
+    cluster_id = origin.cluster_id
     for path in [*parents_of(paths.root), paths.root]:
         await nodes.ensure(path)
     requests = [
         create(paths.layout, encode_layout(cluster_id), nodes.acl),
-        create(paths.ledger_ids, encode_ledger_ids(LedgerIdCounter(0)), nodes.acl),
+        create(paths.ledger_ids, encode_ledger_ids(LedgerIdCounter(origin.first_ledger_id)), nodes.acl),
         *(create(folder, b"", nodes.acl) for folder in paths.folders),
     ]
 

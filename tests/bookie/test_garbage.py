@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from octavo.bookie.upkeep.garbage import DELETIONS_AT_ONCE, Collection, GarbageC
 from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
 from octavo.bookie.upkeep.reviver import Reviver
 from octavo.metadata import Cookie, MetadataStore, open_metadata_store
+from octavo.metadata.garbage_hold import DOCUMENT, GarbageHold, set_hold
 from octavo.metadata.store import Version, Versioned
 from octavo.protocol.errors import (
     LedgerFencedError,
@@ -97,6 +99,19 @@ async def test_deleted_ledgers_go_and_the_others_stay(storage: Storage, store: M
     assert await collector.collect() == Collection(6, 3)
     assert storage.ledgers.live_ids() == ids[::2]
     assert await collector.collect() == Collection(3, 0)
+
+
+async def test_nothing_is_dropped_while_garbage_collection_is_on_hold(storage: Storage, store: MetadataStore) -> None:
+    (ledger_id,) = await held(storage, store, 1)
+    await store.delete_ledger(ledger_id)
+    await held(storage, store, 1)
+    await set_hold(store, GarbageHold("restored from a dump", datetime(2026, 1, 1, tzinfo=UTC)))
+    collector = await collector_for(storage, store)
+    with pytest.raises(MetadataError, match=r"on hold since 2026-01-01.*restored from a dump"):
+        await collector.collect()
+    assert ledger_id in storage.ledgers.live_ids()
+    await store.delete_document(DOCUMENT)
+    assert await collector.collect() == Collection(2, 1)
 
 
 async def test_late_add_to_a_collected_ledger_does_not_bring_it_back(storage: Storage, store: MetadataStore) -> None:

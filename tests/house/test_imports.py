@@ -99,9 +99,22 @@ ROOMS = {
     "cli.log": frozenset({"cli.session", "cli.output", "cli.ledger"}),
     "cli.bench": frozenset({"cli.session", "cli.output", "cli.ledger"}),
     "cli.bookie": frozenset({"cli.session", "cli.output"}),
+    "cli.cluster": frozenset({"cli.session", "cli.output"}),
     "cli.deploy": frozenset({"cli.session", "cli.output"}),
     "cli.local": frozenset({"cli.running_cluster", "cli.session", "cli.output"}),
-    "cli": frozenset({"cli.session", "cli.output", "cli.ledger", "cli.log", "cli.bench", "cli.bookie", "cli.deploy", "cli.local"}),
+    "cli": frozenset(
+        {
+            "cli.session",
+            "cli.output",
+            "cli.ledger",
+            "cli.log",
+            "cli.bench",
+            "cli.bookie",
+            "cli.cluster",
+            "cli.deploy",
+            "cli.local",
+        }
+    ),
 }
 """Each room (a sub-folder, a module that others build on, or what else stands at the root of its folder) and the rooms
 of the same folder that it may import from. Below a room stands only what has been named before it."""

@@ -20,7 +20,7 @@ EXPOSURE_MAX = 2.0
 
 @pytest.fixture(scope="module")
 def machine(module_folder: Path) -> Iterator[Machine]:
-    """A machine on which Octavo is installed from its wheel in /opt/octavo, and then `octavo deploy install` has run."""
+    """A machine with Octavo in /opt/octavo, installed from its wheel, where `octavo deploy install` has run."""
     wheel = unpack_wheel(module_folder / "wheel")
     environment = module_folder / "environment"
     make_environment(environment, Path("/opt/wheel"), python=Path("/opt/python"), packages=Path("/opt/packages"))

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from support.tree import ROOT
 
-PACKAGES = next(path for path in map(Path, sys.path) if path.name == "site-packages" and path.is_relative_to(sys.prefix))
+PACKAGES = next(
+    path for path in map(Path, sys.path) if path.name == "site-packages" and path.is_relative_to(sys.prefix)
+)
 """Where this interpreter has the packages that Octavo depends on."""
 
 
@@ -16,7 +18,9 @@ def unpack_wheel(folder: Path, *, tree: Path = ROOT) -> Path:
     return folder
 
 
-def make_environment(folder: Path, wheel: Path, *, python: Path = Path(sys.base_prefix), packages: Path = PACKAGES) -> Path:
+def make_environment(
+    folder: Path, wheel: Path, *, python: Path = Path(sys.base_prefix), packages: Path = PACKAGES
+) -> Path:
     """A virtual environment in ``folder`` whose Octavo is the unpacked ``wheel``; the path of its ``octavo``.
 
     Dependencies are those in ``packages``; an editable Octavo there has no effect, because it is not a site directory

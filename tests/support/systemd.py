@@ -101,7 +101,10 @@ class Machine:
             assert self._process.poll() is None, f"the machine did not boot: {Path(self._log.name).read_text()}"
             assert time.monotonic() < deadline, f"the machine did not boot in time: {Path(self._log.name).read_text()}"
             self._first = self._first or self._process_1()
-            if self._first and self.run("systemctl", "is-system-running", check=False).strip() in {"running", "degraded"}:
+            if self._first and self.run("systemctl", "is-system-running", check=False).strip() in {
+                "running",
+                "degraded",
+            }:
                 return
             time.sleep(0.05)
 

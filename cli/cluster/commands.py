@@ -1,14 +1,20 @@
-"""``octavo cluster``: creates, shows and destroys the metadata of a cluster."""
+"""``octavo cluster init | show | cookies | destroy | hold-garbage | release-garbage``: the metadata of a cluster."""
 
 import asyncio
 import sys
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
+from octavo.cli.cluster import sanity, status, transfer
 from octavo.cli.session import CommandError, Session, command
 from octavo.protocol.errors import MetadataUnavailableError
 
-app = typer.Typer(name="cluster", help="Create, show and destroy the metadata of a cluster.", no_args_is_help=True)
+app = typer.Typer(name="cluster", help="Check a cluster, and manage its metadata.", no_args_is_help=True)
+
+status.register(app)
+sanity.register(app)
+transfer.register(app)
 
 
 @command(app)
@@ -109,3 +115,71 @@ async def _agreed(question: str) -> bool:
     # Read in a thread, so that Ctrl-C ends the command while it waits.
     answer = await asyncio.to_thread(sys.stdin.readline)
     return answer.strip().lower() in {"y", "yes"}
+
+
+@command(app)
+async def cookies(session: Session) -> None:
+    """Show the cookie of every bookie that the cluster knows.
+
+    The generation in a cookie rises at every start of the bookie. A directory with a lower generation is an old copy,
+    and the bookie refuses to start with it.
+    """
+    from octavo.cli.output import print_json, print_table  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        known = [versioned.value for versioned in await store.list_cookies()]
+        registered = await store.list_bookies()
+    rows = [(cookie.bookie_id, cookie.address, cookie.generation, cookie.bookie_id in registered) for cookie in known]
+    if session.as_json:
+        names = ("bookie_id", "address", "generation", "registered")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    print_table(
+        ["bookie", "address", "generation", "registered"], [(*row[:3], "yes" if row[3] else "no") for row in rows]
+    )
+
+
+@command(app, "hold-garbage")
+async def hold_garbage(
+    session: Session,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why, for the logs of the bookies and for other operators.")
+    ] = "set by an operator",
+) -> None:
+    """Keep all bookies from dropping deleted ledgers.
+
+    Use it before work on the metadata. Every bookie reads the hold before each garbage collection. `octavo cluster
+    release-garbage` ends it.
+    """
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    from octavo.metadata.garbage_hold import GarbageHold, set_hold  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        hold = await set_hold(store, GarbageHold(reason, datetime.now(UTC)))
+    if session.as_json:
+        print_json({"reason": hold.reason, "since": hold.since.isoformat()})
+    else:
+        print_line(f"garbage collection is on hold since {hold.since.isoformat(timespec='seconds')}: {hold.reason}")
+
+
+@command(app, "release-garbage")
+async def release_garbage(session: Session) -> None:
+    """End a hold on garbage collection.
+
+    From their next garbage collection on, bookies drop the entries of every ledger that the metadata do not list.
+    After a restore, first check that no ledger is missing that you need.
+    """
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    from octavo.metadata.garbage_hold import DOCUMENT, read_hold  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        found = await store.read_document(DOCUMENT)
+        if found is not None:
+            hold = await read_hold(store)
+            await store.delete_document(DOCUMENT, found.version)
+    if session.as_json:
+        print_json({"released": found is not None})
+    elif found is None or hold is None:
+        print_line("garbage collection was not on hold")
+    else:
+        print_line(f"garbage collection is no longer on hold (it was: {hold.reason})")

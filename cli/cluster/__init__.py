@@ -1,0 +1,1 @@
+"""`octavo cluster`: the metadata and the health of a cluster."""

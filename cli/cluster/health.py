@@ -1,0 +1,83 @@
+"""What is wrong with a cluster, from what its metadata and its bookies say. Pure.
+
+A *problem* needs an operator now: entries have fewer copies than they should have, or may get fewer. A *warning* needs
+one soon. Nothing here is a proof: a bookie that is not registered may be alive.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from octavo.client.client import BookieStatus
+    from octavo.metadata.garbage_hold import GarbageHold
+
+WRITABLE_MIN: Final = 3
+"""Bookies that a ledger of the default shape needs."""
+
+FREE_SHARE_MIN: Final = 0.1
+"""Below this share of free space an operator should add space or bookies."""
+
+
+class Severity(enum.StrEnum):
+    """How urgent a finding is."""
+
+    PROBLEM = "problem"
+    WARNING = "warning"
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong."""
+
+    severity: Severity
+    text: str
+
+
+def examine(bookies: "Sequence[BookieStatus]", hold: "GarbageHold | None") -> list[Finding]:
+    """What is wrong, problems first. Empty for a healthy cluster."""
+    findings: list[Finding] = []
+    if not bookies:
+        return [Finding(Severity.PROBLEM, "the cluster has no bookie; start one with `octavo bookie`")]
+    for bookie in bookies:
+        findings += _of_bookie(bookie)
+    writable = sum(bookie.state.value == "writable" for bookie in bookies)
+    if writable < WRITABLE_MIN:
+        severity = Severity.PROBLEM if writable == 0 else Severity.WARNING
+        text = f"{writable} writable bookies: a ledger with an ensemble of {WRITABLE_MIN} cannot be created"
+        findings.append(Finding(severity, text))
+    versions = sorted({bookie.version for bookie in bookies if bookie.version is not None})
+    if len(versions) > 1:
+        findings.append(
+            Finding(Severity.WARNING, f"bookies run different versions ({', '.join(versions)}): finish the upgrade")
+        )
+    if hold is not None:
+        text = f"garbage collection is on hold since {hold.since.isoformat(timespec='seconds')}: {hold.reason}"
+        findings.append(Finding(Severity.WARNING, text))
+    return sorted(findings, key=lambda finding: finding.severity is Severity.WARNING)
+
+
+def _of_bookie(bookie: "BookieStatus") -> list[Finding]:
+    name = f"bookie {bookie.bookie_id} at {bookie.address}"
+    if bookie.state.value == "unavailable":
+        return [Finding(Severity.PROBLEM, f"{name} is not registered: check its process and its log")]
+    facts = bookie.facts
+    if facts is None:
+        return [Finding(Severity.PROBLEM, f"{name} is registered but does not answer: check its host and the network")]
+    findings: list[Finding] = []
+    if bookie.state.value == "read-only":
+        findings.append(Finding(Severity.WARNING, f"{name} is read-only: its log says why"))
+    if facts.get("in_doubt"):
+        findings.append(Finding(Severity.WARNING, f"{name} is in doubt: it may have lost entries of existing ledgers"))
+    damaged = sum(_number(facts, fact) for fact in ("entries_damaged", "index_damage"))
+    if damaged:
+        findings.append(Finding(Severity.PROBLEM, f"{name} has found {damaged:.0f} damaged places: see its log"))
+    total = _number(facts, "total_bytes")
+    if total and _number(facts, "free_bytes") < FREE_SHARE_MIN * total:
+        free = _number(facts, "free_bytes") / 1e9
+        findings.append(Finding(Severity.WARNING, f"{name} has {free:,.1f} GB of disk space left"))
+    return findings
+
+
+def _number(facts: Mapping[str, Any], name: str) -> float:
+    value = facts.get(name, 0)
+    return float(value) if isinstance(value, int | float) else 0.0

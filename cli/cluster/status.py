@@ -1,0 +1,57 @@
+"""``octavo cluster status``: whether a cluster is healthy, in one sentence, and what is wrong with it."""
+
+from typing import Any
+
+import typer
+from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "status")(status)
+
+
+async def status(session: Session) -> int:
+    """Tell whether the cluster is healthy.
+
+    The exit status is 0 if no problem was found, and 1 otherwise. Warnings do not count.
+    """
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    facts = await cluster_facts(session)
+    problems = sum(finding["severity"] == "problem" for finding in facts["findings"])
+    if session.as_json:
+        print_json(facts)
+    else:
+        print_line(f"cluster {facts['cluster_id']} {facts['health']}")
+        states = ", ".join(f"{number} {state}" for state, number in facts["bookies"].items())
+        print_line(f"bookies: {states}")
+        for finding in facts["findings"]:
+            print_line(f"{finding['severity']}: {finding['text']}")
+    return EXIT_FAILURE if problems else EXIT_OK
+
+
+async def cluster_facts(session: Session) -> dict[str, Any]:
+    """Health, bookies by state and findings, as JSON. Raises as a connection to the cluster does."""
+    from octavo.cli.cluster.health import Severity, examine  # noqa: PLC0415
+    from octavo.metadata.garbage_hold import read_hold  # noqa: PLC0415
+
+    async with await session.connect() as client:
+        bookies = await client.bookies(details=True)
+    async with await session.open_metadata() as store:
+        cluster_id, hold = await store.cluster_id(), await read_hold(store)
+    findings = examine(bookies, hold)
+    problems = sum(finding.severity is Severity.PROBLEM for finding in findings)
+    warnings = len(findings) - problems
+    states = [bookie.state.value for bookie in bookies]
+    return {
+        "cluster_id": cluster_id,
+        "healthy": not problems,
+        "health": f"has {problems} problems and {warnings} warnings"
+        if problems
+        else f"is healthy, with {warnings} warnings"
+        if warnings
+        else "is healthy",
+        "bookies": {state: states.count(state) for state in ("writable", "read-only", "unavailable")},
+        "findings": [{"severity": finding.severity.value, "text": finding.text} for finding in findings],
+    }

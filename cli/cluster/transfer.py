@@ -1,0 +1,200 @@
+"""``octavo cluster dump | restore``: the metadata of a cluster to a file, and from a file to an empty place."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from octavo.cli.session import CommandError, Session, command
+from octavo.protocol.errors import NoSuchLedgerError, OctavoError
+
+from octavo._version import __version__
+
+if TYPE_CHECKING:
+    from octavo.metadata import MetadataStore
+    from octavo.metadata.dump import ClusterFacts, DumpEnd, DumpRecord
+
+# ruff: noqa: PLC0415 - `octavo --help` needs no metadata
+
+TERMS_SKIPPED = 2**16
+"""Terms of a log that a restore leaves out: leaders of the time after the dump may have had them. An add in doubt then
+never takes the entry of a later leader for its own (rule P6)."""
+
+LOGS_PREFIX = "logs/n"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app)(dump)
+    command(app)(restore)
+
+
+async def dump(
+    session: Session, file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")]
+) -> None:
+    """Write the metadata of the cluster to a file.
+
+    The file has every ledger, log, cookie and document, but no entries: those are on the bookies. The cluster may be in
+    use; each record is as it was at some moment of the dump. The file holds salts and verifiers of keys, so keep it as
+    you keep the metadata. An existing file is replaced when the dump is complete.
+    """
+    from octavo.cli.output import print_json, print_line, progress_bar
+    from octavo.metadata.dump import ClusterFacts, DumpWriter
+
+    writer = DumpWriter()
+    written = 0
+    async with await session.open_metadata() as store:
+        with _replaced(file) as output, progress_bar("dumping", None) as progress:
+            output.write(writer.begin(ClusterFacts(await store.cluster_id(), datetime.now(UTC), __version__)))
+            async for record in _records(store):
+                output.write(writer.record(record))
+                written += 1
+                if written % 1000 == 0:
+                    progress(written, f"{written:,}")
+            output.write(writer.end(await store.ledger_ids_stop()))
+    if session.as_json:
+        print_json({"file": str(file), "records": written, "bytes": file.stat().st_size})
+    else:
+        print_line(f"{written:,} records in {file}, {file.stat().st_size:,} bytes")
+
+
+async def _records(store: "MetadataStore") -> "AsyncIterator[DumpRecord]":
+    """Everything permanent, documents first: a ledger that a document names has been created before."""
+    from octavo.metadata.dump import Document
+    from octavo.metadata.garbage_hold import DOCUMENT
+
+    async for name in store.list_documents():
+        found = await store.read_document(name)
+        if found is not None and name != DOCUMENT:
+            yield Document(name, found.value)
+    for cookie in await store.list_cookies():
+        yield cookie.value
+    async for ledger_id in store.list_ledgers():
+        try:
+            yield (await store.read_ledger(ledger_id)).value
+        except NoSuchLedgerError:
+            continue
+
+
+@contextmanager
+def _replaced(file: Path) -> Iterator[Any]:
+    """A new file, which replaces ``file`` once it is complete and synced. Only its owner can read it."""
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "wb") as output:
+            yield output
+            output.flush()
+            os.fsync(output.fileno())
+        partial.replace(file)
+    except OSError as error:
+        raise CommandError(f"cannot write {file}: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+async def restore(
+    session: Session, file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `dump` wrote.")]
+) -> None:
+    """Create a cluster from a dump.
+
+    There must be no cluster in the metadata store that --metadata names. The whole file is verified before anything is
+    changed. Bookies of the dumped cluster can then start with the restored metadata. What happened after the dump is
+    not in it: ledgers created since are missing, and logs end where they ended then. So the restore leaves out the
+    ledger ids that may have been allocated since, and puts garbage collection on hold until you run `octavo cluster
+    release-garbage`. Stop all bookies and clients first.
+    """
+    from octavo.cli.output import print_json, print_line, progress_bar
+    from octavo.metadata.connect import create_metadata_store
+    from octavo.metadata.dump import first_restored_id
+    from octavo.metadata.garbage_hold import GarbageHold, set_hold
+    from octavo.metadata.records import ClusterOrigin
+
+    facts, end = _verified(file)
+    first_id = first_restored_id(end)
+    reason = f"the metadata were restored from a dump of {facts.dumped_at.isoformat(timespec='seconds')}"
+    restored = 0
+    async with await create_metadata_store(session.metadata_uri, ClusterOrigin(facts.cluster_id, first_id)) as store:
+        # The hold first: a bookie that starts in the middle of the restore must find it.
+        await set_hold(store, GarbageHold(reason, datetime.now(UTC)))
+        with progress_bar("restoring", end.records) as progress:
+            try:
+                for record in _restorable(file):
+                    await _restore_record(store, record)
+                    restored += 1
+                    progress(restored, f"{restored:,}")
+            except OctavoError as error:
+                raise CommandError(
+                    f"{error.message}; the cluster at {session.metadata_uri} is incomplete: run `octavo cluster "
+                    "destroy` and restore it again"
+                ) from error
+    if session.as_json:
+        print_json({"cluster_id": facts.cluster_id, "records": restored, "first_ledger_id": first_id})
+        return
+    print_line(f"restored cluster {facts.cluster_id} at {session.metadata_uri}: {restored:,} records")
+    print_line("garbage collection is on hold; when nothing is missing, run `octavo cluster release-garbage`")
+
+
+def _verified(file: Path) -> "tuple[ClusterFacts, DumpEnd]":
+    """The first and the last line of a dump that has been read to its end."""
+    from octavo.metadata.dump import ClusterFacts, DumpEnd, read_dump
+
+    facts: ClusterFacts | None = None
+    end: DumpEnd | None = None
+    for part in _parts(file, read_dump):
+        match part:
+            case ClusterFacts():
+                facts = part
+            case DumpEnd():
+                end = part
+            case _:
+                _with_later_terms(part)  # a log that cannot be understood is noticed before anything is changed
+    assert facts is not None
+    assert end is not None
+    return facts, end
+
+
+def _parts(file: Path, read: Any) -> Iterator[Any]:
+    try:
+        with file.open("rb") as lines:
+            yield from read(lines, str(file))
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def _restorable(file: Path) -> "Iterator[DumpRecord]":
+    """The records of a verified dump as they are to be stored."""
+    from octavo.metadata.dump import ClusterFacts, DumpEnd, read_dump
+
+    for part in _parts(file, read_dump):
+        if not isinstance(part, ClusterFacts | DumpEnd):
+            yield _with_later_terms(part)
+
+
+def _with_later_terms(record: "DumpRecord") -> "DumpRecord":
+    """The record; the list of a log gets a term that no leader has had."""
+    from octavo.client.log.document import decode_log
+    from octavo.client.log.names import name_of_document
+    from octavo.metadata.dump import Document
+
+    if not isinstance(record, Document) or not record.name.startswith(LOGS_PREFIX):
+        return record
+    log = decode_log(record.value, name_of_document(record.name))
+    return Document(record.name, replace(log, term=log.term + TERMS_SKIPPED).encode())
+
+
+async def _restore_record(store: "MetadataStore", record: "DumpRecord") -> None:
+    from octavo.metadata.model import LedgerMetadata
+    from octavo.metadata.registration import Cookie
+
+    match record:
+        case LedgerMetadata():
+            await store.create_ledger(record)
+        case Cookie():
+            await store.create_cookie(record)
+        case _:
+            await store.create_document(record.name, record.value)

@@ -1,0 +1,278 @@
+"""``octavo doctor``: checks a host, and the cluster that it reaches, for what has caused trouble elsewhere.
+
+Each check is a small function that returns findings. A check that cannot be made is a finding, too: the others go on.
+"""
+
+import asyncio
+import os
+import platform
+import resource
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, describe
+from octavo.protocol.errors import MetadataUnavailableError, OctavoError
+
+from octavo._version import __version__
+
+if TYPE_CHECKING:
+    from octavo.bookie.config import BookieConfig
+    from octavo.metadata import MetadataStore
+
+# ruff: noqa: PLC0415 - `octavo --help` needs no cluster
+
+DESCRIPTORS_MIN = 8192
+"""A bookie needs one per connection and one per file; connections_max is 4096 by default."""
+
+SYNC_SECONDS_WARN = 0.010
+"""Median of a synced write of 4 KiB: slower than a disk without a write cache that survives a power failure."""
+
+SYNC_MEASURE_SECONDS = 0.5
+
+METADATA_SECONDS_WARN = 0.1
+
+CLOCK_SECONDS_WARN = 1.0
+"""Retention by age and times of sealing compare clocks of different hosts."""
+
+CONNECT_SECONDS_MAX = 3.0
+
+UNSUITABLE_FILE_SYSTEMS = {
+    "tmpfs": "its files are lost at a restart",
+    "ramfs": "its files are lost at a restart",
+    "nfs": "locks and syncs over a network are not reliable enough",
+    "nfs4": "locks and syncs over a network are not reliable enough",
+    "cifs": "locks and syncs over a network are not reliable enough",
+    "smb3": "locks and syncs over a network are not reliable enough",
+    "overlay": "files in a container's own layer are lost with the container: mount a volume",
+}
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    check: str
+    result: str
+    """``ok``, ``warning`` or ``failed``."""
+    detail: str
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app)(doctor)
+
+
+async def doctor(
+    session: Session,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="Settings of a bookie of this host, whose disks are checked too."
+        ),
+    ] = None,
+) -> int:
+    """Check this host and the cluster for common problems.
+
+    The command checks limits, clock, versions, the metadata store and the way to every bookie. With --config it also
+    checks the directories of a bookie of this host: their file systems, free space and speed. It changes nothing for
+    good. The exit status is 1 if a check failed.
+    """
+    from octavo.cli.output import print_json, print_table
+
+    findings = await examine(session, config)
+    if session.as_json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        print_table(["check", "result", "detail"], findings)
+    return EXIT_FAILURE if any(finding.result == "failed" for finding in findings) else EXIT_OK
+
+
+async def examine(session: Session, config_file: Path | None) -> list[Finding]:
+    """The findings of all checks that apply."""
+    findings = [_software(), *_limits()]
+    if config_file is not None:
+        findings += await _guarded("settings", lambda: _bookie_of_this_host(config_file))
+    findings += await _guarded("metadata", lambda: _cluster(session))
+    return findings
+
+
+async def _guarded(check: str, work: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
+    try:
+        return await work()
+    except (OctavoError, OSError, ExceptionGroup) as error:
+        return [Finding(check, "failed", describe(error))]
+
+
+# --- this host -------------------------------------------------------------------------------------------------------
+
+
+def _software() -> Finding:
+    import uvloop
+
+    return Finding(
+        "software",
+        "ok",
+        f"octavo {__version__}, Python {platform.python_version()}, uvloop {uvloop.__version__}, "
+        f"{platform.system()} {platform.release()}",
+    )
+
+
+def _limits() -> list[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    result = "ok" if soft >= DESCRIPTORS_MIN else "warning"
+    advice = "" if result == "ok" else f"; a bookie should have {DESCRIPTORS_MIN} or more (ulimit -n, LimitNOFILE=)"
+    findings = [Finding("open files", result, f"limit {soft}, at most {hard}{advice}")]
+    core, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if core != resource.RLIM_INFINITY:
+        findings.append(
+            Finding("file size", "failed", f"limited to {core} bytes: entry logs could not grow (ulimit -f)")
+        )
+    return findings
+
+
+async def _bookie_of_this_host(config_file: Path) -> list[Finding]:
+    from octavo.bookie.config import load_config
+    from octavo.cli.config import contradictions_in
+
+    config = load_config(config_file, os.environ, {})
+    contradictions = contradictions_in(config)
+    findings = [
+        Finding(
+            "settings", "failed" if contradictions else "ok", "; ".join(contradictions) or f"{config_file} is valid"
+        )
+    ]
+    for role, directory in config.directories.items():
+        findings += _directory(role, directory, config)
+    findings += await _guarded("sync", lambda: _sync_speed(config.journal_directory))
+    return findings
+
+
+def _directory(role: str, directory: Path, config: "BookieConfig") -> list[Finding]:
+    check = f"{role} directory"
+    present = next((path for path in (directory, *directory.parents) if path.exists()), directory)
+    if directory.exists() and not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        return [Finding(check, "failed", f"{directory} cannot be written by user {os.getuid()}")]
+    findings = []
+    kind = file_system_of(present)
+    if kind in UNSUITABLE_FILE_SYSTEMS:
+        findings.append(Finding(check, "warning", f"{directory} is on {kind}: {UNSUITABLE_FILE_SYSTEMS[kind]}"))
+    usage = shutil.disk_usage(present)
+    text = f"{directory}: {usage.free / 1e9:,.1f} of {usage.total / 1e9:,.1f} GB free, {kind}"
+    if usage.free < config.disk_read_only_bytes:
+        findings.append(Finding(check, "failed", f"{text}; the bookie would be read-only below disk_read_only_bytes"))
+    elif usage.free < config.disk_warn_bytes:
+        findings.append(Finding(check, "warning", f"{text}; below disk_warn_bytes"))
+    else:
+        findings.append(Finding(check, "ok", text))
+    return findings
+
+
+def file_system_of(path: Path) -> str:
+    """The type of the file system that holds an existing path, as the kernel names it."""
+    wanted = path.resolve()
+    kind, longest = "unknown", -1
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        before, _, after = line.partition(" - ")
+        point = Path(before.split()[4].encode().decode("unicode_escape"))
+        if wanted.is_relative_to(point) and len(point.parts) >= longest:
+            kind, longest = after.split()[0], len(point.parts)
+    return kind
+
+
+async def _sync_speed(directory: Path) -> list[Finding]:
+    from octavo.cli.bench.disk import measure_disk
+
+    present = next((path for path in (directory, *directory.parents) if path.exists()), directory)
+    (measured,) = await measure_disk(present, (4096,), SYNC_MEASURE_SECONDS)
+    result = "ok" if measured["p50_seconds"] <= SYNC_SECONDS_WARN else "warning"
+    text = f"4 KiB in {1000 * measured['p50_seconds']:.2f} ms (median), {1000 * measured['p99_seconds']:.2f} ms (p99)"
+    return [Finding("sync", result, f"{text} on the disk of {directory}")]
+
+
+# --- the cluster -----------------------------------------------------------------------------------------------------
+
+
+async def _cluster(session: Session) -> list[Finding]:
+    from octavo.cli.redaction import redacted_uri
+
+    async with await session.open_metadata() as store:
+        begun = time.perf_counter()
+        await store.ledger_ids_stop()
+        seconds = time.perf_counter() - begun
+        result = "ok" if seconds <= METADATA_SECONDS_WARN else "warning"
+        findings = [Finding("metadata", result, f"{redacted_uri(store.uri)} answers in {1000 * seconds:.1f} ms")]
+        findings += await _guarded("largest document", lambda: _largest_document(store))
+        addresses = {name: found.address for name, found in (await store.list_bookies()).items()}
+    if not addresses:
+        return [*findings, Finding("bookies", "failed", "no bookie is registered")]
+    findings += await asyncio.gather(*(_reachable(name, address) for name, address in addresses.items()))
+    findings += await _facts_of_bookies(session)
+    return findings
+
+
+async def _largest_document(store: "MetadataStore") -> list[Finding]:
+    """Store and delete a document of the largest size: with ZooKeeper, `jute.maxbuffer` must allow it."""
+    from octavo.metadata.store import DOCUMENT_BYTES_MAX
+
+    name = f"doctor/{os.getpid()}-{os.urandom(8).hex()}"
+    try:
+        await store.create_document(name, b"\0" * DOCUMENT_BYTES_MAX)
+        await store.delete_document(name)
+    except MetadataUnavailableError as error:
+        return [
+            Finding(
+                "largest document",
+                "failed",
+                f"a document of {DOCUMENT_BYTES_MAX} bytes cannot be stored ({error.message}); with ZooKeeper, "
+                "jute.maxbuffer must be at least 1048576 on every server",
+            )
+        ]
+    return [Finding("largest document", "ok", f"{DOCUMENT_BYTES_MAX} bytes can be stored")]
+
+
+async def _reachable(name: str, address: str) -> Finding:
+    from octavo.metadata.registration import split_address
+
+    host, port = split_address(address)
+    begun = time.perf_counter()
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError) as error:
+        reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        return Finding(f"bookie {name}", "failed", f"{address} cannot be reached from this host: {reason}")
+    milliseconds = 1000 * (time.perf_counter() - begun)
+    writer.close()
+    return Finding(f"bookie {name}", "ok", f"{address} accepts connections within {milliseconds:.1f} ms")
+
+
+async def _facts_of_bookies(session: Session) -> list[Finding]:
+    async with await session.connect() as client:
+        before = time.time()
+        bookies = await client.bookies(details=True)
+        after = time.time()
+    findings: list[Finding] = []
+    versions = sorted({bookie.version for bookie in bookies if bookie.version is not None} | {__version__})
+    if len(versions) == 1:
+        findings.append(Finding("versions", "ok", f"this command and all bookies run {versions[0]}"))
+    else:
+        findings.append(Finding("versions", "warning", f"in use: {', '.join(versions)}; finish the upgrade"))
+    for bookie in bookies:
+        clock: Any = (bookie.facts or {}).get("clock_seconds")
+        if isinstance(clock, int | float) and not isinstance(clock, bool):
+            findings.append(clock_finding(bookie.bookie_id, clock, before, after))
+    return findings
+
+
+def clock_finding(bookie_id: str, clock: float, before: float, after: float) -> Finding:
+    """Compare a bookie's clock with ours. It was read between ``before`` and ``after``; all in seconds since 1970."""
+    skew = clock - after if clock > after else min(0.0, clock - before)
+    if abs(skew) <= CLOCK_SECONDS_WARN:
+        return Finding(f"clock of {bookie_id}", "ok", f"within {max(abs(skew), after - before):.2f} s of this host")
+    direction = "ahead of" if skew > 0 else "behind"
+    return Finding(
+        f"clock of {bookie_id}", "warning", f"{abs(skew):.1f} s {direction} this host: synchronize clocks (NTP)"
+    )

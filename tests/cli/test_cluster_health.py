@@ -1,0 +1,71 @@
+"""What `octavo cluster status` finds wrong, as a table; and what `octavo doctor` says of a clock."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from octavo.cli.cluster.health import Severity, examine
+from octavo.cli.doctor import clock_finding
+from octavo.client.client import BookieStatus
+from octavo.metadata import BookieState
+from octavo.metadata.garbage_hold import GarbageHold
+from octavo.protocol.ids import BookieId
+
+GOOD: dict[str, Any] = {"free_bytes": 50, "total_bytes": 100, "in_doubt": False, "entries_damaged": 0}
+
+
+def bookie(name: str, state: BookieState = BookieState.WRITABLE, version: str = "0.1.0", **facts: Any) -> BookieStatus:
+    if state is BookieState.UNAVAILABLE:
+        return BookieStatus(BookieId(name), f"{name}:3181", state, None)
+    return BookieStatus(BookieId(name), f"{name}:3181", state, version, "/r", GOOD | facts)
+
+
+THREE = [bookie("a"), bookie("b"), bookie("c")]
+SILENT = BookieStatus(BookieId("d"), "d:3181", BookieState.WRITABLE, "0.1.0", "/r", None)
+PROBLEM, WARNING = Severity.PROBLEM, Severity.WARNING
+
+
+def test_a_healthy_cluster_has_no_findings() -> None:
+    assert examine(THREE, None) == []
+
+
+@pytest.mark.parametrize(
+    ("bookies", "severity", "text"),
+    [
+        ([], PROBLEM, "has no bookie"),
+        ([*THREE, bookie("d", BookieState.UNAVAILABLE)], PROBLEM, "bookie d at d:3181 is not registered"),
+        ([*THREE, SILENT], PROBLEM, "does not answer"),
+        ([*THREE, bookie("d", BookieState.READ_ONLY)], WARNING, "read-only"),
+        ([*THREE, bookie("d", in_doubt=True)], WARNING, "in doubt"),
+        ([*THREE, bookie("d", entries_damaged=2)], PROBLEM, "2 damaged"),
+        ([*THREE, bookie("d", index_damage=1)], PROBLEM, "1 damaged"),
+        ([*THREE, bookie("d", free_bytes=9)], WARNING, "disk space left"),
+        ([*THREE, bookie("d", version="0.2.0")], WARNING, "0.1.0, 0.2.0"),
+        (THREE[:2], WARNING, "2 writable bookies"),
+        ([bookie(name, BookieState.READ_ONLY) for name in "abc"], PROBLEM, "0 writable bookies"),
+    ],
+)
+def test_each_thing_that_is_wrong_is_found(bookies: list[BookieStatus], severity: Severity, text: str) -> None:
+    assert any(found.severity is severity and text in found.text for found in examine(bookies, None))
+
+
+def test_problems_come_first_and_a_hold_on_garbage_collection_is_a_warning() -> None:
+    hold = GarbageHold("restored", datetime(2026, 1, 1, tzinfo=UTC))
+    findings = examine([*THREE, bookie("d", BookieState.UNAVAILABLE)], hold)
+    assert [found.severity for found in findings] == [PROBLEM, WARNING]
+    assert "restored" in findings[1].text
+
+
+@pytest.mark.parametrize(
+    ("clock", "result", "words"),
+    [
+        (100.5, "ok", "within"),
+        (99.2, "ok", "within"),
+        (101.9, "ok", "within"),
+        (102.1, "warning", "ahead of"),
+        (98.9, "warning", "behind"),
+    ],
+)
+def test_a_clock_is_compared_with_the_time_in_which_it_was_read(clock: float, result: str, words: str) -> None:
+    found = clock_finding("b", clock, before=100.0, after=101.0)
+    assert (found.result, words in found.detail) == (result, True)
