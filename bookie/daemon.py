@@ -25,6 +25,7 @@ from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.logs import configure_logging
 from octavo.bookie.notify import notify_supervisor, timeout_extended
 from octavo.metadata import MetadataStore, open_metadata_store
+from octavo.metadata.cluster_release import begin_cluster, finalized_release, own_releases, start_refusal
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
 
 from octavo._version import __version__
@@ -94,6 +95,7 @@ async def _main(config: BookieConfig, rng: random.Random, companion: Companion |
     filesystem = RealFileSystem()
     store = await _open_metadata(config)
     try:
+        await _check_release(store)
         starting = asyncio.ensure_future(
             Bookie.start(
                 config,
@@ -155,6 +157,14 @@ async def _open_metadata(config: BookieConfig) -> MetadataStore:
                 raise
             log.warning("waiting for the metadata store", uri=config.metadata, reason=error.message)
             await asyncio.sleep(METADATA_RETRY_SECONDS)
+
+
+async def _check_release(store: MetadataStore) -> None:
+    """Refuse to start in a cluster whose formats this release cannot read. Raises :class:`DataWrongError`."""
+    await begin_cluster(store)
+    refusal = start_refusal(own_releases(), await finalized_release(store))
+    if refusal is not None:
+        raise DataWrongError(refusal)
 
 
 async def _first_of(*awaitables: object) -> None:

@@ -1,4 +1,4 @@
-"""``octavo cluster init | show | cookies | destroy | hold-garbage | release-garbage``: the metadata of a cluster."""
+"""``octavo cluster``: the metadata of a cluster, its release, and the hold on garbage collection."""
 
 import asyncio
 import sys
@@ -48,14 +48,16 @@ async def show(
         bool, typer.Option("--ledgers", help="Count the ledgers, too. This takes a while if there are millions.")
     ] = False,
 ) -> None:
-    """Show the id and the bookies of a cluster.
+    """Show id, release and bookies of a cluster.
 
     Bookies are counted by state. With --ledgers, the ledgers are counted, too.
     """
     from octavo.cli.output import print_json, print_line, progress_bar  # noqa: PLC0415
+    from octavo.metadata.cluster_release import finalized_release  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         facts: dict[str, Any] = {"cluster_id": await store.cluster_id(), "metadata": store.uri}
+        facts["release"] = str(await finalized_release(store))
         states = [bookie.state.value for bookie in await store.list_known_bookies()]
         facts["bookies"] = {state: states.count(state) for state in ("writable", "read-only", "unavailable")}
         if ledgers:
@@ -71,6 +73,7 @@ async def show(
         return
     print_line(f"cluster   {facts['cluster_id']}")
     print_line(f"metadata  {facts['metadata']}")
+    print_line(f"release   {facts['release']}")
     print_line(f"bookies   {', '.join(f'{number} {state}' for state, number in facts['bookies'].items())}")
     if ledgers:
         print_line(f"ledgers   {facts['ledgers']:,}")
@@ -137,6 +140,40 @@ async def cookies(session: Session) -> None:
     print_table(
         ["bookie", "address", "generation", "registered"], [(*row[:3], "yes" if row[3] else "no") for row in rows]
     )
+
+
+@command(app)
+async def finalize(
+    session: Session,
+    release: Annotated[str, typer.Argument(metavar="VERSION", help="The release, for example 0.2.")],
+) -> None:
+    """Finalize an upgrade to a release.
+
+    From then on the cluster may use the formats of the release. Run it once all bookies run the release. Before it, every bookie can go back to the release before. After it,
+    bookies of older releases refuse to start. It is refused while an older bookie is registered.
+    """
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    from octavo.metadata import cluster_release  # noqa: PLC0415
+
+    wanted = cluster_release.Release.parse(release)
+    async with await session.open_metadata() as store:
+        before = await cluster_release.read_release(store)
+        known = cluster_release.own_releases()
+        finalized = known[0] if before is None else before.value
+        registered = await store.list_bookies()
+        bookies = [(name, cluster_release.release_of(found.version)) for name, found in registered.items()]
+        refusal = cluster_release.finalize_refusal(known, finalized, wanted, bookies)
+        if refusal is not None:
+            raise CommandError(refusal)
+        if wanted != finalized or before is None:
+            await cluster_release.write_release(store, wanted, before)
+    changed = wanted != finalized
+    if session.as_json:
+        print_json({"release": str(wanted), "before": str(finalized), "changed": changed})
+    elif changed:
+        print_line(f"the cluster is finalized at release {wanted}; older bookies can no longer start")
+    else:
+        print_line(f"the cluster is at release {finalized} already")
 
 
 @command(app, "hold-garbage")

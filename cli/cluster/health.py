@@ -8,8 +8,11 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from octavo.metadata.cluster_release import release_of
+
 if TYPE_CHECKING:
     from octavo.client.client import BookieStatus
+    from octavo.metadata.cluster_release import Release
     from octavo.metadata.garbage_hold import GarbageHold
 
 WRITABLE_MIN: Final = 3
@@ -33,8 +36,10 @@ class Finding(NamedTuple):
     text: str
 
 
-def examine(bookies: "Sequence[BookieStatus]", hold: "GarbageHold | None") -> list[Finding]:
-    """What is wrong, problems first. Empty for a healthy cluster."""
+def examine(
+    bookies: "Sequence[BookieStatus]", hold: "GarbageHold | None", finalized: "Release | None" = None
+) -> list[Finding]:
+    """What is wrong, problems first. Empty for a healthy cluster. ``finalized``: the cluster's release."""
     findings: list[Finding] = []
     if not bookies:
         return [Finding(Severity.PROBLEM, "the cluster has no bookie; start one with `octavo bookie`")]
@@ -50,6 +55,11 @@ def examine(bookies: "Sequence[BookieStatus]", hold: "GarbageHold | None") -> li
         findings.append(
             Finding(Severity.WARNING, f"bookies run different versions ({', '.join(versions)}): finish the upgrade")
         )
+    elif finalized is not None and versions and (release := release_of(versions[0])) > finalized:
+        text = (
+            f"all bookies run release {release}, the cluster is at {finalized}: run `octavo cluster finalize {release}`"
+        )
+        findings.append(Finding(Severity.WARNING, text))
     if hold is not None:
         text = f"garbage collection is on hold since {hold.since.isoformat(timespec='seconds')}: {hold.reason}"
         findings.append(Finding(Severity.WARNING, text))

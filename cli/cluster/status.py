@@ -34,18 +34,21 @@ async def status(session: Session) -> int:
 async def cluster_facts(session: Session) -> dict[str, Any]:
     """Health, bookies by state and findings, as JSON. Raises as a connection to the cluster does."""
     from octavo.cli.cluster.health import Severity, examine  # noqa: PLC0415
+    from octavo.metadata.cluster_release import finalized_release  # noqa: PLC0415
     from octavo.metadata.garbage_hold import read_hold  # noqa: PLC0415
 
     async with await session.connect() as client:
         bookies = await client.bookies(details=True)
     async with await session.open_metadata() as store:
         cluster_id, hold = await store.cluster_id(), await read_hold(store)
-    findings = examine(bookies, hold)
+        finalized = await finalized_release(store)
+    findings = examine(bookies, hold, finalized)
     problems = sum(finding.severity is Severity.PROBLEM for finding in findings)
     warnings = len(findings) - problems
     states = [bookie.state.value for bookie in bookies]
     return {
         "cluster_id": cluster_id,
+        "release": str(finalized),
         "healthy": not problems,
         "health": f"has {problems} problems and {warnings} warnings"
         if problems

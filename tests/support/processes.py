@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -180,7 +180,8 @@ class Up:
 class BookieProcess:
     """``octavo bookie`` in the foreground, with the supervisor's socket that it announces itself on."""
 
-    def __init__(self, directory: Path, *arguments: object) -> None:
+    def __init__(self, directory: Path, *arguments: object, command: Sequence[str] = OCTAVO) -> None:
+        """``command`` runs `octavo`; an installation of another release has its own."""
         self.directory = directory
         self._stderr = directory.parent / f"{directory.name}.stderr"
         self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -190,7 +191,7 @@ class BookieProcess:
         self._channel.bind(str(address))
         with self._stderr.open("ab") as stderr:
             self.process = subprocess.Popen(
-                [*OCTAVO, "bookie", "--data-dir", directory, *map(str, arguments)],
+                [*command, "bookie", "--data-dir", directory, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,

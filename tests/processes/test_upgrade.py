@@ -1,0 +1,169 @@
+"""A rolling upgrade under load, and back: bookies and clients of two releases in one cluster.
+
+The old release is the wheel of this tree. The new one is the same wheel with the next version number, so what is proved
+is that processes of two releases work together, and that the rules of an upgrade hold. That formats of earlier versions
+can be read is proved by the golden files.
+"""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support.installed import make_environment, unpack_wheel
+from support.processes import WAIT_SECONDS, BookieProcess, environment, free_neighbours, wait_until
+from support.zookeeper import new_cluster_uri
+
+LOAD_SECONDS_MAX = 60.0
+
+
+class Releases(NamedTuple):
+    """The `octavo` of two releases."""
+
+    old: Path
+    new: Path
+
+
+@pytest.fixture(scope="module")
+def releases(module_folder: Path) -> Releases:
+    old = unpack_wheel(module_folder / "old-wheel")
+    new = module_folder / "new-wheel"
+    shutil.copytree(old, new)
+    version = new / "octavo" / "_version.py"
+    text = version.read_text()
+    assert '__version__ = "0.1.0"' in text
+    version.write_text(text.replace('"0.1.0"', '"0.2.0"').replace('RELEASES = ("0.1",)', 'RELEASES = ("0.1", "0.2")'))
+    return Releases(
+        *(make_environment(module_folder / name, wheel, python=Path(sys.base_prefix)) for name, wheel in
+          [("old", old), ("new", new)])
+    )  # fmt: skip
+
+
+class Running:
+    """Three bookies, each run by whichever release, and clients of either."""
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self.folder = folder
+        self.uri = uri
+        self.base_port = free_neighbours(3)
+        self.bookies: dict[int, BookieProcess] = {}
+
+    def start(self, number: int, command: Path) -> None:
+        directory = self.folder / f"bookie-{number}"
+        options = ("--metadata", self.uri, "--port", self.base_port + number, "--bookie-id", f"b{number}")
+        self.bookies[number] = BookieProcess(directory, *options, command=(str(command),)).wait_ready()
+
+    def stop(self, number: int, how: int = signal.SIGTERM) -> None:
+        bookie = self.bookies.pop(number)
+        status = bookie.stop(how)
+        assert status == (0 if how == signal.SIGTERM else -how), bookie.stderr
+        bookie.__exit__()
+
+    def close(self) -> None:
+        for bookie in self.bookies.values():
+            bookie.__exit__()
+
+    def run(self, command: Path, *arguments: object, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+        return subprocess.run(
+            [str(command), *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            env=environment(OCTAVO_METADATA=self.uri),
+            timeout=WAIT_SECONDS,
+            check=False,
+        )
+
+    def json(self, command: Path, *arguments: object, stdin: bytes = b"") -> Any:
+        done = self.run(command, *arguments, "--json", stdin=stdin)
+        assert done.returncode == 0, done
+        return json.loads(done.stdout)
+
+    def refused(self, command: Path, *arguments: object) -> str:
+        """The one line with which a command fails."""
+        done = self.run(command, *arguments)
+        lines = done.stderr.decode().splitlines()
+        assert (done.returncode, len(lines)) == (1, 1), done
+        return lines[0]
+
+
+@pytest.fixture(params=["sqlite", "zookeeper"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
+    uri = f"sqlite:///{tmp_path}/metadata.db" if request.param == "sqlite" else new_cluster_uri()
+    running = Running(tmp_path, uri)
+    yield running
+    running.close()
+
+
+def test_bookies_are_upgraded_one_by_one_under_load_and_back_until_the_upgrade_is_finalized(
+    cluster: Running, releases: Releases
+) -> None:
+    old, new = releases
+    for number in range(3):
+        cluster.start(number, old)
+    kept = cluster.json(old, "ledger", "append", stdin=b"kept\n" * 100)["ledger_id"]
+    cluster.json(old, "log", "create", "orders")
+    load = subprocess.Popen(
+        [str(old), "log", "append", "orders", "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(OCTAVO_METADATA=cluster.uri),
+    )
+    assert load.stdin is not None
+    lines = 0
+
+    def add_lines() -> None:
+        nonlocal lines
+        assert load.stdin is not None
+        load.stdin.write(b"".join(b"line %d\n" % number for number in range(lines, lines + 500)))
+        load.stdin.flush()
+        lines += 500
+
+    add_lines()
+    for number, how in [(0, signal.SIGTERM), (1, signal.SIGKILL), (2, signal.SIGTERM)]:
+        cluster.stop(number, how)
+        add_lines()
+        cluster.start(number, new)
+        add_lines()
+        if number == 0:
+            assert "b1 (0.1)" in cluster.refused(new, "cluster", "finalize", "0.2")
+            status = cluster.json(new, "cluster", "status")
+            assert any("0.1.0, 0.2.0" in finding["text"] for finding in status["findings"])
+    # Back to the old release, as nothing has been finalized.
+    cluster.stop(2)
+    add_lines()
+    cluster.start(2, old)
+    add_lines()
+    _, errors = load.communicate(timeout=LOAD_SECONDS_MAX)
+    assert load.returncode == 0, errors
+    expected = b"".join(b"line %d\n" % number for number in range(lines))
+    for reader in (old, new):
+        assert cluster.run(reader, "log", "read", "orders").stdout == expected
+        assert cluster.run(reader, "ledger", "read", kept).stdout == b"kept\n" * 100
+    cluster.stop(2)
+    cluster.start(2, new)
+    assert "does not know a release 0.2" in cluster.refused(old, "cluster", "finalize", "0.2")
+    status = cluster.json(new, "cluster", "status")
+    assert any("octavo cluster finalize 0.2" in finding["text"] for finding in status["findings"])
+    assert cluster.json(new, "cluster", "finalize", "0.2") == {"release": "0.2", "before": "0.1", "changed": True}
+    assert cluster.json(new, "cluster", "show")["release"] == "0.2"
+    assert "cannot go back" in cluster.refused(new, "cluster", "finalize", "0.1")
+    cluster.stop(2)
+    refused = subprocess.run(
+        [str(old), "bookie", "--data-dir", str(cluster.folder / "bookie-2"), "--metadata", cluster.uri, "--port", "0"],
+        capture_output=True,
+        env=environment(),
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert refused.returncode == 78, refused
+    assert re.search(r"finalized at release 0\.2, whose formats release 0\.1 does not", refused.stderr.decode())
+    cluster.start(2, new)
+    assert cluster.run(old, "log", "read", "orders").stdout == expected
+    wait_until(lambda: cluster.json(new, "cluster", "status")["healthy"], "the cluster is healthy again")
