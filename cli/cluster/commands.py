@@ -149,8 +149,9 @@ async def finalize(
 ) -> None:
     """Finalize an upgrade to a release.
 
-    From then on the cluster may use the formats of the release. Run it once all bookies run the release. Before it, every bookie can go back to the release before. After it,
-    bookies of older releases refuse to start. It is refused while an older bookie is registered.
+    From then on the cluster may use the formats of the release, and bookies of older releases refuse to start. Run it
+    once all bookies run the release; before it, every bookie can go back to the release before. The command is refused
+    while an older bookie is registered.
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
     from octavo.metadata import cluster_release  # noqa: PLC0415
