@@ -1,0 +1,144 @@
+"""The alert rules: each fires when it should and not before, by Prometheus's own tool; each has a runbook."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from debian_tools import program
+from support.tree import ROOT
+
+RULES = ROOT / "deploy" / "prometheus" / "octavo.rules.yml"
+RUNBOOKS = ROOT / "docs" / "runbooks"
+
+ALERT = re.compile(
+    r"- alert: (?P<name>\w+)\n\s+expr: >-\n\s+(?P<expr>.+)\n(?:\s+for: \w+\n)?"
+    r"\s+labels:\n\s+severity: (?P<severity>\w+)\n"
+    r"\s+annotations:\n\s+summary: (?P<summary>.+)\n\s+description: (?P<description>.+)\n\s+runbook: (?P<runbook>\S+)\n"
+)
+ALERTS = {found["name"]: found for found in ALERT.finditer(RULES.read_text())}
+
+BOOKIE = 'job="octavo",instance="b1:3180"'
+
+
+class Case(NamedTuple):
+    """Values of series once a minute, and the minute at which the alert first fires."""
+
+    alert: str
+    series: dict[str, str]
+    fires_at_minute: int
+    labels: dict[str, str] = {}  # noqa: RUF012 - a default that is never changed
+
+
+def one(name: str, values: str, labels: str = "") -> dict[str, str]:
+    return {f"{name}{{{BOOKIE}{labels}}}": values}
+
+
+def slow(name: str) -> dict[str, str]:
+    """A histogram of which a twentieth of the samples takes longer than 0.4 s, from minute 20 on."""
+    quick, late = "0+100x20 2095+95x60", "0+100x20 2100+100x60"
+    return {
+        f'{name}_bucket{{{BOOKIE},le="0.05"}}': quick,
+        f'{name}_bucket{{{BOOKIE},le="0.4"}}': quick,
+        f'{name}_bucket{{{BOOKIE},le="0.8"}}': late,
+        f'{name}_bucket{{{BOOKIE},le="+Inf"}}': late,
+    }
+
+
+DISK = ',path="/d",role="data"'
+
+CASES = [
+    Case("BookieDown", one("up", "1x9 0x60"), 11),
+    Case("BookieUnregistered", one("octavo_bookie_registered", "1x9 0x60"), 12),
+    Case("MetadataDown", one("octavo_bookie_metadata_up", "1x9 0x60"), 12),
+    Case("BookieReadOnly", one("octavo_bookie_state", "0x9 1x60", ',state="read-only"'), 15, {"state": "read-only"}),
+    Case(
+        "DiskFullSoon",
+        one("octavo_bookie_disk_free_bytes", "1000x60 1000-3x100", DISK)
+        | one("octavo_bookie_disk_read_only_threshold_bytes", "500x200"),
+        110,
+        {"path": "/d", "role": "data"},
+    ),
+    Case("DamagedData", one("octavo_bookie_damage_total", "0x9 1x60", ',kind="entry"'), 10, {"kind": "entry"}),
+    Case("BookieInDoubt", one("octavo_bookie_in_doubt", "0x9 1x60"), 15),
+    Case("DuplicateRefused", one("octavo_bookie_duplicates_refused_total", "0x9 1x60"), 10),
+    Case("JournalSyncSlow", slow("octavo_bookie_journal_sync_seconds"), 32),
+    Case("EventLoopSlow", slow("octavo_bookie_loop_lag_seconds"), 32),
+    Case("BookieHeldBack", one("octavo_bookie_held_back_seconds_total", "0x20 0+12x60"), 34),
+    Case("CheckpointStuck", one("octavo_bookie_checkpoint_age_seconds", "0+60x60"), 21),
+    Case("GarbageStuck", one("octavo_bookie_garbage_round_age_seconds", "0+600x60"), 37),
+    Case("ScrubStale", one("octavo_bookie_scrub_round_age_seconds", "0+86400x60"), 15),
+    Case("ConnectionsRefused", one("octavo_bookie_connections_refused_total", "0x9 3x60"), 10),
+    Case(
+        "DescriptorsLow", one("process_open_fds", "10x9 90x60") | one("process_max_fds", "100x70"), 20,
+    ),
+]  # fmt: skip
+
+
+def alert_at(case: Case, minute: int, *, fires: bool) -> dict[str, Any]:
+    found = ALERTS[case.alert]
+    labels = {"severity": found["severity"], "job": "octavo", "instance": "b1:3180"} | case.labels
+
+    def filled(text: str) -> str:
+        return re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda label: labels[label[1]], text.strip('"'))
+
+    annotations = {name: filled(found[name]) for name in ("summary", "description", "runbook")}
+    expected = [{"exp_labels": labels, "exp_annotations": annotations}] if fires else []
+    return {"eval_time": f"{minute}m", "alertname": case.alert, "exp_alerts": expected}
+
+
+def test_each_alert_fires_when_it_should_and_not_a_minute_before(tmp_path: Path) -> None:
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
+            "alert_rule_test": [
+                alert_at(case, case.fires_at_minute - 1, fires=False),
+                alert_at(case, case.fires_at_minute, fires=True),
+            ],
+        }
+        for case in CASES
+    ]
+    file = tmp_path / "tests.yml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    promtool = program("promtool")
+    checked = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_bookie_that_starts_or_stops_need_not_be_registered(tmp_path: Path) -> None:
+    series = one("octavo_bookie_registered", "0x60") | one("octavo_bookie_state", "1x60", ',state="starting"')
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [alert_at(Case("BookieUnregistered", series, 0), 30, fires=False)],
+    }
+    file = tmp_path / "tests.yml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
+    done = subprocess.run([program("promtool"), "test", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_tested_and_has_a_runbook_of_its_own() -> None:
+    assert len(ALERTS) == RULES.read_text().count("- alert:")
+    assert [case.alert for case in CASES] == list(ALERTS)
+    pages = {ROOT / "docs" / found["runbook"]: found for found in ALERTS.values()}
+    assert {path for path in RUNBOOKS.glob("*.md") if path.name != "README.md"} == set(pages)
+    index = (RUNBOOKS / "README.md").read_text()
+    for path, found in pages.items():
+        text = path.read_text()
+        assert text.startswith(f"# {found['name']}\n")
+        assert {"## Check", "## Mend"} <= {*text.splitlines()}
+        assert f"| [{found['name']}]({path.name}) | {found['severity']} |" in index
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_asks_only_for_bookies_and_says_what_is_affected(name: str) -> None:
+    found = ALERTS[name]
+    assert 'job="octavo"' in found["expr"]
+    assert found["severity"] in {"critical", "warning"}
+    assert "$labels.instance" in found["summary"]
