@@ -184,7 +184,9 @@ class BookieConfig:
     metadata: str = _setting(_text, "sqlite:///octavo-data/metadata.db")
     """URI of the cluster's metadata store."""
     log_level: str = _setting(_choice(*LOG_LEVELS), "info")
+    """Log messages of this level and above: debug, info, warning or error."""
     log_format: str = _setting(_choice(*LOG_FORMATS), "console")
+    """Form of log messages: console, or json."""
     cache_bytes: int = _setting(_integer(64 * 1024, 16 * 1024 * _MEBIBYTE), 64 * _MEBIBYTE)
     """Write cache before it is flushed to an entry log; up to two of this size exist at a time."""
     answer_bytes: int = _setting(_integer(ANSWER_BYTES_MIN, 1024 * 1024 * _MEBIBYTE), 256 * _MEBIBYTE)
@@ -278,6 +280,11 @@ class BookieConfig:
 _PARSERS: dict[str, _Parse] = {setting.name: setting.metadata["parse"] for setting in fields(BookieConfig)}
 
 
+def variable_of(key: str) -> str:
+    """The environment variable of a setting."""
+    return _SHARED_VARIABLES.get(key, ENVIRONMENT_PREFIX + key.upper())
+
+
 def load_config(config_file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object]) -> BookieConfig:
     """The settings in force. ``flags`` holds those given on the command line; None means not given.
 
@@ -288,7 +295,7 @@ def load_config(config_file: Path | None, environment: Mapping[str, str], flags:
         for key, value in _read_toml(config_file).items():
             settings[key] = _parse(key, value, f"{config_file}: {key}", known_from=str(config_file))
     for key in _PARSERS:
-        variable = _SHARED_VARIABLES.get(key, ENVIRONMENT_PREFIX + key.upper())
+        variable = variable_of(key)
         if variable in environment:
             settings[key] = _parse(key, environment[variable], f"environment: {variable}")
     known_variables = {ENVIRONMENT_PREFIX + key.upper() for key in _PARSERS if key not in _SHARED_VARIABLES}

@@ -1,15 +1,20 @@
 """Commands for operators, on a real cluster: status, test, doctor, dump and restore, support bundle, bench disk."""
 
+import asyncio
 import json
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.processes import BookieProcess, Up, octavo, wait_until
+from octavo.cli.main import main
+from support.processes import BookieProcess, Finished, Up, wait_until
 from support.tree import ROOT
+
+from octavo import connect
 
 SECRET = "s3cr3t-of-this-test"
 
@@ -20,31 +25,82 @@ def cluster(module_folder: Path) -> Iterator[Up]:
         yield up.wait_ready()
 
 
-def bookie_ids(cluster: Up) -> list[str]:
-    return [bookie["bookie_id"] for bookie in cluster.run("bookies", "--json").json]
+type Run = Callable[..., Finished]
+"""Runs a command in this process: starting one costs more than most of the commands."""
+
+ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 
 
-def test_status_and_test_succeed_on_a_healthy_cluster_and_leave_nothing(cluster: Up) -> None:
-    before = cluster.run("ledger", "list").stdout
-    status = cluster.run("cluster", "status", "--json").json
+@pytest.fixture
+def octavo(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Run:
+    def run(*arguments: object, uri: str = "", **settings: str) -> Finished:
+        with monkeypatch.context() as changed:
+            for name, value in settings.items():
+                changed.setenv(name, value)
+            status = main([*map(str, arguments), *(["--metadata", uri] if uri else [])])
+        shown = capfdbinary.readouterr()
+        return Finished(status, shown.out, shown.err.decode())
+
+    return run
+
+
+async def new_ledger(uri: str, *payloads: bytes, **options: Any) -> int:
+    """A closed ledger with these entries on one bookie."""
+    async with connect(uri) as client, client.create_ledger(**ONE, **options) as ledger:
+        await ledger.add_many(payloads)
+        return int(ledger.id)
+
+
+async def entries_of(uri: str, ledger_id: int) -> list[bytes]:
+    async with connect(uri) as client, client.open_ledger(ledger_id) as reader:
+        return [entry.payload async for entry in reader]
+
+
+async def add_to_log(uri: str, *payloads: bytes) -> list[bytes]:
+    """Add to the log `orders` and return what it then holds."""
+    async with connect(uri) as client, client.open_log("orders") as log:
+        async with log.lead() as writer:
+            await writer.add_many(payloads)
+        await log.refresh()
+        return [entry.payload async for entry in log.entries()]
+
+
+async def new_log(uri: str) -> None:
+    async with connect(uri) as client, client.create_log("orders", **ONE):
+        pass
+
+
+@pytest.fixture
+def run(octavo: Run, cluster: Up) -> Run:
+    """Runs a command on the cluster."""
+    return lambda *arguments, **options: octavo(*arguments, uri=cluster.uri, **options)
+
+
+def bookie_ids(run: Run) -> list[str]:
+    return [bookie["bookie_id"] for bookie in run("bookies", "--json").json]
+
+
+def test_status_and_test_succeed_on_a_healthy_cluster_and_leave_nothing(run: Run) -> None:
+    before = run("ledger", "list").stdout
+    status = run("cluster", "status", "--json").json
     assert (status["healthy"], status["findings"]) == (True, [])
-    tested = cluster.run("cluster", "test", "--json").json
-    names = bookie_ids(cluster)
+    tested = run("cluster", "test", "--json").json
+    names = bookie_ids(run)
     assert [result["bookies"] for result in tested] == [*([name] for name in names), names]
     assert [result["error"] for result in tested] == [None] * 4
-    one = cluster.run("cluster", "test", "--bookie", names[1], "--json").json
+    one = run("cluster", "test", "--bookie", names[1], "--json").json
     assert [result["bookies"] for result in one] == [[names[1]]]
-    cluster.run("cluster", "test", "--bookie", "no-such").failed_with_one_line(1, "no-such is not registered")
-    assert cluster.run("ledger", "list").stdout == before
+    run("cluster", "test", "--bookie", "no-such").failed_with_one_line(1, "no-such is not registered")
+    assert run("ledger", "list").stdout == before
 
 
-def test_doctor_finds_nothing_wrong_and_checks_what_it_says(cluster: Up, tmp_path: Path) -> None:
+def test_doctor_finds_nothing_wrong_and_checks_what_it_says(cluster: Up, run: Run, tmp_path: Path) -> None:
     settings = tmp_path / "one.toml"
     settings.write_text(
         f'data_dir = "{tmp_path / "one"}"\nmetadata = "{cluster.uri}"\ndisk_read_only_bytes = 268435456\n'
     )
-    findings = {found["check"]: found for found in cluster.run("doctor", "--config", settings, "--json").json}
-    for name in bookie_ids(cluster):
+    findings = {found["check"]: found for found in run("doctor", "--config", settings, "--json").json}
+    for name in bookie_ids(run):
         assert findings[f"bookie {name}"]["result"] == "ok"
         assert findings[f"clock of {name}"]["result"] == "ok"
     assert findings["largest document"]["result"] == "ok"
@@ -53,7 +109,7 @@ def test_doctor_finds_nothing_wrong_and_checks_what_it_says(cluster: Up, tmp_pat
     assert list(tmp_path.iterdir()) == [settings]
 
 
-def test_doctor_names_what_fails(tmp_path: Path) -> None:
+def test_doctor_names_what_fails(octavo: Run, tmp_path: Path) -> None:
     settings = tmp_path / "one.toml"
     settings.write_text(f'data_dir = "{tmp_path}"\ndisk_warn_bytes = 1\n')
     done = octavo("doctor", "--config", settings, "--metadata", f"sqlite:///{tmp_path}/none.db", "--json")
@@ -63,51 +119,51 @@ def test_doctor_names_what_fails(tmp_path: Path) -> None:
     assert "none.db" in failed["metadata"]
 
 
-def test_ledgers_are_listed_by_bookie_and_counted_in_an_entry_log(cluster: Up) -> None:
-    names = bookie_ids(cluster)
-    ledger_id = cluster.run("ledger", "append", "-E", 1, "-W", 1, "-A", 1, "--json", stdin=b"x\n" * 10).json[
-        "ledger_id"
-    ]
-    (bookie,) = cluster.run("ledger", "show", ledger_id, "--json").json["fragments"][0]["bookies"]
+def test_ledgers_are_listed_by_bookie_and_counted_in_an_entry_log(cluster: Up, run: Run) -> None:
+    names = bookie_ids(run)
+    ledger_id = asyncio.run(new_ledger(cluster.uri, *[b"x"] * 10))
+    (bookie,) = run("ledger", "show", ledger_id, "--json").json["fragments"][0]["bookies"]
 
     def listed(name: str) -> set[int]:
-        lines = cluster.run("ledger", "list", "--bookie", name, "--state", "closed", "--json").stdout.splitlines()
+        lines = run("ledger", "list", "--bookie", name, "--state", "closed", "--json").stdout.splitlines()
         return {json.loads(line)["ledger_id"] for line in lines}
 
     assert [name for name in names if ledger_id in listed(name)] == [bookie]
 
 
-def test_the_metadata_go_to_a_file_and_into_an_empty_place_and_the_bookies_serve_them(tmp_path: Path) -> None:
+def test_the_metadata_go_to_a_file_and_into_an_empty_place_and_the_bookies_serve_them(
+    octavo: Run, tmp_path: Path
+) -> None:
     uri, restored_uri = (f"sqlite:///{tmp_path}/{name}.db" for name in ("metadata", "restored"))
     dump = tmp_path / "cluster.dump"
     quick = ("--port", 0, "--bookie-id", "b1")
-    one = ("-E", 1, "-W", 1, "-A", 1)
     with BookieProcess(tmp_path / "bookie", "--metadata", uri, *quick).wait_ready() as bookie:
-        octavo("log", "create", "orders", *one, "--metadata", uri)
-        octavo("log", "append", "orders", "--metadata", uri, stdin=b"first\nsecond\n")
-        kept = octavo("ledger", "append", *one, "--json", "--metadata", uri, stdin=b"kept\n").json["ledger_id"]
-        written = octavo("cluster", "dump", dump, "--json", "--metadata", uri).json
+        asyncio.run(new_log(uri))
+        assert asyncio.run(add_to_log(uri, b"first", b"second")) == [b"first", b"second"]
+        kept = asyncio.run(new_ledger(uri, b"kept"))
+        written = octavo("cluster", "dump", dump, "--json", uri=uri).json
         assert written["records"] >= 4
-        later = octavo("ledger", "append", *one, "--json", "--metadata", uri, stdin=b"later\n").json["ledger_id"]
-        octavo("cluster", "restore", dump, "--metadata", uri).failed_with_one_line(1, "there is a cluster")
+        later = asyncio.run(new_ledger(uri, b"later"))
+        octavo("cluster", "restore", dump, uri=uri).failed_with_one_line(1, "there is a cluster")
         cut = tmp_path / "cut.dump"
         cut.write_bytes(dump.read_bytes()[:-20])
-        octavo("cluster", "restore", cut, "--metadata", restored_uri).failed_with_one_line(1, "cut.dump")
+        octavo("cluster", "restore", cut, uri=restored_uri).failed_with_one_line(1, "cut.dump")
         assert not (tmp_path / "restored.db").exists()
         assert bookie.stop() == 0
-    restored = octavo("cluster", "restore", dump, "--json", "--metadata", restored_uri).json
+    restored = octavo("cluster", "restore", dump, "--json", uri=restored_uri).json
     assert restored["records"] == written["records"]
     assert oct(dump.stat().st_mode & 0o777) == "0o600"
+    log = [b"first", b"second"]
     for _ in range(2):  # the first start after a restore does not believe the metadata anyway
         with BookieProcess(
             tmp_path / "bookie", "--metadata", restored_uri, *quick, "--config", _often(tmp_path)
         ).wait_ready() as bookie:
-            assert octavo("ledger", "read", kept, "--metadata", restored_uri).stdout == b"kept\n"
-            assert octavo("log", "read", "orders", "--metadata", restored_uri).stdout == b"first\nsecond\n"
-            octavo("log", "append", "orders", "--metadata", restored_uri, stdin=b"third\n")
-            created = octavo("ledger", "append", *one, "--json", "--metadata", restored_uri, stdin=b"new\n").json
-            assert created["ledger_id"] > later + 2**31
-            wait_until(lambda: "garbage collection" in bookie.stderr, "a garbage collection")
+            assert asyncio.run(entries_of(restored_uri, kept)) == [b"kept"]
+            log.append(b"next")
+            assert asyncio.run(add_to_log(restored_uri, b"next")) == log
+            assert asyncio.run(new_ledger(restored_uri, b"new")) > later + 2**31
+            before = bookie.stderr.count("garbage")
+            wait_until(lambda: bookie.stderr.count("garbage") > before, "a garbage collection")  # noqa: B023
             assert bookie.stop() == 0
     assert "on hold" in bookie.stderr
     inspected = octavo("bookie", "check", tmp_path / "bookie")
@@ -116,10 +172,10 @@ def test_the_metadata_go_to_a_file_and_into_an_empty_place_and_the_bookies_serve
         octavo("bookie", "inspect", "--ledgers", log).stdout for log in (tmp_path / "bookie/entries").glob("*.log")
     )
     assert f"ledger {later}: 1 entries from 0 to 0".encode() in held
-    status = octavo("cluster", "status", "--json", "--metadata", restored_uri)
+    status = octavo("cluster", "status", "--json", uri=restored_uri)
     assert "on hold" in status.stdout.decode()
-    assert octavo("cluster", "release-garbage", "--json", "--metadata", restored_uri).json == {"released": True}
-    assert octavo("cluster", "release-garbage", "--json", "--metadata", restored_uri).json == {"released": False}
+    assert octavo("cluster", "release-garbage", "--json", uri=restored_uri).json == {"released": True}
+    assert octavo("cluster", "release-garbage", "--json", uri=restored_uri).json == {"released": False}
 
 
 def _often(folder: Path) -> Path:
@@ -129,33 +185,35 @@ def _often(folder: Path) -> Path:
     return path
 
 
-def test_a_hold_keeps_its_reason_and_is_a_warning(cluster: Up) -> None:
-    cluster.run("cluster", "hold-garbage", "--reason", "moving disks")
-    again = cluster.run("cluster", "hold-garbage", "--reason", "another", "--json").json
+def test_a_hold_keeps_its_reason_and_is_a_warning(run: Run) -> None:
+    run("cluster", "hold-garbage", "--reason", "moving disks")
+    again = run("cluster", "hold-garbage", "--reason", "another", "--json").json
     assert again["reason"] == "moving disks"
-    status = cluster.run("cluster", "status")
+    status = run("cluster", "status")
     assert status.status == 0
     assert b"is healthy, with 1 warnings" in status.stdout
     assert b"moving disks" in status.stdout
-    assert b"(it was: moving disks)" in cluster.run("cluster", "release-garbage").stdout
+    assert b"(it was: moving disks)" in run("cluster", "release-garbage").stdout
 
 
-def test_cookies_show_every_bookie(cluster: Up) -> None:
-    shown = cluster.run("cluster", "cookies", "--json").json
+def test_cookies_show_every_bookie(run: Run) -> None:
+    shown = run("cluster", "cookies", "--json").json
     assert [(cookie["bookie_id"], cookie["registered"]) for cookie in shown] == [
-        (name, True) for name in bookie_ids(cluster)
+        (name, True) for name in bookie_ids(run)
     ]
 
 
-def test_a_support_bundle_has_what_helps_and_no_secret(cluster: Up, tmp_path: Path) -> None:
-    cluster.run("ledger", "append", "--custom", f"app={SECRET}", stdin=SECRET.encode(), OCTAVO_PASSWORD=SECRET)
+def test_a_support_bundle_has_what_helps_and_no_secret(cluster: Up, run: Run, tmp_path: Path) -> None:
+    asyncio.run(
+        new_ledger(cluster.uri, SECRET.encode(), password=SECRET.encode(), custom_metadata={"app": SECRET.encode()})
+    )
     settings = tmp_path / "one.toml"
     settings.write_text(f'data_dir = "/d"\nmetadata = "zk://u:{SECRET}@h:1/r?auth={SECRET}"\n# password = "{SECRET}"\n')
     log = cluster.directory / "logs" / "bookie-1.log"
     with log.open("a") as lines:
         lines.write(f"connected with digest:octavo:{SECRET}\n")
     bundle = tmp_path / "bundle.tar.gz"
-    done = cluster.run(
+    done = run(
         "support-bundle", "--output", bundle, "--config", settings, OCTAVO_PASSWORD=SECRET,
         OCTAVO_ZOOKEEPER_AUTH=f"digest:u:{SECRET}",
     )  # fmt: skip
@@ -182,7 +240,7 @@ def test_a_support_bundle_has_what_helps_and_no_secret(cluster: Up, tmp_path: Pa
     assert 'data_dir = "/d"' in parts["settings/one.toml"]
 
 
-def test_a_support_bundle_without_a_cluster_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_support_bundle_without_a_cluster_says_what_is_missing(octavo: Run, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.tar.gz"
     done = octavo("support-bundle", "--output", bundle, "--metadata", f"sqlite:///{tmp_path}/none.db")
     assert done.status == 0, done
@@ -191,17 +249,18 @@ def test_a_support_bundle_without_a_cluster_says_what_is_missing(tmp_path: Path)
     assert {"octavo-support/versions.json", "octavo-support/cluster.json.missing"} <= {*names}
 
 
-def test_bench_disk_measures_and_cleans_up(tmp_path: Path) -> None:
-    measured = octavo("bench", "disk", tmp_path, "--duration", 0.1, "--json").json
+def test_bench_disk_measures_and_cleans_up(octavo: Run, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    measured = octavo("bench", "disk", tmp_path / "disk", "--duration", 0.1, "--json").json
     assert [write["bytes"] for write in measured["writes"]] == [4096, 65536, 1024 * 1024]
     for write in measured["writes"]:
         assert 0 < write["p50_seconds"] <= write["p99_seconds"] <= write["p999_seconds"] <= write["max_seconds"]
         assert write["bytes_per_second"] == pytest.approx(write["writes_per_second"] * write["bytes"])
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path / "disk") == []
     octavo("bench", "disk", tmp_path / "none").failed_with_one_line(1, "none")
 
 
-def test_config_check_accepts_the_shipped_settings_and_names_what_is_wrong(tmp_path: Path) -> None:
+def test_config_check_accepts_the_shipped_settings_and_names_what_is_wrong(octavo: Run, tmp_path: Path) -> None:
     shipped = octavo("config", "check", ROOT / "deploy" / "bookie.toml", "--json").json
     assert shipped["settings"]["data_dir"] == "/var/lib/octavo/one"
     wrong = tmp_path / "wrong.toml"

@@ -132,6 +132,11 @@ class Machine:
         assert not check or done.returncode == 0, f"{arguments}: {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
+    def start(self, unit: str) -> None:
+        """Start a unit, and check that it is active."""
+        self.run("systemctl", "start", unit, check=False)
+        assert self.property(unit, "ActiveState") == "active", f"{unit} did not start:\n{self.log(unit)}"
+
     def write(self, path: str, text: str) -> None:
         """Write a file of the machine; directories above it are made."""
         self.run("bash", "-c", 'mkdir -p "${1%/*}" && cat > "$1"', "write", path, stdin=text)
