@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The caller's settings must not put other modules before the installed tree.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 
-.PHONY: help setup demo up test check model mutate simulate soak bench format clean
+.PHONY: help setup demo up test check model mutate simulate soak bench docs format clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r target does; do \
@@ -57,6 +57,9 @@ soak: setup ## run crash, kill, recovery and damage tests in their long form, th
 		$(VENV)/pytest tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py \
 		tests/processes/test_recovery_processes.py tests/processes/test_log_takeovers.py
 	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)
+
+docs: setup ## build the documentation site, strictly, into .check/docs/site
+	@$(VENV)/python scripts/build_docs.py
 
 bench: setup ## run the benchmark suite
 	@$(VENV)/python scripts/bench.py

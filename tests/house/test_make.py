@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.tree import ROOT
 
-TARGETS = ("demo", "up", "test", "check", "model", "mutate", "bench", "simulate", "soak")
+TARGETS = ("demo", "up", "test", "check", "model", "mutate", "bench", "simulate", "soak", "docs")
 
 SETUP_INPUTS = (".python-version", "pyproject.toml", "scripts/setup_venv.sh")
 
