@@ -20,8 +20,8 @@ TEST_KEY = "octavo.test"
 """Custom metadata key of the ledgers that the test makes, for the case that it cannot delete them."""
 
 
-_PATIENCE = {"add_quorum_timeout_seconds": 5.0, "read_quorum_timeout_seconds": 5.0, "close_timeout_seconds": 5.0}
-"""Options of the client: a bookie that does not answer has failed the test."""
+PATIENCE_SECONDS = 5.0
+"""A bookie that does not answer for so long has failed the test."""
 
 
 def register(app: typer.Typer) -> None:
@@ -116,7 +116,12 @@ async def _client_of(session: Session, bookies: "list[BookieId]") -> "Client":
     store = await session.open_metadata()
     try:
         only = cast("MetadataStore", _OnlyBookies(store, frozenset(bookies)))
-        return Client(only, cluster_id=await store.cluster_id(), options=ClientOptions(**_PATIENCE))
+        options = ClientOptions(
+            add_quorum_timeout_seconds=PATIENCE_SECONDS,
+            read_quorum_timeout_seconds=PATIENCE_SECONDS,
+            close_timeout_seconds=PATIENCE_SECONDS,
+        )
+        return Client(only, cluster_id=await store.cluster_id(), options=options)
     except BaseException:
         await store.close()
         raise
