@@ -23,7 +23,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.logs import configure_logging
-from octavo.bookie.notify import notify_supervisor, timeout_extended
+from octavo.bookie.notify import notify_supervisor
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.metadata.cluster_release import begin_cluster, finalized_release, own_releases, start_refusal
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
@@ -107,8 +107,7 @@ async def _main(config: BookieConfig, rng: random.Random, companion: Companion |
                 companion=companion,
             )
         )
-        async with timeout_extended(os.environ):
-            await _first_of(starting, stopped.wait())
+        await _first_of(starting, stopped.wait())
         if not starting.done():
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -124,10 +123,9 @@ async def _main(config: BookieConfig, rng: random.Random, companion: Companion |
             log.info("bookie is stopping")
             # It may break while it stops, too: its last checkpoint writes and syncs.
             stopping = asyncio.ensure_future(bookie.stop())
-            async with timeout_extended(os.environ):
-                await _first_of(bookie.broken(), stopping)
-                if not bookie.is_broken:
-                    await stopping
+            await _first_of(bookie.broken(), stopping)
+            if not bookie.is_broken:
+                await stopping
         if bookie.is_broken:
             _end_at_once(await bookie.broken())
         log.info("bookie has stopped")

@@ -1,14 +1,7 @@
 """Readiness for a supervisor: systemd's notification protocol, one datagram to a socket named in the environment."""
 
-import asyncio
-import contextlib
 import socket
-from collections.abc import AsyncIterator, Mapping
-
-EXTENSION_SECONDS = 60
-"""How long a start or stop may take after each extension: several times the interval, as the event loop may be late."""
-
-EXTENSION_INTERVAL_SECONDS = 10.0
+from collections.abc import Mapping
 
 
 def notify_supervisor(state: str, environment: Mapping[str, str]) -> bool:
@@ -28,23 +21,3 @@ def notify_supervisor(state: str, environment: Mapping[str, str]) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextlib.asynccontextmanager
-async def timeout_extended(environment: Mapping[str, str]) -> AsyncIterator[None]:
-    """Inside the block, the supervisor's time-out of a start or stop is extended as long as the event loop turns.
-
-    A replay of a large journal, or a last checkpoint on a slow disk, may take any time; a process that hangs must not.
-    """
-
-    async def extend() -> None:
-        extension = f"EXTEND_TIMEOUT_USEC={EXTENSION_SECONDS * 1_000_000}"
-        while notify_supervisor(extension, environment):  # noqa: ASYNC110 - not a poll: time has to pass
-            await asyncio.sleep(EXTENSION_INTERVAL_SECONDS)
-
-    task = asyncio.get_running_loop().create_task(extend())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
