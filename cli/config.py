@@ -54,14 +54,14 @@ def changed_settings(config: "BookieConfig") -> dict[str, Any]:
 
     from octavo.cli.redaction import redacted_uri  # noqa: PLC0415
 
-    changed = {}
+    changed: dict[str, Any] = {}
     for setting in fields(config):
         value = getattr(config, setting.name)
         if value != setting.default:
             shown = [str(item) for item in value] if isinstance(value, tuple) else value
             changed[setting.name] = str(shown) if isinstance(shown, Path) else shown
     if "metadata" in changed:
-        changed["metadata"] = redacted_uri(changed["metadata"])
+        changed["metadata"] = redacted_uri(config.metadata)
     return changed
 
 

@@ -110,12 +110,12 @@ async def _guarded(check: str, work: Callable[[], Awaitable[list[Finding]]]) -> 
 
 
 def _software() -> Finding:
-    import uvloop
+    from importlib.metadata import version
 
     return Finding(
         "software",
         "ok",
-        f"octavo {__version__}, Python {platform.python_version()}, uvloop {uvloop.__version__}, "
+        f"octavo {__version__}, Python {platform.python_version()}, uvloop {version('uvloop')}, "
         f"{platform.system()} {platform.release()}",
     )
 

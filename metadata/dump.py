@@ -10,7 +10,7 @@ was deleted meanwhile, and every ledger in the dump has an id below ``ledger_ids
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +22,8 @@ from octavo.protocol.errors import InvalidArgumentError, MetadataError
 from octavo.protocol.ids import ID_MAX, BookieId, LedgerId
 
 FORMAT: Final = 1
+
+_extend: Callable[[int, bytes], int] = google_crc32c.extend
 
 RESTORED_IDS_SKIPPED: Final = 2**32
 """Ledger ids that a restored cluster leaves out: those that may have been allocated after the dump. Bookies may hold
@@ -59,7 +61,7 @@ class DumpWriter:
     """Encodes a dump line by line, in this order: :meth:`begin`, any number of :meth:`record`, :meth:`end`."""
 
     def __init__(self) -> None:
-        self._checksum = google_crc32c.Checksum()
+        self._checksum = 0
         self._records = 0
 
     def begin(self, facts: ClusterFacts) -> bytes:
@@ -86,13 +88,13 @@ class DumpWriter:
 
     def end(self, ledger_ids_stop: LedgerId) -> bytes:
         """The last line."""
-        checksum = self._checksum.digest().hex()
+        checksum = f"{self._checksum:08x}"
         fields = {"ledger_ids_stop": ledger_ids_stop, "records": self._records, "crc32c": checksum}
         return _encode({"end": fields})
 
     def _line(self, fields: dict[str, Any]) -> bytes:
         line = _encode(fields)
-        self._checksum.update(line)
+        self._checksum = _extend(self._checksum, line)
         return line
 
 
@@ -102,7 +104,7 @@ def read_dump(lines: Iterable[bytes], what: str) -> Iterator[ClusterFacts | Dump
     Raises :class:`MetadataError` when the dump is not complete, was changed, or is of a newer version. An error may
     come after records, so restore nothing before the end.
     """
-    checksum = google_crc32c.Checksum()
+    checksum = 0
     records = 0
     lines = iter(lines)
     for number, line in enumerate(lines, 1):
@@ -114,7 +116,7 @@ def read_dump(lines: Iterable[bytes], what: str) -> Iterator[ClusterFacts | Dump
                 yield _facts(fields, what)
             elif "end" in fields:
                 end = fields["end"]
-                if end["crc32c"] != checksum.digest().hex() or end["records"] != records:
+                if end["crc32c"] != f"{checksum:08x}" or end["records"] != records:
                     raise MetadataError(f"{what} is damaged: its checksum does not match")
                 if next(lines, None) is not None:
                     raise MetadataError(f"{what} is damaged: there is more after its end")
@@ -128,7 +130,7 @@ def read_dump(lines: Iterable[bytes], what: str) -> Iterator[ClusterFacts | Dump
                 yield _record(fields)
         except (ValueError, KeyError, TypeError, RecursionError, InvalidArgumentError) as error:
             raise MetadataError(f"{what} is not a dump of a cluster, or is damaged (line {number}: {error})") from error
-        checksum.update(line)
+        checksum = _extend(checksum, line)
     raise MetadataError(f"{what} is not complete: it has no end. Make the dump again")
 
 

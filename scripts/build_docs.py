@@ -118,14 +118,14 @@ def python_page() -> str:
 
 
 def navigation(entries: list[Any]) -> list[Any]:
-    """The navigation with folders replaced by the pages in them."""
+    """The navigation with folders replaced by the pages in them. Pages that only the site has stand without suffix."""
     done: list[Any] = []
     for entry in entries:
         ((title, target),) = entry.items()
         if isinstance(target, list):
             done.append({title: navigation(target)})
-        elif target.endswith(".md"):
-            done.append(entry)
+        elif target.endswith(".md") or (SOURCE / f"{target}.md").exists():
+            done.append({title: target if target.endswith(".md") else f"{target}.md"})
         else:
             pages = sorted(path.relative_to(SOURCE) for path in (SOURCE / target).glob("*.md"))
             first = [page for page in pages if page.name == "index.md"]
@@ -133,7 +133,7 @@ def navigation(entries: list[Any]) -> list[Any]:
     return done
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML ships no types
     """Reads mkdocs.yml without making the objects that it names."""
 
 
@@ -150,7 +150,7 @@ def _keep_tag(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> _Tagged:
     return value
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # as above
     """Writes the configuration with the values that the loader kept."""
 
 

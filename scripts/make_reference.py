@@ -9,6 +9,7 @@ import ast
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -113,7 +114,13 @@ def command_section(path: tuple[str, ...], command: Any) -> str:
     is_group = bool(getattr(command, "commands", None))
     level = "##" if len(path) <= 2 else "###"
     usage += " COMMAND" if is_group and not getattr(command, "invoke_without_command", False) else ""
+    text = "\n\n".join(wrapped(paragraph) for paragraph in text.split("\n\n"))
     return f"{level} {' '.join(path)}\n\n```text\n{usage}\n```\n\n{text}\n{options}\n"
+
+
+def wrapped(paragraph: str) -> str:
+    """A paragraph with lines as long as those of the other documents. Names of commands stay whole."""
+    return "\n".join(textwrap.wrap(paragraph, 100, break_long_words=False, break_on_hyphens=False))
 
 
 def commands_page() -> str:

@@ -47,7 +47,7 @@ def test_an_installation_has_the_units_with_the_path_of_its_command() -> None:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("/home/admin/venv/bin/octavo", "hide /home"),
+        (str(PurePosixPath("/home", "venv", "bin", "octavo")), "hide /home"),
         ("/tmp/venv/bin/octavo", "hide /tmp"),
         ("/opt/my tools/octavo", "may contain only"),
         ("/opt/100%/octavo", "may contain only"),

@@ -14,6 +14,7 @@ from octavo.metadata.dump import (
     ClusterFacts,
     Document,
     DumpEnd,
+    DumpRecord,
     DumpWriter,
     first_restored_id,
     read_dump,
@@ -27,7 +28,7 @@ from support.metadata_clusters import cookie, registration
 from support.zookeeper import new_cluster_uri
 
 FACTS = ClusterFacts("c1", datetime(2026, 3, 1, 12, tzinfo=UTC), "0.1.0")
-RECORDS = [
+RECORDS: list[DumpRecord] = [
     Document("logs/norders", b'{"a":1}'),
     Document("cluster/version", bytes(range(256))),
     cookie("b1", 4),
@@ -38,7 +39,7 @@ END = DumpEnd(LedgerId(5), len(RECORDS))
 
 def dumped() -> bytes:
     writer = DumpWriter()
-    lines = [writer.begin(FACTS), *map(writer.record, RECORDS), writer.end(END.ledger_ids_stop)]
+    lines = [writer.begin(FACTS), *(writer.record(record) for record in RECORDS), writer.end(END.ledger_ids_stop)]
     return b"".join(lines)
 
 
