@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from build_wheel import unpack_wheel
 
 import octavo
 
@@ -164,6 +165,8 @@ def write_configuration() -> Path:
     settings["nav"] = navigation(settings["nav"])
     files = sorted(path.relative_to(SOURCE) for path in (SOURCE / "files").rglob("*.md"))
     settings["nav"].append({"Files": [str(path) for path in files]})
+    handlers = next(plugin["mkdocstrings"] for plugin in settings["plugins"] if "mkdocstrings" in plugin)["handlers"]
+    handlers["python"]["paths"] = [str(BUILD / "wheel")]
     settings["docs_dir"], settings["site_dir"] = str(SOURCE), str(BUILD / "site")
     path = BUILD / "mkdocs.yml"
     path.write_text(yaml.dump(settings, Dumper=_Dumper, sort_keys=False), encoding="utf-8")
@@ -181,9 +184,11 @@ def main() -> int:
     if arguments.sources_only:
         print(SOURCE)
         return 0
+    # The reference is read from the sources as they are installed: the folders of the tree have other names.
+    unpack_wheel(BUILD / "wheel")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(configuration)]
-    # The notice that a newer, incompatible mkdocs is being planned is no warning about these documents.
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"DISABLE_MKDOCS_2_WARNING": "true"}, check=False)
+    # The notice about the future of the theme is no warning about these documents.
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=False)
     if done.returncode == 0:
         print(BUILD / "site" / "index.html")
     return done.returncode

@@ -67,6 +67,8 @@ fi
 POSTRM = """#!/bin/sh
 set -e
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+# Python has left compiled modules beside those of the package.
+if [ "$1" = remove ]; then rm -rf /opt/octavo; fi
 if [ "$1" = purge ]; then
     for link in /etc/systemd/system/*.wants/octavo-bookie@*.service /etc/systemd/system/*.wants/octavo.target; do
         if [ -L "$link" ]; then rm -f "$link"; fi
