@@ -30,9 +30,8 @@ up: setup ## run a cluster on this machine, in the foreground
 
 test: setup ## run all tests; a skipped test is a failure
 	@$(VENV)/python scripts/zookeeper.py check
-	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest -n $(WORKERS) --no-loadscope-reorder
 	@$(VENV)/python scripts/debian_tools.py fetch
-	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest
+	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest -n $(WORKERS) --no-loadscope-reorder
 
 check: setup ## check formatting, lint, types and the rules of tests/house; all run, and any failure fails the target
 	@failed=(); \

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from octavo.cli import bookies, cluster, pipeline, repair
-from octavo.cli import bookies, config, doctor, pipeline, support_bundle
+from octavo.cli import bookies, config, doctor, pipeline, repair, support_bundle
 from octavo.cli.bench import commands as bench
 from octavo.cli.bench import create as bench_create
 from octavo.cli.bench import disk as bench_disk
