@@ -132,7 +132,7 @@ class Bookie:
                 frame_timeout_seconds=config.frame_timeout_seconds,
                 unfinished_frame_bytes=config.unfinished_frame_bytes,
             ),
-            facts=lambda: {} if wall_clock is None else {"clock_seconds": round(wall_clock(), 3)},
+            wall_clock=wall_clock,
             answer_bytes=config.answer_bytes,
             repair_read_bytes_per_second=config.repair_read_bytes_per_second,
             answer_timing=AnswerTiming(

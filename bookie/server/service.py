@@ -84,9 +84,11 @@ class BookieService:
         answer_timing: AnswerTiming | None = None,
         limits: ConnectionLimits | None = None,
         repair_read_bytes_per_second: float = REPAIR_READ_BYTES_PER_SECOND,
+        wall_clock: Callable[[], float] | None = None,
     ) -> None:
         """``revive`` tells whether a deleted ledger was found alive. ``answer_bytes`` bounds the memory of answers to
-        readers, all connections together."""
+        readers, all connections together. ``wall_clock`` gives the time of day for INFO, in seconds since 1970."""
+        self._wall_clock = wall_clock
         self.storage = storage
         self.revive = revive
         self.answers = AnswerMemory(answer_bytes, answer_timing)
@@ -196,5 +198,6 @@ class BookieService:
             "repair_bytes_read": self.repair_reads.bytes_read,
             "in_doubt": self.storage.doubt is not None,
             "unsure_ledgers": 0 if self.storage.doubt is None else self.storage.doubt.unsure_ledgers,
+            **({} if self._wall_clock is None else {"clock_seconds": round(self._wall_clock(), 3)}),
             **self.companion_facts,
         }
