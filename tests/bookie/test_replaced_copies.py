@@ -226,21 +226,29 @@ async def test_drop_is_durable_before_anything_is_removed() -> None:
     for crash_at in range(1, 200):
         async with await open_metadata_store("memory://", create=True) as store:
             filesystem = MemoryFileSystem()
-            host = await StorageHost(filesystem, store).start()
-            script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
-            await host.storage.checkpoint()
-            await host.replaced.round()
-            filesystem.crash_at = filesystem.operations + crash_at
+            made: list[LedgerScript] = []
 
-            async def drop(host: StorageHost = host) -> None:
+            async def drop(
+                filesystem: MemoryFileSystem = filesystem,
+                store: MetadataStore = store,
+                made: list[LedgerScript] = made,
+                crash_at: int = crash_at,
+            ) -> None:
+                host = await StorageHost(filesystem, store).start()
+                made.append(await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz")))
+                await host.storage.checkpoint()
+                await host.replaced.round()
+                filesystem.crash_at = filesystem.operations + crash_at
                 await host.replaced.round()
                 for _ in range(2):
                     await host.storage.compact(0.99, RateLimiter(1e12))
-                await host.storage.checkpoint()
+                await host.storage.close()
 
             crashed = await run_until_crash(filesystem, drop)
-            for seed in range(2):
-                again = await StorageHost(filesystem.after_crash(seed=seed), store).start()
+            (script,) = made
+            survivors = [filesystem.after_crash(seed=seed) for seed in range(2)]
+            for survivor in survivors:
+                again = await StorageHost(survivor, store).start()
                 if again.storage.holds_entries(script.ledger_id):
                     assert await again.copies.verified(script.ledger_id, 0, 9) == Holdings(9, (), ())
                 with pytest.raises(LedgerFencedError):
