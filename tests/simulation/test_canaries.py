@@ -48,13 +48,13 @@ LOGS = {
     "log-old-leader-heals": 2,
     "log-follower-guesses-end": 62,
     "log-roll-does-not-wait": 30,
-    "log-heals-from-first-doubt": 1,
-    "log-outcome-too-early": 1,
+    "log-heals-from-first-doubt": 2,
+    "log-outcome-too-early": 10,
     "log-truncation-inexact": 2,
     "log-time-falls": 2,
-    "log-cursor-goes-back": 1,
-    "log-position-unchecked": 1,
-    "log-deletion-keeps-ledgers": 1,
+    "log-cursor-goes-back": 10,
+    "log-position-unchecked": 2,
+    "log-deletion-keeps-ledgers": 4,
 }
 """Canary in logs -> the first seed to try, of universes with a log."""
 

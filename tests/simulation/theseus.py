@@ -42,7 +42,7 @@ def draw_theseus_plan(seed: int) -> Plan:
     rng = random.Random(f"{seed} theseus")
     plan.quorums = rng.choice(QUORUMS)
     plan.bookies = max(plan.quorums[0] + 1, 4)
-    plan.ledgers = rng.choice((1, 2, 3))
+    plan.ledgers, plan.logs = rng.choice((1, 2, 3)), 0
     plan.adds = rng.choice((10, 30, 60))
     plan.unlucky, plan.deletes, plan.clients_die, plan.rolling_restart = 0, False, False, False
     plan.bookie["lease_seconds"] = rng.choice((1.0, 3.0))
