@@ -89,9 +89,10 @@ async def hold(
     ],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for other operators.")] = "",
 ) -> None:
-    """Keep a bookie from being declared lost while it is down for maintenance.
+    """Keep a stopped bookie from being declared lost.
 
-    The bookie may be stopped for the given time. After that it counts as missing, and is declared lost as any other.
+    The bookie may be down for maintenance for the given time. After that it counts as missing, and is declared lost
+    like any other.
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
     from octavo.repair import operators  # noqa: PLC0415
@@ -222,9 +223,11 @@ async def check(
     ledgers: Annotated[list[int], typer.Argument(metavar="LEDGER...", min=0, help="Ids of the ledgers.")],
     patience_seconds: TimeoutOption = None,
 ) -> int:
-    """Have every member of these ledgers read its copies back, and mend what is damaged or missing.
+    """Verify and mend every copy of some ledgers.
 
-    Ends with 1 when a ledger is short: something that it should hold could not be found on any bookie that answers.
+    Every bookie of the ledgers reads its copies back, and copies what is damaged or missing from the others. The
+    command ends with 1 when a ledger is short: something that it should hold could not be found on any bookie that
+    answers.
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
     from octavo.repair import operators  # noqa: PLC0415
@@ -266,10 +269,11 @@ async def accept_loss(
     password_file: PasswordFileOption = None,
     yes: YesOption = False,
 ) -> int:
-    """Close a ledger whose recovery is blocked for ever, although acknowledged entries may be lost.
+    """Close a ledger that cannot be recovered.
 
-    The bookies given with --without count as if they had denied every entry. They must be retired or in doubt. The
-    command first tries to recover the ledger without any loss; what was accepted is recorded in the metadata.
+    Acknowledged entries may be lost. The bookies given with --without count as if they had denied every entry. They
+    must be retired or in doubt. The command first tries to recover the ledger without any loss; what was accepted is
+    recorded in the metadata.
     """
     from octavo.client.options import ClientOptions  # noqa: PLC0415
     from octavo.repair.accepting import BlockedRecovery  # noqa: PLC0415

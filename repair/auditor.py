@@ -25,6 +25,7 @@ from octavo.protocol.errors import (
     MetadataError,
     MetadataUnavailableError,
 )
+from octavo.protocol.ids import BookieId
 from octavo.repair.bookie_watch import BookieWatch
 from octavo.repair.dispatcher import Dispatcher
 from octavo.repair.documents import AUDITOR_LOCK, CHECKS
@@ -115,6 +116,7 @@ class Audit:
         self._settings = settings
         self._show = show
         self._woken = asyncio.Event()
+        self._leaving: frozenset[BookieId] = frozenset()
         self.watch = BookieWatch(bookie, pool, settings)
         self.rounds = Rounds(bookie, pool, settings)
         self.dispatcher = Dispatcher(bookie, pool, settings, self.watch, self.rounds, recover=recover)
@@ -152,6 +154,9 @@ class Audit:
         seen = await self.watch.observe()
         if seen.returned:
             self.dispatcher.on_returned(seen.returned, loop.time())
+        if self.watch.states.leaving - self._leaving:
+            self.rounds.next_round_at = 0.0  # ledgers created since the last round name the bookie, too
+        self._leaving = self.watch.states.leaving
         if self.rounds.round_is_due(loop.time()):
             await self.rounds.take_round(self.watch.states, self.dispatcher.outstanding_ledgers())
             self.dispatcher.on_round()

@@ -115,6 +115,16 @@ async def test_a_drained_bookie_serves_on_and_is_emptied_and_a_new_auditor_takes
         assert registration.state.value == "read-only"
 
 
+async def test_a_drain_concerns_ledgers_that_were_created_after_the_last_round() -> None:
+    async with repair_cluster("far-rounds", 4, audit_seconds=600.0) as cluster:
+        client = await cluster.client()
+        await auditor_of(cluster)
+        ledgers = [await cluster.ledger(client, 5) for _ in range(2)]
+        drained = next(iter(await cluster.names(ledgers[0])))
+        await cluster.set_condition(drained, Condition.DRAINING)
+        await cluster.eventually(lambda: healed(cluster, ledgers, drained))
+
+
 async def test_a_bookie_with_new_disks_is_filled_again_and_is_sure_of_its_ledgers() -> None:
     async with repair_cluster("new-disks", 3) as cluster:
         client = await cluster.client()
