@@ -128,12 +128,17 @@ class Promises:
         if metadata.length != length:
             return f"I2: closed {_at(end)} with length {metadata.length}; it is {length}"
         for client in clients:
-            if client.settled is not None and client.settled != metadata:
+            # Repair may have replaced members since (rule C2); the end is final.
+            if client.settled is not None and _ended(client.settled) != _ended(metadata):
                 return f"I2: a client was told another end: {client.settled.last_entry_id}, {client.settled.length}"
             first = client.did_not_happen_from
             if first is not None and end >= first:
                 return f"W6: closed {_at(end)}, but a caller was told that entry {first} did not happen"
         return None
+
+
+def _ended(metadata: LedgerMetadata) -> tuple[LedgerState, int | None, int]:
+    return metadata.state, metadata.last_entry_id, metadata.length
 
 
 def _last_add_confirmed(bookie: BookieState) -> int:

@@ -228,8 +228,9 @@ def payload(ledger_id: int, number: int, payload_bytes: int) -> bytes:
 
 @contextlib.asynccontextmanager
 async def repair_cluster(name: str, bookies: int, **settings: Any) -> AsyncIterator[RepairCluster]:
-    """A cluster of bookies ``b0``, ``b1``, ...; ``settings`` replace those of :data:`QUICK`."""
-    uri = f"memory://{name}"
+    """A cluster of bookies ``b0``, ``b1``, ...; ``settings`` replace those of :data:`QUICK`. ``name``: of a store in
+    memory, or the URI of another one."""
+    uri = name if "://" in name else f"memory://{name}"
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await open_metadata_store(uri, create=True))
         cluster = RepairCluster(uri, store, stack)
