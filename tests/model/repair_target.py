@@ -218,6 +218,3 @@ class RepairsTheLastFragment(RepairTarget):
 
     def named(self, base: LedgerMetadata, settled: SettledRange, position: int) -> NameTarget:
         return NameAnywhere(base, self.replacement(settled, position))
-
-    def store(self) -> list[Message]:
-        return self._name()

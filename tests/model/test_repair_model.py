@@ -62,8 +62,9 @@ def two_targets(kind: type[RepairTarget]) -> Setting:
 
 
 def last_fragment(kind: type[RepairTarget]) -> Setting:
-    """b, which holds the acknowledged entry of the last fragment, is to be replaced by the empty c."""
-    return setting(kind, TWO, [(0, "ab")], ["0", "0", ""], acknowledged=0, targets=[(B, C)], recovers=True)
+    """b, which holds two acknowledged entries of the last fragment, is to be replaced by c, which copies the first: no
+    target can know where an open fragment ends."""
+    return setting(kind, TWO, [(0, "ab")], ["01", "01", ""], acknowledged=1, targets=[(B, C)], recovers=True)
 
 
 @pytest.mark.parametrize("make", [earlier_fragment, two_targets, last_fragment])
@@ -78,7 +79,7 @@ def test_repair_keeps_every_promise(make: Callable[[type[RepairTarget]], Setting
     [
         (earlier_fragment, NamesBeforeItStores, "I1"),
         (two_targets, SkipsWhatOneDenies, "I1"),
-        (last_fragment, RepairsTheLastFragment, "I2"),
+        (last_fragment, RepairsTheLastFragment, "I1"),
     ],
 )
 def test_a_rule_of_repair_broken_on_purpose_is_found(
