@@ -114,13 +114,12 @@ class RepairCluster:
         await reset_identity(member.filesystem, layout, self.store, bookie_id=name, rng=random.Random(name))
         return await self.start(name, settings=member.settings)
 
-    def damage_entry_logs(self, name: str) -> int:
-        """Flip a bit in the middle of every entry log of a bookie; returns how many there are."""
-        filesystem = self.members[name].filesystem
-        logs = filesystem.files(Path(f"/{name}/entries"))
-        for path in logs:
-            filesystem.damage(path, len(filesystem.content(path)) // 2)
-        return len(logs)
+    def damage_entry(self, name: str, ledger_id: int, number: int, payload_bytes: int = 100) -> None:
+        """Flip a bit of an entry's payload in the entry logs of a bookie."""
+        filesystem, wanted = self.members[name].filesystem, payload(ledger_id, number, payload_bytes)
+        places = [(path, filesystem.content(path).find(wanted)) for path in filesystem.files(Path(f"/{name}/entries"))]
+        (path, offset), *_ = [place for place in places if place[1] >= 0]
+        filesystem.damage(path, offset)
 
     async def close(self) -> None:
         for name in self.members:
@@ -190,6 +189,10 @@ class RepairCluster:
     async def names(self, ledger_id: int) -> set[str]:
         """Every bookie that the ledger names."""
         return {name for fragment in (await self.metadata(ledger_id)).fragments for name in fragment.bookies}
+
+    def copied(self, name: str) -> int:
+        """Entries that the bookie has copied since its last start."""
+        return self.members[name].agents[-1]._puller.copied.entries
 
     async def states(self) -> RepairStates:
         found = await self.store.read_document(DOCUMENT)
