@@ -33,6 +33,7 @@ BESIEGED = {
     "doubt-answers-absent": ("blackout", 9),
     "fence-after-lookup": ("race", 2),
     "fence-not-durable": ("absence", 1),
+    "entry-log-rewrites-pages": ("rack", 5),
     "journal-rewrites-pages": ("rack", 1),
     "reads-do-not-fence": ("race", 2),
     "replaced-still-counts": ("exchange", 10),
