@@ -66,7 +66,12 @@ async def running_bookie(
     filesystem = RealFileSystem()
     try:
         bookie = await Bookie.start(
-            config, filesystem=filesystem, store=store, rng=random.Random(seed), software="0-test"
+            config,
+            filesystem=filesystem,
+            store=store,
+            rng=random.Random(seed),
+            software="0-test",
+            wall_clock=lambda: 1_700_000_000.0,
         )
         try:
             yield bookie
