@@ -9,15 +9,18 @@ import asyncio
 import contextlib
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
+from octavo.bookie.admin.subject import ReadyBookie, Subject
 from octavo.bookie.companion import Companion, CompanionTask, CompanionView
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.copies.face import LedgerCopies
 from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
 from octavo.bookie.disk.free_space import FreeSpaceMonitor
+from octavo.bookie.identity.cookie import Identity as StartedIdentity
 from octavo.bookie.identity.cookie import note_served, take_identity
 from octavo.bookie.identity.errors import BookieStartError, DataWrongError
 from octavo.bookie.index.format import IndexDamagedError, IndexUnreadableError
@@ -43,6 +46,26 @@ from octavo.protocol.ids import BookieId
 log = structlog.get_logger("octavo.bookie")
 
 
+type Attend = Callable[[Subject], Awaitable[Callable[[], Awaitable[None]]]]
+"""Begins to administer a bookie whose directories are locked; what it returns ends that before they are unlocked."""
+
+
+class _Host(NamedTuple):
+    """What a bookie is told about the process it runs in. See :meth:`Bookie.start`."""
+
+    software: str
+    wall_clock: Callable[[], float] | None
+    clock: Callable[[], float] | None
+
+
+async def _attend_not(_subject: Subject) -> Callable[[], Awaitable[None]]:
+    return _nothing
+
+
+async def _nothing() -> None:
+    pass
+
+
 class Bookie:
     """A running bookie. Made by :meth:`start`."""
 
@@ -56,6 +79,9 @@ class Bookie:
         self.bookie_id = BookieId("")
         self.address = ""
         self.service: BookieService
+        self.subject = Subject(settings=config.as_json(), failure=self._reason_broken)
+        """What the administration of the bookie sees of it."""
+        self._attend: Attend = _attend_not
 
     @classmethod
     async def start(
@@ -67,80 +93,38 @@ class Bookie:
         rng: random.Random,
         software: str,
         wall_clock: Callable[[], float] | None = None,
+        clock: Callable[[], float] | None = None,
+        attend: Attend | None = None,
         companion: Companion | None = None,
     ) -> "Bookie":
         """Start a bookie, ready to serve when this returns. ``wall_clock`` gives seconds since 1970, for hours of the
-        day; without it major compactions may begin at any hour. ``companion`` runs inside the bookie from its
-        registration on.
+        day; without it major compactions may begin at any hour. ``clock`` gives precise seconds for the times in
+        metrics; by default the event loop does. ``attend`` is called as soon as the directories are locked.
+        ``companion`` runs inside the bookie from its registration on.
 
         Raises :class:`BookieStartError` where another attempt may succeed, :class:`DataWrongError` where an operator
         must repair something first, other :class:`OctavoError` as the metadata store raises them.
         """
         async with contextlib.AsyncExitStack() as stack:
             bookie = cls(config, stack, companion)
-            await bookie._start(filesystem, store, rng, software, wall_clock)
+            if attend is not None:
+                bookie._attend = attend
+            await bookie._start(filesystem, store, rng, _Host(software, wall_clock, clock))
             bookie._stack = stack.pop_all()
             return bookie
 
-    async def _start(
-        self,
-        filesystem: FileSystem,
-        store: MetadataStore,
-        rng: random.Random,
-        software: str,
-        wall_clock: Callable[[], float] | None,
-    ) -> None:
-        config, stack = self._config, self._stack
+    async def _start(self, filesystem: FileSystem, store: MetadataStore, rng: random.Random, host: _Host) -> None:
+        config, stack, software = self._config, self._stack, host.software
         directories = config.directories
         await _take_directories(filesystem, config, stack)
+        stack.push_async_callback(await self._attend(self.subject))
         boot_id = f"{rng.getrandbits(64):016x}"
-        try:
-            identity = await take_identity(
-                filesystem, directories, store, address=self._advertised(config.port), rng=rng, software=software,
-                pinned_id=BookieId(config.bookie_id) if config.bookie_id is not None else None,
-            )  # fmt: skip
-            self.bookie_id = identity.bookie_id
-            structlog.contextvars.bind_contextvars(bookie=self.bookie_id)
-            storage = await Storage.open(
-                filesystem,
-                directory=config.data_dir,
-                journal_directory=config.journal_directory,
-                entry_directories=config.entry_dirs,
-                settings=_storage_settings(config),
-                on_fatal=self._break,
-                rng=random.Random(rng.getrandbits(64)),
-                made_before=identity.served,
-            )
-        except (OSError, IndexDamagedError, JournalUnreadableError, UnsupportedJournalError) as error:
-            raise _not_opened(error, config) from error
-        stack.push_async_callback(self._close_storage, storage)
-        try:
-            await note_served(filesystem, directories, identity)
-        except OSError as error:
-            raise _translated(error, config.data_dir) from error
-        if storage.doubts_every_ledger:
-            await _limit_doubt(storage, store, config)
+        identity, storage = await self._open_storage(filesystem, store, rng, host)
         reviver = Reviver(storage, store, cluster_id=identity.cluster_id)
         stack.push_async_callback(reviver.stop)
-        self.service = service = BookieService(
-            storage,
-            Identity(self.bookie_id, identity.cluster_id, boot_id, software),
-            revive=reviver.revive,
-            limits=ConnectionLimits(
-                connections_max=config.connections_max,
-                hello_timeout_seconds=config.hello_timeout_seconds,
-                frame_timeout_seconds=config.frame_timeout_seconds,
-                unfinished_frame_bytes=config.unfinished_frame_bytes,
-            ),
-            wall_clock=wall_clock,
-            answer_bytes=config.answer_bytes,
-            repair_read_bytes_per_second=config.repair_read_bytes_per_second,
-            answer_timing=AnswerTiming(
-                watch_seconds=min(1.0, config.stalled_client_seconds / 6),
-                stalled_seconds_max=config.stalled_client_seconds,
-                stalled_seconds_min=config.stalled_client_seconds / 6,
-            ),
-        )
+        me = Identity(self.bookie_id, identity.cluster_id, boot_id, software)
+        self.service = service = _make_service(config, storage, me, reviver, host)
+        service.switch_read_only(self.subject.operator_read_only)
         server = BookieServer(service)
         try:
             port = await server.start(config.host, config.port)
@@ -163,7 +147,11 @@ class Bookie:
         registrar = Registrar(store, registration, rng)
 
         async def note_disks(disks: DiskState) -> None:
-            service.read_only, service.out_of_space = disks.read_only, disks.out_of_space
+            service.note_disks(read_only=disks.read_only, out_of_space=disks.out_of_space)
+            await registrar.announce()
+
+        async def switch_read_only(reason: str | None) -> None:
+            service.switch_read_only(reason)
             await registrar.announce()
 
         metadata_check = MetadataCheck(
@@ -179,7 +167,7 @@ class Bookie:
             DiskRoles((config.data_dir, config.journal_directory), (config.data_dir, *config.entry_dirs)),
             _upkeep_settings(config),
             rng=random.Random(rng.getrandbits(64)),
-            wall_clock=wall_clock,
+            wall_clock=host.wall_clock,
             on_disk_state=note_disks,
             on_failure=self._break,
             replaced=replaced,
@@ -201,16 +189,61 @@ class Bookie:
                 LedgerCopies(storage, revive=reviver.revive, check_space=service.check_space, replaced=replaced),
                 store=store,
                 rng=rng if self._companion is None else random.Random(rng.getrandbits(64)),
-                wall_clock=wall_clock or asyncio.get_running_loop().time,
+                wall_clock=host.wall_clock or asyncio.get_running_loop().time,
                 free_bytes=lambda: free_space.reported_bytes,
                 announce=registrar.announce,
             )
         )
+        self.subject.ready = ReadyBookie(
+            service=service,
+            storage=storage,
+            upkeep=upkeep,
+            store=store,
+            directories=directories,
+            disk_limits=_upkeep_settings(config).limits,
+            registered=lambda: registrar.registered,
+            switch_read_only=switch_read_only,
+        )
+        self.subject.ready_at = host.wall_clock() if host.wall_clock is not None else None
         log.info("bookie is ready", address=self.address, data_dir=str(config.data_dir))
 
     def _start_companion(self, view: CompanionView) -> None:
         if self._companion is not None:
             self._stack.push_async_callback(CompanionTask(self._companion, view).stop)
+
+    async def _open_storage(
+        self, filesystem: FileSystem, store: MetadataStore, rng: random.Random, host: _Host
+    ) -> tuple[StartedIdentity, Storage]:
+        """Check the identity, then open the storage; it is closed when the bookie stops."""
+        config, directories = self._config, self._config.directories
+        try:
+            identity = await take_identity(
+                filesystem, directories, store, address=self._advertised(config.port), rng=rng, software=host.software,
+                pinned_id=BookieId(config.bookie_id) if config.bookie_id is not None else None,
+            )  # fmt: skip
+            self.bookie_id = identity.bookie_id
+            structlog.contextvars.bind_contextvars(bookie=self.bookie_id)
+            storage = await Storage.open(
+                filesystem,
+                directory=config.data_dir,
+                journal_directory=config.journal_directory,
+                entry_directories=config.entry_dirs,
+                settings=_storage_settings(config),
+                on_fatal=self._break,
+                rng=random.Random(rng.getrandbits(64)),
+                made_before=identity.served,
+                clock=host.clock,
+            )
+        except (OSError, IndexDamagedError, JournalUnreadableError, UnsupportedJournalError) as error:
+            raise _not_opened(error, config) from error
+        self._stack.push_async_callback(self._close_storage, storage)
+        try:
+            await note_served(filesystem, directories, identity)
+        except OSError as error:
+            raise _translated(error, config.data_dir) from error
+        if storage.doubts_every_ledger:
+            await _limit_doubt(storage, store, config)
+        return identity, storage
 
     async def broken(self) -> BaseException:
         """Wait until the bookie has failed (a write or sync of its storage, rule B1); returns the reason.
@@ -227,6 +260,7 @@ class Bookie:
     async def stop(self) -> None:
         """Unregister, answer the requests begun, checkpoint, close. Raises OSError when the last checkpoint fails: the
         bookie is then broken (:meth:`broken`), and the journal holds everything."""
+        self.subject.stopping = True
         await self._stack.aclose()
 
     def _advertised(self, port: int) -> str:
@@ -235,6 +269,9 @@ class Bookie:
             return config.advertise
         host = f"[{config.host}]" if ":" in config.host else config.host
         return f"{host}:{port}"
+
+    def _reason_broken(self) -> BaseException | None:
+        return self._broken.result() if self._broken.done() else None
 
     def _break(self, reason: BaseException) -> None:
         if not self._broken.done():
@@ -280,6 +317,29 @@ async def _lock_directory(filesystem: FileSystem, directory: Path, stack: contex
     except OSError as error:
         raise _translated(error, directory) from error
     stack.callback(unlock)
+
+
+def _make_service(config: BookieConfig, storage: Storage, me: Identity, reviver: Reviver, host: _Host) -> BookieService:
+    return BookieService(
+        storage,
+        me,
+        revive=reviver.revive,
+        limits=ConnectionLimits(
+            connections_max=config.connections_max,
+            hello_timeout_seconds=config.hello_timeout_seconds,
+            frame_timeout_seconds=config.frame_timeout_seconds,
+            unfinished_frame_bytes=config.unfinished_frame_bytes,
+        ),
+        wall_clock=host.wall_clock,
+        answer_bytes=config.answer_bytes,
+        repair_read_bytes_per_second=config.repair_read_bytes_per_second,
+        answer_timing=AnswerTiming(
+            watch_seconds=min(1.0, config.stalled_client_seconds / 6),
+            stalled_seconds_max=config.stalled_client_seconds,
+            stalled_seconds_min=config.stalled_client_seconds / 6,
+        ),
+        clock=host.clock,
+    )
 
 
 def _storage_settings(config: BookieConfig) -> StorageSettings:

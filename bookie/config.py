@@ -8,14 +8,17 @@ the variable ``OCTAVO_BOOKIE_DATA_DIR`` and the flag ``--data-dir``; three that 
 
 # ruff: noqa: RUF009 - `_setting` is dataclasses.field with the parser in its metadata
 
+import ipaddress
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from octavo.bookie.admin.server import SOCKET_NAME
 from octavo.bookie.server.answer_memory import ANSWER_BYTES_MIN
 from octavo.bookie.upkeep.hours import Hours
+from octavo.metadata.connect import without_password
 from octavo.metadata.model import is_bookie_id
 from octavo.metadata.registration import RACK_UNNAMED, check_rack
 from octavo.protocol.errors import InvalidArgumentError
@@ -156,6 +159,23 @@ def _address(value: Any) -> str:
     return value
 
 
+def _loopback_address(value: Any) -> str:
+    if value == "":
+        return ""
+    address = _address(value)
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ValueError(
+            "must be HOST:PORT of a loopback interface, like 127.0.0.1:3180, because requests over TCP are not "
+            "authenticated; let a proxy on this host serve other hosts"
+        )
+    return address
+
+
 def _setting(parse: _Parse, default: Any = MISSING) -> Any:
     if default is MISSING:
         return field(metadata={"parse": parse})
@@ -258,6 +278,11 @@ class BookieConfig:
     """Free space from which a bookie that became read-only because of a full disk takes adds again."""
     disk_read_only_bytes: int = _setting(_integer(0, 1024 * 1024 * 1024 * _MEBIBYTE), 1024 * _MEBIBYTE)
     """Free space below which the bookie is read-only; below half of it, it refuses recovery adds too."""
+    admin_socket: Path | None = _setting(_path, None)
+    """The socket of the administration interface. None: ``data_dir/admin.sock``."""
+    admin_listen: str = _setting(_loopback_address, "")
+    """``HOST:PORT`` of a loopback interface at which the bookie answers requests that only observe it (metrics, health,
+    state), too. Not given: nowhere."""
     lease_seconds: float = _setting(_seconds(1, 600), 10.0)
     """How long the metadata store keeps this bookie registered after it last renewed its lease."""
     start_timeout_seconds: float = _setting(_seconds(0, 86400), 30.0)
@@ -275,6 +300,20 @@ class BookieConfig:
         """Every directory of the bookie by its role, in a fixed order."""
         further = {f"entries-{number}": path for number, path in enumerate(self.entry_dirs, 1)}
         return {"data": self.data_dir, "journal": self.journal_directory, **further}
+
+    @property
+    def admin_socket_path(self) -> Path:
+        """Where the socket of the administration interface is."""
+        return self.admin_socket if self.admin_socket is not None else self.data_dir / SOCKET_NAME
+
+    def as_json(self) -> dict[str, Any]:
+        """Every setting with its value, as JSON has it, without passwords."""
+        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        values["metadata"] = without_password(self.metadata)
+        return {
+            name: str(value) if isinstance(value, Path) else list(map(str, value)) if type(value) is tuple else value
+            for name, value in values.items()
+        }
 
 
 _PARSERS: dict[str, _Parse] = {setting.name: setting.metadata["parse"] for setting in fields(BookieConfig)}

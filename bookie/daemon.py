@@ -13,17 +13,22 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 import structlog
 import uvloop
+from octavo.bookie.admin.process import ProcessStatistics
+from octavo.bookie.attendant import Attendant
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.companion import Companion
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.identity.errors import DataWrongError
+from octavo.bookie.log_level import LogLevel
 from octavo.bookie.logs import configure_logging
 from octavo.bookie.notify import notify_supervisor
+from octavo.bookie.pulse import Pulse
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.metadata.cluster_release import begin_cluster, finalized_release, own_releases, start_refusal
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
@@ -68,13 +73,16 @@ def _keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
 
 
-def run(config: BookieConfig, companion: Companion | None = None) -> int:
-    """Run a bookie, with its companion if there is one, until SIGTERM or SIGINT; returns the exit status."""
+def run(
+    config: BookieConfig, companion: Companion | None = None, reload: Callable[[], BookieConfig] | None = None
+) -> int:
+    """Run a bookie, with its companion if there is one, until SIGTERM or SIGINT; returns the exit status. ``reload``
+    reads the configuration again at SIGHUP; it raises :class:`InvalidArgumentError`."""
     _keep_freed_memory()
     configure_logging(config.log_level, config.log_format)
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     try:
-        return uvloop.run(_main(config, random.Random(os.urandom(16)), companion))
+        return uvloop.run(_main(config, random.Random(os.urandom(16)), companion, reload))
     except DataWrongError as error:
         _log_reason("bookie refuses to start", error, config)
         return EXIT_DATA_WRONG
@@ -87,12 +95,23 @@ def _log_reason(event: str, error: OctavoError, config: BookieConfig) -> None:
     log.error(event, reason=error.message, data_dir=str(config.data_dir))
 
 
-async def _main(config: BookieConfig, rng: random.Random, companion: Companion | None) -> int:
+async def _main(
+    config: BookieConfig,
+    rng: random.Random,
+    companion: Companion | None,
+    reload: Callable[[], BookieConfig] | None,
+) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    log_level = LogLevel(config.log_level, config.log_format)
+    loop.add_signal_handler(signal.SIGHUP, _reload, config, reload, log_level)
+    process = ProcessStatistics()
+    pulse = Pulse(process, os.environ, time.perf_counter)
+    pulse.start()
     filesystem = RealFileSystem()
+    attendant = Attendant(config, filesystem, process, log_level)
     store = await _open_metadata(config)
     try:
         await _check_release(store)
@@ -104,6 +123,8 @@ async def _main(config: BookieConfig, rng: random.Random, companion: Companion |
                 rng=rng,
                 software=__version__,
                 wall_clock=time.time,
+                clock=time.perf_counter,
+                attend=attendant.attend,
                 companion=companion,
             )
         )
@@ -117,10 +138,12 @@ async def _main(config: BookieConfig, rng: random.Random, companion: Companion |
         gc.freeze()
         gc.set_threshold(GARBAGE_THRESHOLD)
         notify_supervisor("READY=1", os.environ)
+        pulse.ready()
         await _first_of(bookie.broken(), stopped.wait())
         if not bookie.is_broken:
             notify_supervisor("STOPPING=1", os.environ)
             log.info("bookie is stopping")
+            await attendant.stop_jobs()
             # It may break while it stops, too: its last checkpoint writes and syncs.
             stopping = asyncio.ensure_future(bookie.stop())
             await _first_of(bookie.broken(), stopping)
@@ -133,7 +156,24 @@ async def _main(config: BookieConfig, rng: random.Random, companion: Companion |
         with contextlib.suppress(OctavoError):
             await store.close()
         await filesystem.close()
+        pulse.stop()
     return EXIT_OK
+
+
+def _reload(config: BookieConfig, reload: Callable[[], BookieConfig] | None, log_level: LogLevel) -> None:
+    """SIGHUP: take over what can change while the bookie runs, and name what cannot."""
+    if reload is None:
+        log.info("nothing to reload: the bookie has no configuration file")
+        return
+    try:
+        wanted = reload()
+    except OctavoError as error:
+        log.error("configuration not reloaded: everything stays as it is", reason=error.message)  # noqa: TRY400
+        return
+    log_level.configure(wanted.log_level)
+    before, after = config.as_json(), wanted.as_json()
+    waiting = sorted(name for name in before if name != "log_level" and before[name] != after[name])
+    log.info("configuration reloaded", log_level=wanted.log_level, restart_needed_for=waiting)
 
 
 def _end_at_once(reason: BaseException) -> NoReturn:

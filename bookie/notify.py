@@ -4,10 +4,11 @@ import socket
 from collections.abc import Mapping
 
 
-def notify_supervisor(state: str, environment: Mapping[str, str]) -> bool:
+def notify_supervisor(state: str, environment: Mapping[str, str], *, wait: bool = True) -> bool:
     """Send ``state`` (``READY=1``, ``STOPPING=1``, ``STATUS=...``) to the supervisor. Returns whether there is one.
 
-    A supervisor that does not listen is no reason to fail: its own time-out reports it.
+    A supervisor that does not listen is no reason to fail: its own time-out reports it. Without ``wait``, a message for
+    which its socket has no room is dropped.
     """
     address = environment.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
@@ -16,6 +17,7 @@ def notify_supervisor(state: str, environment: Mapping[str, str]) -> bool:
         address = "\0" + address[1:]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.setblocking(wait)
             channel.connect(address)
             channel.sendall(state.encode())
     except OSError:

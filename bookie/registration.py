@@ -31,6 +31,11 @@ class Registrar:
         self._lease: BookieLease | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def registered(self) -> bool:
+        """Whether the bookie is registered, as far as it can tell."""
+        return self._lease is not None and not self._lease.lost
+
     async def start(self) -> None:
         """Register. Raises what the first attempt raises; from then on the registration is kept in the background."""
         self._lease = await self._store.register_bookie(self._current())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from octavo.cli import bookies, config, doctor, pipeline, repair, support_bundle
+from octavo.cli import bookies, config, doctor, pipeline, repair, support_bundle, top
 from octavo.cli.bench import commands as bench
 from octavo.cli.bench import create as bench_create
 from octavo.cli.bench import disk as bench_disk
@@ -53,6 +53,7 @@ status.register(app)
 down.register(app)
 app.add_typer(bookie.app)
 bookies.register(app)
+top.register(app)
 app.add_typer(log.app)
 app.add_typer(ledger.app)
 bench_create.register(bench.app)

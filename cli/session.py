@@ -137,7 +137,7 @@ class Session:
         Raises :class:`CommandError` after :data:`START_SECONDS_MAX`. A start that fails ends the wait: what is then
         missing is reported by the connection.
         """
-        directory = _directory_of_cluster(self.metadata_uri)
+        directory = directory_of_cluster(self.metadata_uri)
         if directory is None:
             return
         loop = asyncio.get_running_loop()
@@ -155,7 +155,7 @@ class Session:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def _directory_of_cluster(uri: str) -> Path | None:
+def directory_of_cluster(uri: str) -> Path | None:
     """The data directory of the `octavo up` whose metadata store is ``uri``; None when there can be none."""
     if uri.startswith("sqlite:///"):
         directory = Path(uri.removeprefix("sqlite:///")).parent

@@ -338,6 +338,15 @@ class Client(LogFace, Closable):
             for bookie in known
         ]
 
+    def metrics(self) -> dict[str, Any]:
+        """What this client has counted since it was made, by the names of docs/metrics.md.
+
+        A counter or a gauge is a number; a histogram is ``{"count", "sum", "buckets"}`` (seconds; the numbers in the
+        buckets of ``octavo.metrics.histogram.BOUNDS_SECONDS`` and in one above). A metric with a label is a dict from
+        the label's values to that. :func:`octavo.metrics.register` hands all of it to prometheus_client.
+        """
+        return self._pool.counts.snapshot(self._store.seconds)
+
     # --- life ----------------------------------------------------------------------------------------------------
 
     @property

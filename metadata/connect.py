@@ -1,6 +1,7 @@
 """Opens the metadata store that a URI names; holds the table of drivers."""
 
 import random
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -91,6 +92,11 @@ async def destroy_metadata_store(uri: str, *, on_deleted: Callable[[int], None] 
         known = ", ".join(f"{scheme}://" for scheme in sorted(_DESTROYERS))
         raise InvalidArgumentError(f"{uri!r} is not a cluster that can be destroyed; the known schemes are {known}")
     await destroyer(uri, on_deleted)
+
+
+def without_password(uri: str) -> str:
+    """The URI without the password that may stand before its host."""
+    return re.sub(r"(?<=//)([^/@:]*):[^/@]*@", r"\1:***@", uri)
 
 
 async def _open_memory(uri: str, options: OpenOptions) -> MetadataStore:

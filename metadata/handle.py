@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from octavo.metadata.leases import HeldLease, LeaseKeeper
+from octavo.metadata.measured import measured
 from octavo.metadata.model import LedgerMetadata, decode_ledger, encode_ledger
 from octavo.metadata.records import LIST_PAGE_RECORDS, Kind, RecordStore, ledger_key
 from octavo.metadata.registration import (
@@ -29,6 +30,7 @@ from octavo.metadata.store import (
     Versioned,
 )
 from octavo.metadata.watch import HubWatch, WatchHub
+from octavo.metrics.histogram import Histogram
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
@@ -56,6 +58,7 @@ class RecordMetadataStore(MetadataStore):
         check_lease_seconds(lease_seconds)
         self._records = records
         self._closed = False
+        self.seconds: dict[str, Histogram] = {}
         self.list_page_records = LIST_PAGE_RECORDS
         """Keys that lists of this handle read at a time."""
         self._bookies = SharedLoad(self._load_bookies)
@@ -70,6 +73,10 @@ class RecordMetadataStore(MetadataStore):
     @property
     def uri(self) -> str:
         return self._records.uri
+
+    @property
+    def answers(self) -> bool:
+        return self._keeper.answered
 
     async def close(self) -> None:
         if self._closed:
@@ -93,12 +100,14 @@ class RecordMetadataStore(MetadataStore):
 
     # --- ledgers ---------------------------------------------------------------------------------------------------
 
+    @measured
     async def allocate_ledger_id(self) -> LedgerId:
         return await self._open().allocate_ledger_id()
 
     async def ledger_ids_stop(self) -> LedgerId:
         return await self._open().ledger_ids_stop()
 
+    @measured
     async def confirm_absent(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
         for ledger_id in ledger_ids:
             if not 0 <= ledger_id <= ID_MAX:
@@ -109,6 +118,7 @@ class RecordMetadataStore(MetadataStore):
             absent += [LedgerId(int(key)) for key in await self._open().confirm_absent(Kind.LEDGER, keys)]
         return absent
 
+    @measured
     async def create_ledger(self, metadata: LedgerMetadata) -> Version:
         ledger_id = metadata.ledger_id
         if not await self._open().is_allocated(ledger_id):
@@ -118,12 +128,14 @@ class RecordMetadataStore(MetadataStore):
             raise LedgerExistsError(f"ledger {ledger_id} already exists")
         return version
 
+    @measured
     async def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         found = await self._load_ledger(ledger_id, None)
         if found is None:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
         return found
 
+    @measured
     async def compare_and_set_ledger(self, metadata: LedgerMetadata, expected: Version) -> Version:
         key = ledger_key(metadata.ledger_id)
         version = await self._open().compare_and_set(Kind.LEDGER, key, encode_ledger(metadata), expected)
@@ -131,6 +143,7 @@ class RecordMetadataStore(MetadataStore):
             raise await self._ledger_conflict(metadata.ledger_id)
         return version
 
+    @measured
     async def compare_and_set_ledgers(self, changes: Sequence[tuple[LedgerMetadata, Version]]) -> list[Version | None]:
         encoded = [
             (ledger_key(metadata.ledger_id), encode_ledger(metadata), expected) for metadata, expected in changes
@@ -141,6 +154,7 @@ class RecordMetadataStore(MetadataStore):
             # It may tell of one change only; others may have been made before.
             raise MetadataUnavailableError(error.message, may_have_happened=True) from error
 
+    @measured
     async def delete_ledger(self, ledger_id: LedgerId, expected: Version | None = None) -> None:
         if not await self._open().delete(Kind.LEDGER, ledger_key(ledger_id), expected):
             raise await self._ledger_conflict(ledger_id)
@@ -174,6 +188,7 @@ class RecordMetadataStore(MetadataStore):
 
     # --- bookies ---------------------------------------------------------------------------------------------------
 
+    @measured
     async def register_bookie(self, registration: BookieRegistration) -> HeldLease:
         self._open()
         bookie_id = registration.bookie_id
@@ -182,6 +197,7 @@ class RecordMetadataStore(MetadataStore):
             raise MetadataUnavailableError(f"bookie {bookie_id}: its registration did not last; register again")
         return lease
 
+    @measured
     async def list_bookies(self) -> Mapping[BookieId, BookieRegistration]:
         self._open()
         return await self._bookies.load()
@@ -203,6 +219,7 @@ class RecordMetadataStore(MetadataStore):
 
         return self._hub.watch((Kind.BOOKIE, None), load)
 
+    @measured
     async def list_known_bookies(self) -> list[KnownBookie]:
         # Read cookies first: a bookie that registers in between is then found registered, not missing.
         addresses = {cookie.value.bookie_id: cookie.value.address for cookie in await self.list_cookies()}
@@ -226,6 +243,7 @@ class RecordMetadataStore(MetadataStore):
             raise MetadataConflictError(f"bookie {cookie.bookie_id} already has a cookie")
         return version
 
+    @measured
     async def read_cookie(self, bookie_id: BookieId) -> Versioned[Cookie] | None:
         record = await self._open().read(Kind.COOKIE, bookie_id)
         return None if record is None else Versioned(decode_cookie(bookie_id, record.value), record.version)
@@ -252,6 +270,7 @@ class RecordMetadataStore(MetadataStore):
 
     # --- named documents -------------------------------------------------------------------------------------------
 
+    @measured
     async def create_document(self, name: str, value: bytes) -> Version:
         _check_document(name, value)
         version = await self._open().create(Kind.DOCUMENT, name, value)
@@ -259,11 +278,13 @@ class RecordMetadataStore(MetadataStore):
             raise MetadataConflictError(f"document {name} already exists")
         return version
 
+    @measured
     async def read_document(self, name: str) -> Versioned[bytes] | None:
         _check_name(name)
         record = await self._open().read(Kind.DOCUMENT, name)
         return None if record is None else Versioned(record.value, record.version)
 
+    @measured
     async def compare_and_set_document(self, name: str, value: bytes, expected: Version) -> Version:
         _check_document(name, value)
         version = await self._open().compare_and_set(Kind.DOCUMENT, name, value, expected)
@@ -271,6 +292,7 @@ class RecordMetadataStore(MetadataStore):
             raise MetadataConflictError(f"document {name} has been changed or deleted by another client")
         return version
 
+    @measured
     async def delete_document(self, name: str, expected: Version | None = None) -> None:
         _check_name(name)
         if not await self._open().delete(Kind.DOCUMENT, name, expected) and expected is not None:

@@ -99,6 +99,8 @@ class LeaseKeeper:
         self._renewing: asyncio.Task[None] | None = None
         self._renewal_wanted = asyncio.Event()
         self._cleaning: set[asyncio.Task[None]] = set()
+        self.answered = True
+        """Whether the store answered when the session was last begun or renewed; True before that."""
 
     def out_of_time(self, session: str) -> bool:
         """Whether the session has ended as far as this process can tell."""
@@ -136,9 +138,11 @@ class LeaseKeeper:
             async with asyncio.timeout(self._lease_seconds / RENEWALS_PER_LEASE):
                 held = await self._records.renew_session(session, self._lease_seconds)
         except (OctavoError, TimeoutError):
+            self.answered = False
             if self._session == session and self.out_of_time(session):
                 self._lose(session)
             return
+        self.answered = True
         if session != self._session:
             return
         if held is None:
@@ -193,7 +197,12 @@ class LeaseKeeper:
                 self._lose(self._session)
             if self._session is None:
                 session, began_at = self._new_token(), self._clock()
-                await self._records.begin_session(session, self._lease_seconds)
+                try:
+                    await self._records.begin_session(session, self._lease_seconds)
+                except MetadataUnavailableError:
+                    self.answered = False
+                    raise
+                self.answered = True
                 self._session, self._renewed_at = session, began_at
                 if self._renewing is None:
                     self._renewing = asyncio.create_task(self._keep_renewing(), name="renew leases")

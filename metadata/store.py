@@ -26,6 +26,7 @@ from typing import NamedTuple, NewType, Protocol, Self
 
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.registration import BookieRegistration, Cookie, KnownBookie
+from octavo.metrics.histogram import Histogram
 from octavo.protocol.ids import BookieId, LedgerId
 
 Version = NewType("Version", int)
@@ -109,6 +110,15 @@ class MetadataStore(ABC):
     @abstractmethod
     def uri(self) -> str:
         """The URI that opens this store."""
+
+    seconds: dict[str, Histogram]
+    """The durations of the requests made so far, by the name of the method. Lists and watches are not measured."""
+
+    @property
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether the store answered when the handle last began or renewed its lease. A handle without registrations
+        and locks does neither; then it is true."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from octavo._version import __version__
 
 if TYPE_CHECKING:
+    from octavo import metrics
     from octavo.client.client import BookieStatus, Client, connect
     from octavo.client.log.cursors import Cursor
     from octavo.client.log.document import Retention
@@ -134,6 +135,7 @@ __all__ = [
     "WrongClusterError",
     "__version__",
     "connect",
+    "metrics",
 ]
 
 _HOMES = {
@@ -167,6 +169,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    if name == "metrics":
+        return import_module("octavo.metrics")
     value = getattr(import_module(_HOMES.get(name, "octavo.protocol.errors")), name)
     globals()[name] = value
     return value

@@ -17,7 +17,14 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLES = ROOT / "tests" / "house" / "test_imports.py"
 PICTURE = ROOT / "docs" / "packages.svg"
 
-ROWS = (("cli",), ("octavo", "deploy"), ("pipeline", "repair"), ("client", "bookie"), ("metadata",), ("protocol",))
+ROWS = (
+    ("cli",),
+    ("octavo", "deploy"),
+    ("pipeline", "repair"),
+    ("client", "bookie"),
+    ("metadata",),
+    ("protocol", "metrics"),
+)
 """The packages from top to bottom. Only imports that point down are drawn: the public face loads the names of the
 pipeline when they are first used, and the pipeline uses the public face."""
 

@@ -2,6 +2,9 @@
 
 import asyncio
 
+PAUSE_LOOK_SECONDS = 0.5
+"""How soon work goes on after its pause has been ended early."""
+
 
 class RateLimiter:
     """Lets ``bytes_per_second`` through, measured in the event loop's time. A piece that exceeds the rate delays the
@@ -11,12 +14,24 @@ class RateLimiter:
         assert bytes_per_second > 0
         self._bytes_per_second = bytes_per_second
         self._free_at = 0.0
+        self._paused_until = 0.0
+
+    @property
+    def paused_seconds(self) -> float:
+        """For how long nothing passes from now on."""
+        return max(0.0, self._paused_until - asyncio.get_running_loop().time())
+
+    def pause(self, seconds: float) -> None:
+        """Let nothing through for so long; replaces the pause that there may be."""
+        self._paused_until = asyncio.get_running_loop().time() + seconds
 
     async def take(self, size: int) -> None:
         """Wait until ``size`` more bytes may be processed. Always yields to the event loop."""
         delay = max(0.0, self._free_at - asyncio.get_running_loop().time())
         self.charge(size)
         await asyncio.sleep(delay)
+        while paused_seconds := self.paused_seconds:  # noqa: ASYNC110 - the pause may be ended or prolonged meanwhile
+            await asyncio.sleep(min(PAUSE_LOOK_SECONDS, paused_seconds))
 
     def charge(self, size: int) -> None:
         """Let the next piece wait for ``size`` bytes that have been processed already."""

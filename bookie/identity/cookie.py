@@ -41,7 +41,7 @@ COOKIE_NAME = "cookie"
 
 COOKIE_FORMAT = 1
 
-IGNORED_NAMES = frozenset({COOKIE_NAME, COOKIE_NAME + ".tmp", "lock", "lost+found"})
+IGNORED_NAMES = frozenset({COOKIE_NAME, COOKIE_NAME + ".tmp", "lock", "lost+found", "admin.sock"})
 """Files that may be in a directory that counts as unused."""
 
 START_ATTEMPTS_MAX = 5

@@ -1,7 +1,8 @@
 """The index: all live parts together, newest over oldest."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from octavo.bookie.disk.filesystem import FileSystem
 from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.index.part import BlockCache, Part, PartWriter, part_name
 from octavo.bookie.index.runs import Run, exclude, merge_runs
+from octavo.metrics.histogram import Histogram
 
 log = structlog.get_logger()
 
@@ -25,7 +27,15 @@ class Lookup(NamedTuple):
 class Index:
     """The parts of one directory. The owner of the manifest decides which parts are live."""
 
-    def __init__(self, filesystem: FileSystem, directory: Path, parts: Sequence[Part], cache_bytes: int) -> None:
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: Path,
+        parts: Sequence[Part],
+        cache_bytes: int,
+        clock: Callable[[], float] = float,
+    ) -> None:
+        """Use :meth:`open`."""
         self._filesystem = filesystem
         self._directory = directory
         self._cache = BlockCache(cache_bytes)
@@ -35,12 +45,22 @@ class Index:
         self.parts: tuple[Part, ...] = tuple(parts)
         """Oldest first."""
         self.damage_seen = 0
+        self._clock = clock
+        self.lookup_seconds = Histogram()
+        """The times of :meth:`lookup`."""
 
     @classmethod
     async def open(
-        cls, filesystem: FileSystem, directory: Path, part_ids: Sequence[int], *, cache_bytes: int
+        cls,
+        filesystem: FileSystem,
+        directory: Path,
+        part_ids: Sequence[int],
+        *,
+        cache_bytes: int,
+        clock: Callable[[], float] | None = None,
     ) -> "Index":
-        """Open the given parts, oldest first, and read their footers. Raises :class:`IndexDamagedError`."""
+        """Open the given parts, oldest first, and read their footers. ``clock`` gives seconds for the statistics; by
+        default the event loop does. Raises :class:`IndexDamagedError`."""
         parts: list[Part] = []
         try:
             for part_id in part_ids:
@@ -49,7 +69,7 @@ class Index:
             for part in parts:
                 await part.retire()
             raise
-        return cls(filesystem, directory, parts, cache_bytes)
+        return cls(filesystem, directory, parts, cache_bytes, clock or asyncio.get_running_loop().time)
 
     @property
     def directory(self) -> Path:
@@ -71,7 +91,10 @@ class Index:
 
     async def lookup(self, ledger_id: int, first: int, last: int, newer: Sequence[Run] = ()) -> Lookup:
         """The runs that hold ids of ``first..last``. ``newer`` are runs of newer layers; they replace older ones."""
-        return await self.lookup_in(self.parts, ledger_id, first, last, newer)
+        began_at = self._clock()
+        found = await self.lookup_in(self.parts, ledger_id, first, last, newer)
+        self.lookup_seconds.observe(self._clock() - began_at)
+        return found
 
     async def lookup_in(
         self, parts: Sequence[Part], ledger_id: int, first: int, last: int, newer: Sequence[Run] = ()

@@ -20,7 +20,7 @@ durable.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo.bookie.journal.format import (
@@ -63,6 +63,8 @@ class Group:
     offset: int
     records: list[PendingRecord]
     size: int
+    queued_at: float = 0.0
+    """When its first record was queued."""
 
     @property
     def end(self) -> JournalPosition:
@@ -79,6 +81,7 @@ class GroupCommit:
     """Order, positions and groups of one journal's records.
 
     ``group_bytes_max`` and ``group_records_max`` limit a group; ``segment_bytes`` is the size of every segment.
+    ``clock`` gives the time at which a group is begun, for statistics only.
     """
 
     def __init__(
@@ -88,11 +91,13 @@ class GroupCommit:
         segment_bytes: int,
         group_bytes_max: int = GROUP_BYTES_MAX,
         group_records_max: int = GROUP_RECORDS_MAX,
+        clock: Callable[[], float] = float,
     ) -> None:
         assert start.offset == next_page(start.offset), "a group starts at a page boundary"
         self._segment_stop = segment_bytes - SEGMENT_END_BYTES
         self._group_bytes_max = group_bytes_max
         self._group_records_max = group_records_max
+        self._clock = clock
         self._segment = start.segment
         self._offset = start.offset
         self._queue: deque[Group] = deque()
@@ -178,7 +183,7 @@ class GroupCommit:
     def _add(self, record: PendingRecord, size: int) -> None:
         group = self._open
         if group is None:
-            group = self._open = Group(self._segment, self._offset, [], 0)
+            group = self._open = Group(self._segment, self._offset, [], 0, self._clock())
             self._queue.append(group)
         group.records.append(record)
         group.size += size

@@ -28,6 +28,7 @@ from octavo.bookie.journal.format import (
 from octavo.bookie.journal.group_commit import Group, GroupCommit, encode_group
 from octavo.bookie.journal.replay import DeliverRecord, JournalScan, ReadBytes, ReportCorruption, ScanEnd
 from octavo.bookie.journal.segments import JournalSettings, SegmentFiles
+from octavo.metrics.histogram import Histogram
 from octavo.protocol.errors import BookieStorageError, EntryTooLargeError
 
 __all__ = [
@@ -61,8 +62,10 @@ class JournalStatistics:
     bytes_appended: int
     groups_synced: int
     bytes_synced: int
-    sync_seconds_total: float
-    """Sum of the times from a group's write to the end of its sync."""
+    sync_seconds: Histogram
+    """Times from the beginning of a group's write to the end of its sync."""
+    queue_seconds: Histogram
+    """Times that the oldest record of each group waited until the write began."""
     pending_records: int
     pending_bytes: int
     segments: int
@@ -85,6 +88,7 @@ class Journal:
         start: JournalPosition | None,
         on_failure: Callable[[BaseException], None] | None,
         rng: random.Random,
+        clock: Callable[[], float],
     ) -> None:
         """Use :meth:`open`."""
         self._directory = directory
@@ -104,9 +108,11 @@ class Journal:
         self._records_appended = 0
         self._groups_synced = 0
         self._bytes_synced = 0
-        self._sync_seconds_total = 0.0
         self.group_seconds = 0.0
         """Time to write and sync a group, smoothed over the latest ones."""
+        self._clock = clock
+        self._sync_seconds = Histogram()
+        self._queue_seconds = Histogram()
 
     @classmethod
     async def open(
@@ -118,12 +124,14 @@ class Journal:
         start: JournalPosition | None,
         on_failure: Callable[[BaseException], None] | None = None,
         rng: random.Random | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> "Journal":
         """Open the journal in ``directory``, which is created when missing.
 
         ``start``: the position from which on records are still needed; None means all. ``on_failure`` is called once,
         with the cause, when the journal fails. ``rng`` draws the segments' seeds; by default the operating system does.
-        Raises OSError when the directory cannot be listed."""
+        ``clock`` gives seconds for the statistics; by default the event loop does. Raises OSError when the directory
+        cannot be listed."""
         journal = cls(
             filesystem,
             directory,
@@ -131,6 +139,7 @@ class Journal:
             start=start,
             on_failure=on_failure,
             rng=rng or random.SystemRandom(),
+            clock=clock or asyncio.get_running_loop().time,
         )
         await journal._segments.open()
         return journal
@@ -185,6 +194,7 @@ class Journal:
             segment_bytes=self._settings.segment_bytes,
             group_bytes_max=self._settings.group_bytes_max,
             group_records_max=self._settings.group_records_max,
+            clock=self._clock,
         )
         self._writer = asyncio.get_running_loop().create_task(self._run(), name="octavo-journal-writer")
 
@@ -286,7 +296,8 @@ class Journal:
             bytes_appended=self.bytes_appended,
             groups_synced=self._groups_synced,
             bytes_synced=self._bytes_synced,
-            sync_seconds_total=self._sync_seconds_total,
+            sync_seconds=self._sync_seconds,
+            queue_seconds=self._queue_seconds,
             pending_records=self._commit.pending_records if self._commit is not None else 0,
             pending_bytes=self.pending_bytes,
             segments=len(self._segments.numbers),
@@ -348,10 +359,11 @@ class Journal:
             if group.segment != segment.header.segment:
                 segment = await self._segments.roll()
                 assert group.segment == segment.header.segment, "segments are used in order of their numbers"
-            began_at = loop.time()
+            began_at = self._clock()
+            self._queue_seconds.observe(began_at - group.queued_at)
             await segment.file.write_and_sync(group.offset, encode_group(group, segment.header, commit.synced_position))
-            seconds = loop.time() - began_at
-            self._sync_seconds_total += seconds
+            seconds = self._clock() - began_at
+            self._sync_seconds.observe(seconds)
             self.group_seconds += (seconds - self.group_seconds) / _GROUPS_SMOOTHED
             self._settle(commit.settle())
 

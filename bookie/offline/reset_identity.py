@@ -29,7 +29,15 @@ from octavo.metadata.store import Versioned
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import BookieId
 
-BOOKIE_NAMES = IGNORED_NAMES | {"entries", "index", "journal", "reserve", MANIFEST_NAME, MANIFEST_NAME + ".tmp"}
+BOOKIE_NAMES = IGNORED_NAMES | {
+    "entries",
+    "index",
+    "journal",
+    "reserve",
+    "read-only",
+    MANIFEST_NAME,
+    MANIFEST_NAME + ".tmp",
+}
 """Names of a bookie's files and folders, besides journal segments."""
 
 

@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._read_paused = False
         self._backlog: deque[memoryview | bytes] = deque()
         self._working_off_backlog = False
-        self._replies = replies = Replies(self._finished)
+        self._replies = replies = Replies(self._finished, service.requests)
         self._answers = AnswerQueue(
             service.answers,
             unsent_bytes=lambda: replies.unsent_bytes,
@@ -105,6 +105,21 @@ class Connection(asyncio.Protocol):
     def outstanding(self) -> int:
         """Requests without an answer yet."""
         return self._replies.outstanding
+
+    @property
+    def long_polls(self) -> int:
+        """Long polls that wait for a ledger to grow."""
+        return self._lookups.long_polls
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that the client has not taken yet."""
+        return self._replies.unsent_bytes
+
+    @property
+    def peer(self) -> str:
+        """``HOST:PORT`` of the client."""
+        return self._peer
 
     @property
     def reading_is_paused(self) -> bool:
@@ -227,7 +242,9 @@ class Connection(asyncio.Protocol):
         try:
             request_id, request = decode_request(values)
         except UnknownOperationError as error:
-            replies.send(encode_error(error.request_id, Op.ERROR, UnsupportedOperationError(error.message)))
+            refusal = UnsupportedOperationError(error.message)
+            self._service.requests.note_refused(Op.ERROR, refusal)
+            replies.send(encode_error(error.request_id, Op.ERROR, refusal))
             return
         replies.begin()
         if self._service.draining:
@@ -258,15 +275,15 @@ class Connection(asyncio.Protocol):
         elif type(request) is WriteLac:
             lac = verify_explicit_lac(LedgerId(request.ledger_id), request.sealed)
             self._storage.writer.write_lac(LedgerId(request.ledger_id), request.ledger_key, request.sealed, lac)
-            self._replies.finish(LacWritten().encode(request_id))
+            self._replies.finish(LacWritten(), request_id)
         elif type(request) is ListEntries:
             self._lookups.list_entries(request_id, request)
         elif type(request) is Missing:
             self._lookups.missing(request_id, request)
         elif type(request) is Info:
-            self._replies.start(request_id, request.op, self._info())
+            self._replies.start(request_id, request.op, self._info(), self._replies.began_at)
         elif type(request) is Ping:
-            self._replies.finish(Pong().encode(request_id))
+            self._replies.finish(Pong(), request_id)
         else:
             raise UnsupportedOperationError(f"operation {request.op.name} is not served by this version")
 
@@ -282,7 +299,7 @@ class Connection(asyncio.Protocol):
         ledger_id = LedgerId(request.ledger_id)
         entries = request.entries
         batch = verify_batch(ledger_id, entries)
-        done = partial(self._replies.added, request_id)
+        done = partial(self._replies.added, request_id, self._replies.began_at)
         storage.writer.add_then(ledger_id, request.ledger_key, entries, recovery=recovery, batch=batch, done=done)
         traffic = service.traffic
         traffic.adds += 1
@@ -296,14 +313,15 @@ class Connection(asyncio.Protocol):
         held_bytes = 2 * sum(map(len, request.entries)) if type(request) is Add else 0
         self._storage.admission.charge_waiting(held_bytes)
         self._service.hold_back_if_full()
-        self._replies.spawn(self._retry_if_revived(request_id, request, error, held_bytes))
+        self._replies.spawn(self._retry_if_revived(request_id, request, error, held_bytes, self._replies.began_at))
 
     async def _retry_if_revived(
-        self, request_id: int, request: Request, error: NoSuchLedgerError, held_bytes: int
+        self, request_id: int, request: Request, error: NoSuchLedgerError, held_bytes: int, began_at: float
     ) -> None:
         try:
             assert isinstance(request, Add | Read | ReadLac | WriteLac | ListEntries), "only these name a ledger"
             if await self._service.revive(LedgerId(request.ledger_id)):
+                self._replies.began_at = began_at
                 self._dispatch(request_id, request)
             else:
                 self._replies.refuse(request_id, request.op, error)

@@ -47,13 +47,14 @@ class Lookups:
         self._storage = service.storage
         self._traffic = service.traffic
         self._repair_reads = service.repair_reads
-        self._long_polls = 0
+        self.long_polls = 0
+        """Long polls that wait, or whose answer is being looked up."""
 
     def read(self, request_id: int, request: Read) -> None:
         """Entries. Raises :class:`UnauthorizedError`, :class:`NoSuchLedgerError`."""
         if request.flags == ReadFlag.REPAIR:
             turn = _Turn()
-            task = self._replies.start(request_id, request.op, self._repair_read(request, turn))
+            task = self._replies.start(request_id, request.op, self._repair_read(request, turn), None)
             task.add_done_callback(lambda _task: self._turn_is_over(turn))
             return
         durable = self._fence_or_check(request)
@@ -77,12 +78,12 @@ class Lookups:
         if request.wait_milliseconds == 0 or durable is not None:
             self._look_up(request_id, request.op, _lac_demand(request), partial(self._lac, request), durable)
             return
-        if self._long_polls >= LONG_POLLS_PER_CONNECTION_MAX:
+        if self.long_polls >= LONG_POLLS_PER_CONNECTION_MAX:
             raise BookieOverloadedError(f"more than {LONG_POLLS_PER_CONNECTION_MAX} long polls on one connection")
-        self._long_polls += 1
+        self.long_polls += 1
         self._replies.set_aside()
         turn = _Turn()
-        task = self._replies.start(request_id, request.op, self._long_poll(request, turn))
+        task = self._replies.start(request_id, request.op, self._long_poll(request, turn), None)
         task.add_done_callback(lambda _task: self._long_poll_finished(turn))
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -97,10 +98,13 @@ class Lookups:
     ) -> None:
         """``answer`` is computed when it is its turn, with the bytes of entries that it may bring, and sent once
         ``durable`` is done."""
+        began_at = self._replies.began_at
 
         def begin(grant: Grant) -> None:
             work = answer(grant.bytes_max)
-            task = self._replies.start(request_id, op, work if durable is None else _sent_after(work, durable))
+            if durable is not None:
+                work = _sent_after(work, durable)
+            task = self._replies.start(request_id, op, work, began_at)
             task.add_done_callback(lambda _task: self._answers.finished(grant))
 
         self._answers.put(demand, begin)
@@ -158,7 +162,7 @@ class Lookups:
         return await answer_read_lac(self._storage.reader, request, turn.grant.bytes_max)
 
     def _long_poll_finished(self, turn: _Turn) -> None:
-        self._long_polls -= 1
+        self.long_polls -= 1
         self._turn_is_over(turn)
 
     def _turn_is_over(self, turn: _Turn) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, cast
 
 import structlog
+from octavo.bookie.server.request_counts import RequestCounts
 from octavo.protocol.errors import InternalError, OctavoError
 from octavo.protocol.frames import LENGTH
 from octavo.protocol.messages import Added, Op, Reply, encode_error
@@ -23,11 +24,14 @@ more, and wakes the client for nothing."""
 class Replies:
     """See the module. ``on_finished`` is called after a reply while :attr:`watched` is set."""
 
-    def __init__(self, on_finished: Callable[[], None]) -> None:
+    def __init__(self, on_finished: Callable[[], None], counts: RequestCounts) -> None:
         self._on_finished = on_finished
+        self._counts = counts
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._tasks: set[asyncio.Task[None]] = set()
         self.outstanding = 0
+        self.began_at = 0.0
+        """When the request arrived that is being dispatched, by the clock of the counts."""
         self.watched = False
         self.bytes_sent = 0
         self.closed = True
@@ -47,6 +51,7 @@ class Replies:
     def begin(self) -> None:
         """A request has arrived."""
         self.outstanding += 1
+        self.began_at = self._counts.clock()
 
     def set_aside(self) -> None:
         """The request waits for something to happen, and does not count meanwhile."""
@@ -56,9 +61,10 @@ class Replies:
         """The request that was set aside counts again."""
         self.outstanding += 1
 
-    def start(self, request_id: int, op: Op, work: Awaitable[Reply]) -> asyncio.Task[None]:
-        """Answer a request once ``work`` is done; cancelled when the connection is lost."""
-        return self.spawn(self._answer(request_id, op, work))
+    def start(self, request_id: int, op: Op, work: Awaitable[Reply], began_at: float | None) -> asyncio.Task[None]:
+        """Answer a request that arrived at ``began_at`` (None: its time does not count) once ``work`` is done;
+        cancelled when the connection is lost."""
+        return self.spawn(self._answer(request_id, op, work, began_at))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work``, which answers a request itself; cancelled when the connection is lost."""
@@ -67,7 +73,7 @@ class Replies:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _answer(self, request_id: int, op: Op, work: Awaitable[Reply]) -> None:
+    async def _answer(self, request_id: int, op: Op, work: Awaitable[Reply], began_at: float | None) -> None:
         try:
             reply = await work
             body = reply.encode(request_id)
@@ -77,21 +83,28 @@ class Replies:
         except Exception as error:  # every failure is an answer; none may end the bookie from here
             self.refuse(request_id, op, error)
         else:
-            self.finish(body)
+            self._counts.answered(op, began_at)
+            self._finish(body)
 
     # --- replies ----------------------------------------------------------------------------------------------
 
-    def finish(self, body: bytes) -> None:
-        """Send the reply of a request."""
+    def finish(self, reply: Reply, request_id: int) -> None:
+        """Send the reply of the request that is being dispatched."""
+        self._counts.answered(reply.op, self.began_at)
+        self._finish(reply.encode(request_id))
+
+    def _finish(self, body: bytes) -> None:
         self.outstanding -= 1
         self.send(body)
         if self.watched:
             self._on_finished()
 
-    def added(self, request_id: int, failure: BaseException | None) -> None:
-        """Send the reply of an add."""
+    def added(self, request_id: int, began_at: float, failure: BaseException | None) -> None:
+        """Send the reply of an add that arrived at ``began_at``."""
         if failure is None:
-            self.finish(Added().encode(request_id))
+            counts = self._counts
+            counts.add_seconds.observe(counts.clock() - began_at)
+            self._finish(Added().encode(request_id))
         else:
             self.refuse(request_id, Op.ADD, failure)
 
@@ -100,7 +113,8 @@ class Replies:
         if not isinstance(error, OctavoError):
             log.error("request failed by a defect", error=repr(error), exc_info=error)
             error = InternalError(f"a defect of the bookie: {type(error).__name__}")
-        self.finish(encode_error(request_id, op, error))
+        self._counts.note_refused(op, error)
+        self._finish(encode_error(request_id, op, error))
 
     def send(self, body: bytes) -> None:
         """Send a frame with this body; nothing once the connection is closed."""

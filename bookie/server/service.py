@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
 from octavo.bookie.server.frame_memory import FrameMemory
 from octavo.bookie.server.repair_reads import RepairReads
+from octavo.bookie.server.request_counts import RequestCounts
 from octavo.bookie.storage.storage import Storage
 from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.ids import LedgerId
@@ -64,6 +65,18 @@ class ServedConnection(Protocol):
     def outstanding(self) -> int:
         """Requests without an answer yet."""
 
+    @property
+    def long_polls(self) -> int:
+        """Long polls that wait for a ledger to grow."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that the client has not taken yet."""
+
+    @property
+    def peer(self) -> str:
+        """``HOST:PORT`` of the client."""
+
     def regulate(self) -> None:
         """Read the socket, or stop reading it, as the limits say now."""
 
@@ -85,9 +98,11 @@ class BookieService:
         limits: ConnectionLimits | None = None,
         repair_read_bytes_per_second: float = REPAIR_READ_BYTES_PER_SECOND,
         wall_clock: Callable[[], float] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """``revive`` tells whether a deleted ledger was found alive. ``answer_bytes`` bounds the memory of answers to
-        readers, all connections together. ``wall_clock`` gives the time of day for INFO, in seconds since 1970."""
+        readers, all connections together. ``wall_clock`` gives the time of day for INFO, in seconds since 1970;
+        ``clock`` seconds for the times of requests, by default the event loop's."""
         self._wall_clock = wall_clock
         self.storage = storage
         self.revive = revive
@@ -97,8 +112,13 @@ class BookieService:
         self.frames = FrameMemory(limits.unfinished_frame_bytes, timeout_seconds=limits.frame_timeout_seconds)
         self.identity = identity
         self.traffic = Traffic()
+        self.requests = RequestCounts(clock or asyncio.get_running_loop().time)
         self.draining = False
         self.read_only = False
+        """For lack of disk space, or because an operator wants it. Derived; checked for every add."""
+        self.operator_read_only: str | None = None
+        """The reason for which an operator has made the bookie read-only; None: no operator has."""
+        self.disks_read_only = False
         self.out_of_space = False
         """Read-only, and there is no disk space for recovery adds either (rule B6)."""
         self.connections: dict[ServedConnection, None] = {}
@@ -109,12 +129,29 @@ class BookieService:
         """What the bookie's companion adds to INFO."""
         self._started_at = asyncio.get_running_loop().time()
         self._room_waiter: asyncio.Task[None] | None = None
+        self._held_back_at = 0.0
+        self._held_back_seconds = 0.0
         self._idle = asyncio.Event()
 
     def check_space(self) -> None:
         """Raise :class:`BookieReadOnlyError` unless the disks have room for new entries (rule B6)."""
         if self.read_only:
             raise BookieReadOnlyError(f"bookie {self.identity.bookie_id} is read-only", may_have_happened=False)
+
+    # --- read-only ----------------------------------------------------------------------------------------------
+
+    def note_disks(self, *, read_only: bool, out_of_space: bool) -> None:
+        """What the disks allow has changed."""
+        self.disks_read_only, self.out_of_space = read_only, out_of_space
+        self._derive_read_only()
+
+    def switch_read_only(self, reason: str | None) -> None:
+        """An operator makes the bookie read-only, or takes that back (None). The disks never undo it."""
+        self.operator_read_only = reason
+        self._derive_read_only()
+
+    def _derive_read_only(self) -> None:
+        self.read_only = self.disks_read_only or self.operator_read_only is not None
 
     # --- back-pressure ----------------------------------------------------------------------------------------
 
@@ -123,10 +160,18 @@ class BookieService:
         """Whether no connection may read its socket because the storage has no memory for more."""
         return self._room_waiter is not None
 
+    @property
+    def held_back_seconds(self) -> float:
+        """For how long no socket has been read since the start, all such times together."""
+        now = asyncio.get_running_loop().time()
+        return self._held_back_seconds + (now - self._held_back_at if self.held_back else 0.0)
+
     def hold_back_if_full(self) -> None:
         """Stop reading every socket until the storage has room again."""
         if self._room_waiter is None and not self.storage.admission.has_room:
-            self._room_waiter = asyncio.get_running_loop().create_task(self._wait_for_room())
+            loop = asyncio.get_running_loop()
+            self._held_back_at = loop.time()
+            self._room_waiter = loop.create_task(self._wait_for_room())
             for connection in self.connections:
                 connection.regulate()
 
@@ -135,6 +180,7 @@ class BookieService:
             await self.storage.admission.wait_for_room()
         finally:
             self._room_waiter = None
+            self._held_back_seconds += asyncio.get_running_loop().time() - self._held_back_at
             for connection in list(self.connections):
                 connection.regulate()
 

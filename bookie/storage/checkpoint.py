@@ -36,6 +36,7 @@ from octavo.bookie.storage.ledger_state import BARRIER, LedgerState
 from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.bookie.storage.log_stream import LogStream
 from octavo.bookie.storage.manifest_keeper import ManifestKeeper
+from octavo.metrics.histogram import Histogram
 
 _WRITE_BYTES = 2 * 1024 * 1024
 """One vectored write of a flush: large enough for the disk, small enough to leave the loop quickly."""
@@ -71,9 +72,10 @@ class Checkpointer:
         ledgers: LedgerTable,
         on_memory_freed: Callable[[], None],
         on_freeze: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
         """``on_memory_freed`` is called when the cache accepts more again, ``on_freeze`` in the synchronous step of a
-        checkpoint."""
+        checkpoint. ``clock`` gives seconds for the statistics."""
         self._keeper = keeper
         self._stream = stream
         self._disk_retry = disk_retry
@@ -90,7 +92,21 @@ class Checkpointer:
         self.committing: dict[int, RunMap] = {}
         self.mark_bytes = 0
         """The journal's ``bytes_appended`` at the last mark."""
-        self.checkpoints = 0
+        self._clock = clock
+        self.seconds = Histogram()
+        """The times that checkpoints took, without waiting to begin."""
+        self.completed_at = clock()
+        """When the last one was complete; before the first, when the storage was opened."""
+
+    @property
+    def checkpoints(self) -> int:
+        """How many have been completed."""
+        return self.seconds.count
+
+    @property
+    def age_seconds(self) -> float:
+        """Time since the last checkpoint was complete, or since the storage was opened."""
+        return self._clock() - self.completed_at
 
     def layers(self, ledger_id: int) -> list[RunMap]:
         """The ledger's run maps between cache and index, newest first."""
@@ -166,6 +182,7 @@ class Checkpointer:
     async def checkpoint(self) -> None:
         """Make everything up to now durable outside the journal, and trim it. Raises OSError, JournalFailedError."""
         async with self._commit_lock:
+            began_at = self._clock()
             async with self._flush_lock:
                 frozen, generation = self._freeze()
                 if generation is not None:
@@ -192,7 +209,8 @@ class Checkpointer:
             await self._journal.trim(frozen.mark)
             self._disk_retry.space_freed()
             await self._stream.finish([writer for writer in writers if writer.size == sizes[writer.log_id]])
-            self.checkpoints += 1
+            self.completed_at = self._clock()
+            self.seconds.observe(self.completed_at - began_at)
 
     def _freeze(self) -> tuple[Frozen, Generation | None]:
         """The synchronous step: whatever the journal holds up to the mark is in the swapped generation or flushed

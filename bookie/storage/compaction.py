@@ -110,6 +110,8 @@ class Compactor:
         self.logs_removed = 0
         self.bytes_copied = 0
         self.bytes_removed = 0
+        self.live_bytes = 0
+        """Of all finished logs whose totals can be read, when a compaction last looked."""
 
     @property
     def logs_kept(self) -> int:
@@ -138,7 +140,9 @@ class Compactor:
         disk."""
         async with self._running:
             before = (self.logs_removed, self.bytes_removed, self.bytes_copied)
-            shares = [share for share in await self.shares(limiter) if share.live_share < live_share_below]
+            found = await self.shares(limiter)
+            self.live_bytes = sum(share.live_bytes for share in found)
+            shares = [share for share in found if share.live_share < live_share_below]
             empty = [share for share in shares if not share.live_ledgers]
             if empty:
                 await self._remove(empty, {}, None, None)

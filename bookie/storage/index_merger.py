@@ -36,6 +36,7 @@ class IndexMerger:
         self._is_gone = is_gone
         self._unmergeable: set[int] = set()
         self.merges = 0
+        self.bytes_written = 0
 
     async def merge(self) -> bool:
         """Merge some neighbouring parts, if that is worth while. False when nothing was done. Raises OSError other
@@ -106,4 +107,5 @@ class IndexMerger:
                 await merged.retire()
             raise
         self.merges += 1
+        self.bytes_written += merged.size
         return True

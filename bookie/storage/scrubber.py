@@ -60,6 +60,12 @@ class Scrubber:
         self._reader = reader
         self.bytes_scrubbed = 0
         self.rounds = 0
+        self._completed_at = asyncio.get_running_loop().time()
+
+    @property
+    def age_seconds(self) -> float:
+        """Time since a round was completed, or since the start."""
+        return asyncio.get_running_loop().time() - self._completed_at
 
     async def round(self, limiter: RateLimiter) -> ScrubResult:
         """Everything once, at that rate."""
@@ -90,6 +96,7 @@ class Scrubber:
         if stretches:
             await self._report_stretches(stretches)
         self.rounds += 1
+        self._completed_at = asyncio.get_running_loop().time()
         return ScrubResult(size, entries, damaged)
 
     def _report_hidden(self, hidden: Sequence[tuple[Key, Key]]) -> None:
@@ -152,6 +159,7 @@ class Scrubber:
                     self.bytes_scrubbed += pending
                     await limiter.take(pending)
                     pending = 0
+        self.bytes_scrubbed += pending
         await asyncio.sleep(0)
         return ScrubResult(stop, entries, damaged)
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.journal.journal import JournalSettings, JournalStatistics
+from octavo.metrics.histogram import Histogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +50,23 @@ class StorageStatistics(NamedTuple):
     cache_bytes: int
     journal_bytes: int
     """Journaled since the last checkpoint's mark."""
-    journal_pending_bytes: int
+    journal: JournalStatistics
     log_bytes: int
+    log_bytes_live: int
+    """Of finished logs, when a compaction last looked."""
     entry_logs: int
     index_parts: int
     index_cache_bytes: int
+    index_lookup_seconds: Histogram
     checkpoints: int
+    checkpoint_seconds: Histogram
+    checkpoint_age_seconds: float
     merges: int
+    merge_bytes: int
     entries_damaged: int
     index_damage_seen: int
     duplicates_refused: int
+    fences: int
     logs_compacted: int
     logs_kept_damaged: int
     """Entry logs that compaction left as they are because something in them, or of what the index says of them, is
@@ -66,6 +74,8 @@ class StorageStatistics(NamedTuple):
     compaction_bytes_copied: int
     compaction_bytes_freed: int
     scrub_rounds: int
+    scrub_age_seconds: float
+    """Since a round was completed, or since the start."""
     bytes_scrubbed: int
     disk_full_met: int
     """How many times a write found the disk full and waited for free space."""

@@ -74,6 +74,7 @@ class Storage:
         index: Index,
         packed: PackedStates,
         manifest: Manifest,
+        clock: Callable[[], float],
     ) -> None:
         """Use :meth:`open`."""
         self._health, self._journal, self._logs, self._index = health, journal, logs, index
@@ -88,7 +89,7 @@ class Storage:
         self.space = StorageSpace(filesystem, directory, entry_homes, logs=logs, journal=journal, disk_retry=disk_retry)
         self._checkpointer = checkpointer = Checkpointer(
             keeper=keeper, stream=stream, disk_retry=disk_retry, cache=cache, index=index, journal=journal,
-            ledgers=ledgers, on_memory_freed=self.admission.memory_freed, on_freeze=trigger.disarm,
+            ledgers=ledgers, on_memory_freed=self.admission.memory_freed, on_freeze=trigger.disarm, clock=clock,
         )  # fmt: skip
         self.damage = DamageReports()
         entries = self._entries = EntryReader(cache, checkpointer, index, logs, self.damage)
@@ -135,16 +136,19 @@ class Storage:
         on_fatal: Callable[[BaseException], None],
         rng: random.Random | None = None,
         made_before: bool = False,
+        clock: Callable[[], float] | None = None,
     ) -> "Storage":
         """Open what is there, or begin anew; returns once everything found is durable.
 
         ``directory`` has manifest and index; entry logs are begun by turns there and in ``entry_directories``.
         ``rng`` draws the journal's seeds; without it the operating system does. ``made_before``: it must be there.
+        ``clock`` gives seconds for the statistics; by default the event loop does.
 
         Raises :class:`IndexDamagedError` when manifest, a footer or the ledger states do not verify (the index can be
         rebuilt), OSError when the disk cannot be used.
         """
         settings = settings or StorageSettings()
+        clock = clock or asyncio.get_running_loop().time
         health = Health(on_fatal)
         entry_homes = (directory, *entry_directories)
         logs = EntryLogs(filesystem, [folder / "entries" for folder in entry_homes])
@@ -160,13 +164,18 @@ class Storage:
                 start=JournalPosition(*manifest.mark) if manifest.mark is not None else None,
                 on_failure=health.fail,
                 rng=rng,
+                clock=clock,
             )
             if not journal_goes_back_to(manifest, journal.segments):
                 await refuse_old_manifest(filesystem, directory, logs.directories, manifest)
             manifest = await remove_orphans(filesystem, logs.directories, directory / "index", manifest)
             await logs.find()
             index = await Index.open(
-                filesystem, directory / "index", manifest.part_ids, cache_bytes=settings.index_cache_bytes
+                filesystem,
+                directory / "index",
+                manifest.part_ids,
+                cache_bytes=settings.index_cache_bytes,
+                clock=clock,
             )
             opened.push_async_callback(index.close)
             packed = PackedStates()
@@ -176,7 +185,7 @@ class Storage:
             opened.push_async_callback(journal.close)
             storage = cls(
                 filesystem, directory, entry_homes, settings,
-                health=health, journal=journal, logs=logs, index=index, packed=packed, manifest=manifest,
+                health=health, journal=journal, logs=logs, index=index, packed=packed, manifest=manifest, clock=clock,
             )  # fmt: skip
             await storage._replay(manifest)
             # The mark of this checkpoint lies in the new incarnation of the journal: all older segments go (rule B1).
@@ -327,21 +336,28 @@ class Storage:
             ledgers=self.ledgers.count(),
             cache_bytes=self._cache.cost_bytes,
             journal_bytes=self._journal.bytes_appended - checkpointer.mark_bytes,
-            journal_pending_bytes=self._journal.pending_bytes,
+            journal=self._journal.statistics(),
             log_bytes=sum(self._keeper.log_sizes.values()),
+            log_bytes_live=self._compactor.live_bytes,
             entry_logs=len(self._keeper.log_sizes),
             index_parts=len(self._index.parts),
             index_cache_bytes=self._index.cache_bytes,
+            index_lookup_seconds=self._index.lookup_seconds,
             checkpoints=checkpointer.checkpoints,
+            checkpoint_seconds=checkpointer.seconds,
+            checkpoint_age_seconds=checkpointer.age_seconds,
             merges=self._merger.merges,
+            merge_bytes=self._merger.bytes_written,
             entries_damaged=self._entries.entries_damaged,
             index_damage_seen=self._index.damage_seen,
             duplicates_refused=self.writer.duplicates_refused,
+            fences=self.writer.fences,
             logs_compacted=self._compactor.logs_removed,
             logs_kept_damaged=self._compactor.logs_kept,
             compaction_bytes_copied=self._compactor.bytes_copied,
             compaction_bytes_freed=self._compactor.bytes_removed,
             scrub_rounds=self.scrubber.rounds,
+            scrub_age_seconds=self.scrubber.age_seconds,
             bytes_scrubbed=self.scrubber.bytes_scrubbed,
             disk_full_met=self._disk_retry.times_full,
         )

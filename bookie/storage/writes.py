@@ -85,6 +85,7 @@ class EntryWriter:
         self._slow_tasks: set[asyncio.Task[None]] = set()
         self._lookups = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
         self.duplicates_refused = 0
+        self.fences = 0
 
     # --- adds -------------------------------------------------------------------------------------------------
 
@@ -310,6 +311,7 @@ class EntryWriter:
             raise UnauthorizedError(f"ledger {ledger_id}: not the ledger's key")
         if not ledger.fenced:
             ledger.fenced = True
+            self.fences += 1
             log.info("ledger fenced", ledger=ledger_id)
         # A second fence is journaled again: its future then says that the first is durable too.
         future = self._journal.append(RecordKind.FENCE, [encode_ledger_record(ledger_id)])

@@ -1,24 +1,26 @@
 """What a bookie does in the background beside the work of its storage: free space, garbage, scrubbing.
 
 Three loops under one supervisor: one looks at the disks and turns the bookie read-only and back; one collects deleted
-ledgers, drops copies that repair has replaced, and compacts, at its hours or when space is short; one scrubs. While the
-metadata store does not answer nothing is collected, and nothing else changes. Time is the loop's; the hour of the day
-is that of ``wall_clock``.
+ledgers, drops copies that repair has replaced, and compacts, at its hours or when space is short; one scrubs. An
+operator can ask for a round at any time. While the metadata store does not answer nothing is collected, and nothing
+else changes. Time is the loop's; the hour of the day is that of ``wall_clock``.
 """
 
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 import structlog
-from octavo.bookie.disk.filesystem import FileSystem
+from octavo.bookie.disk.filesystem import DiskSpace, FileSystem
 from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.storage.compaction import CompactionResult
+from octavo.bookie.storage.scrubber import ScrubResult
 from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState, judge
-from octavo.bookie.upkeep.garbage import GarbageCollector
+from octavo.bookie.upkeep.garbage import Collection, GarbageCollector
 from octavo.bookie.upkeep.hours import Hours
 from octavo.bookie.upkeep.replaced import ReplacedCopies
 from octavo.bookie.upkeep.reserve import Reserve
@@ -30,6 +32,9 @@ JITTER = 0.2
 """Share by which intervals vary: the bookies of a cluster must not all read the metadata at once."""
 
 _MEBIBYTE = 1024 * 1024
+
+SCRUB_BYTES_PER_SECOND = 4.0 * _MEBIBYTE
+"""Default rate of scrubbing, and the rate of a round that is asked for while the background does none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +54,7 @@ class UpkeepSettings:
     """When major rounds may begin."""
     compaction_bytes_per_second: float = 32.0 * _MEBIBYTE
     """Read and written bytes together."""
-    scrub_bytes_per_second: float = 4.0 * _MEBIBYTE
+    scrub_bytes_per_second: float = SCRUB_BYTES_PER_SECOND
     """0: no scrubbing."""
     scrub_pause_seconds: float = 3600.0
     """Between two rounds."""
@@ -91,9 +96,16 @@ class Upkeep:
         self._reserve = Reserve(filesystem, Path(roles.single[0]), settings.reserve_bytes)
         self._supervisor: asyncio.Task[None] | None = None
         self.disks = DiskState()
+        self.spaces: dict[PurePath, DiskSpace] = {}
+        """Of the disk of each directory, when the disks were last looked at."""
         self._announcement_due = False
+        self._collecting = asyncio.Lock()
+        self._scrubbing = asyncio.Lock()
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._collected_at = asyncio.get_running_loop().time()
         self.garbage_rounds = 0
         self.garbage_rounds_failed = 0
+        self.ledgers_deleted = 0
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -104,7 +116,9 @@ class Upkeep:
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise(), name="octavo-upkeep")
 
     async def stop(self) -> None:
-        """Cancel what runs; a compaction may be cancelled at any point."""
+        """Cancel what runs; a compaction may be cancelled at any point, a checkpoint is waited for."""
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
@@ -121,6 +135,75 @@ class Upkeep:
         except* Exception as errors:
             self._on_failure(errors.exceptions[0])
 
+    # --- on request -----------------------------------------------------------------------------------------------
+
+    @property
+    def garbage_age_seconds(self) -> float:
+        """Time since a garbage collection succeeded, or since the start."""
+        return asyncio.get_running_loop().time() - self._collected_at
+
+    async def collect_garbage(self) -> Collection:
+        """One garbage collection, after the one that may be running. Raises as :meth:`GarbageCollector.collect`."""
+        async with self._collecting:
+            self.garbage_rounds += 1
+            try:
+                collection = await self._collector.collect()
+                if self._replaced is not None:
+                    await self._replaced.round()
+            except OctavoError:
+                self.garbage_rounds_failed += 1
+                raise
+            self._collected_at = asyncio.get_running_loop().time()
+            self.ledgers_deleted += collection.deleted
+        if collection.deleted:
+            log.info("deleted ledgers collected", **collection._asdict())
+        return collection
+
+    async def compact(self, *, major: bool) -> CompactionResult:
+        """One compaction, after the one that may be running. A failed write or sync ends the bookie."""
+        threshold = self._settings.major_live_share if major else self._settings.minor_live_share
+        with self._fatal():
+            return await self._compact(threshold, self._limiter)
+
+    @property
+    def compaction_paused_seconds(self) -> float:
+        """For how long compactions still stand still."""
+        return self._limiter.paused_seconds
+
+    def pause_compaction(self, seconds: float) -> None:
+        """Let compactions stand still for so long, or until a disk is short of space; 0 ends the pause."""
+        self._limiter.pause(seconds)
+
+    async def scrub(self, bytes_per_second: float | None = None) -> ScrubResult:
+        """Verify everything stored once, after the round that may be running; at the configured rate unless another is
+        given."""
+        rate = bytes_per_second or self._settings.scrub_bytes_per_second or SCRUB_BYTES_PER_SECOND
+        with self._fatal():
+            async with self._scrubbing:
+                result = await self._storage.scrubber.round(RateLimiter(rate))
+        report = log.error if result.damaged_places else log.info
+        report("scrubbed", **result._asdict())
+        return result
+
+    async def checkpoint(self) -> None:
+        """Take a checkpoint. Cancelling the call does not stop it. A failed write or sync ends the bookie."""
+        if self._checkpoint is None or self._checkpoint.done():
+            self._checkpoint = asyncio.get_running_loop().create_task(self._take_checkpoint())
+        await asyncio.shield(self._checkpoint)
+
+    async def _take_checkpoint(self) -> None:
+        with self._fatal():
+            await self._storage.checkpoint()
+
+    @contextlib.contextmanager
+    def _fatal(self) -> Iterator[None]:
+        """A failure of the disk inside the block ends the bookie (rule B1), as it does in the background."""
+        try:
+            yield
+        except OSError as error:
+            self._on_failure(error)
+            raise
+
     # --- disks ----------------------------------------------------------------------------------------------------
 
     async def _watch_disks(self) -> None:
@@ -135,9 +218,8 @@ class Upkeep:
                 await asyncio.sleep(min(1.0, self._settings.disk_check_seconds))
 
     async def _look_at_disks(self, met_full: frozenset[Path] = frozenset()) -> None:
-        free: dict[PurePath, int] = {
-            path: (await self._filesystem.disk_space(Path(path))).free_bytes for path in self._roles.all
-        }
+        self.spaces = {path: await self._filesystem.disk_space(Path(path)) for path in self._roles.all}
+        free = {path: space.free_bytes for path, space in self.spaces.items()}
         before = self.disks
         self.disks = judge(before, free, self._roles, self._settings.limits, met_full)
         self._storage.space.avoid(self.disks.short)
@@ -145,7 +227,7 @@ class Upkeep:
             log.warning("disk is filling up", path=str(path), free_bytes=free[path])
         if self.disks.read_only and not before.read_only:
             log.error("read-only: a disk is short of space", paths=sorted(map(str, self.disks.short)))
-            self._reclaim_wanted.set()
+            self._reclaim_space()
         elif before.read_only and not self.disks.read_only:
             log.info("writable again: the disks have enough free space")
         if (self.disks.read_only, self.disks.out_of_space) != (before.read_only, before.out_of_space):
@@ -168,6 +250,10 @@ class Upkeep:
         self._storage.space.keep_for_compaction()
         await self._reserve.give_up()
         await self._storage.space.release_spares()
+        self._reclaim_space()
+
+    def _reclaim_space(self) -> None:
+        self._limiter.pause(0)
         self._reclaim_wanted.set()
 
     # --- garbage --------------------------------------------------------------------------------------------------
@@ -180,16 +266,20 @@ class Upkeep:
                 await asyncio.wait_for(self._reclaim_wanted.wait(), self._jittered(settings.garbage_seconds))
             short_of_space = self._reclaim_wanted.is_set()
             self._reclaim_wanted.clear()
-            await self._collect_garbage()
+            await self._try_to_collect_garbage()
             major = loop.time() >= major_due_at and self._is_hour_for_major()
             if major:
                 major_due_at = loop.time() + self._jittered(settings.major_seconds)
             threshold = settings.major_live_share if major or short_of_space else settings.minor_live_share
-            result = await self._storage.compact(threshold, self._unlimited if short_of_space else self._limiter)
+            await self._compact(threshold, self._unlimited if short_of_space else self._limiter)
             if short_of_space:
                 self._storage.space.compaction_ended()
-            if result.logs_removed or result.out_of_space:
-                log.info("compacted", **result._asdict())
+
+    async def _compact(self, threshold: float, limiter: RateLimiter) -> CompactionResult:
+        result = await self._storage.compact(threshold, limiter)
+        if result.logs_removed or result.out_of_space:
+            log.info("compacted", **result._asdict())
+        return result
 
     def _is_hour_for_major(self) -> bool:
         return self._wall_clock is None or self._settings.major_hours.include(self._wall_clock())
@@ -197,28 +287,17 @@ class Upkeep:
     def _jittered(self, seconds: float) -> float:
         return seconds * self._rng.uniform(1 - JITTER, 1 + JITTER)
 
-    async def _collect_garbage(self) -> None:
-        self.garbage_rounds += 1
+    async def _try_to_collect_garbage(self) -> None:
         try:
-            collection = await self._collector.collect()
-            if self._replaced is not None:
-                await self._replaced.round()
+            await self.collect_garbage()
         except (MetadataError, MetadataUnavailableError) as error:
-            self.garbage_rounds_failed += 1
             log.warning("no garbage collected: the metadata cannot be relied upon", reason=error.message)
         except OctavoError as error:
-            self.garbage_rounds_failed += 1
             log.warning("no garbage collected", error=type(error).__name__, reason=error.message)
-        else:
-            if collection.deleted:
-                log.info("deleted ledgers collected", **collection._asdict())
 
     # --- scrubbing --------------------------------------------------------------------------------------------------
 
     async def _scrub(self) -> None:
-        limiter = RateLimiter(self._settings.scrub_bytes_per_second)
         while True:
             await asyncio.sleep(self._jittered(self._settings.scrub_pause_seconds))
-            result = await self._storage.scrubber.round(limiter)
-            report = log.error if result.damaged_places else log.info
-            report("scrubbed", **result._asdict())
+            await self.scrub()

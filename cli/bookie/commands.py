@@ -1,4 +1,5 @@
-"""``octavo bookie``: runs one bookie in the foreground. Its sub-commands work on the directory of a stopped bookie."""
+"""``octavo bookie``: runs one bookie in the foreground. Its sub-commands administer a running bookie,
+or work on the directory of a stopped one."""
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from octavo.cli.bookie import admin as bookie_admin
 from octavo.cli.bookie import offline as bookie_offline
 from octavo.cli.session import LogFormat, LogLevel, guarded
 
@@ -133,19 +135,23 @@ def bookie(
 
     def work() -> int:
         # Imported here: no other command needs a bookie's modules.
-        from octavo.bookie.config import load_config  # noqa: PLC0415
+        from octavo.bookie.config import BookieConfig, load_config  # noqa: PLC0415
         from octavo.bookie.daemon import run  # noqa: PLC0415
         from octavo.cli.bookie.companion import repair_companion  # noqa: PLC0415
 
-        settings = load_config(config, os.environ, flags)
+        def settings() -> BookieConfig:
+            return load_config(config, os.environ, flags)
+
+        checked = settings()
         if stop_with_standard_input:
             threading.Thread(target=_stop_at_end_of_input, name="parent-watch", daemon=True).start()
-        return run(settings, repair_companion(settings))
+        return run(checked, repair_companion(checked), settings)
 
     raise typer.Exit(guarded(work, show_traceback=log_level is LogLevel.DEBUG))
 
 
 bookie_offline.register(app)
+bookie_admin.register(app)
 
 
 def _stop_at_end_of_input() -> None:

@@ -219,6 +219,10 @@ class RangeRead:
         blame = self._replicas.blame
         if isinstance(outcome, ReadAnswer):
             entries, damaged = self._open(outcome.entries)
+            counts = self._replicas.pool.counts
+            counts.entries_read += len(entries)
+            if damaged:
+                counts.digest_mismatches += max(1, len(outcome.entries) - len(entries))
             if entries:
                 self.sources.append((ask.bookie_id, entries))
             expected = _id_count(ask, min(outcome.last_covered, ask.last))
@@ -236,7 +240,9 @@ class RangeRead:
         self._timer = None
         for bookie_id in self.plan.awaited_bookies:
             self._replicas.blame.blame(bookie_id)
-        self._perform(self.plan.on_slow())
+        asks = self.plan.on_slow()
+        self._replicas.pool.counts.speculative_reads += len(asks)
+        self._perform(asks)
 
     # --- acts ----------------------------------------------------------------------------------------------------
 

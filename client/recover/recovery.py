@@ -96,6 +96,18 @@ class Recoverer:
         :class:`LedgerRecoveryError` naming the bookies without which no end can be claimed (the ledger stays
         IN_RECOVERY), :class:`NoSuchLedgerError`, :class:`MetadataUnavailableError`.
         """
+        recoveries = self._pool.counts.recoveries
+        try:
+            closed = await self._recover(ledger, secrets, without)
+        except OctavoError:
+            recoveries["failed"] += 1
+            raise
+        recoveries["closed"] += 1
+        return closed
+
+    async def _recover(
+        self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets, without: Collection[BookieId]
+    ) -> Versioned[LedgerMetadata]:
         token = f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
         clock = self._wall_clock
         begin = BeginRecovery() if clock is None else BeginRecovery(clock(), self._client_name)

@@ -12,9 +12,11 @@ is for the asker to try another replica rather than to wait out a dead bookie's 
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from octavo.client.counts import reason_of
 from octavo.client.options import ClientOptions
 from octavo.client.wire.wire import OnOutcome, Outcome, Wire
 from octavo.metadata.registration import split_address
@@ -49,7 +51,10 @@ class BookieConnection:
         next_request_id: Callable[[], int],
         options: ClientOptions,
         rng: random.Random,
+        reconnects: Counter[str] | None = None,
     ) -> None:
+        """``reconnects`` counts attempts that failed and connections that were lost, by reason."""
+        self._reconnects = reconnects if reconnects is not None else Counter()
         self._bookie_id = bookie_id
         self._hello = hello
         self._find_address = find_address
@@ -225,9 +230,11 @@ class BookieConnection:
                 try:
                     wire = await self._connect()
                     await wire.closed.wait()
+                    self._reconnects[reason_of(wire.error)] += 1
                     lasted = self._loop.time() - started_at > self._options.reconnect_delay_seconds_max
                 except (OSError, OctavoError, UnicodeError) as error:
                     self._last_error = self._explained(error)
+                    self._reconnects[reason_of(self._last_error)] += 1
                     lasted = False
                 # A bookie that greets and drops us at once is backed off from like one that cannot be reached.
                 failures = 0 if lasted else failures + 1

@@ -10,6 +10,7 @@ import itertools
 import random
 from collections.abc import Mapping, Set
 
+from octavo.client.counts import ClientCounts
 from octavo.client.options import ClientOptions
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.connection import BookieConnection
@@ -39,6 +40,8 @@ class ConnectionPool:
         self._cluster_id = cluster_id
         self._options = options
         self._rng = rng
+        self.counts = ClientCounts()
+        """What the client counts."""
         self._boot_id = f"{rng.getrandbits(64):016x}"
         self._request_ids = itertools.count(1)
         self.next_request_id = self._request_ids.__next__
@@ -68,6 +71,7 @@ class ConnectionPool:
                 next_request_id=self.next_request_id,
                 options=self._options,
                 rng=self._rng,
+                reconnects=self.counts.reconnects,
             )
             self._connections[bookie_id] = connection
             self._supervisor.start(connection.run())

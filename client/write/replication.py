@@ -17,10 +17,12 @@ W8).
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
+from octavo.client.counts import ClientCounts, reason_of
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.wire.connection import BookieConnection
@@ -30,6 +32,7 @@ from octavo.client.write.adds import fenced, internal_error
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
 from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline
 from octavo.metadata.model import LedgerMetadata
+from octavo.metrics.clock import precise_seconds
 from octavo.protocol.errors import (
     BookieOverloadedError,
     BookieUnavailableError,
@@ -129,6 +132,10 @@ class Replication:
         self._lac_unsent = 0
         """Mask of the positions that have not been sent the explicit LAC."""
         self._stopped = False
+        self._counts = pool.counts if not flags & AddFlag.RECOVERY else None
+        """Of the client; None for write-backs, which are no adds of an application."""
+        self._sent: deque[tuple[int, float]] = deque()
+        """Of each frame that is not acknowledged as a whole: its last id, and when it was pushed."""
         self._connections = [pool.get(bookie_id) for bookie_id in ensemble]
         self._remove_listeners = [self._listen(position) for position in range(quorums.ensemble_size)]
         for position in range(quorums.ensemble_size):
@@ -152,9 +159,11 @@ class Replication:
         self._lac_unsent = 0  # every entry carries a LAC that is at least as high
         if self._quorum_timer is None:
             self._arm_quorum_timer(now + self._options.add_quorum_timeout_seconds)
-        self._perform(
-            self.pipeline.push(entries, sealed_bytes=sealed_bytes, length_after=length_after, now=now)
-        )  # fmt: skip
+        effects = self.pipeline.push(entries, sealed_bytes=sealed_bytes, length_after=length_after, now=now)
+        if self._counts is not None:
+            self._counts.adds_pending += len(entries)
+            self._sent.append((self.pipeline.next_entry_id - 1, precise_seconds()))
+        self._perform(effects)
         if self._changes.troubled and self._change_timer is None:
             self._consider_change()
 
@@ -187,6 +196,9 @@ class Replication:
 
     def stop(self) -> None:
         """Acknowledge and send nothing from now on."""
+        if not self._stopped and self._counts is not None:
+            self._counts.adds_pending -= self.pipeline.pending
+            self._counts.adds_failed += self.pipeline.pending
         self._stopped = True
         self.pipeline.stop()
         self._lac_unsent = 0
@@ -228,6 +240,8 @@ class Replication:
         body, number, request_id = b"", -1, 0
         for effect in effects:
             if isinstance(effect, Acknowledge):
+                if self._counts is not None:
+                    self._count_acknowledged(self._counts, effect)
                 self._on_acknowledged(effect.first, effect.last, effect.payload_bytes)
                 continue
             run, position, tenure = effect.run, effect.position, effect.tenure
@@ -244,6 +258,15 @@ class Replication:
             )
             if not taken:
                 self.pipeline.on_unsent(position, number, tenure)
+
+    def _count_acknowledged(self, counts: ClientCounts, effect: Acknowledge) -> None:
+        entries = effect.last + 1 - effect.first
+        counts.adds_acknowledged += entries
+        counts.adds_pending -= entries
+        counts.added_bytes += effect.payload_bytes
+        now, sent = precise_seconds(), self._sent
+        while sent and sent[0][0] <= effect.last:
+            counts.add_seconds.observe(now - sent.popleft()[1])
 
     def _outcome(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
         try:
@@ -387,6 +410,7 @@ class Replication:
         for position, (old, new) in enumerate(zip(before, self._changes.ensemble, strict=True)):
             if old != new:
                 log.info("ledger %d: %s replaced by %s: %s", self._ledger_id, old, new, self._answer(position))
+                self._pool.counts.ensemble_changes[reason_of(self._refusals[position])] += 1
                 self._pool.put_in_quarantine(old)
                 self._end_pause(position)
                 self._refusals[position] = None

@@ -1,5 +1,7 @@
 """The policy of group commit, without disks: places, groups, order."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ from octavo.bookie.journal.group_commit import GroupCommit
 SEGMENT_BYTES = 4 * DATA_START
 
 
-def commit_with(**limits: int) -> GroupCommit:
+def commit_with(**limits: Any) -> GroupCommit:
     return GroupCommit(JournalPosition(1, DATA_START), segment_bytes=SEGMENT_BYTES, **limits)
 
 

@@ -321,10 +321,10 @@ async def test_explicit_lac_waits_for_the_next_sync_and_makes_none(filesystem: M
     assert storage.reader.last_add_confirmed(script.ledger_id).last_add_confirmed == 4
     for _ in range(20):
         await asyncio.sleep(0)
-    pending = storage.statistics().journal_pending_bytes
+    pending = storage.statistics().journal.pending_bytes
     assert pending > 0
     await storage.writer.add(script.ledger_id, script.key, [script.entry(5, lac=2)], recovery=False)
-    assert storage.statistics().journal_pending_bytes == 0
+    assert storage.statistics().journal.pending_bytes == 0
     await storage.close()
 
 

@@ -21,14 +21,15 @@ from support.tree import (
 )
 
 MAY_IMPORT = {
+    "metrics": frozenset[str](),
     "protocol": frozenset[str](),
-    "metadata": frozenset({"protocol"}),
-    "bookie": frozenset({"protocol", "metadata"}),
-    "client": frozenset({"protocol", "metadata"}),
+    "metadata": frozenset({"metrics", "protocol"}),
+    "bookie": frozenset({"metrics", "protocol", "metadata"}),
+    "client": frozenset({"metrics", "protocol", "metadata"}),
     "repair": frozenset({"protocol", "metadata", "client"}),
     "pipeline": frozenset({"octavo", "protocol", "metadata", "client"}),
-    "octavo": frozenset({"protocol", "metadata", "client", "pipeline"}),
-    "cli": frozenset({"octavo", "protocol", "metadata", "bookie", "client", "repair", "pipeline"}),
+    "octavo": frozenset({"metrics", "protocol", "metadata", "client", "pipeline"}),
+    "cli": frozenset({"octavo", "metrics", "protocol", "metadata", "bookie", "client", "repair", "pipeline"}),
     "deploy": frozenset[str](),
 }
 """Each folder and the other folders its modules may import from (the direction of dependencies in the design)."""
@@ -46,8 +47,10 @@ ROOMS = {
     "bookie.offline": frozenset(
         {"bookie.disk", "bookie.journal", "bookie.index", "bookie.entrylog", "bookie.identity", "bookie.storage"}
     ),
+    "bookie.admin": frozenset({"bookie.disk", "bookie.storage", "bookie.upkeep", "bookie.server"}),
     "bookie": frozenset(
         {
+            "bookie.admin",
             "bookie.disk",
             "bookie.journal",
             "bookie.index",
@@ -59,13 +62,14 @@ ROOMS = {
         }
     ),
     "client.options": frozenset[str](),
+    "client.counts": frozenset[str](),
     "client.supervisor": frozenset[str](),
     "client.closable": frozenset[str](),
-    "client.wire": frozenset({"client.options", "client.supervisor"}),
+    "client.wire": frozenset({"client.options", "client.counts", "client.supervisor"}),
     "client.place": frozenset({"client.options"}),
-    "client.read": frozenset({"client.options", "client.closable", "client.wire"}),
+    "client.read": frozenset({"client.options", "client.closable", "client.counts", "client.wire"}),
     "client.write": frozenset(
-        {"client.options", "client.closable", "client.supervisor", "client.wire", "client.place"}
+        {"client.options", "client.closable", "client.counts", "client.supervisor", "client.wire", "client.place"}
     ),
     "client.recover": frozenset({"client.options", "client.supervisor", "client.wire", "client.place", "client.write"}),
     "client.departures": frozenset({"client.supervisor", "client.write"}),
@@ -98,7 +102,7 @@ ROOMS = {
     "cli.ledger": frozenset({"cli.session", "cli.output"}),
     "cli.log": frozenset({"cli.session", "cli.output", "cli.ledger"}),
     "cli.bench": frozenset({"cli.session", "cli.output", "cli.ledger"}),
-    "cli.bookie": frozenset({"cli.session", "cli.output"}),
+    "cli.bookie": frozenset({"cli.running_cluster", "cli.session", "cli.output"}),
     "cli.cluster": frozenset({"cli.session", "cli.output"}),
     "cli.deploy": frozenset({"cli.session", "cli.output"}),
     "cli.local": frozenset({"cli.running_cluster", "cli.session", "cli.output"}),

@@ -12,6 +12,10 @@ import pytest
 from support.tree import imports_of, library_modules, syntax_tree
 
 SEAMS = {
+    "octavo.bookie.admin.introspection": "what the interpreter says about the process",
+    "octavo.bookie.admin.process": "what the operating system says about the process",
+    "octavo.bookie.admin.server": "sockets in the file system",
+    "octavo.bookie.attendant": "made by the daemon: the administration of a bookie's process",
     "octavo.bookie.disk.async_writes": "files of the operating system",
     "octavo.bookie.config": "reads its configuration file before anything runs",
     "octavo.bookie.daemon": "the process around a bookie: signals, exit status, chance",
@@ -20,6 +24,8 @@ SEAMS = {
     "octavo.client.client_name": "names the host and the process in the metadata of ledgers that a client fences",
     "octavo.bookie.notify": "tells the process's supervisor",
     "octavo.bookie.disk.real_file": "files of the operating system",
+    "octavo.bookie.pulse": "the pulse of the process: its supervisor, its interpreter",
+    "octavo.metrics.clock": "durations in metrics, by which nothing is decided",
     "octavo.metadata.boot_time": "the clock of leases",
     "octavo.metadata.connect": "the table of drivers: destroys a store with its files",
     "octavo.metadata.sqlite.store": "a driver of the metadata store",

@@ -180,8 +180,9 @@ class Up:
 class BookieProcess:
     """``octavo bookie`` in the foreground, with the supervisor's socket that it announces itself on."""
 
-    def __init__(self, directory: Path, *arguments: object, command: Sequence[str] = OCTAVO) -> None:
-        """``command`` runs `octavo`; an installation of another release has its own."""
+    def __init__(self, directory: Path, *arguments: object, command: Sequence[str] = OCTAVO, **settings: str) -> None:
+        """``command`` runs `octavo`; an installation of another release has its own. ``settings`` are variables of
+        its environment."""
         self.directory = directory
         self._stderr = directory.parent / f"{directory.name}.stderr"
         self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -195,7 +196,7 @@ class BookieProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
-                env=environment(NOTIFY_SOCKET=str(address)),
+                env=environment(NOTIFY_SOCKET=str(address), **settings),
             )
 
     def __enter__(self) -> Self:
@@ -213,9 +214,25 @@ class BookieProcess:
 
     def wait_ready(self) -> Self:
         """Return once it says that it serves."""
-        while b"READY=1" not in self._channel.recv(4096):
-            pass
+        self.wait_told("READY=1")
         return self
+
+    def wait_told(self, state: str) -> list[str]:
+        """What it tells its supervisor up to this message."""
+        told: list[str] = []
+        while state not in told:
+            told += self._channel.recv(4096).decode().split("\n")
+        return told
+
+    def told_nothing_for(self, seconds: float) -> bool:
+        """Whether its supervisor hears nothing for so long."""
+        self._channel.settimeout(seconds)
+        try:
+            return not self._channel.recv(4096)
+        except TimeoutError:
+            return True
+        finally:
+            self._channel.settimeout(WAIT_SECONDS)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for its end; its exit status."""

@@ -1,0 +1,91 @@
+"""The metadata of ledgers and bookies as JSON, with the names that the commands ``octavo ledger`` and ``octavo
+bookies`` use."""
+
+import base64
+from typing import Any, NamedTuple
+
+from octavo.metadata import KnownBookie, LedgerMetadata, MetadataStore
+from octavo.protocol.errors import NoSuchLedgerError
+from octavo.protocol.ids import LedgerId
+
+LEDGERS_PER_PAGE_MAX = 1000
+
+LOOKED_AT_MAX = 10_000
+"""Ledgers read for one page. A filter that few ledgers pass gives a short page, and never a long request."""
+
+
+class Page(NamedTuple):
+    """Some ledgers; ``after``: where to go on, None at the end."""
+
+    ledgers: list[dict[str, Any]]
+    after: int | None
+
+
+async def list_page(
+    store: MetadataStore, *, after: int | None, limit: int, state: str | None, bookie: str | None
+) -> Page:
+    """The ledgers with ids above ``after``, at most ``limit``; only those in ``state``, only those that name
+    ``bookie``."""
+    found: list[dict[str, Any]] = []
+    looked_at = 0
+    async for ledger_id in store.list_ledgers(after=None if after is None else LedgerId(after)):
+        try:
+            metadata = (await store.read_ledger(ledger_id)).value
+        except NoSuchLedgerError:
+            continue
+        looked_at += 1
+        named = bookie is None or any(bookie in fragment.bookies for fragment in metadata.fragments)
+        if named and (state is None or metadata.state.value == state):
+            found.append(summary(metadata))
+        if len(found) >= limit or looked_at >= LOOKED_AT_MAX:
+            return Page(found, ledger_id)
+    return Page(found, None)
+
+
+async def show(store: MetadataStore, ledger_id: LedgerId) -> dict[str, Any]:
+    """All metadata of a ledger but its verifier and salt. Raises :class:`NoSuchLedgerError`."""
+    metadata = (await store.read_ledger(ledger_id)).value
+    return {
+        **summary(metadata),
+        "ensemble_size": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "digest": metadata.digest.value,
+        "custom_metadata": {key: _text(metadata.custom_metadata[key]) for key in sorted(metadata.custom_metadata)},
+        "fragments": [
+            {"first_entry_id": fragment.first_entry_id, "bookies": list(fragment.bookies)}
+            for fragment in metadata.fragments
+        ],
+    }
+
+
+def summary(metadata: LedgerMetadata) -> dict[str, Any]:
+    """What a list shows of a ledger."""
+    return {
+        "ledger_id": metadata.ledger_id,
+        "state": metadata.state.value,
+        "last_entry_id": metadata.last_entry_id,
+        "length": metadata.length,
+        "created_at": metadata.created_at.isoformat(),
+    }
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    """As a text, or as ``{"base64": ...}`` if it is none."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def bookie_view(bookie: KnownBookie) -> dict[str, Any]:
+    """A bookie as the cluster knows it."""
+    registration = bookie.registration
+    return {
+        "bookie_id": bookie.bookie_id,
+        "address": bookie.address,
+        "state": bookie.state.value,
+        "version": None if registration is None else registration.version,
+        "rack": None if registration is None else registration.rack,
+        "free_bytes": None if registration is None else registration.free_bytes,
+    }

@@ -1,0 +1,52 @@
+"""How many requests a bookie has answered, with what result, and how long it took; counted once for each frame.
+
+Durations are kept of successful requests only: a refusal is quick and would hide a slow disk. The number of successful
+requests is the number of their durations, so that a request costs one count.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from octavo.metrics.histogram import Histogram
+from octavo.protocol.errors import ERROR_CODES, OctavoError, code_of
+from octavo.protocol.messages import Op
+
+SERVED_OPS = (Op.ADD, Op.READ, Op.READ_LAC, Op.WRITE_LAC, Op.LIST_ENTRIES, Op.INFO, Op.PING)
+"""The operations that clients can ask for."""
+
+CODE_OK = "ok"
+
+
+class RequestCounts:
+    """See the module. ``clock`` gives seconds, precisely enough for durations of microseconds."""
+
+    __slots__ = ("add_seconds", "clock", "refused", "seconds", "untimed")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.seconds = {op: Histogram() for op in SERVED_OPS}
+        self.add_seconds = self.seconds[Op.ADD]
+        self.untimed: Counter[Op] = Counter()
+        """Answers to long polls, which wait for a ledger to grow, and to reads of repair, which wait for their rate:
+        their time says nothing about the bookie."""
+        self.refused: Counter[tuple[Op, int]] = Counter()
+        """By operation and error code. ``Op.ERROR`` stands for operations that the bookie does not know."""
+
+    def answered(self, op: Op, began_at: float | None) -> None:
+        """A request that arrived at ``began_at`` has succeeded; None: its time does not count."""
+        if began_at is None:
+            self.untimed[op] += 1
+        else:
+            self.seconds[op].observe(self.clock() - began_at)
+
+    def note_refused(self, op: Op, error: OctavoError) -> None:
+        """A request has been answered with an error."""
+        self.refused[op, code_of(error)] += 1
+
+    def totals(self) -> Iterator[tuple[str, str, int]]:
+        """Operation, result and number of requests, each successful operation also with 0."""
+        for op, histogram in self.seconds.items():
+            yield op.name.lower(), CODE_OK, histogram.count + self.untimed[op]
+        for (op, code), count in sorted(self.refused.items()):
+            name = "unknown" if op is Op.ERROR else op.name.lower()
+            yield name, ERROR_CODES[code].__name__.removesuffix("Error"), count

@@ -1,0 +1,129 @@
+"""Asks a bookie on this host over the socket of its administration interface."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from octavo.cli.running_cluster import read_state
+from octavo.cli.session import CommandError
+
+# ruff: noqa: PLC0415 - no other command needs a bookie's modules
+
+ANSWER_SECONDS_MAX = 30.0
+"""How long a bookie may take to answer one request."""
+
+JOB_POLL_SECONDS = 0.2
+
+UNIT_SETTINGS = Path("/etc/octavo")
+"""Where the systemd unit ``octavo-bookie@NAME`` has its settings, in ``NAME.toml``."""
+
+
+class RefusedError(CommandError):
+    """The bookie has refused; ``status`` is that of HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class AdminClient:
+    """One bookie's administration interface. Each request has a connection of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def get(self, target: str, *, seconds_max: float = ANSWER_SECONDS_MAX) -> Any:
+        """The JSON value of a GET. Raises :class:`CommandError`."""
+        return await asyncio.to_thread(self._ask, "GET", target, None, seconds_max)
+
+    async def post(self, target: str, value: Mapping[str, Any]) -> Any:
+        """The JSON value of a POST. Raises :class:`CommandError`."""
+        return await asyncio.to_thread(self._ask, "POST", target, json.dumps(value).encode(), ANSWER_SECONDS_MAX)
+
+    async def delete(self, target: str) -> Any:
+        """The JSON value of a DELETE. Raises :class:`CommandError`."""
+        return await asyncio.to_thread(self._ask, "DELETE", target, None, ANSWER_SECONDS_MAX)
+
+    async def wait_job(self, job: int) -> Mapping[str, Any]:
+        """What became of a job, once it is over."""
+        while True:
+            seen: Mapping[str, Any] = await self.get(f"/api/v1/jobs/{job}")
+            if seen["state"] != "running":
+                return seen
+            await asyncio.sleep(JOB_POLL_SECONDS)
+
+    def _ask(self, method: str, target: str, body: bytes | None, seconds_max: float) -> Any:
+        connection = _UnixConnection(self.path, seconds_max)
+        try:
+            headers = {"Content-Type": "application/json"} if body is not None else {}
+            connection.request(method, target, body, headers)
+            answer = connection.getresponse()
+            value = json.loads(answer.read())
+        except FileNotFoundError:
+            raise CommandError(f"no bookie listens at {self.path}; is it running?") from None
+        except ConnectionRefusedError:
+            raise CommandError(f"no bookie listens at {self.path} any more; start it") from None
+        except PermissionError:
+            raise CommandError(f"{self.path} belongs to another user; run the command as the bookie's user") from None
+        except TimeoutError:
+            raise CommandError(f"the bookie at {self.path} has not answered within {seconds_max:g} s") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise CommandError(f"the bookie at {self.path} cannot be asked: {error}") from error
+        finally:
+            connection.close()
+        if answer.status >= 400 and isinstance(value, dict) and "message" in value:
+            raise RefusedError(answer.status, str(value["message"]))
+        return value
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, seconds_max: float) -> None:
+        super().__init__("localhost", timeout=seconds_max)
+        self._path = path
+
+    def connect(self) -> None:
+        from octavo.bookie.admin.server import short_address
+
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        with short_address(self._path) as address:
+            self.sock.connect(address)
+
+
+def find_bookie(name: str, cluster_directory: Path | None) -> AdminClient:
+    """The bookie that ``name`` means: the path of its socket or data directory; the name or id of a bookie of `octavo
+    up` in ``cluster_directory``; the instance of a systemd unit. Raises :class:`CommandError`."""
+    path = Path(name)
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(path.stat().st_mode):
+            return AdminClient(path)
+    if path.is_dir():
+        return AdminClient(path / "admin.sock")
+    if cluster_directory is not None:
+        for bookie in (read_state(cluster_directory) or {}).get("bookies", ()):
+            directory = Path(bookie["data_dir"])
+            if name in (bookie["name"], id_in(directory)):
+                return AdminClient(directory / "admin.sock")
+    settings = UNIT_SETTINGS / f"{name}.toml"
+    if "/" not in name and settings.exists():
+        from octavo.bookie.config import load_config
+
+        return AdminClient(load_config(settings, {}, {}).admin_socket_path)
+    raise CommandError(
+        f"no bookie {name} is known on this host; give its data directory, its name in `octavo status`, or the name of "
+        "its unit (octavo-bookie@NAME)"
+    )
+
+
+def id_in(directory: Path) -> str | None:
+    """The id in the cookie of a data directory; None when it cannot be read."""
+    try:
+        return str(json.loads((directory / "cookie").read_bytes().splitlines()[0])["bookie_id"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -1,0 +1,149 @@
+"""``octavo top``: what the bookies of a cluster are doing, again and again."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from octavo.cli.session import Session, command
+
+if TYPE_CHECKING:
+    from octavo.client.client import BookieStatus, Client
+    from rich.table import Table
+
+RATES = {
+    "adds_per_second": "adds",
+    "entries_added_per_second": "entries_added",
+    "bytes_added_per_second": "bytes_added",
+    "reads_per_second": "reads",
+    "entries_read_per_second": "entries_read",
+    "bytes_read_per_second": "bytes_read",
+}
+"""Rates shown, and the counters of INFO that they are made from."""
+
+_FACTS = ("connections", "ledgers", "journal_bytes", "cache_bytes", "free_bytes", "total_bytes", "in_doubt")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    command(app)(top)
+
+
+async def top(
+    session: Session,
+    once: Annotated[bool, typer.Option("--once", help="Measure one interval, print it and end.")] = False,
+    interval: Annotated[
+        float,
+        typer.Option("--interval", metavar="SECONDS", min=0.2, max=3600, help="Time between two looks."),
+    ] = 2.0,
+) -> None:
+    """Watch what the bookies of the cluster do.
+
+    The table shows state, rates, memory and free disk space of each bookie. With --json, each interval is a line of
+    JSON. Ctrl-C ends the command.
+    """
+    from octavo.cli.output import print_json, print_table  # noqa: PLC0415 - `octavo --help` needs no tables
+
+    async with await session.connect() as client:
+        if not once and not session.as_json:
+            await _watch(client, interval)
+        async for rows in _intervals(client, interval, count=1 if once else None):
+            if session.as_json:
+                print_json(rows)
+            else:
+                print_table(_HEADERS, [_cells(row) for row in rows])
+
+
+async def _watch(client: "Client", interval: float) -> None:
+    from rich.live import Live  # noqa: PLC0415 - `octavo --help` needs no tables
+
+    with Live(auto_refresh=False, screen=True) as live:
+        live.update("measuring ...", refresh=True)
+        async for rows in _intervals(client, interval, count=None):
+            live.update(_table(rows), refresh=True)
+
+
+async def _intervals(client: "Client", interval: float, *, count: int | None) -> AsyncGenerator[list[dict[str, Any]]]:
+    """What each bookie did in each of ``count`` intervals (None: for ever)."""
+    loop = asyncio.get_running_loop()
+    before, then = await client.bookies(details=True), loop.time()
+    while count is None or count > 0:
+        await asyncio.sleep(interval)
+        after, now = await client.bookies(details=True), loop.time()
+        yield compare(before, after, now - then)
+        before, then = after, now
+        count = None if count is None else count - 1
+
+
+def compare(before: Sequence["BookieStatus"], after: Sequence["BookieStatus"], seconds: float) -> list[dict[str, Any]]:
+    """What each bookie did between two looks that are ``seconds`` apart. Rates are None where they are not known: the
+    bookie did not answer, or has started anew in between."""
+    known = {bookie.bookie_id: bookie.facts for bookie in before}
+    rows = []
+    for bookie in after:
+        facts, earlier = bookie.facts, known.get(bookie.bookie_id)
+        row: dict[str, Any] = {"bookie_id": bookie.bookie_id, "address": bookie.address, "state": bookie.state.value}
+        for name, counter in RATES.items():
+            row[name] = _rate(earlier, facts, counter, seconds)
+        row |= {name: None if facts is None else facts.get(name) for name in _FACTS}
+        rows.append(row)
+    return rows
+
+
+def _rate(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, counter: str, seconds: float
+) -> float | None:
+    if before is None or after is None or before.get("boot_id") != after.get("boot_id"):
+        return None
+    if counter not in before or counter not in after:
+        return None
+    return round(float(after[counter] - before[counter]) / seconds, 1)
+
+
+_HEADERS = (
+    "bookie", "state", "adds/s", "entries/s", "in MB/s", "reads/s", "entries/s", "out MB/s", "conns", "ledgers",
+    "journal MB", "cache MB", "free",
+)  # fmt: skip
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    state = row["state"] + (", in doubt" if row["in_doubt"] else "")
+    free = "-"
+    if row["free_bytes"] is not None and row["total_bytes"]:
+        free = f"{100 * row['free_bytes'] / row['total_bytes']:.0f}%"
+    return [
+        row["bookie_id"],
+        state,
+        _number(row["adds_per_second"]),
+        _number(row["entries_added_per_second"]),
+        _number(row["bytes_added_per_second"], 1e6),
+        _number(row["reads_per_second"]),
+        _number(row["entries_read_per_second"]),
+        _number(row["bytes_read_per_second"], 1e6),
+        _number(row["connections"]),
+        _number(row["ledgers"]),
+        _number(row["journal_bytes"], 1e6),
+        _number(row["cache_bytes"], 1e6),
+        free,
+    ]
+
+
+def _number(value: float | None, unit: float = 1.0) -> str:
+    if value is None:
+        return "-"
+    return f"{value / unit:,.1f}" if unit != 1.0 else f"{value:,.0f}"
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> "Table":
+    from rich.table import Table  # noqa: PLC0415 - `octavo --help` needs no tables
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(expand=True, header_style="bold", box=None)
+    for at, header in enumerate(_HEADERS):
+        table.add_column(header, justify="left" if at < 2 else "right", no_wrap=True)
+    for row in rows:
+        cells = [Text(cell) for cell in _cells(row)]
+        if row["state"] != "writable" or row["in_doubt"]:
+            cells[1].stylize("bold red" if row["state"] == "unavailable" else "yellow")
+        table.add_row(*cells)
+    return table

@@ -1,0 +1,75 @@
+"""What a client counts: its adds, its reads, its troubles. Counted once for each frame or event.
+
+One object for each client, which the pool of connections carries to everything that counts.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.metrics import table
+from octavo.metrics.histogram import Histogram
+from octavo.metrics.table import CLIENT_METRICS
+from octavo.protocol.errors import OctavoError
+
+REASON_LOST = "Disconnected"
+"""Of a bookie that was replaced or is connected to anew because its connection was lost, without an error of its
+own."""
+
+
+class ClientCounts:
+    """See the module. Every attribute is a counter since the client was made."""
+
+    __slots__ = (
+        "add_seconds",
+        "added_bytes",
+        "adds_acknowledged",
+        "adds_failed",
+        "adds_pending",
+        "digest_mismatches",
+        "ensemble_changes",
+        "entries_read",
+        "reconnects",
+        "recoveries",
+        "speculative_reads",
+    )
+
+    def __init__(self) -> None:
+        self.adds_acknowledged = 0
+        self.adds_failed = 0
+        self.adds_pending = 0
+        """A gauge: adds that were sent and are neither acknowledged nor failed."""
+        self.added_bytes = 0
+        self.add_seconds = Histogram()
+        self.ensemble_changes: Counter[str] = Counter()
+        self.entries_read = 0
+        self.speculative_reads = 0
+        self.digest_mismatches = 0
+        self.recoveries: Counter[str] = Counter({"closed": 0, "failed": 0})
+        self.reconnects: Counter[str] = Counter()
+
+    def snapshot(self, metadata_seconds: Mapping[str, Histogram]) -> dict[str, Any]:
+        """Every metric of ``CLIENT_METRICS`` by name, as :meth:`octavo.Client.metrics` describes."""
+        values: dict[table.Metric, Any] = {
+            table.CLIENT_ADDS: {"acknowledged": self.adds_acknowledged, "failed": self.adds_failed},
+            table.CLIENT_ADDED_BYTES: self.added_bytes,
+            table.CLIENT_ADD_SECONDS: _as_json(self.add_seconds),
+            table.CLIENT_WINDOW_ENTRIES: self.adds_pending,
+            table.CLIENT_ENSEMBLE_CHANGES: dict(self.ensemble_changes),
+            table.CLIENT_ENTRIES_READ: self.entries_read,
+            table.CLIENT_SPECULATIVE_READS: self.speculative_reads,
+            table.CLIENT_DIGEST_MISMATCHES: self.digest_mismatches,
+            table.CLIENT_RECOVERIES: dict(self.recoveries),
+            table.CLIENT_RECONNECTS: dict(self.reconnects),
+            table.CLIENT_METADATA_SECONDS: {op: _as_json(seconds) for op, seconds in metadata_seconds.items()},
+        }
+        return {metric.name: values[metric] for metrics in CLIENT_METRICS.values() for metric in metrics}
+
+
+def reason_of(error: OctavoError | None) -> str:
+    """A label for an error: its class without the suffix."""
+    return REASON_LOST if error is None else type(error).__name__.removesuffix("Error")
+
+
+def _as_json(histogram: Histogram) -> dict[str, Any]:
+    return {"count": histogram.count, "sum": histogram.sum_seconds, "buckets": list(histogram.counts)}

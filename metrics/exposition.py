@@ -1,0 +1,73 @@
+"""The text form of metrics that Prometheus scrapes (exposition format 0.0.4). Pure."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from octavo.metrics.histogram import BOUNDS_SECONDS, Histogram
+from octavo.metrics.table import Kind, Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_BOUNDS = [*(f"{bound:.10g}" for bound in BOUNDS_SECONDS), "+Inf"]
+
+
+class Sample(NamedTuple):
+    """One value of a metric. ``labels`` are the values of the metric's labels, in their order."""
+
+    metric: Metric
+    value: float | Histogram
+    labels: tuple[str, ...] = ()
+
+
+def expose(samples: Iterable[Sample]) -> bytes:
+    """The samples as text. All samples of a metric stand together, in the order in which the metrics came first.
+
+    A sample whose labels are not those of its metric, or whose value is not of its kind, is a defect of the caller.
+    """
+    families: dict[Metric, list[Sample]] = {}
+    for sample in samples:
+        families.setdefault(sample.metric, []).append(sample)
+    lines: list[str] = []
+    for metric, members in families.items():
+        lines.append(f"# HELP {metric.name} {_escaped_help(metric.help)}")
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        for sample in members:
+            assert len(sample.labels) == len(metric.labels), f"{metric.name} has the labels {metric.labels}"
+            assert isinstance(sample.value, Histogram) == (metric.kind is Kind.HISTOGRAM), metric.name
+            lines += _lines(sample)
+    lines.append("")
+    return "\n".join(lines).encode("utf-8", "backslashreplace")
+
+
+def _lines(sample: Sample) -> Iterator[str]:
+    metric, value = sample.metric, sample.value
+    pairs = [f'{name}="{_escaped(text)}"' for name, text in zip(metric.labels, sample.labels, strict=True)]
+    if not isinstance(value, Histogram):
+        yield f"{metric.name}{_braced(pairs)} {_number(value)}"
+        return
+    total = 0
+    for bound, count in zip(_BOUNDS, value.counts, strict=True):
+        total += count
+        yield f"{metric.name}_bucket{_braced([*pairs, f'le="{bound}"'])} {total}"
+    yield f"{metric.name}_sum{_braced(pairs)} {_number(value.sum_seconds)}"
+    yield f"{metric.name}_count{_braced(pairs)} {total}"
+
+
+def _braced(pairs: list[str]) -> str:
+    return "{" + ",".join(pairs) + "}" if pairs else ""
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return str(int(value))  # True is 1
+    if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - only NaN differs from itself
+        return {"inf": "+Inf", "-inf": "-Inf"}.get(str(value), "NaN")
+    return repr(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _escaped_help(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")

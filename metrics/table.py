@@ -1,0 +1,270 @@
+"""Every metric that Octavo exposes: its name, kind, labels and meaning. Pure.
+
+This table is the only list of metrics. The bookie and the client take their names from it, the exposition writer its
+``HELP`` and ``TYPE`` lines, ``docs/metrics.md`` its rows and the dashboard its panels; tests compare them. A metric
+that is not in the table cannot be exposed, and every metric of the table is exposed.
+
+Names follow Prometheus: the unit is the last word (``_seconds``, ``_bytes``), and a counter ends in ``_total``. No
+metric has a label for a ledger, a log or a client: their number has no bound.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Kind(enum.StrEnum):
+    """What the values of a metric are."""
+
+    COUNTER = "counter"
+    """A number that only rises; it begins at 0 when the process starts."""
+    GAUGE = "gauge"
+    """A number that rises and falls."""
+    HISTOGRAM = "histogram"
+    """Durations, counted in the buckets of ``octavo.metrics.histogram``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table."""
+
+    name: str
+    kind: Kind
+    help: str
+    """One sentence without a full stop, as it stands in the ``HELP`` line."""
+    labels: tuple[str, ...] = ()
+    values: Mapping[str, str] | None = field(default=None, hash=False)
+    """The values that a label can have, where they are few: label -> values, separated by commas."""
+
+
+def _counter(name: str, text: str, *labels: str, **values: str) -> Metric:
+    return Metric(name, Kind.COUNTER, text, labels, values or None)
+
+
+def _gauge(name: str, text: str, *labels: str, **values: str) -> Metric:
+    return Metric(name, Kind.GAUGE, text, labels, values or None)
+
+
+def _histogram(name: str, text: str, *labels: str, **values: str) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, text, labels, values or None)
+
+
+_OPS = "add, read, read_lac, write_lac, list_entries, info, ping"
+
+# --- bookie: requests -------------------------------------------------------------------------------------------------
+
+REQUESTS = _counter(
+    "octavo_bookie_requests_total",
+    "Requests answered, by operation and by result: ok, or the class of the error without its suffix Error",
+    "op", "code", op=_OPS,
+)  # fmt: skip
+REQUEST_SECONDS = _histogram(
+    "octavo_bookie_request_seconds",
+    "Time from the arrival of a request until its answer is handed to the socket, without long polls",
+    "op", op=_OPS,
+)  # fmt: skip
+ENTRIES_ADDED = _counter("octavo_bookie_entries_added_total", "Entries in the adds that the bookie accepted")
+ADDED_BYTES = _counter("octavo_bookie_added_bytes_total", "Bytes of the sealed entries in these adds")
+ENTRIES_READ = _counter("octavo_bookie_entries_read_total", "Entries in answers to reads")
+READ_BYTES = _counter("octavo_bookie_read_bytes_total", "Bytes of the sealed entries in answers to reads")
+REQUESTS_OUTSTANDING = _gauge(
+    "octavo_bookie_requests_outstanding", "Requests without an answer yet, without long polls that wait"
+)
+LONG_POLLS = _gauge("octavo_bookie_long_polls", "Long polls that wait for a ledger to grow")
+DUPLICATES_REFUSED = _counter(
+    "octavo_bookie_duplicates_refused_total",
+    "Entries refused because the bookie holds other bytes under the same id (rule W11)",
+)
+FENCES = _counter("octavo_bookie_fences_total", "Ledgers fenced")
+CONNECTIONS = _gauge("octavo_bookie_connections", "Open connections of clients")
+CONNECTIONS_REFUSED = _counter(
+    "octavo_bookie_connections_refused_total", "Connections refused because connections_max was reached"
+)
+PROTOCOL_ERRORS = _counter(
+    "octavo_bookie_protocol_errors_total", "Connections closed by the bookie because of an error of the client"
+)
+
+# --- bookie: journal --------------------------------------------------------------------------------------------------
+
+JOURNAL_SYNC_SECONDS = _histogram(
+    "octavo_bookie_journal_sync_seconds", "Time to write and sync one group of the journal"
+)
+JOURNAL_QUEUE_SECONDS = _histogram(
+    "octavo_bookie_journal_queue_seconds", "Time that the oldest record of a group waited until its write began"
+)
+JOURNAL_GROUPS = _counter("octavo_bookie_journal_groups_total", "Groups of records written and synced")
+JOURNAL_BYTES = _counter("octavo_bookie_journal_bytes_total", "Bytes written and synced, whole pages")
+JOURNAL_SEGMENTS_UNPREPARED = _counter(
+    "octavo_bookie_journal_segments_unprepared_total",
+    "Segments for which the journal had to wait because none was prepared",
+)
+JOURNAL_PENDING_BYTES = _gauge("octavo_bookie_journal_pending_bytes", "Bytes of records that are not synced yet")
+JOURNAL_REPLAY_BYTES = _gauge(
+    "octavo_bookie_journal_replay_bytes", "Bytes journaled since the last checkpoint, which a start would replay"
+)
+
+# --- bookie: memory ---------------------------------------------------------------------------------------------------
+
+CACHE_BYTES = _gauge("octavo_bookie_cache_bytes", "Memory of the write cache")
+ANSWER_BYTES = _gauge("octavo_bookie_answer_bytes", "Memory of answers that clients have not taken yet")
+HELD_BACK_SECONDS = _counter(
+    "octavo_bookie_held_back_seconds_total",
+    "Time during which the bookie read no socket because the storage had no memory for more adds",
+)
+CONNECTIONS_EVICTED = _counter(
+    "octavo_bookie_connections_evicted_total", "Connections closed because the client did not read its answers"
+)
+
+# --- bookie: checkpoint and index -------------------------------------------------------------------------------------
+
+CHECKPOINT_SECONDS = _histogram("octavo_bookie_checkpoint_seconds", "Time of a checkpoint, without waiting to begin")
+CHECKPOINT_AGE_SECONDS = _gauge("octavo_bookie_checkpoint_age_seconds", "Time since the last checkpoint was completed")
+INDEX_PARTS = _gauge("octavo_bookie_index_parts", "Parts of the index")
+INDEX_LOOKUP_SECONDS = _histogram("octavo_bookie_index_lookup_seconds", "Time of one look-up in the index")
+INDEX_MERGE_BYTES = _counter("octavo_bookie_index_merge_bytes_total", "Bytes of index parts written by merges")
+
+# --- bookie: space ----------------------------------------------------------------------------------------------------
+
+DISK_FREE_BYTES = _gauge(
+    "octavo_bookie_disk_free_bytes", "Free space of the disk of each directory",
+    "path", "role", role="data, journal, entries-N",
+)  # fmt: skip
+DISK_TOTAL_BYTES = _gauge(
+    "octavo_bookie_disk_total_bytes", "Size of the disk of each directory",
+    "path", "role", role="data, journal, entries-N",
+)  # fmt: skip
+DISK_READ_ONLY_THRESHOLD_BYTES = _gauge(
+    "octavo_bookie_disk_read_only_threshold_bytes", "Free space below which a disk makes the bookie read-only"
+)
+DISK_FULL = _counter("octavo_bookie_disk_full_total", "Attempts to write that found the disk full and were repeated")
+ENTRY_LOGS = _gauge("octavo_bookie_entry_logs", "Entry logs")
+ENTRY_LOG_BYTES = _gauge("octavo_bookie_entry_log_bytes", "Bytes of all entry logs")
+ENTRY_LOG_LIVE_BYTES = _gauge(
+    "octavo_bookie_entry_log_live_bytes",
+    "Bytes of finished entry logs that belong to ledgers that are not deleted, at the last garbage round",
+)
+LEDGERS = _gauge("octavo_bookie_ledgers", "Ledgers known to the bookie at the last checkpoint, deleted ones included")
+GARBAGE_ROUNDS = _counter("octavo_bookie_garbage_rounds_total", "Garbage collections", "outcome", outcome="ok, failed")
+GARBAGE_ROUND_AGE_SECONDS = _gauge(
+    "octavo_bookie_garbage_round_age_seconds",
+    "Time since the last garbage collection that succeeded, or since the start",
+)
+LEDGERS_DELETED = _counter("octavo_bookie_ledgers_deleted_total", "Ledgers removed by garbage collections")
+COMPACTION_BYTES = _counter(
+    "octavo_bookie_compaction_bytes_total", "Bytes of entry logs copied and removed by compactions",
+    "direction", direction="copied, freed",
+)  # fmt: skip
+
+# --- bookie: soundness ------------------------------------------------------------------------------------------------
+
+DAMAGE = _counter(
+    "octavo_bookie_damage_total", "Damaged places found since the start, each counted once",
+    "kind", kind="entry, index, journal",
+)  # fmt: skip
+SCRUB_BYTES = _counter("octavo_bookie_scrub_bytes_total", "Bytes verified by the scrubber")
+SCRUB_ROUNDS = _counter("octavo_bookie_scrub_rounds_total", "Rounds of the scrubber that were completed")
+SCRUB_ROUND_AGE_SECONDS = _gauge(
+    "octavo_bookie_scrub_round_age_seconds", "Time since the scrubber completed a round, or since the start"
+)
+IN_DOUBT = _gauge("octavo_bookie_in_doubt", "1 while the bookie may have lost acknowledged entries, otherwise 0")
+
+# --- bookie: state ----------------------------------------------------------------------------------------------------
+
+STATE = _gauge(
+    "octavo_bookie_state", "1 for the state that the bookie is in, 0 for the others",
+    "state", state="starting, writable, read-only, stopping",
+)  # fmt: skip
+READ_ONLY_REASON = _gauge(
+    "octavo_bookie_read_only_reason", "1 for each reason for which the bookie is read-only now, otherwise 0",
+    "reason", reason="disk, operator",
+)  # fmt: skip
+REGISTERED = _gauge("octavo_bookie_registered", "1 while the bookie is registered in the cluster, otherwise 0")
+METADATA_UP = _gauge(
+    "octavo_bookie_metadata_up", "1 if the metadata store answered the last request of the bookie, otherwise 0"
+)
+METADATA_SECONDS = _histogram(
+    "octavo_bookie_metadata_seconds", "Time of a request of the bookie to the metadata store", "op"
+)
+START_TIME_SECONDS = _gauge("octavo_bookie_start_time_seconds", "When the bookie was ready, in seconds since 1970")
+BUILD_INFO = _gauge(
+    "octavo_bookie_build_info", "Always 1; the labels are the versions", "version", "protocol", "bookie"
+)
+LOOP_LAG_SECONDS = _histogram(
+    "octavo_bookie_loop_lag_seconds", "How late the event loop runs a timer, sampled four times a second"
+)
+GC_PAUSE_SECONDS = _histogram("octavo_bookie_gc_pause_seconds", "Pauses of Python's search for reference cycles")
+
+# --- bookie: process --------------------------------------------------------------------------------------------------
+
+PROCESS_CPU_SECONDS = _counter("process_cpu_seconds_total", "User and system time of the process")
+PROCESS_RESIDENT_BYTES = _gauge("process_resident_memory_bytes", "Resident memory of the process")
+PROCESS_OPEN_FDS = _gauge("process_open_fds", "Open file descriptors")
+PROCESS_MAX_FDS = _gauge("process_max_fds", "Limit of open file descriptors")
+
+BOOKIE_METRICS: Mapping[str, tuple[Metric, ...]] = {
+    "Requests and connections": (
+        REQUESTS, REQUEST_SECONDS, ENTRIES_ADDED, ADDED_BYTES, ENTRIES_READ, READ_BYTES, REQUESTS_OUTSTANDING,
+        LONG_POLLS, DUPLICATES_REFUSED, FENCES, CONNECTIONS, CONNECTIONS_REFUSED, PROTOCOL_ERRORS,
+    ),
+    "Journal": (
+        JOURNAL_SYNC_SECONDS, JOURNAL_QUEUE_SECONDS, JOURNAL_GROUPS, JOURNAL_BYTES, JOURNAL_SEGMENTS_UNPREPARED,
+        JOURNAL_PENDING_BYTES, JOURNAL_REPLAY_BYTES,
+    ),
+    "Memory": (CACHE_BYTES, ANSWER_BYTES, HELD_BACK_SECONDS, CONNECTIONS_EVICTED),
+    "Checkpoints and index": (
+        CHECKPOINT_SECONDS, CHECKPOINT_AGE_SECONDS, INDEX_PARTS, INDEX_LOOKUP_SECONDS, INDEX_MERGE_BYTES,
+    ),
+    "Space": (
+        DISK_FREE_BYTES, DISK_TOTAL_BYTES, DISK_READ_ONLY_THRESHOLD_BYTES, DISK_FULL, ENTRY_LOGS, ENTRY_LOG_BYTES,
+        ENTRY_LOG_LIVE_BYTES, LEDGERS, GARBAGE_ROUNDS, GARBAGE_ROUND_AGE_SECONDS, LEDGERS_DELETED, COMPACTION_BYTES,
+    ),
+    "Soundness": (DAMAGE, SCRUB_BYTES, SCRUB_ROUNDS, SCRUB_ROUND_AGE_SECONDS, IN_DOUBT),
+    "State": (
+        STATE, READ_ONLY_REASON, REGISTERED, METADATA_UP, METADATA_SECONDS, START_TIME_SECONDS, BUILD_INFO,
+        LOOP_LAG_SECONDS, GC_PAUSE_SECONDS,
+    ),
+    "Process": (PROCESS_CPU_SECONDS, PROCESS_RESIDENT_BYTES, PROCESS_OPEN_FDS, PROCESS_MAX_FDS),
+}  # fmt: skip
+"""What a bookie exposes on ``/metrics``, by subject."""
+
+# --- client -----------------------------------------------------------------------------------------------------------
+
+CLIENT_ADDS = _counter(
+    "octavo_client_adds_total", "Adds to ledgers that were acknowledged or failed", "outcome",
+    outcome="acknowledged, failed",
+)  # fmt: skip
+CLIENT_ADDED_BYTES = _counter("octavo_client_added_bytes_total", "Payload bytes of acknowledged adds")
+CLIENT_ADD_SECONDS = _histogram(
+    "octavo_client_add_seconds",
+    "Time from adding until the acknowledgement, one sample for each run of adds acknowledged together: its oldest",
+)
+CLIENT_WINDOW_ENTRIES = _gauge("octavo_client_window_entries", "Adds without an acknowledgement yet, all writers")
+CLIENT_ENSEMBLE_CHANGES = _counter(
+    "octavo_client_ensemble_changes_total",
+    "Bookies that writers replaced in ensembles, by the class of their last error without its suffix Error", "reason",
+)  # fmt: skip
+CLIENT_ENTRIES_READ = _counter("octavo_client_entries_read_total", "Entries that readers received and verified")
+CLIENT_SPECULATIVE_READS = _counter(
+    "octavo_client_speculative_reads_total", "Reads sent to a further replica because the first was slow"
+)
+CLIENT_DIGEST_MISMATCHES = _counter(
+    "octavo_client_digest_mismatches_total", "Entries received whose digest does not match"
+)
+CLIENT_RECOVERIES = _counter(
+    "octavo_client_recoveries_total", "Recoveries of ledgers", "outcome", outcome="closed, failed"
+)
+CLIENT_RECONNECTS = _counter(
+    "octavo_client_reconnects_total",
+    "Connections to bookies that were lost or could not be made, by the class of the error without its suffix Error",
+    "reason",
+)  # fmt: skip
+CLIENT_METADATA_SECONDS = _histogram("octavo_client_metadata_seconds", "Time of a request to the metadata store", "op")
+
+CLIENT_METRICS: Mapping[str, tuple[Metric, ...]] = {
+    "Client": (
+        CLIENT_ADDS, CLIENT_ADDED_BYTES, CLIENT_ADD_SECONDS, CLIENT_WINDOW_ENTRIES, CLIENT_ENSEMBLE_CHANGES,
+        CLIENT_ENTRIES_READ, CLIENT_SPECULATIVE_READS, CLIENT_DIGEST_MISMATCHES, CLIENT_RECOVERIES, CLIENT_RECONNECTS,
+        CLIENT_METADATA_SECONDS,
+    ),
+}  # fmt: skip
+"""What ``client.metrics()`` returns."""
