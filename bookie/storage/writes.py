@@ -311,8 +311,8 @@ class EntryWriter:
             raise UnauthorizedError(f"ledger {ledger_id}: not the ledger's key")
         if not ledger.fenced:
             ledger.fenced = True
-            self.fences += 1
             log.info("ledger fenced", ledger=ledger_id)
+            self.fences += 1
         # A second fence is journaled again: its future then says that the first is durable too.
         future = self._journal.append(RecordKind.FENCE, [encode_ledger_record(ledger_id)])
         self._changed(ledger)
