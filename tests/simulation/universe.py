@@ -193,7 +193,9 @@ class Universe:
         applications = self._start_applications()
         nemesis = Nemesis(world)
         striking = asyncio.ensure_future(nemesis.run())
-        restore = MetadataRestore(world, world.rng_for("restore")) if world.plan.restores_metadata else None
+        # A log's list that goes back breaks promises that only ledgers and bookies keep through that.
+        restores = world.plan.restores_metadata and not world.plan.logs
+        restore = MetadataRestore(world, world.rng_for("restore")) if restores else None
         copying = asyncio.ensure_future(restore.copy_later(world.plan.safety_seconds)) if restore is not None else None
         rolling = asyncio.ensure_future(self._roll()) if world.plan.rolling_restart else None
         await asyncio.wait(applications, timeout=world.plan.safety_seconds)
