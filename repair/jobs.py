@@ -1,10 +1,11 @@
 """One job of a target: make copies, then take the name (rules C1 to C6, C9 and C10).
 
-The order makes it safe. The target reads the metadata. It copies everything that the position should hold, durably.
-Then, under its own lock of the ledger, it looks once more that every id is held, and changes the metadata by
-compare-and-set on the version that it read before copying. Only the target names itself: no other process can name a
-bookie that has meanwhile dropped its copies. A conflict means that the metadata are read again and everything is
-decided anew; the copies stay, so nothing is copied twice.
+The order makes it safe. The target reads the metadata. Under its own lock of the ledger it copies everything that the
+position should hold, durably, looks once more that every id is held, and changes the metadata by compare-and-set on the
+version that it read before copying. Only the target names itself: no other process can name a bookie that has meanwhile
+dropped its copies. Nothing is dropped between the first id that is found held and the end of the compare-and-set,
+because the lock is held all the time, also when the job is cancelled while the compare-and-set is under way. A conflict
+means that the metadata are read again and everything is decided anew; the copies stay, so nothing is copied twice.
 """
 
 import asyncio
@@ -40,6 +41,10 @@ ATTEMPTS_MAX: Final = 20
 
 SETTLE_PAUSE_SECONDS: Final = 0.5
 """Pause between reads that find out whether a compare-and-set was made whose answer was lost."""
+
+SETTLE_SECONDS_MAX: Final = 10.0
+"""Longest time for which a cancelled job keeps its lock to learn whether its compare-and-set was made. It ends also
+when the metadata store does not answer, so that the bookie can stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +104,8 @@ class Jobs:
         change."""
         blocked: Blocked | None = None
         for settled in ranges_of_member(metadata, self._me):
-            position = settled.bookies.index(self._me)
-            blocked = blocked or await self._copy(metadata, settled, position)
+            problem = await self._copy(metadata, settled, settled.bookies.index(self._me))
+            blocked = blocked or problem  # the other ranges are made whole nevertheless
         return blocked
 
     async def mend(self, metadata: LedgerMetadata, first: int, last: int) -> Blocked | None:
@@ -109,8 +114,10 @@ class Jobs:
         blocked: Blocked | None = None
         for settled in ranges_of_member(metadata, self._me):
             part = replace(settled, first=max(settled.first, first), last=min(settled.last, last))
-            blocked = blocked or await self._pull(metadata, part, settled.bookies.index(self._me))
-        return blocked or await self.complete_open(metadata, first, last)
+            problem = await self._pull(metadata, part, settled.bookies.index(self._me))
+            blocked = blocked or problem
+        problem = await self.complete_open(metadata, first, last)
+        return blocked or problem
 
     async def complete_open(self, metadata: LedgerMetadata, first: int = 0, last: int = ID_MAX) -> Blocked | None:
         """Copy the ids of an open last fragment that this bookie should hold, up to the highest LAC that its members
@@ -128,12 +135,20 @@ class Jobs:
 
     async def _complete(self, current: Versioned[LedgerMetadata]) -> Outcome:
         blocked = await self.complete(current.value)
-        return Outcome(blocked or await self.complete_open(current.value), current.value)
+        problem = await self.complete_open(current.value)
+        return Outcome(blocked or problem, current.value)
 
     # --- another bookie's place -------------------------------------------------------------------------------------
 
     async def _take_place(self, current: Versioned[LedgerMetadata], old: BookieId) -> Outcome | None:
         """None: the metadata have changed, decide again (rule C5)."""
+        async with self._copies.lock(current.value.ledger_id):
+            return await self._take_place_locked(current, old)
+
+    async def _take_place_locked(self, current: Versioned[LedgerMetadata], old: BookieId) -> Outcome | None:
+        """The lock is held from the first look at what is held, so that nothing of it is dropped before the name is
+        settled (rule C1). If a drop came in between, the next copy would bring the ledger back, and with it the places
+        in the index of entries that are gone."""
         metadata = current.value
         ranges = replaceable(metadata, old, self._me)
         whole: list[SettledRange] = []
@@ -147,8 +162,7 @@ class Jobs:
             return Outcome(blocked, metadata)
         if old not in self._states().leaving:
             return Outcome(None, metadata)  # rule C5: it is back, and keeps its place
-        async with self._copies.lock(metadata.ledger_id):
-            return await self._name(current, old, whole, blocked)
+        return await self._name(current, old, whole, blocked)
 
     async def _name(
         self, current: Versioned[LedgerMetadata], old: BookieId, whole: Sequence[SettledRange], blocked: Blocked | None
@@ -173,7 +187,21 @@ class Jobs:
         return Outcome(blocked, wanted)
 
     async def _write(self, wanted: LedgerMetadata, expected: Version) -> bool:
-        """Compare-and-set. Where the answer is lost, the lock is kept until a read has settled the outcome."""
+        """Compare-and-set. The caller's lock is kept until the outcome is known, also when the caller is cancelled: a
+        change that is under way may be made after the cancellation, and the copies must still be there then."""
+        change = asyncio.ensure_future(self._write_and_settle(wanted, expected))
+        try:
+            return await asyncio.shield(change)
+        except asyncio.CancelledError:
+            await asyncio.wait([change], timeout=SETTLE_SECONDS_MAX)
+            raise
+        finally:
+            change.cancel()
+            if change.done() and not change.cancelled():
+                change.exception()  # the caller was cancelled and does not take it
+
+    async def _write_and_settle(self, wanted: LedgerMetadata, expected: Version) -> bool:
+        """Where the answer is lost, read until the outcome is known."""
         try:
             return await self._naming.compare_and_set(wanted, expected) is not None
         except MetadataUnavailableError as error:

@@ -21,8 +21,9 @@ class LocalCopies(Protocol):
     :class:`BookieShuttingDownError` while it stops."""
 
     def lock(self, ledger_id: LedgerId) -> AbstractAsyncContextManager[None]:
-        """The lock of a ledger (rule C1). It encloses the last look that every id is held, the compare-and-set that
-        names this bookie, and the read that settles a lost answer. Not reentrant."""
+        """The lock of a ledger (rule C1). Nothing of the ledger is dropped while it is held. It encloses the first look
+        at what is held, the copies, the compare-and-set that names this bookie, and the read that settles a lost
+        answer. Not reentrant."""
 
     async def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes]) -> None:
         """Store sealed entries of one ledger, ids ascending, verbatim; durable when it returns (rules C6 and C7).
@@ -34,7 +35,8 @@ class LocalCopies(Protocol):
         """What the bookie lacks, from its index; no entry is read."""
 
     async def verified(self, ledger_id: LedgerId, first: int, last: int, *, stripe: Stripe = (1, (0,))) -> Holdings:
-        """As :meth:`missing`, with every held entry read back: what does not verify is unknown (rule C3)."""
+        """As :meth:`missing`, with every held entry read back: what does not verify is unknown, and what is held is
+        durable when it returns (rule C3)."""
 
     async def read_entry(self, ledger_id: LedgerId, entry_id: int) -> bytes | None:
         """One sealed entry that verifies, or None."""

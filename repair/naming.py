@@ -28,13 +28,19 @@ class Naming:
     async def compare_and_set(self, metadata: LedgerMetadata, expected: Version) -> Version | None:
         """As :meth:`MetadataStore.compare_and_set_ledgers`, for one ledger: the new version, or None on a conflict.
 
-        Raises :class:`MetadataUnavailableError`: the change may have been made. Cancelling the wait withdraws nothing.
+        Raises :class:`MetadataUnavailableError`: the change may have been made. Cancelling the wait withdraws a change
+        that has not been handed to the store yet, and no other.
         """
         outcome: asyncio.Future[Version | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((metadata, expected, outcome))
+        change: _Change = (metadata, expected, outcome)
+        self._waiting.append(change)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
-        version = await asyncio.shield(outcome)
+        try:
+            version = await asyncio.shield(outcome)
+        except asyncio.CancelledError:
+            self._waiting = [waiting for waiting in self._waiting if waiting is not change]
+            raise
         if version is None:
             self.conflicts += 1
         return version

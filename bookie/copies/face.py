@@ -44,8 +44,9 @@ class LedgerCopies:
         self.bytes_copied = 0
 
     def lock(self, ledger_id: LedgerId) -> contextlib.AbstractAsyncContextManager[None]:
-        """The ledger's lock (rule C1). The block holds the last look at what is held, the compare-and-set by which this
-        bookie names itself, and the read that settles it if its answer was lost. Not reentrant."""
+        """The ledger's lock (rule C1): nothing of the ledger is dropped inside the block. The block holds the first
+        look at what is held, the copies, the compare-and-set by which this bookie names itself, and the read that
+        settles it if its answer was lost. It may take long. Not reentrant."""
         return self._storage.copy_locks.hold(ledger_id)
 
     # --- entries --------------------------------------------------------------------------------------------------
@@ -86,8 +87,11 @@ class LedgerCopies:
 
     async def verified(self, ledger_id: LedgerId, first: int, last: int, *, stripe: Stripe = ALL_IDS) -> Holdings:
         """As :meth:`missing`, but every entry held is read back; one that does not verify is unknown (rule C3). Covers
-        a few MiB: go on above ``last_covered``."""
-        return await self._storage.reader.verified(ledger_id, first, last, stripe=stripe)
+        a few MiB: go on above ``last_covered``. What is held is durable when it returns: an add may have been accepted
+        and not synced yet."""
+        holdings = await self._storage.reader.verified(ledger_id, first, last, stripe=stripe)
+        await self._storage.writer.sync_accepted()
+        return holdings
 
     async def read_entry(self, ledger_id: LedgerId, entry_id: int) -> bytes | None:
         """One sealed entry; None when it is not held, or does not verify."""

@@ -32,6 +32,10 @@ class LedgerLocks:
             else:
                 del self._locks[ledger_id]
 
+    def is_held(self, ledger_id: int) -> bool:
+        """Whether a task holds the ledger's lock or waits for it."""
+        return ledger_id in self._locks
+
     @property
     def count(self) -> int:
         """Ledgers whose lock is held or waited for."""

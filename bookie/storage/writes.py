@@ -296,6 +296,11 @@ class EntryWriter:
         if self._slow_tasks:
             await asyncio.wait(self._slow_tasks)
 
+    async def sync_accepted(self) -> None:
+        """Wait until everything accepted so far is durable. Raises :class:`BookieStorageError`."""
+        if self._journal.pending_bytes:
+            await self._journal.append(RecordKind.LEDGER_KEY, [BARRIER])
+
     # --- fences, LACs, deletion -------------------------------------------------------------------------------
 
     def fence(self, ledger_id: LedgerId, ledger_key: bytes) -> asyncio.Future[None]:

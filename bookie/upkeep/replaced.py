@@ -11,6 +11,7 @@ reads whatever the number of ledgers. What is known of a ledger is lost when the
 """
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
@@ -93,12 +94,7 @@ class ReplacedCopies:
                     self._candidates.setdefault(ledger_id, now)
         before = self.dropped
         for page in _pages(due):
-            # After it this handle's reads show every change that had been made when the page was begun (rule M3).
-            absent = set(await self._store.confirm_absent(page))
-            for ledger_id in page:
-                if ledger_id not in absent:
-                    await self._drop(ledger_id)
-                self._candidates.pop(ledger_id, None)
+            await self._drop_some(page)
         if self.dropped > before:
             log.info("copies dropped: other bookies have taken this one's place", ledgers=self.dropped - before)
         return self.dropped - before
@@ -118,13 +114,29 @@ class ReplacedCopies:
             return False  # the garbage collector's
         return not may_be_asked(found.value, self._bookie_id)
 
+    async def _drop_some(self, ledger_ids: Sequence[LedgerId]) -> None:
+        """Drop these ledgers where nothing speaks against it, under their locks."""
+        locks = self._storage.copy_locks
+        async with contextlib.AsyncExitStack() as stack:
+            held = []
+            for ledger_id in ledger_ids:
+                if locks.is_held(ledger_id):  # it is being repaired here, which may take hours
+                    self._candidates.pop(ledger_id, None)
+                elif ledger_id in self._candidates:
+                    await stack.enter_async_context(locks.hold(ledger_id))
+                    held.append(ledger_id)
+            # After it this handle's reads show every change that was made before the locks were taken (rule M3).
+            absent = set(await self._store.confirm_absent(held))
+            for ledger_id in held:
+                wanted = ledger_id in self._candidates and ledger_id not in absent
+                if wanted and self._storage.holds_entries(ledger_id):
+                    await self._drop(ledger_id)
+                self._candidates.pop(ledger_id, None)
+
     async def _drop(self, ledger_id: LedgerId) -> None:
-        async with self._storage.copy_locks.hold(ledger_id):
-            if ledger_id in self._candidates and self._storage.holds_entries(ledger_id):
-                if not await self._is_replaced(ledger_id):
-                    return
-                await self._storage.writer.drop(ledger_id)
-                self.dropped += 1
+        if await self._is_replaced(ledger_id):
+            await self._storage.writer.drop(ledger_id)
+            self.dropped += 1
 
 
 def may_be_asked(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:

@@ -132,6 +132,34 @@ async def test_same_copy_again_is_a_success_only_once_the_first_is_durable(host:
     await slow.storage.close()
 
 
+async def test_what_is_held_counts_only_once_it_is_durable(host: StorageHost) -> None:
+    """Rule C3: an add that has been accepted and not synced is lost in a power cut, and is no copy yet."""
+
+    class HeldSyncs(MemoryFileSystem):
+        released = asyncio.Event()
+
+        async def step(self, name: str, path: Path) -> None:
+            if name == "sync" and path.parent == JOURNAL and not self.released.is_set():
+                await self.released.wait()
+            await super().step(name, path)
+
+    HeldSyncs.released.set()
+    slow = await StorageHost(HeldSyncs(), host.store).start()
+    HeldSyncs.released.clear()
+    adding = asyncio.ensure_future(add(slow.storage, SCRIPT, 0, 1))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    looking = asyncio.ensure_future(slow.copies.verified(SCRIPT.ledger_id, 0, 2))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not adding.done()
+    assert not looking.done()
+    HeldSyncs.released.set()
+    assert await looking == Holdings(2, ((2, 2),), ())
+    assert adding.done()
+    await slow.storage.close()
+
+
 async def test_other_bytes_at_an_id_are_refused_and_nothing_is_overwritten(host: StorageHost) -> None:
     await add(host.storage, SCRIPT, 0, 1)
     with pytest.raises(DuplicateEntryError):

@@ -1,7 +1,6 @@
 """Copies of ledgers in which other bookies have taken this one's place are dropped, and the fence is kept (rule C8)."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -125,18 +124,42 @@ async def test_copies_of_a_ledger_that_is_being_repaired_here_are_kept(host: Sto
 
 
 async def test_bookie_that_names_itself_under_the_lock_keeps_its_copies(host: StorageHost) -> None:
-    """Rule C1: the drop waits for the lock, then reads the metadata again."""
+    """Rule C1: nothing is dropped while the lock is held, and no round waits for it."""
     script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    other = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
     await host.replaced.round()
     async with host.copies.lock(script.ledger_id):
-        dropping = asyncio.ensure_future(host.replaced.round())
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert not dropping.done()
+        assert await host.replaced.round() == 1
+        assert host.copies.holds_ledger(script.ledger_id)
+        assert not host.copies.holds_ledger(other.ledger_id)
         found = await host.store.read_ledger(script.ledger_id)
         await host.store.compare_and_set_ledger(found.value.with_member(EntryId(0), 1, BOOKIE), found.version)
-    assert await dropping == 0
+    for _ in range(3):
+        assert await host.replaced.round() == 0
     assert host.copies.holds_ledger(script.ledger_id)
+
+
+async def test_metadata_are_read_synced_under_the_lock_before_copies_are_dropped(
+    host: StorageHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change that this bookie made under the lock must be seen, so the read is made current inside the lock."""
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    await host.replaced.round()
+    locked: list[bool] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            return getattr(host.store, name)
+
+        async def confirm_absent(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
+            locked.extend(host.storage.copy_locks.is_held(ledger_id) for ledger_id in ledger_ids)
+            return await host.store.confirm_absent(ledger_ids)
+
+    monkeypatch.setattr(host.replaced, "_store", Watched())
+    assert await host.replaced.round() == 1
+    assert locked == [True]
+    assert host.storage.copy_locks.count == 0
+    assert not host.copies.holds_ledger(script.ledger_id)
 
 
 async def test_dropped_ledger_takes_new_copies_and_nothing_of_the_old_ones_is_left(host: StorageHost) -> None:

@@ -32,8 +32,10 @@ class MemoryCopies:
         self.lacs: dict[int, int] = {}
         self.locked: list[int] = []
         """Ledgers in the order in which their locks were taken."""
-        self.on_lock: Callable[[int], None] = lambda _: None
-        """Called whenever a lock has been taken: a test loses copies at the worst moment."""
+        self.on_last_look: Callable[[int], None] = lambda _: None
+        """Called before the index is asked what is missing."""
+        self.unlocked: list[int] = []
+        """Ledgers that were looked at or copied in without their lock."""
         self._doubt: Doubt | None = None
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._told: Callable[[int, int, int], None] = lambda *_: None
@@ -42,10 +44,14 @@ class MemoryCopies:
     async def lock(self, ledger_id: LedgerId) -> AsyncIterator[None]:
         async with self._locks[ledger_id]:
             self.locked.append(ledger_id)
-            self.on_lock(ledger_id)
             yield
 
+    def is_locked(self, ledger_id: LedgerId) -> bool:
+        """Whether the lock of the ledger is held."""
+        return self._locks[ledger_id].locked()
+
     async def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes]) -> None:
+        self._note_lock(ledger_id)
         ids = verify_batch(ledger_id, entries).entry_ids
         held = self.held.setdefault(ledger_id, {})
         for entry_id, sealed in zip(ids, entries, strict=True):
@@ -56,9 +62,12 @@ class MemoryCopies:
         await asyncio.sleep(0)
 
     async def missing(self, ledger_id: LedgerId, first: int, last: int, *, stripe: Stripe = (1, (0,))) -> Holdings:
+        self._note_lock(ledger_id)
+        self.on_last_look(ledger_id)
         return self._holdings(ledger_id, first, last, stripe, lambda _: True)
 
     async def verified(self, ledger_id: LedgerId, first: int, last: int, *, stripe: Stripe = (1, (0,))) -> Holdings:
+        self._note_lock(ledger_id)
         return self._holdings(ledger_id, first, last, stripe, is_intact)
 
     async def read_entry(self, ledger_id: LedgerId, entry_id: int) -> bytes | None:
@@ -90,6 +99,10 @@ class MemoryCopies:
         sealed = self.held[ledger_id][entry_id]
         self.held[ledger_id][entry_id] = sealed[:-1] + bytes([sealed[-1] ^ 1])
         self._told(ledger_id, entry_id, entry_id)
+
+    def _note_lock(self, ledger_id: LedgerId) -> None:
+        if not self.is_locked(ledger_id):
+            self.unlocked.append(ledger_id)
 
     def _holdings(
         self, ledger_id: LedgerId, first: int, last: int, stripe: Stripe, sound: Callable[[bytes], bool]
