@@ -175,6 +175,8 @@ async def retire(store: MetadataStore, name: str, *, lost: bool, now_ms: int) ->
     bookie_id = await _known_or_retired(store, name)
     if bookie_id in await store.list_bookies():
         raise RepairRefusedError(f"bookie {name} is registered; stop it before you retire it")
+    # Read before the mark: a start that does not see the mark has changed the cookie since, or registers.
+    cookie = await store.read_cookie(bookie_id)
     before = (await read_states(store)).bookies.get(bookie_id)
     retired = BookieCondition(Condition.RETIRED, now_ms)
     if before is None or before.condition is not Condition.RETIRED:
@@ -184,7 +186,10 @@ async def retire(store: MetadataStore, name: str, *, lost: bool, now_ms: int) ->
         if before is None or before.condition is not Condition.RETIRED:
             await change_states(store, lambda states: states.with_bookie(bookie_id, before))
         return named
-    cookie = await store.read_cookie(bookie_id)
+    if bookie_id in await store.list_bookies():
+        # It was starting when it was marked, and did not see that: replaying a journal takes minutes.
+        await change_states(store, lambda states: states.with_bookie(bookie_id, before))
+        raise RepairRefusedError(f"bookie {name} has been started meanwhile; stop it before you retire it")
     if cookie is not None:
         try:
             await store.delete_cookie(bookie_id, cookie.version)

@@ -1,6 +1,7 @@
 """What operators decide, and what they are shown (docs/repair.md)."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from octavo.cli.repair import parse_duration
@@ -101,6 +102,30 @@ async def test_a_bookie_that_is_named_is_retired_as_lost_only(store: MetadataSto
     assert await operators.retire(store, "a", lost=True, now_ms=5) == [ledger_id]
     assert await condition(store) is Condition.RETIRED
     assert await store.read_cookie(A) is None
+
+
+@pytest.mark.parametrize("what", ["registers", "raises its generation"])
+async def test_a_bookie_that_starts_while_it_is_being_retired_is_not_retired(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A loss may be accepted on the strength of its absence (rule O4), so it must not serve on."""
+    listed = store.list_ledgers
+
+    async def start() -> AsyncIterator[LedgerId]:
+        if what == "registers":
+            await store.register_bookie(registration("a"))
+        else:
+            found = await store.read_cookie(A)
+            assert found is not None
+            await store.compare_and_set_cookie(replace(found.value, generation=9), found.version)
+        async for ledger_id in listed():
+            yield ledger_id
+
+    monkeypatch.setattr(store, "list_ledgers", start)
+    with pytest.raises(RepairRefusedError, match="has been started meanwhile"):
+        await operators.retire(store, "a", lost=True, now_ms=5)
+    assert await condition(store) is None
+    assert await store.read_cookie(A) is not None
 
 
 async def test_a_registered_bookie_is_not_retired(store: MetadataStore) -> None:
