@@ -11,7 +11,7 @@ from octavo.metrics.histogram import Histogram
 from octavo.protocol.errors import ERROR_CODES, OctavoError, code_of
 from octavo.protocol.messages import Op
 
-SERVED_OPS = (Op.ADD, Op.READ, Op.READ_LAC, Op.WRITE_LAC, Op.LIST_ENTRIES, Op.INFO, Op.PING)
+SERVED_OPS = tuple(op for op in Op if op not in {Op.HELLO, Op.FORCE, Op.ERROR})
 """The operations that clients can ask for."""
 
 CODE_OK = "ok"

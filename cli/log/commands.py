@@ -171,7 +171,7 @@ async def append(
     ] = False,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Lead the log and add each line of a file or of standard input.
+    """Lead the log and add lines of a file or of a pipe.
 
     A line is added without its newline, and as soon as it arrives, also from a pipe that stays open.
 
@@ -497,7 +497,9 @@ async def cursors(
 
 @command(app)
 async def delete(session: Session, name: NameArgument) -> None:
-    """Delete a log with its entries and cursors, at once and for good. Its leader, if there is one, fails."""
+    """Delete a log with its entries and cursors.
+
+    This happens at once and cannot be undone. Its leader, if there is one, fails."""
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
     async with await session.connect() as client:
