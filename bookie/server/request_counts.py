@@ -6,12 +6,13 @@ requests is the number of their durations, so that a request costs one count.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from octavo.metrics.histogram import Histogram
 from octavo.protocol.errors import ERROR_CODES, OctavoError, code_of
 from octavo.protocol.messages import Op
 
-SERVED_OPS = tuple(op for op in Op if op not in {Op.HELLO, Op.FORCE, Op.ERROR})
+SERVED_OPS: Final[tuple[Op, ...]] = tuple(op for op in Op if op not in {Op.HELLO, Op.FORCE, Op.ERROR})
 """The operations that clients can ask for."""
 
 CODE_OK = "ok"
@@ -24,7 +25,7 @@ class RequestCounts:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.seconds = {op: Histogram() for op in SERVED_OPS}
+        self.seconds: dict[Op, Histogram] = {op: Histogram() for op in SERVED_OPS}
         self.add_seconds = self.seconds[Op.ADD]
         self.untimed: Counter[Op] = Counter()
         """Answers to long polls, which wait for a ledger to grow, and to reads of repair, which wait for their rate:
