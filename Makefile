@@ -12,6 +12,8 @@ WORKERS ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The caller's settings must not put other modules before the installed tree.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
+# Without compiled files every command that a test starts takes twice as long.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo up test check model mutate simulate soak bench docs format clean
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import build_docs
 import pytest
@@ -40,7 +41,7 @@ def test_links_within_the_site_lead_somewhere(site: Path) -> None:
         targets = {
             found for found in re.findall(r'href="([^"#?]+)', page.read_text()) if not re.match(r"[a-z]+:", found)
         }
-        return [target for target in targets if not Path(os.path.normpath(page.parent / target)).exists()]
+        return [target for target in targets if not Path(os.path.normpath(page.parent / unquote(target))).exists()]
 
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # its links begin at the host's root
     assert {page.relative_to(site): found for page in pages if (found := broken(page))} == {}

@@ -187,7 +187,7 @@ def test_what_is_exported_and_ingested_again_is_the_same_byte_for_byte(
     with pytest.raises(PySparkException, match="already exists"):
         export(spark, cluster, str(tmp_path / "out"), dataset="again")
     assert export(spark, cluster, str(tmp_path / "out"), dataset="again", overwrite=True) == done
-    with pytest.raises(InvalidArgumentError, match="give one of ledgers and dataset"):
+    with pytest.raises(InvalidArgumentError, match="give one of ledgers, dataset and log"):
         export(spark, cluster, str(tmp_path / "none"))
 
 

@@ -1,6 +1,8 @@
 """Ledgers as a DataFrame: every entry once, whatever is open, gone, damaged or killed meanwhile."""
 
 import asyncio
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -193,11 +195,19 @@ def test_a_limit_and_a_cancelled_query_leave_no_connection_behind(spark: SparkSe
 
 
 def connections(cluster: Up) -> int:
-    """Established connections to the bookies of the cluster."""
+    """Established connections to the bookies of the cluster, without those of other bookies, which repair keeps."""
+    own: set[str] = set()
+    for pid in cluster.pids.values():
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                own.add(os.readlink(descriptor))
     ports = {int(bookie["address"].rpartition(":")[2]) for bookie in cluster.run("bookies", "--json").json}
     with open("/proc/net/tcp") as table:
         lines = [line.split() for line in table][1:]
-    return sum(int(line[2].rpartition(":")[2], 16) in ports and line[3] == "01" for line in lines)
+    return sum(
+        int(line[2].rpartition(":")[2], 16) in ports and line[3] == "01" and f"socket:[{line[9]}]" not in own
+        for line in lines
+    )
 
 
 def test_a_bookie_killed_while_it_is_read_from_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
