@@ -49,7 +49,7 @@ def _histogram(name: str, text: str, *labels: str, **values: str) -> Metric:
     return Metric(name, Kind.HISTOGRAM, text, labels, values or None)
 
 
-_OPS = "add, read, read_lac, write_lac, list_entries, info, ping"
+_OPS = "add, read, read_lac, write_lac, list_entries, info, ping, missing"
 
 # --- bookie: requests -------------------------------------------------------------------------------------------------
 

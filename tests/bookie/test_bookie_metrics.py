@@ -18,7 +18,7 @@ from octavo.metrics.exposition import expose
 from octavo.metrics.table import BOOKIE_METRICS
 from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.ids import LedgerId
-from octavo.protocol.messages import Added, Ping, Pong, ReadFlag, ReadLac
+from octavo.protocol.messages import REQUESTS, Added, Op, Ping, Pong, ReadFlag, ReadLac
 from prometheus_client.parser import text_string_to_metric_families
 from support.raw_client import RawClient, add, key_of, read, seal
 
@@ -90,6 +90,14 @@ async def test_adds_and_reads_are_counted_with_their_entries_bytes_and_times(boo
     assert found["octavo_bookie_journal_replay_bytes"][()] >= size
     assert found["octavo_bookie_cache_bytes"][()] >= size
     assert found["octavo_bookie_connections"][()] == 1
+
+
+async def test_every_operation_of_the_protocol_has_its_counters_and_its_row(bookie: Bookie) -> None:
+    # An operation without a counter would be served and never answered.
+    served = {Op(number).name.lower() for number in REQUESTS} - {"force"}
+    assert {op for op, code in scrape(bookie)["octavo_bookie_requests_total"] if code == "ok"} == served
+    assert {request.op for request in REQUESTS.values()} - {Op.FORCE} == bookie.service.requests.seconds.keys()
+    assert table.REQUESTS.values == {"op": ", ".join(op.name.lower() for op in bookie.service.requests.seconds)}
 
 
 async def test_an_add_takes_as_long_in_the_metrics_as_its_sync(bookie: Bookie, client: RawClient) -> None:
