@@ -319,7 +319,7 @@ class Connection(asyncio.Protocol):
         self, request_id: int, request: Request, error: NoSuchLedgerError, held_bytes: int, began_at: float
     ) -> None:
         try:
-            assert isinstance(request, Add | Read | ReadLac | WriteLac | ListEntries), "only these name a ledger"
+            assert isinstance(request, Add | Read | ReadLac | WriteLac | ListEntries | Missing), "these name a ledger"
             if await self._service.revive(LedgerId(request.ledger_id)):
                 self._replies.began_at = began_at
                 self._dispatch(request_id, request)

@@ -53,6 +53,7 @@ class Lookups:
     def read(self, request_id: int, request: Read) -> None:
         """Entries. Raises :class:`UnauthorizedError`, :class:`NoSuchLedgerError`."""
         if request.flags == ReadFlag.REPAIR:
+            self._storage.reader.check_not_deleted(LedgerId(request.ledger_id))
             turn = _Turn()
             task = self._replies.start(request_id, request.op, self._repair_read(request, turn), None)
             task.add_done_callback(lambda _task: self._turn_is_over(turn))
@@ -67,7 +68,8 @@ class Lookups:
         self._look_up(request_id, request.op, demand, partial(self._list_entries, request))
 
     def missing(self, request_id: int, request: Missing) -> None:
-        """The ids that are not held."""
+        """The ids that are not held. Raises :class:`NoSuchLedgerError`."""
+        self._storage.reader.check_not_deleted(LedgerId(request.ledger_id))
         demand = Demand(0, entry_bytes_min=0, other_bytes=MISSING_BYTES_MAX)
         self._look_up(request_id, request.op, demand, partial(self._missing, request))
 

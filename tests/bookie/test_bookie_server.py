@@ -22,6 +22,8 @@ from octavo.protocol.errors import (
     DigestMismatchError,
     DuplicateEntryError,
     LedgerFencedError,
+    NoSuchLedgerError,
+    OctavoError,
     ProtocolError,
     UnauthorizedError,
     UnsupportedOperationError,
@@ -49,8 +51,10 @@ from octavo.protocol.messages import (
     ReadAnswer,
     ReadFlag,
     ReadLac,
+    Request,
     WriteLac,
 )
+from support.ledger_metadata import open_ledger
 from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
 
 WIRE_DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "wire-protocol.md").read_text(encoding="utf-8")
@@ -131,6 +135,32 @@ async def test_a_read_stops_at_its_byte_limit_but_gives_one_entry(client: RawCli
     entries = seal(7, 0, [b"x" * 100] * 4)
     await client.ask(add(7, entries))
     assert await client.ask(read(7, 0, 3, bytes_max=1)) == ReadAnswer(0, entries[:1], (), None)
+
+
+async def test_any_request_revives_a_ledger_that_was_deleted_by_mistake_also_one_of_a_repair(
+    bookie: Bookie, client: RawClient, store: MetadataStore
+) -> None:
+    storage = bookie.service.storage
+    requests: list[Callable[[int], Request]] = [
+        lambda ledger_id: read(ledger_id, 0, 9),
+        lambda ledger_id: Read(ledger_id, b"", ReadFlag.REPAIR, 0, 0, 9, 1, (0,), 1000, 1 << 20),
+        lambda ledger_id: Missing(ledger_id, 0, 9, 1, (0,)),
+        lambda ledger_id: add(ledger_id, seal(ledger_id, 1, [b"b"]), recovery=True),
+        lambda ledger_id: ReadLac(ledger_id, b"", ReadFlag.NONE, 0, None, 0, 0, 0),
+    ]
+    for request in requests:
+        ledger_id = await store.allocate_ledger_id()
+        await store.create_ledger(open_ledger(ledger_id))
+        await client.ask(add(ledger_id, seal(ledger_id, 0, [b"a"])))
+        await storage.writer.delete(ledger_id)
+        answer = await client.ask(request(ledger_id))
+        assert not isinstance(answer, OctavoError), answer
+        assert not storage.ledgers.is_deleted(ledger_id)
+        if isinstance(answer, MissingAnswer):
+            assert (answer.missing, answer.unknown) == ((), ((1, 9),)), "the ledger is in doubt: nothing is absent"
+        await store.delete_ledger(ledger_id)
+        await storage.writer.delete(ledger_id)
+        assert isinstance(await client.ask(request(ledger_id)), NoSuchLedgerError)
 
 
 async def test_the_first_add_pins_the_key(client: RawClient) -> None:
