@@ -6,6 +6,7 @@ Every bookie is a target and works off its own doubt and damage; every bookie st
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import structlog
@@ -137,8 +138,10 @@ class Agent:
             watched=self._pool.registrations,
         )  # fmt: skip
         recoverer = Recoverer(
-            store=self._bookie.store, pool=self._pool, placer=placer, options=self._options, rng=self._bookie.rng
-        )
+            store=self._bookie.store, pool=self._pool, placer=placer, options=self._options, rng=self._bookie.rng,
+            wall_clock=lambda: datetime.fromtimestamp(self._bookie.wall_clock(), UTC),
+            client_name=f"octavo repair, bookie {self._bookie.bookie_id}",
+        )  # fmt: skip
         try:
             current = await self._bookie.store.read_ledger(ledger_id)
             if current.value != metadata:

@@ -182,7 +182,11 @@ class EntryWriter:
         raise NoSuchLedgerError(f"ledger {ledger.ledger_id} has been deleted", may_have_happened=False)
 
     def _refuse_fenced(self, ledger: LedgerState) -> None:
-        raise LedgerFencedError(f"ledger {ledger.ledger_id} is fenced", may_have_happened=False)
+        raise LedgerFencedError(
+            f"ledger {ledger.ledger_id} is fenced; its metadata say by which client and when "
+            f"(octavo ledger show {ledger.ledger_id})",
+            may_have_happened=False,
+        )
 
     def _pin(self, ledger: LedgerState, ledger_key: bytes) -> None:
         ledger.ledger_key = ledger_key

@@ -194,7 +194,7 @@ async def test_fenced_storage_refuses_plain_adds_takes_recovery_adds_and_remembe
     before = storage.writer.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
     fences = [storage.writer.fence(script.ledger_id, script.key), storage.writer.fence(unheard.ledger_id, b"whatever")]
     for ledger in (script, unheard):
-        with pytest.raises(LedgerFencedError) as refused:
+        with pytest.raises(LedgerFencedError, match=r"octavo ledger show") as refused:
             storage.writer.add(ledger.ledger_id, ledger.key, [ledger.entry(1)], recovery=False)
         assert not refused.value.may_have_happened
     await asyncio.gather(before, *fences)

@@ -1,6 +1,7 @@
 """Repair in whole bookies: what is lost comes back by itself (rules A1 to A11, C1 to C7,
 C9 and C10, O1 and O3, D3)."""
 
+import re
 from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 
@@ -215,6 +216,9 @@ async def test_an_abandoned_ledger_is_recovered_before_it_is_too_late_and_then_r
             return (await cluster.metadata(writer.id)).is_closed
 
         await cluster.eventually(closed)
+        metadata = await cluster.metadata(writer.id)
+        assert re.fullmatch(r"octavo repair, bookie b\d", metadata.fenced_by)
+        assert metadata.fenced_at is not None
         await cluster.eventually(lambda: healed(cluster, [writer.id], lost))
         await cluster.check_entries(client, writer.id, 5)
 
