@@ -7,7 +7,7 @@ the manifest. A *sync* that fails is never tried again, whatever its error says 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import structlog
@@ -27,10 +27,11 @@ class FullDiskRetry:
     def __init__(self, retry_seconds: float = RETRY_SECONDS) -> None:
         self._retry_seconds = retry_seconds
         self._freed = asyncio.Event()
-        self._released = asyncio.Event()
-        self._released.set()
+        self._turn = asyncio.Lock()
         self._stopped = False
         self._waiting: Counter[Path] = Counter()
+        self._urgent = 0
+        self._urgent_changed = asyncio.Event()
         self._full_places: set[Path] = set()
         self.met = asyncio.Event()
         """Set when a write begins to wait; cleared by :meth:`take_full_places`."""
@@ -40,21 +41,30 @@ class FullDiskRetry:
     async def retry_while_full[T](self, path: Path, attempt: Callable[[], Awaitable[T]], *, yields: bool = False) -> T:
         """The result of ``attempt``, repeated for as long as it fails because the disk is full.
 
-        ``attempt`` must be safe to repeat after such a failure. ``yields``: no attempt is made between :meth:`hold`
-        and :meth:`release`. Raises OSError: every other error at once, and a full disk after
-        :meth:`stop_retrying`."""
-        while True:
-            if yields:
-                await self._released.wait()
-            try:
-                return await attempt()
-            except OSError as error:
-                if not is_disk_full(error) or self._stopped:
-                    raise
-                await self._wait(path, error)
+        ``attempt`` must be safe to repeat after such a failure. ``yields``: no attempt is made inside
+        :meth:`kept_for_urgent_writes`; all other writes are *urgent*. Raises OSError: every other error at once, and a
+        full disk after :meth:`stop_retrying`."""
+        waited = False
+        try:
+            while True:
+                try:
+                    if not yields:
+                        return await attempt()
+                    async with self._turn:
+                        return await attempt()
+                except OSError as error:
+                    if not is_disk_full(error) or self._stopped:
+                        raise
+                    self._urgent += not yields and not waited
+                    waited = True
+                    await self._wait(path, error)
+        finally:
+            self._urgent -= not yields and waited
+            self._urgent_changed.set()
 
     async def _wait(self, path: Path, error: OSError) -> None:
         self.times_full += 1
+        self._urgent_changed.set()
         if not self._waiting:
             log.error("disk full, waiting for free space", path=str(path), reason=error.strerror or str(error))
         self._full_places.add(path)
@@ -78,18 +88,26 @@ class FullDiskRetry:
         """Disk space has been freed: waiting writes try again at once."""
         self._freed.set()
 
-    def hold(self) -> None:
-        """Keep free space from the writes that yield (entries, whose journal is written already) until
-        :meth:`release`: compaction needs it to copy live entries and to replace the manifest, and frees more."""
-        if not self._stopped:
-            self._released.clear()
+    @property
+    def urgent_writes_wait(self) -> bool:
+        """Whether a write that does not yield waits for free space: an index part or the manifest."""
+        return self._urgent > 0
 
-    def release(self) -> None:
-        """Let the writes that yield go on."""
-        self._released.set()
+    @contextlib.asynccontextmanager
+    async def kept_for_urgent_writes(self) -> AsyncIterator[None]:
+        """Inside, no write that yields (entries, whose journal is written already) takes free space. Compaction needs
+        it to copy live entries and to replace the manifest, and frees more."""
+        async with self._turn:
+            yield
+
+    async def urgent_writes_ended(self) -> None:
+        """Returns when no urgent write waits, or when one has found the disk full again."""
+        seen = self.times_full
+        while self._urgent and self.times_full == seen:
+            self._urgent_changed.clear()
+            await self._urgent_changed.wait()
 
     def stop_retrying(self) -> None:
         """From now on a full disk is an error: the storage is closing, and its journal holds everything."""
         self._stopped = True
         self._freed.set()
-        self._released.set()

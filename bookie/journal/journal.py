@@ -286,9 +286,17 @@ class Journal:
         before the current segment is full."""
         return self._segments.out_of_space
 
-    async def release_spares(self) -> None:
-        """Remove the segments kept for reuse, to free their space. Never raises OSError."""
-        await self._segments.release_spares()
+    def on_out_of_space(self, call: Callable[[], None]) -> None:
+        """``call`` is called whenever an attempt to create the next segment finds the disk full."""
+        self._segments.on_out_of_space = call
+
+    async def release_spares(self, *, keep: int = 0) -> None:
+        """Remove the segments kept for reuse but ``keep``, to free their space. Never raises OSError."""
+        await self._segments.release_spares(keep=keep)
+
+    def kept_from_growing(self) -> asyncio.Lock:
+        """A lock. While it is held, the journal allocates no segment; it uses those that there are."""
+        return self._segments.allocating
 
     def statistics(self) -> JournalStatistics:
         return JournalStatistics(

@@ -16,7 +16,7 @@ import contextlib
 import errno
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,8 +128,12 @@ class SegmentFiles:
         self._sync_failure: SyncFailedError | None = None
         self.segments_unprepared = 0
         self._closing = False
+        self.allocating = asyncio.Lock()
+        """Held while the space of a new segment is allocated; what must have the free space instead may hold it."""
         self.out_of_space = False
         """The disk is full and the next segment cannot be created."""
+        self.on_out_of_space: Callable[[], None] | None = None
+        """Called at every attempt that finds the disk full."""
 
     @property
     def numbers(self) -> list[int]:
@@ -301,6 +305,8 @@ class SegmentFiles:
                 reason=error.strerror,
             )
         self.out_of_space = True
+        if self.on_out_of_space is not None:
+            self.on_out_of_space()
         if self._closing:
             self.stop_waiting_for_space()
         else:
@@ -312,10 +318,10 @@ class SegmentFiles:
         if self.out_of_space and self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(OSError(errno.ENOSPC, "disk full, cannot create the next journal segment"))
 
-    async def release_spares(self) -> None:
-        """Remove the spares; new ones are created when needed. Never raises OSError."""
-        spares, self._spares = self._spares, []
-        for name in spares:
+    async def release_spares(self, *, keep: int = 0) -> None:
+        """Remove the spares but ``keep``; new ones are created when needed. Never raises OSError."""
+        released, self._spares = self._spares[keep:], self._spares[:keep]
+        for name in released:
             with contextlib.suppress(OSError):
                 await self._filesystem.remove(self._directory / name)
 
@@ -338,7 +344,8 @@ class SegmentFiles:
             await self._filesystem.remove(path)
         file = await self._filesystem.open(path, create=True, direct=True)
         try:
-            await file.allocate(self._settings.segment_bytes)
+            async with self.allocating:
+                await file.allocate(self._settings.segment_bytes)
             stop = min(next_page(fill_bytes), self._settings.segment_bytes)
             for offset in range(0, stop, FILL_CHUNK_BYTES):
                 if self._hurry.is_set() or self._spares:

@@ -1,7 +1,8 @@
 """The disk space of a storage: how much there is, where writes have found none, and what can be given back."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path, PurePath
 
 from octavo.bookie.disk.filesystem import DiskSpace, FileSystem
@@ -29,6 +30,7 @@ class StorageSpace:
         self._logs = logs
         self._journal = journal
         self._disk_retry = disk_retry
+        journal.on_out_of_space(disk_retry.met.set)
 
     @property
     def disk_full(self) -> asyncio.Event:
@@ -53,15 +55,25 @@ class StorageSpace:
         if not short:
             self._disk_retry.space_freed()
 
-    def keep_for_compaction(self) -> None:
-        """From now on no entries are flushed into what is freed, until :meth:`compaction_ended`."""
-        self._disk_retry.hold()
+    @property
+    def urgent_writes_wait(self) -> bool:
+        """Whether an index part or the manifest waits for free space."""
+        return self._disk_retry.urgent_writes_wait
 
-    def compaction_ended(self) -> None:
-        """Flushes go on."""
-        self._disk_retry.release()
+    @contextlib.asynccontextmanager
+    async def kept_for_compaction(self) -> AsyncIterator[None]:
+        """Inside, neither entries that are flushed nor new journal segments take free space. Segments that are there
+        already go on being used."""
+        async with self._disk_retry.kept_for_urgent_writes(), self._journal.kept_from_growing():
+            yield
 
     async def release_spares(self) -> None:
-        """Give back the journal's spare segments. Never raises OSError."""
-        await self._journal.release_spares()
+        """Give back the journal's spare segments but one, in which tombstones find room. Never raises OSError."""
+        await self._journal.release_spares(keep=1)
         self._disk_retry.space_freed()
+
+    async def urgent_writes_ended(self) -> None:
+        """Space has been freed: returns when the index part or manifest that waited has been written, or has found the
+        disk full again."""
+        self._disk_retry.space_freed()
+        await self._disk_retry.urgent_writes_ended()

@@ -256,6 +256,10 @@ class Storage:
         await self._merger.purge()
         return result
 
+    async def has_compactable(self, live_share_below: float, limiter: RateLimiter) -> bool:
+        """Whether :meth:`compact` would remove an entry log."""
+        return any(share.live_share < live_share_below for share in await self._compactor.shares(limiter))
+
     def _live_share(self, totals: Mapping[int, int]) -> float:
         live = sum(length for ledger_id, length in totals.items() if not self.ledgers.is_gone(ledger_id))
         return live / (sum(totals.values()) or 1)

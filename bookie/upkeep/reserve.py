@@ -1,8 +1,9 @@
 """Disk space set aside for a full disk: a file of its own, and the journal's spare segments.
 
-A bookie whose disk is full must write before it can collect garbage. While it runs it gives up the reserve when a write
-finds no space. A start writes too (cookies get a new generation, and what the journal holds is made durable anew, rule
-B1), so a start on a full disk gives up the reserve and the spare segments first. The start takes one of these itself.
+A bookie whose disk is full must write before it can free space. While it runs it gives up the reserve to compaction,
+and sets it aside again before anything else may take what compaction has freed. A start writes too (cookies get a new
+generation, and what the journal holds is made durable anew, rule B1), so a start on a full disk gives up the reserve
+and the spare segments first. The start takes one of these itself.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import structlog
-from octavo.bookie.disk.filesystem import FileSystem
+from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
 from octavo.bookie.journal.segments import spare_segments
 
 log = structlog.get_logger("octavo.bookie")
@@ -26,34 +27,59 @@ class Reserve:
         self._filesystem = filesystem
         self._path = reserve_path(data_directory)
         self._size_bytes = size_bytes
-        self._exists = False
+        self._held_bytes = 0
+        self._lack_reported = False
 
     async def find(self) -> None:
         """Look whether it is there. Raises OSError."""
-        self._exists = await self._filesystem.exists(self._path)
+        self._held_bytes = 0
+        with contextlib.suppress(FileNotFoundError):
+            file = await self._filesystem.open(self._path)
+            try:
+                self._held_bytes = await file.size()
+            finally:
+                await file.close()
 
     async def make(self) -> None:
-        """Set the space aside unless that has been done. A failure is logged."""
-        if self._exists or not self._size_bytes:
-            return
-        try:
-            with contextlib.suppress(FileExistsError):
-                file = await self._filesystem.open(self._path, create=True)
-                try:
-                    await file.allocate(self._size_bytes)
-                finally:
-                    await file.close()
-            self._exists = True
-        except OSError as error:
-            log.warning("no reserve of disk space could be set aside", path=str(self._path), reason=str(error))
+        """Set the space aside unless that has been done; if there is not enough, a half, a quarter or an eighth of it.
+        A failure is logged."""
+        size_bytes, failure = self._size_bytes, None
+        while size_bytes > self._held_bytes and size_bytes >= self._size_bytes // 8:
+            try:
+                await self._allocate(size_bytes)
+            except OSError as error:
+                failure, size_bytes = error, size_bytes // 2
+                if not is_disk_full(error):
+                    break
+            else:
+                self._held_bytes = size_bytes
+        if failure is None:
+            self._lack_reported = False
+        elif not self._lack_reported:
+            self._lack_reported = True
+            log.warning(
+                "no room for the whole reserve of disk space", path=str(self._path), reserve_bytes=self._held_bytes,
+                wanted_bytes=self._size_bytes, reason=str(failure),
+            )  # fmt: skip
+        if not self._held_bytes:
             with contextlib.suppress(OSError):
                 await self._filesystem.remove(self._path)
+
+    async def _allocate(self, size_bytes: int) -> None:
+        try:
+            file = await self._filesystem.open(self._path, create=True)
+        except FileExistsError:
+            file = await self._filesystem.open(self._path)
+        try:
+            await file.allocate(size_bytes)
+        finally:
+            await file.close()
 
     async def give_up(self) -> None:
         """Free the space."""
         with contextlib.suppress(OSError):
             await self._filesystem.remove(self._path)
-        self._exists = False
+        self._held_bytes = 0
 
 
 def reserve_path(data_directory: Path) -> Path:

@@ -93,6 +93,9 @@ class Upkeep:
         self._limiter = RateLimiter(settings.compaction_bytes_per_second)
         self._unlimited = RateLimiter(1e15)
         self._reclaim_wanted = asyncio.Event()
+        self._full = False
+        """A write has found the disk full since the last round of garbage collection began."""
+        self._compacting_full_disk = False
         self._reserve = Reserve(filesystem, Path(roles.single[0]), settings.reserve_bytes)
         self._supervisor: asyncio.Task[None] | None = None
         self.disks = DiskState()
@@ -212,7 +215,8 @@ class Upkeep:
                 await asyncio.wait_for(self._storage.space.disk_full.wait(), self._settings.disk_check_seconds)
             met_full = self._storage.space.take_full_directories()
             if met_full:
-                await self._give_up_reserves()
+                self._full = True
+                self._reclaim_space()
             await self._look_at_disks(met_full)
             if met_full:
                 await asyncio.sleep(min(1.0, self._settings.disk_check_seconds))
@@ -234,7 +238,7 @@ class Upkeep:
             self._announcement_due = True
         if self._announcement_due:
             await self._announce_disk_state()
-        if not self.disks.short:
+        if not self._compacting_full_disk:
             await self._reserve.make()
 
     async def _announce_disk_state(self) -> None:
@@ -244,13 +248,6 @@ class Upkeep:
         except OctavoError as error:
             # The metadata store does not answer, which ends no bookie: tried again at the next look.
             log.warning("state of the disks not announced", error=type(error).__name__, reason=error.message)
-
-    async def _give_up_reserves(self) -> None:
-        """Free a little space at once, for the compaction that then frees as much as possible."""
-        self._storage.space.keep_for_compaction()
-        await self._reserve.give_up()
-        await self._storage.space.release_spares()
-        self._reclaim_space()
 
     def _reclaim_space(self) -> None:
         self._limiter.pause(0)
@@ -264,16 +261,37 @@ class Upkeep:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._reclaim_wanted.wait(), self._jittered(settings.garbage_seconds))
-            short_of_space = self._reclaim_wanted.is_set()
+            short_of_space, full = self._reclaim_wanted.is_set(), self._full
+            self._full = False
             self._reclaim_wanted.clear()
+            if full:
+                await self._compact_full_disk()  # what is garbage already: tombstones need room in the journal
             await self._try_to_collect_garbage()
             major = loop.time() >= major_due_at and self._is_hour_for_major()
             if major:
                 major_due_at = loop.time() + self._jittered(settings.major_seconds)
+            if full:
+                await self._compact_full_disk()
+                continue
             threshold = settings.major_live_share if major or short_of_space else settings.minor_live_share
             await self._compact(threshold, self._unlimited if short_of_space else self._limiter)
-            if short_of_space:
-                self._storage.space.compaction_ended()
+
+    async def _compact_full_disk(self) -> None:
+        """Compact with the reserve, which nothing but compaction, index parts and the manifest gets: it is set aside
+        again before entries and journal segments may take what has been freed."""
+        space, threshold = self._storage.space, self._settings.major_live_share
+        if not space.urgent_writes_wait and not await self._storage.has_compactable(threshold, self._unlimited):
+            return
+        async with space.kept_for_compaction():
+            self._compacting_full_disk = True
+            try:
+                await self._reserve.give_up()
+                await space.release_spares()
+                await self._compact(threshold, self._unlimited)
+                await space.urgent_writes_ended()
+            finally:
+                self._compacting_full_disk = False
+            await self._reserve.make()
 
     async def _compact(self, threshold: float, limiter: RateLimiter) -> CompactionResult:
         result = await self._storage.compact(threshold, limiter)

@@ -327,7 +327,7 @@ async def test_a_disk_that_is_short_of_space_ends_the_pause_of_compaction(bookie
     await ask(socket, "POST", "/api/v1/bookie/compaction/pause", {"seconds": 3600})
     ready = bookie.subject.ready
     assert ready is not None
-    await ready.upkeep._give_up_reserves()
+    ready.upkeep._reclaim_space()
     assert (await ask(socket, "GET", "/api/v1/bookie")).json["compaction_paused_seconds"] == 0
 
 

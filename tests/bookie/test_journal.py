@@ -320,10 +320,13 @@ async def test_on_a_full_disk_a_journal_waits_for_its_next_segment_and_loses_not
     filesystem = MemoryFileSystem()
     failures: list[BaseException] = []
     journal, _ = await started(filesystem, on_failure=failures.append)
+    told = asyncio.Event()
+    journal.on_out_of_space(told.set)
     filesystem.fault = no_room
     written = await fill(journal, 3)
     filling = asyncio.ensure_future(fill(journal, 100))
     await starvation(journal)
+    assert told.is_set(), "the bookie turns read-only before the last segment is full"
     for _ in range(1_000):
         await asyncio.sleep(0)
     assert not filling.done()

@@ -186,15 +186,29 @@ async def test_entries_are_not_written_while_free_space_is_kept_for_compaction()
     async def write(what: str) -> None:
         done.append(what)
 
-    retry.hold()
-    entries = asyncio.ensure_future(retry.retry_while_full(FOLDER, lambda: write("entries"), yields=True))
-    await retry.retry_while_full(FOLDER, lambda: write("manifest"))
-    await asyncio.sleep(0)
-    assert done == ["manifest"]
-    retry.release()
+    async with retry.kept_for_urgent_writes():
+        entries = asyncio.ensure_future(retry.retry_while_full(FOLDER, lambda: write("entries"), yields=True))
+        await retry.retry_while_full(FOLDER, lambda: write("manifest"))
+        await asyncio.sleep(0)
+        assert done == ["manifest"]
     await entries
     assert done == ["manifest", "entries"]
-    retry.stop_retrying()
-    retry.hold()  # a storage that closes waits for nothing
-    await retry.retry_while_full(FOLDER, lambda: write("last"), yields=True)
-    assert done[-1] == "last"
+
+
+async def test_free_space_is_kept_until_urgent_writes_have_had_it() -> None:
+    retry = FullDiskRetry(retry_seconds=3600)
+    free: list[str] = []
+
+    async def manifest() -> None:
+        if not free:
+            raise full()
+        free.pop()
+
+    writing = asyncio.ensure_future(retry.retry_while_full(FOLDER, manifest))
+    await until(lambda: retry.urgent_writes_wait)
+    for _ in range(2):  # the first time it finds the disk full again
+        retry.space_freed()
+        await asyncio.wait_for(retry.urgent_writes_ended(), 60)
+        free.append("a page")
+    await writing
+    assert (free, retry.urgent_writes_wait, retry.times_full) == (["a page"], False, 2)
