@@ -189,8 +189,8 @@ async def test_filling_disk_turns_read_only_collects_compacts_and_comes_back(sto
 async def test_full_disk_comes_back_by_itself_again_and_again_and_nothing_acknowledged_is_lost(
     store: MetadataStore, capacity_bytes: int
 ) -> None:
-    # The writers do not stop for a read-only bookie here, and nobody frees anything: the space comes from compaction,
-    # which has the reserve to itself each time.
+    # The writers do not stop for a read-only bookie here, and no operator frees anything: the space comes from
+    # compaction, which has the reserve to itself each time.
     filesystem = MemoryFileSystem()
     filesystem.capacity_bytes = capacity_bytes
     async with rig(filesystem, quick(), store) as bookie:
