@@ -73,6 +73,8 @@ if [ "$1" = purge ]; then
     for link in /etc/systemd/system/*.wants/octavo-bookie@*.service /etc/systemd/system/*.wants/octavo.target; do
         if [ -L "$link" ]; then rm -f "$link"; fi
     done
+    # Enabling the first bookie has made this directory. What an administrator has put into it stays.
+    rmdir --ignore-fail-on-non-empty /etc/systemd/system/octavo.target.wants 2>/dev/null || true
     if [ -d /var/lib/octavo ] && [ -n "$(ls -A /var/lib/octavo)" ]; then
         echo "octavo: the entries in /var/lib/octavo and the settings in /etc/octavo stay; remove them yourself" >&2
     else

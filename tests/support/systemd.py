@@ -44,13 +44,13 @@ while [ $# -gt 0 ]; do mkdir -p "$root$2"; mount --bind "$1" "$root$2"; shift 2;
 mkdir -p "$root/etc/systemd/system"
 rm -rf "$root"/etc/systemd/system/*.wants
 for unit in {MASKED}; do ln -sf /dev/null "$root/etc/systemd/system/$unit"; done
-printf '[Unit]\\nRequires=basic.target\\nAfter=basic.target\\n' > "$root/etc/systemd/system/octavo-test.target"
+printf '[Unit]\\nRequires=basic.target\\nAfter=basic.target\\n' > "$root/etc/systemd/system/test-machine.target"
 cd "$root"
 mkdir -p outside
 pivot_root . outside
 umount -l /outside
-export container=octavo-test
-exec /lib/systemd/systemd --unit=octavo-test.target --log-target=null </dev/null >/dev/null 2>&1
+export container=test-machine
+exec /lib/systemd/systemd --unit=test-machine.target --log-target=null </dev/null >/dev/null 2>&1
 """
 """A shell's program inside the new namespaces: `TOP [SOURCE TARGET]...`. systemd needs pivot_root: below a chroot
 `PrivateUsers=` fails."""
