@@ -231,7 +231,7 @@ class Bookie:
                 settings=_storage_settings(config),
                 on_fatal=self._break,
                 rng=random.Random(rng.getrandbits(64)),
-                made_before=identity.served,
+                must_exist=identity.served,
                 clock=host.clock,
             )
         except (OSError, IndexDamagedError, JournalUnreadableError, UnsupportedJournalError) as error:

@@ -299,7 +299,7 @@ class Client(LogFace, Closable):
         await self._store.delete_ledger(LedgerId(ledger_id))
         writer = self._writers.get(LedgerId(ledger_id))
         if writer is not None:
-            writer._ledger_deleted()
+            writer._on_ledger_deleted()
 
     async def list_ledgers(self) -> AsyncIterator[LedgerId]:
         """Iterate over the ids of all ledgers, in ascending order and bounded memory."""

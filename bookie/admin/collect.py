@@ -103,7 +103,7 @@ def _storage(ready: ReadyBookie) -> Iterator[Sample]:
     yield Sample(table.SCRUB_BYTES, statistics.bytes_scrubbed)
     yield Sample(table.SCRUB_ROUNDS, statistics.scrub_rounds)
     yield Sample(table.SCRUB_ROUND_AGE_SECONDS, statistics.scrub_age_seconds)
-    yield Sample(table.IN_DOUBT, int(storage.doubt_stop is not None))
+    yield Sample(table.IN_DOUBT, int(storage.doubted_ids_stop is not None))
 
 
 def _disks(ready: ReadyBookie) -> Iterator[Sample]:

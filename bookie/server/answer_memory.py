@@ -1,9 +1,9 @@
-"""Look-ups wait here for their turn: per connection in the order of the requests, over all connections as the rules of
-``answer_budget`` say.
+"""Look-ups wait here for their turn: in each connection in the order of the requests, across connections by the rules
+of ``answer_budget``.
 
-A look-up that may not begin is tried again when another one of its connection is over or its socket has drained, and
+A look-up that may not begin is tried again when another one of its connection has ended or its socket has drained, and
 every ``look_seconds``, when all sockets are observed. A look-up whose connection holds nothing is *starved*: it waits
-for memory alone, and is tried whenever any look-up is over, the longest waiting first.
+for memory alone, and is tried whenever any look-up has ended, the longest waiting first.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ READS_AT_ONCE = 8
 """Look-ups of one connection that run at a time: enough to keep a disk busy."""
 
 READ_BYTES_AT_ONCE = 8 * 1024 * 1024
-"""Bytes that they may bring together, as granted, or one of them alone. Eight reads of our clients fit."""
+"""Total bytes granted to them at a time, unless a single one needs more. Eight reads of Octavo's client fit."""
 
 ANSWER_BYTES_MIN = 4 * FRAME_BYTES_MAX
 """Least memory for answers: the largest answer must fit beside another one."""
@@ -34,12 +34,12 @@ ANSWER_BYTES_MIN = 4 * FRAME_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class AnswerTiming:
-    """When sockets are observed, and when a client that reads nothing is evicted. Seconds."""
+    """How often sockets are observed, and when a client that does not read its responses is evicted. Seconds."""
 
     look_seconds: float = 0.05
-    """Between two looks at the sockets while a look-up waits."""
+    """Interval while a look-up waits."""
     watch_seconds: float = 1.0
-    """Between two looks while none waits and only stalled clients are looked for."""
+    """Interval while none waits and only stalled clients are looked for."""
     stalled_seconds_max: float = STALLED_SECONDS_MAX
     stalled_seconds_min: float = STALLED_SECONDS_MIN
     """See ``answer_budget``."""
@@ -61,25 +61,26 @@ class _Waiting(NamedTuple):
 
 
 class AnswerQueue:
-    """The look-ups of one connection. :meth:`finished` must follow every grant."""
+    """The look-ups of one connection. :meth:`finish` must follow every grant."""
 
     def __init__(
         self,
         memory: "AnswerMemory",
         *,
         unsent_bytes: Callable[[], int],
-        sent_bytes: Callable[[], int],
+        written_bytes: Callable[[], int],
         evict: Callable[[float, int], None],
     ) -> None:
-        """``unsent_bytes`` wait for the socket now, of the ``sent_bytes`` given to it since the start. ``evict`` ends
-        the connection; its arguments are for how many seconds how many bytes have not been taken."""
+        """``written_bytes`` returns the bytes written to the socket since the connection began, ``unsent_bytes`` how
+        many of them are still in its buffer. ``evict`` ends the connection; its arguments are the seconds without
+        progress and the unsent bytes."""
         self._memory = memory
         self._unsent_bytes = unsent_bytes
-        self._sent_bytes = sent_bytes
+        self._written_bytes = written_bytes
         self.evict = evict
         self.share = Share()
         self.paused = False
-        """While the socket has more than it can take nothing begins."""
+        """True while the socket is congested: no look-up begins."""
         self._waiting: deque[_Waiting] = deque()
         self._running = 0
         self._granted_bytes = 0
@@ -91,17 +92,17 @@ class AnswerQueue:
         return len(self._waiting)
 
     def put(self, demand: Demand, begin: Callable[[Grant], None]) -> None:
-        """``begin`` is called in this step, or when it is this look-up's turn."""
+        """Queue a look-up. ``begin`` is called when it is its turn, which may be in this step."""
         self._waiting.append(_Waiting(demand, begin))
         self.start_ready()
 
-    async def turn(self, demand: Demand) -> Grant:
-        """Wait for the turn of a look-up."""
+    async def wait_turn(self, demand: Demand) -> Grant:
+        """Queue a look-up and wait for its turn."""
         future: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
 
         def begin(grant: Grant) -> None:
             if future.done():
-                self.finished(grant)
+                self.finish(grant)
             else:
                 future.set_result(grant)
 
@@ -113,21 +114,21 @@ class AnswerQueue:
         while self._waiting and not self.paused and self._running < READS_AT_ONCE:
             demand, begin = self._waiting[0]
             if self._running and self._granted_bytes + demand.entry_bytes > READ_BYTES_AT_ONCE:
-                break  # goes on when another one of this connection is over
+                break  # continues when another look-up of this connection has ended
             grant = self._memory.budget.grant(
                 self.share, demand.entry_bytes, entry_bytes_min=demand.entry_bytes_min, other_bytes=demand.other_bytes
             )
             if grant is None:
-                self._memory.wait(self)
+                self._memory.add_waiting(self)
                 return
             self._waiting.popleft()
             self._running += 1
             self._granted_bytes += grant.bytes_max
             begin(grant)
-        self._memory.stop_waiting(self)
+        self._memory.remove_waiting(self)
 
-    def finished(self, grant: Grant) -> None:
-        """The look-up is over, and its answer has been given to the socket."""
+    def finish(self, grant: Grant) -> None:
+        """Release the grant of a look-up that has ended and whose answer has been written to the socket."""
         if self._closed:
             return
         self._running -= 1
@@ -138,18 +139,18 @@ class AnswerQueue:
         self._memory.start_starved()
 
     def observe_socket(self) -> None:
-        """Note what the socket has taken."""
+        """Report to the budget how much the socket has sent."""
         unsent = self._unsent_bytes()
-        taken = self._sent_bytes() - unsent
+        taken = self._written_bytes() - unsent
         self._memory.budget.observe(self.share, unsent=unsent, taken=taken, now=asyncio.get_running_loop().time())
         if unsent:
             self._memory.watch()
 
     def close(self) -> None:
-        """The connection is lost: what waits never begins."""
+        """Drop the waiting look-ups, because the connection is lost."""
         self._waiting.clear()
         self._closed = True
-        self._memory.leave(self)
+        self._memory.remove_queue(self)
 
 
 class AnswerMemory:
@@ -168,7 +169,7 @@ class AnswerMemory:
         self._queues: dict[Share, AnswerQueue] = {}
         self._waiting: dict[AnswerQueue, None] = {}
         self._starved: dict[AnswerQueue, None] = {}
-        """Those of the waiting that hold nothing."""
+        """The waiting queues whose connections hold nothing."""
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
         self._closed = False
@@ -178,17 +179,17 @@ class AnswerMemory:
         """Whether another look at the sockets is due."""
         return self._timer is not None
 
-    def enter(self, queue: AnswerQueue) -> None:
+    def add_queue(self, queue: AnswerQueue) -> None:
         self._queues[queue.share] = queue
 
-    def leave(self, queue: AnswerQueue) -> None:
-        self.stop_waiting(queue)
+    def remove_queue(self, queue: AnswerQueue) -> None:
+        self.remove_waiting(queue)
         self.budget.forget(queue.share)
         self._queues.pop(queue.share, None)
         self.start_starved()
 
-    def wait(self, queue: AnswerQueue) -> None:
-        """A look-up of the queue waits for memory."""
+    def add_waiting(self, queue: AnswerQueue) -> None:
+        """Note that the queue waits for memory, and have its sockets observed meanwhile."""
         self._waiting[queue] = None
         if queue.share.held:
             self._starved.pop(queue, None)
@@ -196,14 +197,14 @@ class AnswerMemory:
             self._starved[queue] = None
         self._look_within(self._timing.look_seconds)
 
-    def stop_waiting(self, queue: AnswerQueue) -> None:
-        """No look-up of the queue waits for memory any more."""
+    def remove_waiting(self, queue: AnswerQueue) -> None:
+        """Note that the queue no longer waits for memory."""
         if self._waiting:
             self._waiting.pop(queue, None)
             self._starved.pop(queue, None)
 
     def watch(self) -> None:
-        """A socket has unsent bytes."""
+        """Make sure that the sockets are observed, because one of them has unsent bytes."""
         if self._timer is None:
             self._look_within(self._timing.watch_seconds)
 
@@ -215,7 +216,7 @@ class AnswerMemory:
                 return
 
     def close(self) -> None:
-        """Observe sockets no more."""
+        """Stop observing the sockets."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

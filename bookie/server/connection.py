@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self._answers = AnswerQueue(
             service.answers,
             unsent_bytes=lambda: replies.unsent_bytes,
-            sent_bytes=lambda: replies.bytes_sent,
+            written_bytes=lambda: replies.bytes_sent,
             evict=self._evict,
         )
         self._lookups = Lookups(replies, self._answers, service)
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
         service, limits = self._service, self._service.limits
         refused = len(service.connections) >= limits.connections_max
         service.connections[self] = None
-        service.answers.enter(self._answers)
+        service.answers.add_queue(self._answers)
         self._frames.enter(self)
         if refused:
             service.traffic.connections_refused += 1

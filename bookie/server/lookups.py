@@ -107,7 +107,7 @@ class Lookups:
             if durable is not None:
                 work = _sent_after(work, durable)
             task = self._replies.start(request_id, op, work, began_at)
-            task.add_done_callback(lambda _task: self._answers.finished(grant))
+            task.add_done_callback(lambda _task: self._answers.finish(grant))
 
         self._answers.put(demand, begin)
 
@@ -137,8 +137,8 @@ class Lookups:
         return answer
 
     async def _repair_read(self, request: Read, turn: _Turn) -> Reply:
-        await self._repair_reads.turn()
-        turn.grant = await self._answers.turn(Demand(request.bytes_max))
+        await self._repair_reads.wait_turn()
+        turn.grant = await self._answers.wait_turn(Demand(request.bytes_max))
         answer = await answer_read(self._storage.reader, request, turn.grant.bytes_max)
         self._repair_reads.count(sum(map(len, answer.entries)))
         return answer
@@ -160,7 +160,7 @@ class Lookups:
                     await self._storage.reader.wait_lac(LedgerId(request.ledger_id), request.above)
         finally:
             self._replies.resume()
-        turn.grant = await self._answers.turn(_lac_demand(request))
+        turn.grant = await self._answers.wait_turn(_lac_demand(request))
         return await answer_read_lac(self._storage.reader, request, turn.grant.bytes_max)
 
     def _long_poll_finished(self, turn: _Turn) -> None:
@@ -169,7 +169,7 @@ class Lookups:
 
     def _turn_is_over(self, turn: _Turn) -> None:
         if turn.grant is not None:
-            self._answers.finished(turn.grant)
+            self._answers.finish(turn.grant)
 
 
 async def _sent_after(work: Awaitable[Reply], durable: asyncio.Future[None]) -> Reply:

@@ -28,17 +28,17 @@ class RepairReads:
         self.bytes_read = 0
 
     def ordinary_begins(self) -> None:
-        """A read that is no repair's is under way."""
+        """Note that a read begins that is not part of a repair."""
         self._ordinary += 1
         self._idle.clear()
 
     def ordinary_ends(self) -> None:
-        """It is over."""
+        """Note that such a read has ended."""
         self._ordinary -= 1
         if not self._ordinary:
             self._idle.set()
 
-    async def turn(self) -> None:
+    async def wait_turn(self) -> None:
         """Wait until a repair's read may begin."""
         async with self._line:
             await self._limiter.take(0)

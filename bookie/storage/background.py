@@ -96,7 +96,7 @@ class Background:
         ):
             self._trigger.wanted.set()
 
-    def want_checkpoint(self) -> None:
+    def request_checkpoint(self) -> None:
         """Take a checkpoint soon."""
         self._trigger.wanted.set()
 

@@ -96,8 +96,8 @@ class ManifestKeeper:
         self.log_sizes = dict(log_sizes)
 
 
-async def read_manifest(filesystem: FileSystem, directory: Path, *, made_before: bool) -> Manifest:
-    """The manifest of a data directory, durable; made when the directory is new, unless it was ``made_before``. Raises
+async def read_manifest(filesystem: FileSystem, directory: Path, *, must_exist: bool) -> Manifest:
+    """The manifest of a data directory, durable; created when the directory is new, unless it ``must_exist``. Raises
     :class:`IndexDamagedError`, OSError."""
     path = directory / MANIFEST_NAME
     try:
@@ -108,7 +108,7 @@ async def read_manifest(filesystem: FileSystem, directory: Path, *, made_before:
         # The manifest is written before anything it could name: files without it mean that it was lost.
         if await filesystem.list_directory(directory / "index"):
             raise IndexDamagedError(path, 0, "the file is missing though there are index files") from None
-        if made_before:
+        if must_exist:
             # Emptied but for its cookies. As a new bookie it would answer "absent" for what it acknowledged (rule B4).
             raise IndexDamagedError(path, 0, "the file is missing though this bookie has served before") from None
         await replace_file(filesystem, path, encode_manifest(EMPTY))

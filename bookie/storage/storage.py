@@ -1,14 +1,14 @@
-"""The storage of one bookie: what it has accepted, durable, and readable again.
+"""The storage of one bookie: keeps accepted entries durable and serves reads.
 
-The flow of an add: checks, cache and journal queue in one synchronous step -> the journal's group commit -> the caller
-is told. Later, in the background: write cache -> entry log -> index -> journal trimmed (``checkpoint``). A read looks
-into the same places, newest first (``reads``).
+The flow of an add: checks, cache and journal queue in one synchronous step -> the journal's group commit -> the answer
+to the caller. Later, in the background: write cache -> entry log -> index -> journal trimmed (``checkpoint``). A read
+looks into the same places, newest first (``reads``).
 
 :class:`Storage` puts the parts together, opens and closes them. Its callers use the parts: ``writer`` for adds and
-fences, ``reader`` for everything that is asked, ``admission`` for whether there is memory, ``space`` for the disks.
+fences, ``reader`` for reads, ``admission`` to ask whether there is memory for an add, ``space`` for the disks.
 
-Life: ``open`` (replays the journal, and makes what it found durable anew, rule B1) -> use -> ``close``. After a failed
-write or sync ``on_fatal`` is called once, and the process must end.
+Life: ``open`` (replays the journal, and writes what it found to new files before it returns, rule B1) -> use ->
+``close``. After a failed write or sync ``on_fatal`` is called once, and the process must end.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Storage:
         journal: Journal,
         logs: EntryLogs,
         index: Index,
-        packed: PackedStates,
+        packed_states: PackedStates,
         manifest: Manifest,
         clock: Callable[[], float],
     ) -> None:
@@ -83,7 +83,7 @@ class Storage:
         self._cache = cache = WriteCache(settings.cache_bytes_max)
         stream = LogStream(logs, keeper, settings.entry_log_bytes)
         trigger = CheckpointTrigger(settings.checkpoint_seconds)
-        self.ledgers = ledgers = LedgerTable(packed, settings.ledgers_hot_max)
+        self.ledgers = ledgers = LedgerTable(packed_states, settings.ledgers_hot_max)
         ledgers.doubt = manifest.doubt
         self.admission = Admission(health, cache, journal, settings.cache_bytes_max)
         self.space = StorageSpace(filesystem, directory, entry_homes, logs=logs, journal=journal, disk_retry=disk_retry)
@@ -135,14 +135,15 @@ class Storage:
         settings: StorageSettings | None = None,
         on_fatal: Callable[[BaseException], None],
         rng: random.Random | None = None,
-        made_before: bool = False,
+        must_exist: bool = False,
         clock: Callable[[], float] | None = None,
     ) -> "Storage":
-        """Open what is there, or begin anew; returns once everything found is durable.
+        """Open the existing storage, or create it. Returns once everything found is durable.
 
-        ``directory`` has manifest and index; entry logs are begun by turns there and in ``entry_directories``.
-        ``rng`` draws the journal's seeds; without it the operating system does. ``made_before``: it must be there.
-        ``clock`` gives seconds for the statistics; by default the event loop does.
+        ``directory`` contains the manifest and the index. Entry logs are created in it and in ``entry_directories`` in
+        turn. ``rng`` draws the journal's seeds; without it the operating system does. ``must_exist``: a missing
+        manifest is an error, because this bookie has had one. ``clock`` gives seconds for the statistics; by default
+        the event loop does.
 
         Raises :class:`IndexDamagedError` when manifest, a footer or the ledger states do not verify (the index can be
         rebuilt), OSError when the disk cannot be used.
@@ -156,7 +157,7 @@ class Storage:
         async with contextlib.AsyncExitStack() as opened:
             for folder in (*logs.directories, directory / "index"):
                 await filesystem.make_directory(folder)
-            manifest = await read_manifest(filesystem, directory, made_before=made_before)
+            manifest = await read_manifest(filesystem, directory, must_exist=must_exist)
             journal = await Journal.open(
                 filesystem,
                 journal_directory,
@@ -178,17 +179,19 @@ class Storage:
                 clock=clock,
             )
             opened.push_async_callback(index.close)
-            packed = PackedStates()
+            packed_states = PackedStates()
             async for ledger_id, state in index.states():
-                packed.put(ledger_id, state)
+                packed_states.put(ledger_id, state)
             opened.push_async_callback(logs.close)
             opened.push_async_callback(journal.close)
             storage = cls(
                 filesystem, directory, entry_homes, settings,
-                health=health, journal=journal, logs=logs, index=index, packed=packed, manifest=manifest, clock=clock,
+                health=health, journal=journal, logs=logs, index=index, packed_states=packed_states, manifest=manifest,
+                clock=clock,
             )  # fmt: skip
             await storage._replay(manifest)
-            # The mark of this checkpoint lies in the new incarnation of the journal: all older segments go (rule B1).
+            # The mark of this checkpoint lies in the new incarnation of the journal, so that the checkpoint deletes all
+            # older segments (rule B1).
             await journal.start()
             await storage.checkpoint()
             storage._background.start()
@@ -208,14 +211,16 @@ class Storage:
         if self.corruption:
             # Durable with the checkpoint of this start, which comes before the damaged journal is removed.
             self._keeper.doubt = self.ledgers.doubt = DOUBT_OF_EVERY_LEDGER
-        if self.doubt_stop is not None:
-            log.error("the bookie is in doubt: it may have lost acknowledged entries", ledgers_below=self.doubt_stop)
+        if self.doubted_ids_stop is not None:
+            log.error(
+                "the bookie is in doubt: it may have lost acknowledged entries", ledgers_below=self.doubted_ids_stop
+            )
 
     async def close(self) -> None:
-        """Finish what was begun, checkpoint, close. Adds and fences are refused from the first moment on.
+        """Finish the work under way, take a checkpoint, and close. Adds and fences are refused from the call on.
 
-        After a failure nothing more is written. Raises OSError when the last checkpoint fails; the journal then has
-        it all.
+        After a failure nothing more is written. Raises OSError when the last checkpoint fails; the journal then holds
+        everything accepted.
         """
         if self._health.closing:
             return
@@ -243,15 +248,15 @@ class Storage:
         """Make everything accepted so far durable outside the journal. Raises OSError, which is fatal."""
         await self._background.checkpoint()
 
-    def want_checkpoint(self) -> None:
-        """Take a checkpoint soon, in the background."""
-        self._background.want_checkpoint()
+    def request_checkpoint(self) -> None:
+        """Have a checkpoint taken soon, in the background."""
+        self._background.request_checkpoint()
 
     async def compact(self, live_share_below: float, limiter: RateLimiter) -> CompactionResult:
-        """Free the space of deleted ledgers in entry logs whose live share is lower. Raises OSError other than for a
-        full disk."""
+        """Free the space of deleted ledgers in entry logs whose live share is below ``live_share_below``. Raises
+        OSError, except for a full disk."""
         if self._checkpointer.roll_log_if(lambda totals: self._live_share(totals) < live_share_below):
-            self.want_checkpoint()  # not waited for: on a full disk it could wait for this compaction
+            self.request_checkpoint()  # not waited for: on a full disk it could wait for this compaction
         result = await self._compactor.compact(live_share_below, limiter)
         await self._merger.purge()
         return result
@@ -272,9 +277,9 @@ class Storage:
         return ledger.highest is not None and not ledger.deleted and not ledger.dropped
 
     async def clear_dropped(self, ledger_id: LedgerId) -> None:
-        """Prepare a ledger that was dropped for new copies: no place of the old ones is left in the index, so that
-        what is missing can be told from it. On a full disk, or if the index is damaged, some may be left; their
-        entries are then unknown. Does nothing for other ledgers. Raises OSError."""
+        """Prepare a dropped ledger for new copies: remove the places of the old ones from the index, which then shows
+        what is missing. On a full disk, or if the index is damaged, some may be left; their entries are then unknown.
+        Does nothing for other ledgers. Raises OSError."""
         async with self._clearing:
             if self.ledgers.get(ledger_id).dropped:
                 await self.checkpoint()
@@ -283,31 +288,32 @@ class Storage:
     # --- doubt ------------------------------------------------------------------------------------------------
 
     @property
-    def doubt_stop(self) -> int | None:
-        """Of ledgers with lower ids acknowledged entries, keys or fences may have been lost here; None: of none.
-        Ordinary adds to them are refused for ever (rules B3 and D1). Kept over restarts."""
+    def doubted_ids_stop(self) -> int | None:
+        """This bookie may have lost acknowledged entries, keys or fences of ledgers with ids below this one; None if it
+        has lost none. Ordinary adds to these ledgers are refused for ever (rules B3 and D1). Kept over restarts."""
         return None if self.ledgers.doubt is None else self.ledgers.doubt.stop
 
     @property
     def doubts_every_ledger(self) -> bool:
         """Whether :meth:`limit_doubt` must be called."""
-        return self.doubt_stop == EVERY_LEDGER
+        return self.doubted_ids_stop == EVERY_LEDGER
 
     async def limit_doubt(self, stop: int) -> None:
-        """All ledgers with ids from ``stop`` on were created after the doubt began. Durable when it returns.
-        Raises OSError."""
+        """Limit the doubt to ids below ``stop``, because all other ledgers were created after the doubt began. Durable
+        when it returns. Raises OSError."""
         assert self.doubts_every_ledger, "doubt is limited once; only copying from other bookies ends it"
         await self._change_doubt(Doubt(stop))
 
     @property
     def doubt(self) -> Doubt | None:
-        """Of which ledgers nothing is absent here, because it may have been lost (rule D2); None: of none."""
+        """The ledgers for which this bookie never answers *absent*, because it may have lost their entries (rule D2);
+        None if there are none."""
         doubt = self.ledgers.doubt
         return None if doubt is None or doubt.is_over else doubt
 
     async def narrow_doubt(self, sure_below: int, exceptions: Mapping[int, int]) -> None:
-        """Be sure of more ledgers; see :meth:`Doubt.narrowed`, whose :class:`ValueError` it raises. Durable when it
-        returns. The caller vouches for every ledger that it makes sure. Raises OSError."""
+        """Take ledgers out of the doubt; see :meth:`Doubt.narrowed`, whose :class:`ValueError` it raises. The caller
+        ensures that nothing of these ledgers is missing here. Durable when it returns. Raises OSError."""
         assert not self.doubts_every_ledger, "doubt is limited before it is narrowed"
         if self.ledgers.doubt is None:
             raise ValueError("this bookie is not in doubt")
@@ -368,7 +374,8 @@ class Storage:
 
 
 def _lost_beginning(journal: Journal, manifest: Manifest) -> list[JournalCorruption]:
-    """Without a mark replay cannot tell that the journal's first segments are missing."""
+    """Return the damage if the journal's first segments are missing and the manifest has no mark: replay itself notices
+    that only if there is a mark."""
     if manifest.mark is not None or journal_goes_back_to(manifest, journal.segments):
         return []
     oldest = min(journal.segments)

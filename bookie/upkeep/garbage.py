@@ -76,7 +76,7 @@ class GarbageCollector:
     async def _check_metadata(self) -> LedgerId:
         storage = self._storage
         # The bookie allocated the id that limits its doubt.
-        return await self._metadata.check(allocated=None if storage.doubts_every_ledger else storage.doubt_stop)
+        return await self._metadata.check(allocated=None if storage.doubts_every_ledger else storage.doubted_ids_stop)
 
     async def _delete_confirmed(self, candidates: Sequence[int]) -> int:
         absent = await self._store.confirm_absent(list(map(LedgerId, candidates)))

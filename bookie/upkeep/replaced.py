@@ -82,7 +82,7 @@ class ReplacedCopies:
         if not looked_at and not self._candidates:
             return 0
         storage = self._storage
-        await self._metadata.check(allocated=None if storage.doubts_every_ledger else storage.doubt_stop)
+        await self._metadata.check(allocated=None if storage.doubts_every_ledger else storage.doubted_ids_stop)
         now = asyncio.get_running_loop().time()
         due = [ledger_id for ledger_id, since in self._candidates.items() if now - since >= self._keep_seconds]
         for page in _pages(looked_at):

@@ -136,7 +136,7 @@ class AddFront(AddWindow):
             )
         future = self._create_future()
         self._bound(future)
-        self._enter(payload, future)
+        self._put_into_window(payload, future)
         return future
 
     async def add_many(self, payloads: Iterable[Payload]) -> range:
@@ -194,7 +194,7 @@ class AddFront(AddWindow):
                 queue.popleft()
                 continue
             while at <= last and self._has_room(len(payloads[at])):
-                self._enter(payloads[at], waiting.future if at == last else None)
+                self._put_into_window(payloads[at], waiting.future if at == last else None)
                 at += 1
             waiting.at = at
             if at <= last:
@@ -344,7 +344,7 @@ class AddFront(AddWindow):
             _reject(flushed, error, None)
 
 
-def another(error: OctavoError, doubt: Doubt | None = None) -> OctavoError:
+def copy_error(error: OctavoError, doubt: Doubt | None = None) -> OctavoError:
     """The same error as an exception of its own, of an add that is in doubt or (None) did not happen: one that is
     raised twice would collect both tracebacks."""
     fresh = copy.copy(error)
@@ -356,6 +356,6 @@ def another(error: OctavoError, doubt: Doubt | None = None) -> OctavoError:
 
 def _reject(future: asyncio.Future[Any], error: OctavoError, doubt: Doubt | None) -> None:
     if not future.done():
-        future.set_exception(another(error, doubt))
+        future.set_exception(copy_error(error, doubt))
         # A caller that let go of the future hears of the failure when it closes the writer.
         future.exception()

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Final
 
 from octavo.client.closable import Closable
-from octavo.client.log.adds import AddFront, Run, another
+from octavo.client.log.adds import AddFront, Run, copy_error
 from octavo.client.log.candidate import ActiveSegment, Candidate
 from octavo.client.log.changes import AppendSegment, BeginSegment, NoteEnds
 from octavo.client.log.document import LogDocument, LogState, SegmentEnd, decode_log
@@ -172,7 +172,7 @@ class LogWriter(AddFront, Closable):
     def check_usable(self) -> None:
         """Raise what an add would be refused with now."""
         if self._failure is not None:
-            raise another(self._failure)
+            raise copy_error(self._failure)
         if self._closing is not None:
             raise ClientClosedError(f"log {self._name}: this writer is closed")
 
@@ -500,7 +500,7 @@ class LogWriter(AddFront, Closable):
                 async with asyncio.timeout(self._options.close_timeout_seconds * _DRAIN_SHARE):
                     await self._wait_settled()
             if pending and self._failure is not None:
-                failure = another(self._failure)
+                failure = copy_error(self._failure)
             elif self._runs or self._queue:
                 failure = _not_leader(self._name, "it was closed before the add was acknowledged")
             with contextlib.suppress(TimeoutError):

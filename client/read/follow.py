@@ -9,8 +9,8 @@ knows. One more is polled, so that a slow or dead bookie delays nothing: ``min(E
 different bookie of the last fragment, the preferred ones first. A bookie that fails is blamed, and its slot takes
 another one.
 
-A bookie holds a poll for up to ``long_poll_seconds``. The tail polls only while a caller waits for it: an idle follower
-costs a few requests a minute, a reader without a follower none.
+A bookie holds a poll for up to ``long_poll_seconds``. Polls are sent only while a caller waits for entries: an idle
+follower costs a few requests a minute, a reader without a follower none.
 
 Entries in the answers
 ======================
@@ -18,15 +18,15 @@ Entries in the answers
 If every bookie stores every entry, the bookie of the first slot sends the next entries with its answer, so that
 following costs one round trip. In a striped ledger, the bookie of every slot sends the first few entries that it has:
 one of them has the next entry, and further entries are read in the ordinary way. An answer with the next entry wakes
-the waiting callers at once. An answer that only shows that there is one wakes them after a short time, in which another
-answer may bring the entry.
+the waiting callers at once. An answer with a higher LAC but without the entry wakes them after a short time, in which
+another answer may bring the entry.
 
 Metadata
 ========
 
-The tail watches the metadata. It also reads them again whenever a poll ends without a higher LAC (rule R5): a watch may
-be late, and a bookie that is fenced, refuses, or receives nothing for long may no longer be in the writer's ensemble.
-Polls always go to the ensemble of the last fragment, from the step in which it becomes known.
+The metadata are watched. They are also read again whenever a poll ends without a higher LAC (rule R5): a watch may be
+late, and a bookie that is fenced, refuses, or receives nothing for long may no longer be in the writer's ensemble.
+Polls go to the ensemble of the last fragment as soon as the client learns of that fragment.
 
 A bookie that answers early without a higher LAC (the ledger is fenced) is polled again after a growing pause.
 """
@@ -52,20 +52,22 @@ from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 from octavo.protocol.quorums import Quorums
 
 _PAUSE_SECONDS_MIN = 0.05
-"""First pause after a poll that failed or brought no higher LAC; doubles up to the maximum."""
+"""First pause after a poll that failed or returned no higher LAC; doubles up to the maximum."""
 
 _PAUSE_SECONDS_MAX = 2.0
 """Longest such pause, and so the longest delay after a bookie has come back."""
 
-_EARLY = 0.5
-"""A poll that ends without a higher LAC before this share of its time was not held by the bookie."""
+_HELD_SHARE_MIN = 0.5
+"""Share of the time of a poll that must pass for the client to assume that the bookie held the poll. A poll without a
+higher LAC that ends earlier is followed by a pause."""
 
 _STRIPED_ENTRIES_MAX = 8
-"""Entries that each bookie of a striped ledger sends along: enough for adds that come one by one, and little waste for
-those that come by the thousand, of which every bookie has only some."""
+"""Entries that each bookie of a striped ledger sends with its answer: enough for a writer that adds one entry at a
+time, and little waste at high rates, where every bookie has only some of the next entries."""
 
-_BRINGER_SECONDS = 0.002
-"""How long the tail waits for an entry after it has learned that there is one: a few round trips."""
+_ENTRY_WAIT_SECONDS = 0.002
+"""How long waiting callers are not woken after the LAC has risen, because another answer may bring the entry: a few
+round trips."""
 
 
 class LedgerTail:
@@ -94,14 +96,14 @@ class LedgerTail:
         self._polled: dict[object, BookieId] = {}
         self._fragment: Fragment = view.metadata.last_fragment
         self._waiters: set[asyncio.Future[None]] = set()
-        self._wanted = asyncio.Event()
-        self._doubted = asyncio.Event()
+        self._has_waiters = asyncio.Event()
+        self._should_read_again = asyncio.Event()
         self._ended = asyncio.Event()
         self._notify_timer: asyncio.TimerHandle | None = None
-        self._brought: list[Entry] = []
+        self._polled_entries: list[Entry] = []
         self._failure: OctavoError | None = None
 
-    # --- what readers do with it ---------------------------------------------------------------------------------
+    # --- the interface for readers -------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Watch and poll from now on."""
@@ -135,35 +137,35 @@ class LedgerTail:
             self._notify_timer.cancel()
             self._notify_timer = None
         waiters, self._waiters = self._waiters, set()
-        self._wanted.clear()
+        self._has_waiters.clear()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     async def wait_change(self) -> None:
-        """Return when the view has changed. Raises what ended the tail: closed, the ledger deleted, its metadata
-        unreadable. Look at the view before every call."""
+        """Return when the view has changed. Raises the error that ended the tail: it was closed, the ledger was
+        deleted, or its metadata cannot be read. Look at the view before every call."""
         if self._failure is not None:
             raise type(self._failure)(self._failure.message)
         waiter = self._loop.create_future()
         self._waiters.add(waiter)
-        self._wanted.set()
+        self._has_waiters.set()
         try:
             await waiter
         finally:
             self._waiters.discard(waiter)
             if not self._waiters:
-                self._wanted.clear()
+                self._has_waiters.clear()
         if self._failure is not None:
             raise type(self._failure)(self._failure.message)
 
-    def brought_from(self, first: int, last: int) -> list[Entry]:
-        """Entries ``first..last`` or a beginning of them, if the latest poll brought them along."""
-        brought = self._brought
-        if not brought or not brought[0].entry_id <= first <= brought[-1].entry_id:
+    def entries_from_last_poll(self, first: int, last: int) -> list[Entry]:
+        """Entries ``first..last`` or the first few of them, if the latest poll returned them."""
+        entries = self._polled_entries
+        if not entries or not entries[0].entry_id <= first <= entries[-1].entry_id:
             return []
-        start = brought[0].entry_id
-        return brought[first - start : last + 1 - start]
+        start = entries[0].entry_id
+        return entries[first - start : last + 1 - start]
 
     # --- the supervisor ------------------------------------------------------------------------------------------
 
@@ -173,8 +175,8 @@ class LedgerTail:
                 self._group = group
                 self._start_slots(group)
                 others = [
-                    group.create_task(self._carry_on(self._watch())),
-                    group.create_task(self._carry_on(self._read_again_when_doubted())),
+                    group.create_task(self._end_tail_on_failure(self._watch())),
+                    group.create_task(self._end_tail_on_failure(self._read_again_when_asked())),
                 ]
                 await self._ended.wait()
                 for task in others:
@@ -184,7 +186,7 @@ class LedgerTail:
             if self._notify_timer is not None:
                 self._notify_timer.cancel()
 
-    async def _carry_on(self, work: Coroutine[None, None, None]) -> None:
+    async def _end_tail_on_failure(self, work: Coroutine[None, None, None]) -> None:
         """Run work that does not end by itself. If it fails, the tail ends and waiting callers get the error."""
         try:
             await work
@@ -205,7 +207,7 @@ class LedgerTail:
         self._fragment = self._view.metadata.last_fragment
         size, write_quorum = self._quorums.ensemble_size, self._quorums.write_quorum
         count = min(size, size - write_quorum + 2)
-        self._slots = [group.create_task(self._carry_on(self._run_slot(slot))) for slot in range(count)]
+        self._slots = [group.create_task(self._end_tail_on_failure(self._run_slot(slot))) for slot in range(count)]
 
     def _stop_slots(self) -> None:
         for task in self._slots:
@@ -221,11 +223,11 @@ class LedgerTail:
                     raise NoSuchLedgerError(f"ledger {ledger_id} has been deleted")
                 self.adopt(versioned)
 
-    async def _read_again_when_doubted(self) -> None:
-        """Read the metadata each time a poll gave reason to. Raises as :meth:`_watch`."""
+    async def _read_again_when_asked(self) -> None:
+        """Read the metadata each time a poll has given a reason to. Raises as :meth:`_watch`."""
         while True:
-            await self._doubted.wait()
-            self._doubted.clear()
+            await self._should_read_again.wait()
+            self._should_read_again.clear()
             try:
                 self.adopt(await self._store.read_ledger(self._view.metadata.ledger_id))
             except MetadataUnavailableError:
@@ -235,17 +237,17 @@ class LedgerTail:
     # --- one slot ------------------------------------------------------------------------------------------------
 
     async def _run_slot(self, slot: int) -> None:
-        barren = 0
+        fruitless_polls = 0
         while True:
-            await self._wanted.wait()
-            if barren:
-                await asyncio.sleep(self._pause_seconds(barren))
-                await self._wanted.wait()
-            barren = 0 if await self._poll(slot) else barren + 1
+            await self._has_waiters.wait()
+            if fruitless_polls:
+                await asyncio.sleep(self._pause_seconds(fruitless_polls))
+                await self._has_waiters.wait()
+            fruitless_polls = 0 if await self._poll(slot) else fruitless_polls + 1
 
     async def _poll(self, slot: int) -> bool:
-        """Send one long poll. Return whether it brought a higher LAC or was held to its end; otherwise the next one
-        should not follow at once."""
+        """Send one long poll. Return whether it returned a higher LAC or was held to its end; otherwise the next one
+        follows after a pause."""
         bookie_id = self._choose()
         poll = object()
         self._polled[poll] = bookie_id
@@ -262,29 +264,29 @@ class LedgerTail:
             raise
         except OctavoError:
             self._replicas.blame.blame(bookie_id)
-            self._doubted.set()
+            self._should_read_again.set()
             return False
         finally:
             del self._polled[poll]
         if polled.lac_advanced:
-            self._take(polled)
+            self._on_answer(polled)
             return True
-        self._doubted.set()
-        return self._loop.time() - started_at >= wait_seconds * _EARLY
+        self._should_read_again.set()
+        return self._loop.time() - started_at >= wait_seconds * _HELD_SHARE_MIN
 
     def _entries_wanted(self, slot: int) -> int:
         if self._quorums.striped:
             return _STRIPED_ENTRIES_MAX
         return ENTRIES_PER_FRAME_MAX if slot == 0 else 0
 
-    def _take(self, polled: Polled) -> None:
+    def _on_answer(self, polled: Polled) -> None:
         """Wake the waiting callers: now, or after a time in which another bookie may send the entry."""
         if polled.entries:
-            self._brought = polled.entries
+            self._polled_entries = polled.entries
         if polled.entries or not self._polled:
             self.notify()
         elif self._notify_timer is None and self._waiters:
-            self._notify_timer = self._loop.call_later(_BRINGER_SECONDS, self.notify)
+            self._notify_timer = self._loop.call_later(_ENTRY_WAIT_SECONDS, self.notify)
 
     def _choose(self) -> BookieId:
         """The preferred bookie that no other slot polls."""
@@ -293,6 +295,6 @@ class LedgerTail:
         order = [bookies[position] for position in self._replicas.preference(bookies)]
         return next((bookie_id for bookie_id in order if bookie_id not in taken), order[0])
 
-    def _pause_seconds(self, barren: int) -> float:
-        longest = min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS_MIN * 2.0 ** min(barren - 1, 16))
+    def _pause_seconds(self, fruitless_polls: int) -> float:
+        longest = min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS_MIN * 2.0 ** min(fruitless_polls - 1, 16))
         return longest * (0.5 + self._draw() / 2)

@@ -283,7 +283,7 @@ class LedgerReader(Closable):
             self._check_open()
             end = self._view.readable_end
             if position <= end:
-                brought = self._tail.brought_from(position, end)
+                brought = self._tail.entries_from_last_poll(position, end)
                 for entry in brought:
                     yield entry
                 position += len(brought)

@@ -53,7 +53,7 @@ def frames_of(payloads: Sequence[bytes]) -> list[tuple[int, int]]:
     return frames
 
 
-def another(error: OctavoError, *, may_have_happened: bool | None = None) -> OctavoError:
+def copy_error(error: OctavoError, *, may_have_happened: bool | None = None) -> OctavoError:
     """A copy of a writer's failure: an exception that is raised twice would collect both tracebacks. Not retryable,
     whatever its class: the writer never recovers (rule W7)."""
     doubt = error.may_have_happened if may_have_happened is None else may_have_happened
@@ -65,7 +65,7 @@ def another(error: OctavoError, *, may_have_happened: bool | None = None) -> Oct
 def reject[T](future: asyncio.Future[T], error: OctavoError, *, may_have_happened: bool) -> None:
     """Fail a future, unless it has been cancelled, with a copy of the error."""
     if not future.done():
-        future.set_exception(another(error, may_have_happened=may_have_happened))
+        future.set_exception(copy_error(error, may_have_happened=may_have_happened))
         # Closing the writer reports the failure. The loop need not log it if the application dropped the future.
         future.exception()
 

@@ -44,7 +44,7 @@ class ExplicitIdWriter(Closable):
         self._writer = make_writer(self._writer_failed)
         self._loop = asyncio.get_running_loop()
 
-    # --- what is known ----------------------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> LedgerId:
@@ -85,9 +85,9 @@ class ExplicitIdWriter(Closable):
         inner = repr(self._writer).removeprefix("<LedgerWriter").removesuffix(">")
         return f"<ExplicitIdWriter{inner}, first missing entry {self.first_missing}>"
 
-    def _ledger_deleted(self) -> None:
-        """This client has deleted the ledger. For this package."""
-        self._writer._ledger_deleted()
+    def _on_ledger_deleted(self) -> None:
+        """Fail the writer, because this client has deleted the ledger. Used only inside this package."""
+        self._writer._on_ledger_deleted()
 
     # --- adding -----------------------------------------------------------------------------------------------------
 

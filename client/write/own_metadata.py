@@ -37,7 +37,7 @@ class OwnMetadata:
         self._store = store
         self._retry_seconds = retry_seconds
         self._closing = False
-        self._in_doubt: Fragment | None = None
+        self._fragment_in_doubt: Fragment | None = None
         """The fragment of a change whose outcome is unknown: the store may or may not have made it."""
 
     @property
@@ -47,30 +47,30 @@ class OwnMetadata:
 
     # --- changes by other clients -----------------------------------------------------------------------------------
 
-    async def watch(self, on_taken: Callable[[OctavoError], None]) -> None:
-        """Watch for the ledger being deleted or recovered, and call ``on_taken`` with the reason, possibly repeatedly.
-        Returns when the watch ends."""
+    async def watch(self, on_lost: Callable[[OctavoError], None]) -> None:
+        """Watch the metadata. Call ``on_lost`` with the reason, possibly repeatedly, when the ledger is deleted or
+        another client recovers it. Returns when the watch ends."""
         try:
             async with self._store.watch_ledger(self.value.ledger_id) as watch:
                 async for ledger in watch:
-                    reason = self._changed(ledger)
+                    reason = self._adopt(ledger)
                     if reason is not None:
-                        on_taken(reason)
+                        on_lost(reason)
         except OctavoError:
             # The store is closed, or holds something that cannot be decoded. The next change of the metadata, at the
-            # latest that of closing, meets the same error and raises it to the caller.
+            # latest the one that closes the ledger, meets the same error and raises it to the caller.
             return
 
     def stop_watching(self) -> None:
         """Ignore what the watch reports from now on: only the outcome of :meth:`close` counts."""
         self._closing = True
 
-    def deleted(self) -> OctavoError | None:
-        """The ledger has been deleted by this client. Returns the error of the writer, or None if it is closing, which
-        will find out by itself."""
-        return self._changed(None)
+    def mark_deleted(self) -> OctavoError | None:
+        """Note that this client has deleted the ledger. Returns the error with which the writer fails; None while the
+        writer is closing, because the close finds the ledger deleted."""
+        return self._adopt(None)
 
-    def _changed(self, ledger: Versioned[LedgerMetadata] | None) -> OctavoError | None:
+    def _adopt(self, ledger: Versioned[LedgerMetadata] | None) -> OctavoError | None:
         """Adopt metadata that were read. Returns why the writer may no longer write the ledger, or None."""
         if self._closing:
             return None
@@ -78,8 +78,8 @@ class OwnMetadata:
             return NoSuchLedgerError(f"ledger {self.value.ledger_id} has been deleted")
         if ledger.value.state is not LedgerState.OPEN:
             self._ledger = ledger
-            done = "recovered and closed it" if ledger.value.is_closed else "is recovering it"
-            return fenced(self.value.ledger_id, f"according to its metadata {who_fenced(ledger.value)} {done}")
+            action = "recovered and closed it" if ledger.value.is_closed else "is recovering it"
+            return fenced(self.value.ledger_id, f"according to its metadata {who_fenced(ledger.value)} {action}")
         if ledger.value.last_fragment == self.value.last_fragment:
             # Older fragments may have been repaired. Only this writer changes the last fragment: if it differs, these
             # metadata are older than the latest change, or show a change whose answer is still to come.
@@ -91,28 +91,29 @@ class OwnMetadata:
     async def change_ensemble(self, change: Commit, is_wanted: Callable[[], bool]) -> bool:
         """Write a new last fragment (rules W3 and W5) and return True when the store has it. Tries again for as long as
         the store does not answer, because nothing can be acknowledged until the outcome is known. Returns False if
-        ``is_wanted`` says meanwhile that the change is not wanted any more. Raises the refusal of the change."""
+        ``is_wanted`` says meanwhile that the change is not wanted any more. Raises the error with which the store
+        refused the change."""
         wanted = ChangeEnsemble(self.value.last_fragment, change.first_entry_id, change.ensemble, change.length_before)
-        self._in_doubt = Fragment(change.first_entry_id, change.ensemble, change.length_before)
+        self._fragment_in_doubt = Fragment(change.first_entry_id, change.ensemble, change.length_before)
         while is_wanted():
             try:
                 await self._update(wanted)
             except MetadataUnavailableError:
                 await asyncio.sleep(self._retry_seconds)
             else:
-                self._in_doubt = None
+                self._fragment_in_doubt = None
                 return True
         return False
 
     async def close(self, last_add_confirmed: EntryId | None, length: int) -> None:
-        """Write the end of the ledger (rule W9). Raises why it cannot be written."""
+        """Write the end of the ledger (rule W9). Raises the error that prevented it."""
         try:
             await self._update(CloseLedger(self.value.last_fragment, last_add_confirmed, length))
         except MetadataConflictError:
             # The store may have made a change of this writer whose answer was lost (rule M1).
-            if self._in_doubt is None:
+            if self._fragment_in_doubt is None:
                 raise
-            await self._update(CloseLedger(self._in_doubt, last_add_confirmed, length))
+            await self._update(CloseLedger(self._fragment_in_doubt, last_add_confirmed, length))
 
     async def _update(self, change: MetadataChange) -> None:
         value = self.value

@@ -16,14 +16,15 @@ from octavo.protocol.errors import ClientClosedError
 
 
 class SegmentWriter(LedgerWriter):
-    """See the module. ``on_acknowledged`` is told the last entry id each time more is acknowledged; ``on_failure`` of
-    the base class hears of the failure, once. Entries are not sealed with a time before ``sealed_at_ms_min``."""
+    """See the module. ``on_acknowledged`` is called with the last acknowledged entry id each time it rises;
+    ``on_failure`` of the base class is called once, if the segment fails. Entries are not sealed with a time before
+    ``sealed_at_ms_min``."""
 
     def __init__(
         self, *arguments: Any, on_acknowledged: Callable[[int], None], sealed_at_ms_min: int, **keywords: Any
     ) -> None:
         super().__init__(*arguments, **keywords)
-        self._on_acknowledged = on_acknowledged
+        self._report_acknowledged = on_acknowledged
         self._sealed_at_ms = sealed_at_ms_min
 
     @property
@@ -53,7 +54,7 @@ class SegmentWriter(LedgerWriter):
             self._fail(internal_error(self.id, error))
             raise
 
-    def _acknowledged(self, first: int, last: int, payload_bytes: int) -> None:
+    def _on_acknowledged(self, first: int, last: int, payload_bytes: int) -> None:
         del first, payload_bytes
         path = self._write_path
         assert path is not None, "only what was pushed is acknowledged"
@@ -63,17 +64,17 @@ class SegmentWriter(LedgerWriter):
                 acknowledged.set_result(None)
         if path.lac_teller.timer is None and not self._pipeline.pending:
             path.lac_teller.arm()
-        self._on_acknowledged(last)
+        self._report_acknowledged(last)
 
     async def abandon(self) -> None:
-        """Stop writing and leave the ledger as a crash would, for a recovery to close. Nothing happens to one that is
-        closed."""
+        """Stop writing and leave the ledger as a crash would, for a recovery to close. Does nothing to a closed
+        ledger."""
         if self._closing is not None:
             self._closing.cancel()
             await asyncio.wait([self._closing])
             return
-        self._own.stop_watching()
-        self._fail(ClientClosedError(f"ledger {self.id}: its log's writer has let it go"))
+        self._own_metadata.stop_watching()
+        self._fail(ClientClosedError(f"ledger {self.id}: the writer of its log has abandoned it"))
         await self._tear_down_write_path()
         if self._on_close is not None:
             self._on_close(self)

@@ -18,8 +18,8 @@ type Futures = list[asyncio.Future[Any] | None]
 class AddWindow:
     """See the module. A subclass sends what a turn has collected (:meth:`_end_turn`).
 
-    ``add`` of a subclass has a path of its own for an add that finds room. The lines of :meth:`_enter` are written out
-    there, because no other path's cost counts for every single entry.
+    ``add`` of a subclass has a path of its own for an add that finds room. The lines of :meth:`_put_into_window` are
+    written out there, because no other path's cost counts for every single entry.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -46,8 +46,8 @@ class AddWindow:
             size <= self._free_bytes or self._free_entries == self._options.window_entries
         )
 
-    def _enter(self, payload: bytes, future: asyncio.Future[Any] | None) -> None:
-        """Let an add in, for which there is room."""
+    def _put_into_window(self, payload: bytes, future: asyncio.Future[Any] | None) -> None:
+        """Add to the adds of this turn; the caller has checked that there is room."""
         self._free_entries -= 1
         self._free_bytes -= len(payload)
         self._payloads.append(payload)

@@ -12,13 +12,13 @@ joins it.
 
 The write path is set up by the first add. Before that a writer has no task, no timer and no watch, so that creating a
 ledger costs hardly more than its metadata. From the first add on the writer watches the metadata, and notices even
-while idle that its ledger is deleted or recovered. Before the first add no entry has been acknowledged, and whatever
-happened to the ledger is found by the first add (its bookies are fenced, or the watch reports it) or by closing.
+while idle that its ledger is deleted or recovered. Before the first add no entry has been acknowledged; the first add
+or the close notices any change made until then (the bookies are fenced, or the metadata differ).
 
-The writer fails once (rule W7): a bookie reports that another client recovers the ledger, an add misses the quorum
-timeout, the metadata say that the ledger is deleted or being recovered. Then every unacknowledged add fails, in doubt
-if it was ever sent to a bookie (rule W6), and every later add is refused. :mod:`octavo.client.write.writer_life` is the
-writer's life as a table.
+The writer fails at most once (rule W7): when a bookie reports that another client recovers the ledger, when an add
+misses the quorum timeout, or when the metadata say that the ledger is deleted or being recovered. Then every
+unacknowledged add fails, in doubt if it was ever sent to a bookie (rule W6), and every later add is refused.
+:mod:`octavo.client.write.writer_life` has the writer's states as a table.
 
 An entry costs one future, two list appends and its seal; all other costs are per frame.
 """
@@ -33,7 +33,7 @@ from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.write.adds import Payload, Queued, another, checked_payload, frames_of, internal_error, reject
+from octavo.client.write.adds import Payload, Queued, checked_payload, copy_error, frames_of, internal_error, reject
 from octavo.client.write.ensemble_changes import Commit
 from octavo.client.write.lac_teller import LacTeller
 from octavo.client.write.own_metadata import OwnMetadata
@@ -93,7 +93,7 @@ class LedgerWriter(AddWindow, Closable):
         error; ``on_failure`` when the writer fails, in the same step."""
         store, pool, placer, options, clock_ms = tools
         super().__init__(options)
-        self._own = OwnMetadata(ledger, store=store, retry_seconds=options.resend_delay_seconds)
+        self._own_metadata = OwnMetadata(ledger, store=store, retry_seconds=options.resend_delay_seconds)
         self._secrets = secrets
         self._pool = pool
         self._placer = placer
@@ -115,17 +115,17 @@ class LedgerWriter(AddWindow, Closable):
             # So that the first add finds the connections established.
             pool.get(bookie_id).connect_soon()
 
-    # --- what is known --------------------------------------------------------------------------------------------
+    # --- properties -----------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> LedgerId:
         """The ledger's id."""
-        return self._own.value.ledger_id
+        return self._own_metadata.value.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
         """The latest metadata of the ledger that this writer has seen or written."""
-        return self._own.value
+        return self._own_metadata.value
 
     @property
     def last_add_confirmed(self) -> EntryId | None:
@@ -169,7 +169,7 @@ class LedgerWriter(AddWindow, Closable):
         ledger has been deleted), :class:`UnauthorizedError`, :class:`DuplicateEntryError`. ``may_have_happened`` of the
         error says whether the entry may be in the ledger (rule W6).
         """
-        # The same as `_enter`, written out: this is the only path whose cost counts for every single entry.
+        # The same as `_put_into_window`, written out: this is the only path whose cost counts for every single entry.
         if type(payload) is bytes and self._skips_queue and self._free_entries > 0:
             size = len(payload)
             if size <= self._free_bytes and size <= ENTRY_PAYLOAD_BYTES_MAX:
@@ -199,11 +199,11 @@ class LedgerWriter(AddWindow, Closable):
         self._check_usable()
         self._check_room(len(payload))
         future = self._create_future()
-        self._enter(payload, future)
+        self._put_into_window(payload, future)
         return future
 
     def _check_room(self, size: int) -> None:
-        """Raise :class:`WouldBlock` if an add of ``size`` bytes would have to wait. For this package."""
+        """Raise :class:`WouldBlock` if an add of ``size`` bytes would have to wait. Used only inside this package."""
         if self._queue or not self._has_room(size):
             raise WouldBlock(
                 f"ledger {self.id}: the window of {self._options.window_entries} entries and "
@@ -231,7 +231,7 @@ class LedgerWriter(AddWindow, Closable):
         failure.
         """
         if self._life.failure is not None:
-            raise another(self._life.failure)
+            raise copy_error(self._life.failure)
         unacknowledged = self._pipeline.pending + len(self._payloads) + self._queued_entries
         if unacknowledged:
             end = self._pipeline.next_entry_id + len(self._payloads) + self._queued_entries
@@ -243,7 +243,7 @@ class LedgerWriter(AddWindow, Closable):
 
     def _enqueue(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
         """Append checked payloads to the queue, whether there is room or not; ``future`` gets the id of the last. The
-        caller has called :meth:`_check_usable`, and itself bounds what waits. For this package."""
+        caller has called :meth:`_check_usable`, and limits the size of the queue. Used only inside this package."""
         if self._queue is EMPTY_DEQUE:
             self._queue = deque()
         self._queue.append(Queued(payloads, future))
@@ -258,7 +258,7 @@ class LedgerWriter(AddWindow, Closable):
             queued = queue[0]
             payloads, at, last = queued.payloads, queued.at, len(queued.payloads) - 1
             while at <= last and self._has_room(len(payloads[at])):
-                self._enter(payloads[at], queued.future if at == last else None)
+                self._put_into_window(payloads[at], queued.future if at == last else None)
                 at += 1
             self._queued_entries -= at - queued.at
             queued.at = at
@@ -268,12 +268,12 @@ class LedgerWriter(AddWindow, Closable):
         self._skips_queue = self._life.state is WriterState.OPEN
 
     def _check_usable(self) -> None:
-        """Raise what an add is refused with now: the writer's failure, or :class:`LedgerClosedError`. For this
-        package."""
+        """Raise the error with which an add would be refused: the writer's failure, or :class:`LedgerClosedError`. Used
+        only inside this package."""
         failure = self._life.failure
         if failure is not None:
             # rule W6: an add issued after the failure did not happen.
-            raise another(failure, may_have_happened=False)
+            raise copy_error(failure, may_have_happened=False)
         if self._life.state is not WriterState.OPEN:
             raise LedgerClosedError(f"ledger {self.id}: this writer is closed")
 
@@ -301,8 +301,8 @@ class LedgerWriter(AddWindow, Closable):
 
     def _set_up_write_path(self) -> WritePath:
         """Before the first add: connect the replication, and watch the metadata."""
-        metadata = self._own.value
-        supervisor = Supervisor(f"octavo writer of ledger {metadata.ledger_id}", self._supervisor_failed)
+        metadata = self._own_metadata.value
+        supervisor = Supervisor(f"octavo writer of ledger {metadata.ledger_id}", self._on_supervisor_failure)
         replication = Replication(
             metadata,
             self._secrets.ledger_key,
@@ -311,7 +311,7 @@ class LedgerWriter(AddWindow, Closable):
             options=self._options,
             commit=self._change_ensemble,
             start=supervisor.start,
-            on_acknowledged=self._acknowledged,
+            on_acknowledged=self._on_acknowledged,
             on_failure=self._fail,
         )
         sealer = Sealer(metadata.ledger_id, metadata.digest, self._secrets)
@@ -326,17 +326,17 @@ class LedgerWriter(AddWindow, Closable):
         self._write_path = path = WritePath(supervisor, replication, sealer, lac_teller)
         self._pipeline = replication.pipeline
         self._unacknowledged = deque()
-        supervisor.start(self._own.watch(self._fail))
+        supervisor.start(self._own_metadata.watch(self._fail))
         return path
 
     def _replace_departed(self, departed: frozenset[BookieId]) -> None:
         """Replace members of the last fragment that have departed, also in a ledger that is idle or was never written
-        (rule O2). For the client."""
+        (rule O2). Called by the client."""
         if self._life.state is not WriterState.OPEN:
             return
         path = self._write_path
         if path is None:
-            if departed.isdisjoint(self._own.value.last_fragment.bookies):
+            if departed.isdisjoint(self._own_metadata.value.last_fragment.bookies):
                 return
             path = self._set_up_write_path()
         path.replication.replace_departed(departed)
@@ -356,11 +356,11 @@ class LedgerWriter(AddWindow, Closable):
         path.replication.push(sealed, sealed_bytes=sum(map(len, sealed)), length_after=length_after)
 
     def _next_sealed_at_ms(self) -> int:
-        """The time of day, or the last one given where the clock has gone back: times never fall within a ledger."""
+        """The time of day, or the previous time if the clock went back: times never decrease within a ledger."""
         self._sealed_at_ms = now = max(self._sealed_at_ms, self._clock_ms())
         return now
 
-    def _acknowledged(self, first: int, last: int, payload_bytes: int) -> None:
+    def _on_acknowledged(self, first: int, last: int, payload_bytes: int) -> None:
         self._free_entries += last + 1 - first
         self._free_bytes += payload_bytes
         unacknowledged = self._unacknowledged
@@ -386,16 +386,17 @@ class LedgerWriter(AddWindow, Closable):
         if path.lac_teller.timer is None and not self._pipeline.pending:
             path.lac_teller.arm()
 
-    def _ledger_deleted(self) -> None:
-        """This client has deleted the ledger; the writer need not wait for the watch to report it. For this package."""
-        deleted = self._own.deleted()
+    def _on_ledger_deleted(self) -> None:
+        """Fail the writer, because this client has deleted the ledger and the watch reports it only later. Used only
+        inside this package."""
+        deleted = self._own_metadata.mark_deleted()
         if deleted is not None:
             self._fail(deleted)
 
     # --- failing ----------------------------------------------------------------------------------------------------
 
     def _fail(self, error: OctavoError) -> None:
-        """The writer cannot go on (rule W7)."""
+        """Fail the writer, and every unacknowledged add with it (rule W7)."""
         if not self._life.fail(error):
             return
         if self._write_path is not None:
@@ -405,7 +406,8 @@ class LedgerWriter(AddWindow, Closable):
             self._on_failure(error)
 
     def _fail_pending(self, error: OctavoError, *, in_doubt: bool) -> None:
-        """Fail every unacknowledged add. ``in_doubt``: an add that may be on a bookie says so (rule W6)."""
+        """Fail every unacknowledged add. ``in_doubt``: the error of an add that may be on a bookie is marked so (rule
+        W6)."""
         self._skips_queue = False
         if self._write_path is not None:
             self._write_path.lac_teller.cancel()
@@ -431,21 +433,21 @@ class LedgerWriter(AddWindow, Closable):
         for _, flushed in flushes:
             reject(flushed, error, may_have_happened=in_doubt)
 
-    def _supervisor_failed(self, error: BaseException) -> None:
+    def _on_supervisor_failure(self, error: BaseException) -> None:
         self._fail(internal_error(self.id, error))
 
     async def _change_ensemble(self, change: Commit) -> bool:
-        return await self._own.change_ensemble(change, lambda: self._life.failure is None)
+        return await self._own_metadata.change_ensemble(change, lambda: self._life.failure is None)
 
     # --- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Wait for pending adds, then close the ledger at the last acknowledged entry; within the option
-        ``close_timeout_seconds``.
+        """Wait for pending adds, then close the ledger at the last acknowledged entry, within the time given by the
+        option ``close_timeout_seconds``.
 
         Any task may call it, any number of times: all calls share one closing, and cancelling a call does not stop it.
         Raises the first failure: of an add, otherwise of closing. An add that is still pending after three quarters of
-        the time fails when the end of the ledger is written; it did not happen then (rule W9).
+        the time fails when the end of the ledger is written: that add did not happen (rule W9).
         """
         if self._closing is None:
             self._life.close()
@@ -454,7 +456,7 @@ class LedgerWriter(AddWindow, Closable):
         await asyncio.wait([self._closing])
         self._closing.result()
         if self._life.close_error is not None:
-            raise another(self._life.close_error)
+            raise copy_error(self._life.close_error)
 
     async def _close(self) -> None:
         life = self._life
@@ -466,9 +468,9 @@ class LedgerWriter(AddWindow, Closable):
                 f"ledger {self.id}: closed before the add reached its ack quorum; "
                 f"{'' if path is None else path.replication.describe()}"
             )
-            # From here on nothing more is acknowledged: the end that is about to be written is the end.
+            # From here on nothing more is acknowledged: the end of the ledger is fixed.
             life.drained()
-            self._own.stop_watching()
+            self._own_metadata.stop_watching()
             if path is not None:
                 path.replication.stop()
             refused = await self._settle_end(deadline)
@@ -495,7 +497,7 @@ class LedgerWriter(AddWindow, Closable):
             async with asyncio.timeout(seconds):
                 await self.flush()
         except (TimeoutError, OctavoError):
-            # Unacknowledged adds fail once the end is written; the writer's life keeps a failure.
+            # Unacknowledged adds fail once the end is written; `_life` has stored the failure, if there is one.
             return
 
     async def _settle_end(self, deadline: float) -> OctavoError | None:
@@ -505,7 +507,7 @@ class LedgerWriter(AddWindow, Closable):
             async with asyncio.timeout_at(deadline):
                 if self._write_path is not None:
                     await self._write_path.replication.wait_change_settled()
-                await self._own.close(pipeline.last_add_confirmed, pipeline.length)
+                await self._own_metadata.close(pipeline.last_add_confirmed, pipeline.length)
         except TimeoutError:
             return MetadataUnavailableError(
                 f"ledger {self.id}: the metadata store did not confirm the end of the ledger in time"

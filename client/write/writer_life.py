@@ -1,12 +1,12 @@
-"""The life of a writer as a table: when it takes adds, why it ended, what closing reports. Pure.
+"""The states of a writer as a table: when it accepts adds, why it failed, what closing reports. Pure.
 
 Theory of operation
 -------------------
 
 A writer *fails* at most once (rule W7): it is fenced, its ledger is deleted, an add misses the quorum timeout. Closing
 has two steps: the writer first waits for pending adds (DRAINING), then settles the end of the ledger (SETTLING). From
-SETTLING on nothing more is acknowledged, so that the end that is being written is the end, and a failure that comes
-then changes nothing (rule W9)::
+SETTLING on nothing more is acknowledged, so that the end of the ledger is fixed, and a later failure changes nothing
+(rule W9)::
 
     OPEN ----close----> DRAINING ----drained----> SETTLING ----ended----> CLOSED
      |                     |                                                ^
@@ -20,7 +20,7 @@ by the end of the program for example.
 :data:`TRANSITIONS` has an entry for every state and event. An event that cannot happen in a state is ``None`` there:
 meeting it is a defect. An event that comes too late to matter leaves the state as it is.
 
-What it never does: take an add in any state but OPEN; replace the first failure by a later one; leave CLOSED.
+What it never does: accept an add in any state but OPEN; replace the first failure by a later one; leave CLOSED.
 """
 
 import enum
@@ -89,33 +89,32 @@ class WriterLife:
         self._adds_failed = False
 
     def fail(self, error: OctavoError) -> bool:
-        """The writer cannot go on. Returns whether this is the failure that counts: if so every unacknowledged add
-        fails with it."""
+        """Fail the writer. Returns whether this is its first failure: if so every unacknowledged add fails with it."""
         if not self._go(WriterEvent.FAIL):
             return False
         self.failure = error
         return True
 
     def close(self) -> bool:
-        """The application closes the writer. Returns whether closing begins with this call."""
+        """Begin closing. Returns whether this call was the first."""
         return self._go(WriterEvent.CLOSE)
 
     def drained(self) -> None:
-        """Nothing more is waited for: from now on nothing is acknowledged."""
+        """End the wait for pending adds: from now on nothing is acknowledged."""
         self._go(WriterEvent.DRAINED)
 
     def adds_failed(self) -> None:
-        """At least one add failed: closing reports it, because the application may not have looked at its future."""
+        """Note that an add failed: closing reports it, because the application may not have looked at its future."""
         self._adds_failed = True
 
     def settled(self, reason: OctavoError, *, end_written: bool) -> None:
-        """The attempt to write the end is over. ``reason``: why the end was not written or, if it was, why adds that
-        were still pending failed."""
+        """Note the result of writing the end. ``reason``: why the end was not written or, if it was, why adds that were
+        still pending failed."""
         if self._adds_failed or not end_written:
             self.close_error = self.failure or reason
 
     def ended(self) -> None:
-        """Closing is over."""
+        """Note that closing is over."""
         self._go(WriterEvent.ENDED)
 
     def _go(self, event: WriterEvent) -> bool:

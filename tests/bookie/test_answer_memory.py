@@ -25,8 +25,10 @@ class Peer:
         self.unsent = 0
         self.begun: list[Grant] = []
         self.ended_after: float | None = None
-        self.queue = AnswerQueue(memory, unsent_bytes=lambda: self.unsent, sent_bytes=lambda: self.sent, evict=self.end)
-        memory.enter(self.queue)
+        self.queue = AnswerQueue(
+            memory, unsent_bytes=lambda: self.unsent, written_bytes=lambda: self.sent, evict=self.end
+        )
+        memory.add_queue(self.queue)
 
     def end(self, seconds: float, _unsent_bytes: int) -> None:
         self.ended_after = seconds
@@ -41,7 +43,7 @@ class Peer:
         grant = self.begun.pop(0)
         self.sent += grant.bytes_max
         self.unsent += 0 if taken else grant.bytes_max
-        self.queue.finished(grant)
+        self.queue.finish(grant)
 
     def fill(self) -> None:
         """Ask and take nothing until nothing is given any more."""
@@ -136,7 +138,7 @@ async def test_a_turn_given_up_is_given_to_the_next(memory: AnswerMemory) -> Non
     peers = [Peer(memory) for _ in range(9)]
     for peer in peers[:7]:
         peer.ask(MIB)
-    waiting = asyncio.ensure_future(peers[7].queue.turn(Demand(MIB)))
+    waiting = asyncio.ensure_future(peers[7].queue.wait_turn(Demand(MIB)))
     await turns(1)
     waiting.cancel()
     peers[8].ask(MIB)

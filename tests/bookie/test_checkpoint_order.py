@@ -67,7 +67,7 @@ def manifest_of(filesystem: MemoryFileSystem) -> tuple[int, int] | None:
 
 async def read_back(filesystem: MemoryFileSystem, script: LedgerScript, count: int) -> None:
     storage = await open_storage(filesystem)
-    assert storage.doubt_stop is None
+    assert storage.doubted_ids_stop is None
     result = await storage.reader.read(script.ledger_id, 0, count - 1, entries_max=10_000, bytes_max=1 << 24)
     assert result.entries == script.entries(range(count))
     await storage.close()

@@ -103,7 +103,7 @@ async def hold_to_its_word(filesystem: MemoryFileSystem) -> str:
         lost += len(unknown - found.keys())
     with pytest.raises((LedgerFencedError, BookieInDoubtError)):
         storage.writer.add(FENCED.ledger_id, FENCED.key, [FENCED.entry(0)], recovery=False)
-    in_doubt = storage.doubt_stop is not None
+    in_doubt = storage.doubted_ids_stop is not None
     if not in_doubt:
         never = await storage.reader.read(NEVER.ledger_id, 0, 5, entries_max=5, bytes_max=100)
         assert (never.entries, never.unknown) == ([], [])

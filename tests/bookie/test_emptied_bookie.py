@@ -40,9 +40,9 @@ async def start_and_stop(data: Path, store: MetadataStore) -> tuple[str, int | N
             load_config(None, {}, settings), filesystem=filesystem, store=store, rng=random.Random(1), software="0"
         )
         assert bookie.service is not None
-        doubt_stop = bookie.service.storage.doubt_stop
+        doubted_ids_stop = bookie.service.storage.doubted_ids_stop
         await bookie.stop()
-        return bookie.bookie_id, doubt_stop
+        return bookie.bookie_id, doubted_ids_stop
     finally:
         await filesystem.close()
 
@@ -76,10 +76,10 @@ async def test_a_bookie_emptied_but_for_its_cookie_refuses_and_comes_back_in_dou
     rebuilt = await IndexRebuild(filesystem, Layout.of(data)).run()
     await filesystem.close()
     assert rebuilt.in_doubt_because
-    bookie_id, doubt_stop = await start_and_stop(data, store)
+    bookie_id, doubted_ids_stop = await start_and_stop(data, store)
     assert bookie_id == first[0]
-    assert doubt_stop is not None
-    assert doubt_stop > newest, "it doubts every ledger that exists, also those it does not remember"
+    assert doubted_ids_stop is not None
+    assert doubted_ids_stop > newest, "it doubts every ledger that exists, also those it does not remember"
 
 
 async def test_the_first_life_counts(tmp_path: Path, store: MetadataStore) -> None:

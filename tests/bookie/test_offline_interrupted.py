@@ -213,7 +213,9 @@ async def test_reset_identity_that_loses_power_at_any_operation_never_lets_a_sta
                     await reset(survivor, store)
                     await start(survivor, store, 5)
                 storage = await open_storage(survivor)
-                assert storage.doubt_stop is not None, f"started without doubt, interrupted at operation {crash_at}"
+                assert storage.doubted_ids_stop is not None, (
+                    f"started without doubt, interrupted at operation {crash_at}"
+                )
                 outcomes.add("in doubt")
                 await storage.close()
     assert crash_at > 5

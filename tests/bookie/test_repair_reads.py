@@ -32,7 +32,7 @@ def timed(loop: SimulationLoop, scene: Callable[[RepairReads], Awaitable[None]])
 def test_reads_on_an_idle_bookie_begin_at_once(loop: SimulationLoop) -> None:
     async def scene(reads: RepairReads) -> None:
         for _ in range(10):
-            await reads.turn()
+            await reads.wait_turn()
 
     assert timed(loop, scene) == 0
 
@@ -40,9 +40,9 @@ def test_reads_on_an_idle_bookie_begin_at_once(loop: SimulationLoop) -> None:
 def test_bytes_that_were_read_delay_the_next_read(loop: SimulationLoop) -> None:
     async def scene(reads: RepairReads) -> None:
         for size in (500, 250, 0, 2000):
-            await reads.turn()
+            await reads.wait_turn()
             reads.count(size)
-        await reads.turn()
+        await reads.wait_turn()
         assert (reads.reads, reads.bytes_read) == (4, 2750)
 
     assert timed(loop, scene) == pytest.approx(2750 / RATE)
@@ -52,7 +52,7 @@ def test_a_pause_is_not_saved_up(loop: SimulationLoop) -> None:
     async def scene(reads: RepairReads) -> None:
         await asyncio.sleep(100)
         for _ in range(3):
-            await reads.turn()
+            await reads.wait_turn()
             reads.count(1000)
 
     assert timed(loop, scene) == pytest.approx(102)
@@ -62,7 +62,7 @@ def test_read_waits_until_ordinary_reads_are_over(loop: SimulationLoop) -> None:
     async def scene(reads: RepairReads) -> None:
         reads.ordinary_begins()
         reads.ordinary_begins()
-        waiting = asyncio.ensure_future(reads.turn())
+        waiting = asyncio.ensure_future(reads.wait_turn())
         await asyncio.sleep(PATIENCE_SECONDS / 4)
         reads.ordinary_ends()
         await asyncio.sleep(PATIENCE_SECONDS / 4)
@@ -77,7 +77,7 @@ def test_bookie_that_is_never_idle_still_answers_repairs(loop: SimulationLoop) -
     async def scene(reads: RepairReads) -> None:
         reads.ordinary_begins()
         for _ in range(20):
-            await reads.turn()
+            await reads.wait_turn()
 
     assert timed(loop, scene) == pytest.approx(20 * PATIENCE_SECONDS)
 
@@ -87,7 +87,7 @@ def test_reads_begin_in_order_and_one_that_is_cancelled_keeps_none_back(loop: Si
 
     async def scene(reads: RepairReads) -> None:
         async def read(number: int) -> None:
-            await reads.turn()
+            await reads.wait_turn()
             begun.append(number)
             reads.count(100)
 

@@ -25,7 +25,7 @@ async def start(filesystem: MemoryFileSystem, store: MetadataStore, seed: int) -
     :class:`IdentityRefusedError`."""
     await take_identity(filesystem, LAYOUT.directories, store, address="127.0.0.1:3181", rng=random.Random(seed))
     await filesystem.make_directory(LAYOUT.index)
-    return (await read_manifest(filesystem, LAYOUT.data, made_before=False)).doubt
+    return (await read_manifest(filesystem, LAYOUT.data, must_exist=False)).doubt
 
 
 async def restored_copy(store: MetadataStore, seed: int) -> MemoryFileSystem:

@@ -450,7 +450,7 @@ async def test_failed_write_or_sync_is_fatal_and_nothing_is_acknowledged_after_i
             return OSError(5, "broken") if name == operation and path.parent.name == folder else None
 
         filesystem.fault = fault
-        storage.want_checkpoint()
+        storage.request_checkpoint()
         add = storage.writer.add(script.ledger_id, script.key, script.entries(range(100, 110)), recovery=False)
         await until(lambda happened=failures: bool(happened))  # type: ignore[misc]
         if folder == "journal":
@@ -506,7 +506,7 @@ async def test_parts_are_merged_and_nothing_changes(filesystem: MemoryFileSystem
         if round_number == 4:
             await storage.writer.fence(scripts[0].ledger_id, scripts[0].key)
             scripts.pop(0)
-        storage.want_checkpoint()
+        storage.request_checkpoint()
         await until(lambda expected=round_number + 2: storage.statistics().checkpoints == expected)  # type: ignore[misc]
     await until(lambda: storage.statistics().merges >= 2)
     assert storage.statistics().index_parts < 6

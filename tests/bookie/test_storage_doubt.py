@@ -119,7 +119,7 @@ async def test_ledgers_made_after_doubt_began_are_not_in_doubt() -> None:
     assert storage.doubts_every_ledger
     await storage.limit_doubt(LATER.ledger_id)
     for _ in range(2):
-        assert storage.doubt_stop == LATER.ledger_id
+        assert storage.doubted_ids_stop == LATER.ledger_id
         assert not storage.doubts_every_ledger
         with pytest.raises(BookieInDoubtError):
             add(storage, LOST, 0)
@@ -159,7 +159,7 @@ async def test_torn_tail_is_no_doubt() -> None:
     await asyncio.sleep(0)
     storage = await open_storage(filesystem.after_crash(seed=3))
     assert not unsynced.done()
-    assert storage.doubt_stop is None
+    assert storage.doubted_ids_stop is None
     await storage.close()
 
 
@@ -217,7 +217,7 @@ async def test_bookie_becomes_sure_of_one_ledger_after_another_and_the_floor_sta
                 else:
                     with pytest.raises(BookieInDoubtError):
                         await storage.reader.list_entries(script.ledger_id)
-            assert storage.doubt_stop == LATER.ledger_id
+            assert storage.doubted_ids_stop == LATER.ledger_id
             assert (storage.doubt is None) == (expected == (None, None))
     await storage.close()
 

@@ -108,7 +108,7 @@ async def test_adds_that_come_one_by_one_need_no_read(
     sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in a striped ledger: the bookie with the next entry sends it, whatever the other bookies answered before."""
-    monkeypatch.setattr(follow, "_BRINGER_SECONDS", 60.0)
+    monkeypatch.setattr(follow, "_ENTRY_WAIT_SECONDS", 60.0)
     async with cluster_of(sizes[0]) as cluster:
         ledger = await cluster.ledger(sizes)
         ledger.add_numbered(1)

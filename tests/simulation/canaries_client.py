@@ -174,7 +174,7 @@ def reseal() -> list[Patch]:
     @patch(LedgerWriter, "_set_up_write_path")
     def begin(original: Any, self: Any) -> Any:
         path = original(self)
-        opener = Opener(self.id, self._own.value.digest, self._secrets)
+        opener = Opener(self.id, self._own_metadata.value.digest, self._secrets)
         writers[id(self._pipeline)] = (self, path.sealer, opener)
         return path
 

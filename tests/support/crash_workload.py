@@ -282,7 +282,7 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
     """Start a storage on the disk and hold it to the promises. Raises AssertionError."""
     storage = await open_storage(disk(files))
     assert not storage.corruption, "a power cut was taken for damage"
-    assert storage.doubt_stop is None, "a power cut was taken for damage"
+    assert storage.doubted_ids_stop is None, "a power cut was taken for damage"
     for ledger_id, script in SCRIPTS.items():
         if ledger_id in promises.deleting and await _is_gone(storage, script):
             continue
