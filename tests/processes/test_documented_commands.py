@@ -7,7 +7,6 @@ first line. One thing differs from what a reader does: ``octavo up`` takes free 
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.command_server import server_address
 from support.processes import WAIT_SECONDS, environment, octavo
 from support.tree import ROOT
 
@@ -61,10 +61,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     work.mkdir()
     tools = tmp_path / "tools"
     tools.mkdir()
-    command = shutil.which("octavo", path=str(Path(sys.executable).parent))
-    assert command is not None
+    command = f'"{sys.executable}" -I -S "{ROOT}/tests/support/command_client.py" "{server_address()}"'
     (tools / "octavo").write_text(
-        f'#!/bin/sh\nif [ "$1" = up ]; then exec "{command}" "$@" --base-port 0; fi\nexec "{command}" "$@"\n'
+        f'#!/bin/sh\nif [ "$1" = up ]; then exec {command} "$@" --base-port 0; fi\nexec {command} "$@"\n'
     )
     (tools / "octavo").chmod(0o755)
     yield work

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from support.command_server import run_command
+
 WAIT_SECONDS = 60.0
 """Deadline of every wait: far beyond what a healthy run takes on a busy machine."""
 
@@ -28,16 +30,14 @@ def environment(**more: str) -> dict[str, str]:
 
 def octavo(*arguments: object, stdin: bytes = b"", cwd: Path | None = None, **settings: Any) -> "Finished":
     """Run one command to its end."""
-    done = subprocess.run(
-        [*OCTAVO, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        cwd=cwd,
+    status, output, errors = run_command(
+        [*map(str, arguments)],
+        stdin=stdin,
+        cwd=None if cwd is None else str(cwd),
         env=environment(**settings),
-        timeout=WAIT_SECONDS,
-        check=False,
+        timeout_seconds=WAIT_SECONDS,
     )
-    return Finished(done.returncode, done.stdout, done.stderr.decode())
+    return Finished(status, output, errors.decode())
 
 
 class Finished:
