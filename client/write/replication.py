@@ -66,6 +66,16 @@ _SPARE_TIMEOUT_SECONDS: Final = 2.0
 """Time to reach a spare bookie before another one is tried."""
 
 
+def metadata_did_not_answer(asked_at: float | None, phase: Phase, grace_started_at: float) -> bool:
+    """Whether the metadata store is why adds were not acknowledged in time: it left a question for a spare, asked at
+    ``asked_at`` on the loop's clock (None: it is asked nothing), or the change itself without an answer for all of the
+    grace. The writer asks again and again: a question asked after the grace began is one more of them, and the answer
+    to the one before tells why there is no spare."""
+    if asked_at is not None:
+        return asked_at <= grace_started_at
+    return phase is Phase.COMMITTING
+
+
 class Replication:
     """See the module. Callbacks come from the event loop or from inside :meth:`push`, never after :meth:`close`.
 
@@ -121,9 +131,10 @@ class Replication:
         self._change_timer: asyncio.TimerHandle | None = None
         self._change_settled: asyncio.Future[None] | None = None
         self._no_spare: OctavoError | None = None
-        self._asking_metadata = False
+        self._asked_metadata_at: float | None = None
         """Whether a search for spares waits for the metadata store."""
         self._grace_since: float | None = None
+        self._grace_started_at = 0.0
         """Push time of the oldest add for which the deadline was postponed."""
         self._refusals: list[OctavoError | None] = [None] * quorums.ensemble_size
         self._pauses: list[asyncio.TimerHandle | None] = [None] * quorums.ensemble_size
@@ -380,14 +391,14 @@ class Replication:
         missing = list(wanted.positions)
         while missing and not self._stopped:
             taken = [reached.get(position, bookie_id) for position, bookie_id in enumerate(ensemble)]
-            self._asking_metadata = True
+            self._asked_metadata_at = self._loop.time()
             try:
                 found = await self._placer.replacements(self._quorums, taken, missing, avoid=ensemble)
             except (NotEnoughBookiesError, MetadataUnavailableError) as error:
                 self._no_spare = error
                 break
             finally:
-                self._asking_metadata = False
+                self._asked_metadata_at = None
             tried = await asyncio.gather(*map(self._can_be_reached, found.values()))
             reached |= {
                 position: bookie_id for (position, bookie_id), ok in zip(found.items(), tried, strict=True) if ok
@@ -438,14 +449,14 @@ class Replication:
             return
         if self._waits_for_metadata and self._grace_since != since:
             # The store may have been asked just now, and its answer may be waiting to be read in this turn of the loop.
-            self._grace_since = since
-            self._arm_quorum_timer(self._loop.time() + _METADATA_GRACE * self._options.add_quorum_timeout_seconds)
+            self._grace_since, self._grace_started_at = since, self._loop.time()
+            self._arm_quorum_timer(self._grace_started_at + _METADATA_GRACE * self._options.add_quorum_timeout_seconds)
             return
         self._on_failure(self._too_late())
 
     @property
     def _waits_for_metadata(self) -> bool:
-        return self._asking_metadata or self._changes.phase is Phase.COMMITTING
+        return self._asked_metadata_at is not None or self._changes.phase is Phase.COMMITTING
 
     def _too_late(self) -> OctavoError:
         """Why adds did not reach their ack quorum in time: for lack of bookies, or because the metadata store did not
@@ -454,7 +465,7 @@ class Replication:
             f"ledger {self._ledger_id}: adds did not reach their ack quorum within "
             f"{self._options.add_quorum_timeout_seconds:g} s; {self.describe()}"
         )
-        if self._waits_for_metadata:
+        if metadata_did_not_answer(self._asked_metadata_at, self._changes.phase, self._grace_started_at):
             return MetadataUnavailableError(f"{message}; the metadata store did not confirm the change of the ensemble")
         if isinstance(self._no_spare, MetadataUnavailableError):
             return MetadataUnavailableError(f"{message}; {self._no_spare.message}")

@@ -362,7 +362,8 @@ async def test_a_profile_names_what_the_loop_is_busy_with(socket: Path) -> None:
 
     async def keep_busy() -> None:
         while busy:
-            sum(range(20_000))
+            for _ in range(100_000):  # in Python: a single call into C would not let the sampling thread run
+                pass
             await asyncio.sleep(0)
 
     working = asyncio.ensure_future(keep_busy())
