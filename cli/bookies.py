@@ -110,7 +110,7 @@ async def _ledger_that_names(store: "MetadataStore", bookie_id: BookieId) -> "Le
             metadata = (await store.read_ledger(ledger_id)).value
         except NoSuchLedgerError:
             continue
-        if any(bookie_id in fragment.bookies for fragment in metadata.fragments):
+        if bookie_id in metadata.members:
             return ledger_id
     return None
 

@@ -149,7 +149,7 @@ class Client(LogFace, Closable):
             store,
             rng=self._rng,
             racks_min=options.racks_per_write_quorum_min,
-            quarantined=lambda: self._departures.beside(self._pool.quarantined()),
+            quarantined=lambda: self._pool.quarantined() | self._departures.departed,
             watched=self._pool.registrations,
         )
         self._writer_tools = WriterTools(store, self._pool, self._placer, options, self._clock_ms)

@@ -9,7 +9,6 @@ can copy it. Readers do not watch.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Set
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -44,10 +43,6 @@ class Departures:
         self._changed = asyncio.Event()
         self.departed: frozenset[BookieId] = frozenset()
         """Bookies on which nothing new is to be placed."""
-
-    def beside(self, others: Set[BookieId]) -> Set[BookieId]:
-        """``others`` and the departed bookies."""
-        return others | self.departed if self.departed else others
 
     def tell(self, writer: LedgerWriter) -> None:
         """Tell this writer from now on, as long as it exists."""

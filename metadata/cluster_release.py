@@ -113,10 +113,7 @@ async def begin_cluster(store: MetadataStore) -> None:
 
 async def write_release(store: MetadataStore, release: Release, before: Versioned[Release] | None) -> None:
     """Finalize at ``release`` if the document is still as it was. Raises :class:`MetadataConflictError`."""
-    if before is None:
-        await store.create_document(DOCUMENT, encode_release(release))
-    else:
-        await store.compare_and_set_document(DOCUMENT, encode_release(release), before.version)
+    await store.put_document(DOCUMENT, encode_release(release), None if before is None else before.version)
 
 
 def encode_release(release: Release) -> bytes:

@@ -144,6 +144,11 @@ class LedgerMetadata:
         return self.fragments[-1]
 
     @property
+    def members(self) -> frozenset[BookieId]:
+        """Every bookie that a fragment names."""
+        return frozenset(name for fragment in self.fragments for name in fragment.bookies)
+
+    @property
     def is_closed(self) -> bool:
         """Whether the end is settled."""
         return self.state is LedgerState.CLOSED

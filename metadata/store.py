@@ -269,6 +269,13 @@ class MetadataStore(ABC):
     async def compare_and_set_document(self, name: str, value: bytes, expected: Version) -> Version:
         """Replace a document. Raises :class:`MetadataConflictError` when it does not exist or has another version."""
 
+    async def put_document(self, name: str, value: bytes, expected: Version | None) -> Version:
+        """Store a document that is still as it was read: create it if it did not exist (None), else replace it. Raises
+        as :meth:`create_document` and :meth:`compare_and_set_document`."""
+        if expected is None:
+            return await self.create_document(name, value)
+        return await self.compare_and_set_document(name, value, expected)
+
     @abstractmethod
     async def delete_document(self, name: str, expected: Version | None = None) -> None:
         """Delete a document. Without an expected version, nothing happens when it does not exist. With one, a missing

@@ -106,10 +106,7 @@ class DatasetStore:
             if segments:
                 after = after.moved(segments)
             try:
-                if version is None:
-                    await self.store.create_document(_head_name(name), after.encode())
-                else:
-                    await self.store.compare_and_set_document(_head_name(name), after.encode(), version)
+                await self.store.put_document(_head_name(name), after.encode(), version)
             except MetadataConflictError:
                 continue
             except MetadataUnavailableError:

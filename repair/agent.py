@@ -18,7 +18,7 @@ from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import DOCUMENT, Condition, RepairStates, decode_states
 from octavo.protocol.entries import derive_secrets, verifier_matches
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
-from octavo.repair.auditor import Auditor
+from octavo.repair.auditor import Audit, Auditor
 from octavo.repair.jobs import Jobs
 from octavo.repair.local import LocalBookie
 from octavo.repair.naming import Naming
@@ -66,7 +66,7 @@ class Agent:
         )  # fmt: skip
         self._target = Target(bookie.bookie_id, bookie.store, self._jobs, self._puller.copied, settings)
         self._refill = Refill(bookie, self._jobs, settings)
-        self._auditor = Auditor(bookie, self._pool, settings, recover=self._recover, show=self._show)
+        self._auditor = Auditor(bookie, self._new_audit, self._show)
 
     async def run(self) -> None:
         """Work until cancelled. A failure of one part ends all of them and is raised; the caller may begin anew."""
@@ -80,6 +80,9 @@ class Agent:
         finally:
             await self._naming.close()
             await self._pool.close()
+
+    def _new_audit(self) -> Audit:
+        return Audit(self._bookie, self._pool, self._settings, recover=self._recover, show=self._show)
 
     async def _follow_states(self) -> None:
         me, was_draining = self._bookie.bookie_id, False

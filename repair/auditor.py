@@ -47,22 +47,12 @@ type Show = Callable[[Mapping[str, str | int | float | bool]], None]
 
 
 class Auditor:
-    """Stands for election, and audits while elected."""
+    """Stands for election, and audits while elected. ``new_audit`` makes the work of one election."""
 
-    def __init__(
-        self,
-        bookie: LocalBookie,
-        pool: ConnectionPool,
-        settings: RepairSettings,
-        *,
-        recover: Abandoned | None,
-        show: Show,
-    ) -> None:
-        self._bookie = bookie
+    def __init__(self, bookie: LocalBookie, new_audit: Callable[[], "Audit"], show: Show) -> None:
+        self._name = str(bookie.bookie_id)
         self._store: MetadataStore = bookie.store
-        self._pool = pool
-        self._settings = settings
-        self._recover = recover
+        self._new_audit = new_audit
         self._show = show
 
     async def run(self) -> None:
@@ -78,13 +68,11 @@ class Auditor:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _stand_for_election(self) -> None:
-        lease = await self._store.lock(AUDITOR_LOCK, str(self._bookie.bookie_id))
+        lease = await self._store.lock(AUDITOR_LOCK, self._name)
         log.info("this bookie is the auditor")
         self._show({"repair_auditor": True})
         try:
-            audit = asyncio.ensure_future(
-                Audit(self._bookie, self._pool, self._settings, recover=self._recover, show=self._show).run()
-            )
+            audit = asyncio.ensure_future(self._new_audit().run())
             lost = asyncio.ensure_future(lease.wait_lost())
             try:
                 await asyncio.wait([audit, lost], return_when=asyncio.FIRST_COMPLETED)
@@ -172,7 +160,7 @@ class Audit:
     def _seconds_to_wait(self, now: float) -> float:
         if self.dispatcher.busy:
             return self._settings.poll_seconds
-        moments = [self.rounds.next_round_at, self.dispatcher.next_at(now), self.watch.next_at(now, self.now_ms())]
+        moments = [self.rounds.next_round_at, self.dispatcher.next_at(), self.watch.next_at(now, self.now_ms())]
         # At least a moment: what is due and cannot be done yet must not keep the loop busy.
         return max(min(moment for moment in moments if moment is not None) - now, self._settings.poll_seconds / 10)
 

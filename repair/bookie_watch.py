@@ -105,12 +105,8 @@ class BookieWatch:
             return True
         if states.brake != before.brake:
             log.warning("half of the bookies are missing: none is declared lost" if states.brake else "brake released")
-        value = encode_states(states)
         try:
-            if stored is None:
-                await self._store.create_document(DOCUMENT, value)
-            else:
-                await self._store.compare_and_set_document(DOCUMENT, value, stored.version)
+            await self._store.put_document(DOCUMENT, encode_states(states), None if stored is None else stored.version)
         except MetadataConflictError:
             return False
         return True

@@ -39,8 +39,7 @@ class Seen:
     @classmethod
     def of(cls, metadata: LedgerMetadata) -> "Seen":
         """From a ledger's metadata."""
-        named = frozenset(name for fragment in metadata.fragments for name in fragment.bookies)
-        return cls(named, metadata.is_closed, metadata.ack_quorum - 1)
+        return cls(metadata.members, metadata.is_closed, metadata.ack_quorum - 1)
 
 
 @dataclass(slots=True)

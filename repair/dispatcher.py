@@ -102,7 +102,7 @@ class Dispatcher:
         """Whether targets are at work, or something waits for a target with room."""
         return bool(self._outstanding.ledgers or self._queued or self._own or self._checks.pending)
 
-    def next_at(self, _now: float) -> float | None:
+    def next_at(self) -> float | None:
         """When something blocked is due, as the loop's time."""
         return self._blocked.next_at()
 
@@ -173,9 +173,7 @@ class Dispatcher:
         """Ledgers that repair has changed: other leaving bookies may be left in them."""
         for ledger_id, metadata in (await read_ledgers(self._store, dict.fromkeys(ledger_ids))).items():
             self._rounds.census.update(ledger_id, None if metadata is None else Seen.of(metadata))
-            if metadata is not None and any(
-                name in self._leaving for fragment in metadata.fragments for name in fragment.bookies
-            ):
+            if metadata is not None and not self._leaving.isdisjoint(metadata.members):
                 self._enqueue(ledger_id, urgent=True)
 
     # --- planning ---------------------------------------------------------------------------------------------------
@@ -298,12 +296,9 @@ class Dispatcher:
             await self._withdraw(target)
 
     async def _write_plan(self, target: BookieId, plan: TargetPlan) -> None:
-        name, value = work_name(target), encode_plan(plan.plan)
-        version = self._written.get(target)
-        if version is None:
-            self._written[target] = await self._store.create_document(name, value)
-        else:
-            self._written[target] = await self._store.compare_and_set_document(name, value, version)
+        self._written[target] = await self._store.put_document(
+            work_name(target), encode_plan(plan.plan), self._written.get(target)
+        )
 
     async def _withdraw(self, target: BookieId) -> None:
         """Delete the plan and the report of a target: it is done, or silent."""

@@ -36,8 +36,8 @@ from octavo.repair.documents import (
     encode_checks,
 )
 from octavo.repair.planning import Blocked, BlockedClass
-from octavo.repair.reading import READS_AT_ONCE, read_ledgers
-from octavo.repair.settled import named_in, named_in_settled
+from octavo.repair.reading import each_ledger
+from octavo.repair.settled import named_in_settled
 
 ATTEMPTS_MAX: Final = 100
 """Conflicts over a document before a command gives up: the auditor changes it at most a few times per second."""
@@ -45,7 +45,8 @@ ATTEMPTS_MAX: Final = 100
 HOLD_SECONDS_MAX: Final = 7 * 86_400
 """Longest hold: copies must not stay short of a copy for ever because a release was forgotten."""
 
-_PAGE: Final = 32 * READS_AT_ONCE
+UNFINISHED_MAX: Final = 1024
+"""Unfinished ledgers that :func:`find_unfinished` returns: a command shows some of them and their number."""
 
 
 class RepairRefusedError(OctavoError):
@@ -64,19 +65,31 @@ async def read_states(store: MetadataStore) -> RepairStates:
 async def change_states(store: MetadataStore, change: Callable[[RepairStates], RepairStates]) -> RepairStates:
     """Change the conditions by compare-and-set; returns them as they are stored then. ``change`` may be called several
     times and may raise."""
+    return await _change_document(store, DOCUMENT, decode_states, encode_states, change)
+
+
+async def _change_document[T](
+    store: MetadataStore,
+    name: str,
+    decode: Callable[[bytes | None], T],
+    encode: Callable[[T], bytes | None],
+    change: Callable[[T], T],
+) -> T:
+    """``encode`` returns None for what is told by the document's absence."""
     for _ in range(ATTEMPTS_MAX):
-        found = await store.read_document(DOCUMENT)
-        before = decode_states(None if found is None else found.value)
+        found = await store.read_document(name)
+        before = decode(None if found is None else found.value)
         after = change(before)
         if after == before:
             return after
         with contextlib.suppress(MetadataConflictError):
-            if found is None:
-                await store.create_document(DOCUMENT, encode_states(after))
-            else:
-                await store.compare_and_set_document(DOCUMENT, encode_states(after), found.version)
+            value, version = encode(after), None if found is None else found.version
+            if value is not None:
+                await store.put_document(name, value, version)
+            elif version is not None:
+                await store.delete_document(name, version)
             return after
-    raise RepairRefusedError(f"document {DOCUMENT} changed {ATTEMPTS_MAX} times meanwhile; try again")
+    raise RepairRefusedError(f"document {name} changed {ATTEMPTS_MAX} times meanwhile; try again")
 
 
 async def check_known(store: MetadataStore, name: str) -> BookieId:
@@ -206,26 +219,16 @@ async def _known_or_retired(store: MetadataStore, name: str) -> BookieId:
 
 
 async def ledgers_naming(store: MetadataStore, bookie_id: BookieId, *, count: int) -> AsyncIterator[LedgerId]:
-    """The first ledgers with the bookie in any fragment. Reads all ledgers."""
+    """The first ledgers with the bookie in any fragment. Reads all ledgers; raises :class:`MetadataError` for one whose
+    metadata cannot be understood: it may name the bookie."""
     found = 0
-    page: list[LedgerId] = []
-    async for ledger_id in _with_end(store.list_ledgers()):
-        if ledger_id is not None:
-            page.append(ledger_id)
-        if ledger_id is None or len(page) >= _PAGE:
-            for one, metadata in sorted((await read_ledgers(store, page)).items()):
-                if metadata is not None and named_in(metadata, bookie_id):
-                    yield one
-                    found += 1
-                    if found >= count:
-                        return
-            page = []
-
-
-async def _with_end(ledger_ids: AsyncIterator[LedgerId]) -> AsyncIterator[LedgerId | None]:
-    async for ledger_id in ledger_ids:
-        yield ledger_id
-    yield None
+    async with contextlib.aclosing(each_ledger(store)) as ledgers:
+        async for metadata in ledgers:
+            if bookie_id in metadata.members:
+                yield metadata.ledger_id
+                found += 1
+                if found >= count:
+                    return
 
 
 # --- status -------------------------------------------------------------------------------------------------------
@@ -349,20 +352,16 @@ def _bookie_fields(name: str, status: RepairStatus, facts: Mapping[str, Any] | N
 
 
 async def find_unfinished(store: MetadataStore, states: RepairStates) -> list[LedgerId]:
-    """The first ledgers with a lost, draining, retired or doubtful bookie in a settled range. Reads all ledgers."""
+    """The first ledgers with a lost, draining or retired bookie in a settled range, at most ``UNFINISHED_MAX``. Reads
+    all ledgers, and raises as :func:`ledgers_naming`."""
     departed = states.in_condition(*(DEPARTED - {Condition.DOUBTFUL}))
     found: list[LedgerId] = []
-    page: list[LedgerId] = []
-    async for ledger_id in _with_end(store.list_ledgers()):
-        if ledger_id is not None:
-            page.append(ledger_id)
-        if ledger_id is None or len(page) >= _PAGE:
-            for one, metadata in sorted((await read_ledgers(store, page)).items()):
-                if metadata is not None and any(named_in_settled(metadata, name) for name in departed):
-                    found.append(one)
-            page = []
-        if len(found) >= _PAGE:
-            break
+    async with contextlib.aclosing(each_ledger(store)) as ledgers:
+        async for metadata in ledgers:
+            if any(named_in_settled(metadata, name) for name in departed & metadata.members):
+                found.append(metadata.ledger_id)
+                if len(found) >= UNFINISHED_MAX:
+                    break
     return found
 
 
@@ -400,18 +399,6 @@ async def forget_checks(store: MetadataStore, ledger_ids: Collection[LedgerId]) 
 
 
 async def _change_checks(store: MetadataStore, change: Callable[[tuple[Check, ...]], tuple[Check, ...]]) -> None:
-    for _ in range(ATTEMPTS_MAX):
-        found = await store.read_document(CHECKS)
-        before = decode_checks(None if found is None else found.value)
-        after = change(before)
-        if after == before:
-            return
-        with contextlib.suppress(MetadataConflictError):
-            if found is None:
-                await store.create_document(CHECKS, encode_checks(after))
-            elif after:
-                await store.compare_and_set_document(CHECKS, encode_checks(after), found.version)
-            else:
-                await store.delete_document(CHECKS, found.version)
-            return
-    raise RepairRefusedError(f"document {CHECKS} changed {ATTEMPTS_MAX} times meanwhile; try again")
+    await _change_document(
+        store, CHECKS, decode_checks, lambda checks: encode_checks(checks) if checks else None, change
+    )

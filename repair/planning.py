@@ -23,7 +23,7 @@ class          meaning
 """
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +33,7 @@ from octavo.metadata.registration import BookieRegistration
 from octavo.metadata.repair_states import Condition, RepairStates
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId, LedgerId
-from octavo.repair.settled import SettledRange, quorums_of_ledger, settled_ranges
+from octavo.repair.settled import SettledRange, quorums_of_ledger, ranges_of_member
 
 JOBS_MAX: Final = 1024
 """Most jobs of one target's plan: a plan stays far below the limit of a document, and an auditor that fails takes
@@ -54,8 +54,6 @@ class Why(enum.Enum):
     """A member lacks ids that it should hold."""
     CHECK = "check"
     """An operator asked that every member read its copies back."""
-    RETURNED = "returned"
-    """The member was away while the ledger was open."""
 
 
 class BlockedClass(enum.Enum):
@@ -115,7 +113,7 @@ def plan_ledger(
     """
     blocked: Blocked | None = None
     for old in _leaving_members(metadata, states):
-        ranges = [settled for settled in settled_ranges(metadata) if old in settled.bookies]
+        ranges = ranges_of_member(metadata, old)
         if not ranges:
             blocked = blocked or _open(metadata, old)
             continue
@@ -142,8 +140,7 @@ class TargetsFullError(Exception):
 
 
 def _leaving_members(metadata: LedgerMetadata, states: RepairStates) -> list[BookieId]:
-    named = {name for fragment in metadata.fragments for name in fragment.bookies}
-    leaving = [(RANKS[states.bookies[name].condition], name) for name in named & states.leaving]
+    leaving = [(RANKS[states.bookies[name].condition], name) for name in metadata.members & states.leaving]
     return [name for _, name in sorted(leaving)]
 
 
@@ -158,7 +155,7 @@ def _open(metadata: LedgerMetadata, old: BookieId) -> Blocked:
 
 def _target(
     metadata: LedgerMetadata,
-    ranges: list[SettledRange],
+    ranges: Sequence[SettledRange],
     old: BookieId,
     registrations: Mapping[BookieId, BookieRegistration],
     *,

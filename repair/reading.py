@@ -1,7 +1,7 @@
 """Reads the metadata of many ledgers, some at a time."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 import structlog
@@ -15,10 +15,33 @@ log = structlog.get_logger("octavo.repair")
 READS_AT_ONCE: Final = 32
 """Reads under way at a time: enough to hide the round trip to a metadata store, and few enough to be no load."""
 
+_PAGE: Final = 32 * READS_AT_ONCE
 
-async def read_ledgers(store: MetadataStore, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, LedgerMetadata | None]:
+
+async def each_ledger(store: MetadataStore) -> AsyncIterator[LedgerMetadata]:
+    """The metadata of all ledgers, by id. Raises :class:`MetadataError` for one that cannot be understood, and
+    :class:`MetadataUnavailableError`."""
+    page: list[LedgerId] = []
+    async for ledger_id in store.list_ledgers():
+        page.append(ledger_id)
+        if len(page) >= _PAGE:
+            for metadata in await _read_page(store, page):
+                yield metadata
+            page = []
+    for metadata in await _read_page(store, page):
+        yield metadata
+
+
+async def _read_page(store: MetadataStore, page: list[LedgerId]) -> list[LedgerMetadata]:
+    found = await read_ledgers(store, page, strict=True)
+    return [metadata for _, metadata in sorted(found.items()) if metadata is not None]
+
+
+async def read_ledgers(
+    store: MetadataStore, ledger_ids: Iterable[LedgerId], *, strict: bool = False
+) -> dict[LedgerId, LedgerMetadata | None]:
     """The metadata of ledgers; None for one that has been deleted. One that cannot be understood is left out, and
-    logged. Raises :class:`MetadataUnavailableError`."""
+    logged; if ``strict``, :class:`MetadataError` is raised. Raises :class:`MetadataUnavailableError`."""
     found: dict[LedgerId, LedgerMetadata | None] = {}
     wanted = iter(ledger_ids)
 
@@ -31,6 +54,8 @@ async def read_ledgers(store: MetadataStore, ledger_ids: Iterable[LedgerId]) -> 
             except MetadataUnavailableError:
                 raise
             except MetadataError as error:
+                if strict:
+                    raise
                 log.warning(
                     "the metadata of a ledger cannot be understood", ledger=int(ledger_id), reason=error.message
                 )

@@ -220,14 +220,9 @@ class Refill:
                 found = await self._store.read_document(name)
                 self._stored_version = None if found is None else found.version
             self._stored = None
-            if self._stored_version is None:
-                if shown:
-                    self._stored_version = await self._store.create_document(name, encode_blocked(shown))
-            elif shown:
-                self._stored_version = await self._store.compare_and_set_document(
-                    name, encode_blocked(shown), self._stored_version
-                )
-            else:
+            if shown:
+                self._stored_version = await self._store.put_document(name, encode_blocked(shown), self._stored_version)
+            elif self._stored_version is not None:
                 await self._store.delete_document(name, self._stored_version)
                 self._stored_version = None
             self._stored = shown

@@ -115,29 +115,20 @@ class Rounds:
         while self._to_ask:
             page = list(self._to_ask)[:QUESTIONS_AT_ONCE]
             ledgers = await read_ledgers(self._store, page)
-            members = {
-                name for metadata in ledgers.values() if metadata is not None
-                for fragment in metadata.fragments for name in fragment.bookies if name not in states.bookies
-            }  # fmt: skip
+            existing = {ledger_id: metadata for ledger_id, metadata in ledgers.items() if metadata is not None}
             results = await asyncio.gather(
                 *(
                     ask_members(
-                        self._pool, metadata, frozenset(members),
+                        self._pool, metadata, metadata.members - states.bookies.keys(),
                         timeout_seconds=self._settings.request_timeout_seconds,
                     )
-                    for metadata in ledgers.values() if metadata is not None
+                    for metadata in existing.values()
                 )
             )  # fmt: skip
-            asked = [ledger_id for ledger_id, metadata in ledgers.items() if metadata is not None]
-            for ledger_id, holes in zip(asked, results, strict=True):
+            for (ledger_id, metadata), holes in zip(existing.items(), results, strict=True):
                 self._holes += [(ledger_id, name) for name in sorted(holes.short)]
-                for name in holes.silent:
+                for name in holes.silent | (metadata.members & states.bookies.keys()):
                     self._remember(name, ledger_id)
-            for ledger_id, metadata in ledgers.items():
-                if metadata is not None:
-                    named = {name for fragment in metadata.fragments for name in fragment.bookies}
-                    for name in named & states.bookies.keys():
-                        self._remember(name, ledger_id)
             for ledger_id in page:
                 self._to_ask.pop(ledger_id, None)
 

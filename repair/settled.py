@@ -36,10 +36,6 @@ class SettledRange:
         """Whether there is nothing to copy: only the name in the metadata changes."""
         return self.last < self.first
 
-    def position_of(self, bookie_id: BookieId) -> int | None:
-        """The position of a bookie in the ensemble; None when it is no member."""
-        return self.bookies.index(bookie_id) if bookie_id in self.bookies else None
-
 
 def quorums_of_ledger(metadata: LedgerMetadata) -> Quorums:
     """E, Qw and Qa of the ledger."""
@@ -61,11 +57,6 @@ def _settled(metadata: LedgerMetadata) -> Iterator[SettledRange]:
         last = metadata.last_fragment
         end = metadata.last_entry_id if metadata.last_entry_id is not None else -1
         yield SettledRange(last.first_entry_id, end, last.bookies, metadata.length)
-
-
-def named_in(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
-    """Whether any fragment names the bookie."""
-    return any(bookie_id in fragment.bookies for fragment in metadata.fragments)
 
 
 def named_in_settled(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:

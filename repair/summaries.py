@@ -107,12 +107,8 @@ class SummaryWriter:
             queued_since_ms=self._busy_since_ms,
             blocked=tuple(islice(blocked, BLOCKED_MAX)),
         )
-        value = encode_summary(summary)
         try:
-            if self._version is None:
-                self._version = await self._store.create_document(SUMMARY, value)
-            else:
-                self._version = await self._store.compare_and_set_document(SUMMARY, value, self._version)
+            self._version = await self._store.put_document(SUMMARY, encode_summary(summary), self._version)
         except MetadataConflictError:
             self._known = False
             raise

@@ -147,14 +147,10 @@ class Target:
 
     async def _store_report(self) -> None:
         report = self._progress.report(entries_copied=self._copied.entries, bytes_copied=self._copied.bytes)
-        value = encode_report(report)
         try:
-            if self._stored_version is None:
-                self._stored_version = await self._store.create_document(self._done_name, value)
-            else:
-                self._stored_version = await self._store.compare_and_set_document(
-                    self._done_name, value, self._stored_version
-                )
+            self._stored_version = await self._store.put_document(
+                self._done_name, encode_report(report), self._stored_version
+            )
         except MetadataConflictError:
             # An earlier write whose answer was lost, or the auditor has deleted the report of a finished plan.
             found = await self._store.read_document(self._done_name)

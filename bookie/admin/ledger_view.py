@@ -34,7 +34,7 @@ async def list_page(
         except NoSuchLedgerError:
             continue
         looked_at += 1
-        named = bookie is None or any(bookie in fragment.bookies for fragment in metadata.fragments)
+        named = bookie is None or bookie in metadata.members
         if named and (state is None or metadata.state.value == state):
             found.append(summary(metadata))
         if len(found) >= limit or looked_at >= LOOKED_AT_MAX:

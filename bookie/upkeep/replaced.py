@@ -141,7 +141,7 @@ class ReplacedCopies:
 
 def may_be_asked(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
     """Whether a reader or a recovering client may ask this bookie for entries of the ledger, now or later."""
-    return not metadata.is_closed or any(bookie_id in fragment.bookies for fragment in metadata.fragments)
+    return not metadata.is_closed or bookie_id in metadata.members
 
 
 def _pages(ledger_ids: Sequence[LedgerId]) -> Iterator[Sequence[LedgerId]]:

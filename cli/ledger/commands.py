@@ -444,7 +444,7 @@ async def list_ledgers(
                 continue
             if not wanted <= metadata.custom_metadata.items():
                 continue
-            if bookie is not None and not any(bookie in fragment.bookies for fragment in metadata.fragments):
+            if bookie is not None and bookie not in metadata.members:
                 continue
             if session.as_json:
                 print_json(

@@ -169,12 +169,8 @@ class CursorKeeper:
         return decode_cursors(found.value, f"cursors of log {self._log_id}"), found.version
 
     async def _write(self, cursors: Mapping[str, CursorState], version: Version | None) -> bool:
-        document, value = cursors_document(self._log_id), encode_cursors(cursors)
         with contextlib.suppress(MetadataConflictError):
-            if version is None:
-                await self._store.create_document(document, value)
-            else:
-                await self._store.compare_and_set_document(document, value, version)
+            await self._store.put_document(cursors_document(self._log_id), encode_cursors(cursors), version)
             return True
         return False
 

@@ -102,9 +102,8 @@ async def loaded(client: octavo_client.Client) -> AsyncIterator[Load]:
         await load.end()
 
 
-async def named_in(client: octavo_client.Client, ledger_id: int) -> set[str]:
-    metadata = await client.ledger_metadata(ledger_id)
-    return {name for fragment in metadata.fragments for name in fragment.bookies}
+async def named_in(client: octavo_client.Client, ledger_id: int) -> frozenset[str]:
+    return (await client.ledger_metadata(ledger_id)).members
 
 
 async def check(client: octavo_client.Client, ledgers: dict[int, int]) -> None:

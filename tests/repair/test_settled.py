@@ -6,7 +6,6 @@ import pytest
 from octavo.metadata import LedgerMetadata, LedgerState
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.repair.settled import (
-    named_in,
     named_in_settled,
     ranges_of_member,
     replaceable,
@@ -53,7 +52,7 @@ def test_what_a_member_should_hold_are_the_settled_ranges_that_name_it() -> None
     assert [one.first for one in ranges_of_member(CLOSED, BookieId("a"))] == [0, 10]
     assert [one.first for one in ranges_of_member(OPEN, BookieId("a"))] == [0]
     assert not ranges_of_member(OPEN, BookieId("d"))
-    assert named_in(OPEN, BookieId("d"))
+    assert BookieId("d") in OPEN.members
     assert not named_in_settled(OPEN, BookieId("d"))
     assert named_in_settled(CLOSED, BookieId("d"))
 

@@ -131,7 +131,7 @@ class _Observer:
                 continue
             try:
                 metadata = await client.ledger_metadata(ledger.ledger_id)
-                named = frozenset(name for fragment in metadata.fragments for name in fragment.bookies)
+                named = metadata.members
                 if not named <= there:
                     return False
                 holes = await ask_members(client._pool, metadata, named, timeout_seconds=2.0)

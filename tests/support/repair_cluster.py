@@ -186,9 +186,9 @@ class RepairCluster:
                     first = read.last_covered + 1
         return True
 
-    async def names(self, ledger_id: int) -> set[str]:
+    async def names(self, ledger_id: int) -> frozenset[str]:
         """Every bookie that the ledger names."""
-        return {name for fragment in (await self.metadata(ledger_id)).fragments for name in fragment.bookies}
+        return (await self.metadata(ledger_id)).members
 
     def copied(self, name: str) -> int:
         """Entries that the bookie has copied since its last start."""
