@@ -166,7 +166,51 @@ SCRUB_ROUNDS = _counter("octavo_bookie_scrub_rounds_total", "Rounds of the scrub
 SCRUB_ROUND_AGE_SECONDS = _gauge(
     "octavo_bookie_scrub_round_age_seconds", "Time since the scrubber completed a round, or since the start"
 )
-IN_DOUBT = _gauge("octavo_bookie_in_doubt", "1 while the bookie may have lost acknowledged entries, otherwise 0")
+IN_DOUBT = _gauge(
+    "octavo_bookie_in_doubt", "1 while the bookie may lack acknowledged entries that it has lost, otherwise 0"
+)
+UNSURE_LEDGERS = _gauge(
+    "octavo_bookie_unsure_ledgers",
+    "Ledger ids of which the bookie in doubt denies no entry; many of them may not exist",
+)
+
+# --- bookie: repair ---------------------------------------------------------------------------------------------------
+
+REPAIR_READS = _counter("octavo_bookie_repair_reads_total", "Reads of other bookies that were served for repair")
+REPAIR_READ_BYTES = _counter("octavo_bookie_repair_read_bytes_total", "Bytes of the sealed entries in these answers")
+REPAIR_ENTRIES_COPIED = _counter(
+    "octavo_bookie_repair_entries_copied_total", "Entries that the bookie has copied from other bookies"
+)
+REPAIR_COPIED_BYTES = _counter("octavo_bookie_repair_copied_bytes_total", "Bytes of these sealed entries")
+REPAIR_LEDGERS_NAMED = _counter(
+    "octavo_bookie_repair_ledgers_named_total", "Ledgers in which the bookie has taken another one's place"
+)
+REPAIR_CONFLICTS = _counter(
+    "octavo_bookie_repair_conflicts_total", "Attempts to take a place that found the metadata changed"
+)
+REPAIR_ENTRIES_SHORT = _counter(
+    "octavo_bookie_repair_entries_short_total", "Entries to be copied of which no bookie that answered had a sound copy"
+)
+COPIES_DROPPED = _counter(
+    "octavo_bookie_copies_dropped_total",
+    "Ledgers whose copies were given up because other bookies have taken this one's place",
+)
+REPAIR_AUDITOR = _gauge("octavo_bookie_repair_auditor", "1 while the bookie is the auditor of the cluster, otherwise 0")
+REPAIR_LEDGERS = _gauge(
+    "octavo_bookie_repair_ledgers",
+    "Ledgers of the cluster that are not whole, as the auditor knows them; 0 on every other bookie",
+    "state", state="queued, copying, short, open, divergent, no_target",
+)  # fmt: skip
+REPAIR_BOOKIES = _gauge(
+    "octavo_bookie_repair_bookies",
+    "Bookies of the cluster by condition, as the auditor knows them; 0 on every other bookie",
+    "condition", condition="missing, held, lost, draining, doubtful",
+)  # fmt: skip
+REPAIR_SUSPENDED = _gauge(
+    "octavo_bookie_repair_suspended",
+    "1 on the auditor for each reason for which repair declares no bookie lost (brake) or plans nothing (paused)",
+    "reason", reason="brake, paused",
+)  # fmt: skip
 
 # --- bookie: state ----------------------------------------------------------------------------------------------------
 
@@ -218,7 +262,12 @@ BOOKIE_METRICS: Mapping[str, tuple[Metric, ...]] = {
         DISK_FREE_BYTES, DISK_TOTAL_BYTES, DISK_READ_ONLY_THRESHOLD_BYTES, DISK_FULL, ENTRY_LOGS, ENTRY_LOG_BYTES,
         ENTRY_LOG_LIVE_BYTES, LEDGERS, GARBAGE_ROUNDS, GARBAGE_ROUND_AGE_SECONDS, LEDGERS_DELETED, COMPACTION_BYTES,
     ),
-    "Soundness": (DAMAGE, SCRUB_BYTES, SCRUB_ROUNDS, SCRUB_ROUND_AGE_SECONDS, IN_DOUBT),
+    "Soundness": (DAMAGE, SCRUB_BYTES, SCRUB_ROUNDS, SCRUB_ROUND_AGE_SECONDS, IN_DOUBT, UNSURE_LEDGERS),
+    "Repair": (
+        REPAIR_READS, REPAIR_READ_BYTES, REPAIR_ENTRIES_COPIED, REPAIR_COPIED_BYTES, REPAIR_LEDGERS_NAMED,
+        REPAIR_CONFLICTS, REPAIR_ENTRIES_SHORT, COPIES_DROPPED, REPAIR_AUDITOR, REPAIR_LEDGERS, REPAIR_BOOKIES,
+        REPAIR_SUSPENDED,
+    ),
     "State": (
         STATE, READ_ONLY_REASON, REGISTERED, METADATA_UP, METADATA_SECONDS, START_TIME_SECONDS, BUILD_INFO,
         LOOP_LAG_SECONDS, GC_PAUSE_SECONDS,

@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.repair_states import Condition, RepairStates
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -30,6 +31,7 @@ from octavo.repair.bookie_watch import BookieWatch
 from octavo.repair.dispatcher import Dispatcher
 from octavo.repair.documents import AUDITOR_LOCK, CHECKS
 from octavo.repair.local import LocalBookie
+from octavo.repair.planning import BlockedClass
 from octavo.repair.rounds import Rounds
 from octavo.repair.settings import RepairSettings
 
@@ -44,6 +46,18 @@ type Abandoned = Callable[[LedgerMetadata], Awaitable[bool]]
 
 type Show = Callable[[Mapping[str, str | int | float | bool]], None]
 """Adds facts to those that the bookie shows."""
+
+
+def figures(states: RepairStates, counts: Mapping[str, int]) -> dict[str, int]:
+    """The facts from which the metrics of the cluster are made: all 0 for a bookie that is not the auditor."""
+    conditions = {one.value: len(states.in_condition(one)) for one in Condition}
+    ledgers = dict.fromkeys(("queued", "copying", *(kind.value for kind in BlockedClass)), 0) | counts
+    suspended = {"brake": states.brake and not states.brake_overridden, "paused": states.paused}
+    return {
+        **{f"repair_bookies_{name}": number for name, number in conditions.items()},
+        **{f"repair_ledgers_{name}": number for name, number in ledgers.items()},
+        **{f"repair_suspended_{name}": int(is_so) for name, is_so in suspended.items()},
+    }
 
 
 class Auditor:
@@ -64,7 +78,7 @@ class Auditor:
                 log.warning("this bookie is not the auditor any more", reason=error.message)
             except MetadataError as error:
                 log.warning("the auditor cannot understand a document of repair", reason=error.message)
-            self._show({"repair_auditor": False})
+            self._show({"repair_auditor": False, **figures(RepairStates(), {})})
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _stand_for_election(self) -> None:
@@ -152,6 +166,7 @@ class Audit:
         await self.dispatcher.take_reports(loop.time())
         await self.dispatcher.plan(loop.time())
         await self.dispatcher.write_summary(self.now_ms())
+        self._show(figures(self.watch.states, self.dispatcher.counts()))
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""

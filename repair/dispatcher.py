@@ -329,6 +329,14 @@ class Dispatcher:
 
     # --- what operators see -----------------------------------------------------------------------------------------
 
+    def counts(self) -> dict[str, int]:
+        """Ledgers that are not whole, by state: queued, being copied, or blocked for the reason of a class."""
+        return {
+            "queued": len(self._queued) + len(self._own),
+            "copying": self._outstanding.ledgers,
+            **{kind.value: self._blocked.count(kind) for kind in BlockedClass},
+        }
+
     async def write_summary(self, now_ms: int) -> None:
         """Store the summary if it tells anything new."""
         unavailable = frozenset(self._watch.states.bookies) - frozenset(self._watch.registrations) | self._leaving

@@ -31,6 +31,7 @@ def samples(subject: Subject, process: ProcessStatistics) -> Iterator[Sample]:
         yield from _storage(ready)
         yield from _disks(ready)
         yield from _upkeep(ready.upkeep)
+        yield from _repair(ready)
     state = state_of(subject)
     for name in STATES:
         yield Sample(table.STATE, int(name == state), (name,))
@@ -103,7 +104,8 @@ def _storage(ready: ReadyBookie) -> Iterator[Sample]:
     yield Sample(table.SCRUB_BYTES, statistics.bytes_scrubbed)
     yield Sample(table.SCRUB_ROUNDS, statistics.scrub_rounds)
     yield Sample(table.SCRUB_ROUND_AGE_SECONDS, statistics.scrub_age_seconds)
-    yield Sample(table.IN_DOUBT, int(storage.doubted_ids_stop is not None))
+    yield Sample(table.IN_DOUBT, int(storage.doubt is not None))
+    yield Sample(table.UNSURE_LEDGERS, 0 if storage.doubt is None else storage.doubt.unsure_ledgers)
 
 
 def _disks(ready: ReadyBookie) -> Iterator[Sample]:
@@ -121,6 +123,31 @@ def _upkeep(upkeep: Upkeep) -> Iterator[Sample]:
     yield Sample(table.GARBAGE_ROUNDS, upkeep.garbage_rounds_failed, ("failed",))
     yield Sample(table.GARBAGE_ROUND_AGE_SECONDS, upkeep.garbage_age_seconds)
     yield Sample(table.LEDGERS_DELETED, upkeep.ledgers_deleted)
+
+
+def _repair(ready: ReadyBookie) -> Iterator[Sample]:
+    """What the bookie serves to repairs, and what repair in this process publishes (``repair/agent.py``)."""
+    reads, facts = ready.service.repair_reads, ready.service.companion_facts
+    yield Sample(table.REPAIR_READS, reads.reads)
+    yield Sample(table.REPAIR_READ_BYTES, reads.bytes_read)
+    yield Sample(table.COPIES_DROPPED, ready.upkeep.copies_dropped)
+    for metric, fact in (
+        (table.REPAIR_ENTRIES_COPIED, "repair_entries_copied"),
+        (table.REPAIR_COPIED_BYTES, "repair_bytes_copied"),
+        (table.REPAIR_LEDGERS_NAMED, "repair_ledgers_named"),
+        (table.REPAIR_CONFLICTS, "repair_conflicts"),
+        (table.REPAIR_ENTRIES_SHORT, "repair_entries_short"),
+        (table.REPAIR_AUDITOR, "repair_auditor"),
+    ):
+        yield Sample(metric, int(facts.get(fact, 0)))
+    for metric, prefix in (
+        (table.REPAIR_LEDGERS, "repair_ledgers"),
+        (table.REPAIR_BOOKIES, "repair_bookies"),
+        (table.REPAIR_SUSPENDED, "repair_suspended"),
+    ):
+        for values in (metric.values or {}).values():
+            for value in values.split(", "):
+                yield Sample(metric, int(facts.get(f"{prefix}_{value}", 0)), (value,))
 
 
 def _process(process: ProcessStatistics) -> Iterator[Sample]:

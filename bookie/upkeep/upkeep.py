@@ -145,6 +145,11 @@ class Upkeep:
         """Time since a garbage collection succeeded, or since the start."""
         return asyncio.get_running_loop().time() - self._collected_at
 
+    @property
+    def copies_dropped(self) -> int:
+        """Ledgers whose copies were given up because other bookies have taken this one's place (rule C8)."""
+        return 0 if self._replaced is None else self._replaced.dropped
+
     async def collect_garbage(self) -> Collection:
         """One garbage collection, after the one that may be running. Raises as :meth:`GarbageCollector.collect`."""
         async with self._collecting:

@@ -13,12 +13,15 @@ from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.metadata import BookieState, MetadataStore, open_metadata_store
+from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates
 from octavo.metrics import table
 from octavo.metrics.exposition import expose
 from octavo.metrics.table import BOOKIE_METRICS
 from octavo.protocol.errors import BookieReadOnlyError
-from octavo.protocol.ids import LedgerId
+from octavo.protocol.holdings import Doubt
+from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.messages import REQUESTS, Added, Op, Ping, Pong, ReadFlag, ReadLac
+from octavo.repair.auditor import figures
 from prometheus_client.parser import text_string_to_metric_families
 from support.raw_client import RawClient, add, key_of, read, seal
 
@@ -194,3 +197,38 @@ async def test_the_state_follows_the_operators_switch_and_the_disks(
     await ready.switch_read_only(None)
     assert states() == ["writable"]
     assert await client.ask(add(7, seal(7, 0, [b"a"]))) == Added()
+
+
+async def test_doubt_is_shown_until_it_is_over_although_its_floor_stays(bookie: Bookie) -> None:
+    storage = bookie.service.storage
+    storage.ledgers.doubt = Doubt(100)
+    found = scrape(bookie)
+    assert (found["octavo_bookie_in_doubt"][()], found["octavo_bookie_unsure_ledgers"][()]) == (1, 100)
+    await storage.narrow_doubt(100, {7: 3})
+    assert scrape(bookie)["octavo_bookie_unsure_ledgers"][()] == 1
+    await storage.narrow_doubt(100, {})
+    found = scrape(bookie)
+    assert (found["octavo_bookie_in_doubt"][()], found["octavo_bookie_unsure_ledgers"][()]) == (0, 0)
+    assert (await bookie.service.info())["doubt_floor"] == 100
+
+
+async def test_the_figures_that_repair_publishes_are_exposed(bookie: Bookie) -> None:
+    found = scrape(bookie)
+    assert found["octavo_bookie_repair_auditor"][()] == 0
+    assert set(found["octavo_bookie_repair_ledgers"].values()) == {0}
+    states = RepairStates({BookieId("b"): BookieCondition(Condition.LOST, 0)}, paused=True)
+    bookie.service.companion_facts = {
+        "repair_auditor": True, "repair_entries_copied": 5, "repair_bytes_copied": 500, "repair_ledgers_named": 4,
+        "repair_conflicts": 3, "repair_entries_short": 2, **figures(states, {"queued": 7, "short": 1}),
+    }  # fmt: skip
+    found = scrape(bookie)
+    assert found["octavo_bookie_repair_auditor"][()] == 1
+    assert found["octavo_bookie_repair_entries_copied_total"][()] == 5
+    assert found["octavo_bookie_repair_copied_bytes_total"][()] == 500
+    assert found["octavo_bookie_repair_ledgers_named_total"][()] == 4
+    assert found["octavo_bookie_repair_conflicts_total"][()] == 3
+    assert found["octavo_bookie_repair_entries_short_total"][()] == 2
+    ledgers = {state: number for (state,), number in found["octavo_bookie_repair_ledgers"].items() if number}
+    assert ledgers == {"queued": 7, "short": 1}
+    assert {one: number for (one,), number in found["octavo_bookie_repair_bookies"].items() if number} == {"lost": 1}
+    assert found["octavo_bookie_repair_suspended"] == {("brake",): 0, ("paused",): 1}
