@@ -7,7 +7,7 @@ C1), and no bookie takes copies that its disks have no room for.
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
 from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.replaced import ReplacedCopies
@@ -46,8 +46,19 @@ class LedgerCopies:
     def lock(self, ledger_id: LedgerId) -> contextlib.AbstractAsyncContextManager[None]:
         """The ledger's lock (rule C1): nothing of the ledger is dropped inside the block. The block holds the first
         look at what is held, the copies, the compare-and-set by which this bookie names itself, and the read that
-        settles it if its answer was lost. It may take long. Not reentrant."""
-        return self._storage.copy_locks.hold(ledger_id)
+        settles it if its answer was lost. It may take long. Not reentrant.
+
+        The time after which copies may be dropped begins anew when the block ends: a compare-and-set that nothing is
+        known of, because the metadata store does not answer, is made long before it is over, or never."""
+        return self._hold(ledger_id)
+
+    @contextlib.asynccontextmanager
+    async def _hold(self, ledger_id: LedgerId) -> AsyncIterator[None]:
+        async with self._storage.copy_locks.hold(ledger_id):
+            try:
+                yield
+            finally:
+                self._replaced.keep(ledger_id)
 
     # --- entries --------------------------------------------------------------------------------------------------
 
@@ -66,9 +77,7 @@ class LedgerCopies:
         size = sum(map(len, entries))
         assert size <= FRAME_BYTES_MAX, "copies come in pieces of a frame's size"
         self._check_space()
-        self._replaced.copied(ledger_id)
-        if self._storage.ledgers.get(ledger_id).dropped:
-            await self._storage.clear_dropped(ledger_id)
+        self._replaced.keep(ledger_id)
         await self._storage.admission.wait_for_room()
         try:
             durable = self._storage.writer.copy_in(ledger_id, entries)

@@ -244,7 +244,7 @@ class BookieService:
             "repair_bytes_read": self.repair_reads.bytes_read,
             "in_doubt": self.storage.doubt is not None,
             "unsure_ledgers": 0 if self.storage.doubt is None else self.storage.doubt.unsure_ledgers,
-            "doubt_floor": self.storage.doubt_stop or 0,
+            "doubt_floor": self.storage.doubted_ids_stop or 0,
             **({} if self._wall_clock is None else {"clock_seconds": round(self._wall_clock(), 3)}),
             **self.companion_facts,
         }

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
-from octavo.bookie.disk.filesystem import FileSystem
+from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
 from octavo.bookie.disk.full_disk import FullDiskRetry
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.entrylog.logs import EntryLogs
@@ -104,6 +104,7 @@ class Storage:
         self.writer = EntryWriter(
             journal=journal, cache=cache, ledgers=ledgers, reader=entries,
             health=health, admission=self.admission, background=self._background,
+            clear_dropped=self._clear_dropped,
         )  # fmt: skip
         self.reader = LedgerReader(ledgers, entries, health)
         self.scrubber = Scrubber(logs, index, keeper, entries, damage=self.damage, live_ids=ledgers.live_ids)
@@ -276,14 +277,18 @@ class Storage:
         ledger = self.ledgers.get(ledger_id)
         return ledger.highest is not None and not ledger.deleted and not ledger.dropped
 
-    async def clear_dropped(self, ledger_id: LedgerId) -> None:
-        """Prepare a dropped ledger for new copies: remove the places of the old ones from the index, which then shows
+    async def _clear_dropped(self, ledger_id: LedgerId) -> None:
+        """Prepare a dropped ledger for new entries: remove the places of the old ones from the index, which then shows
         what is missing. On a full disk, or if the index is damaged, some may be left; their entries are then unknown.
-        Does nothing for other ledgers. Raises OSError."""
+        Raises OSError, which is fatal."""
         async with self._clearing:
-            if self.ledgers.get(ledger_id).dropped:
+            try:
                 await self.checkpoint()
                 await self._merger.purge_ledger(ledger_id)
+            except OSError as error:
+                if not (self._health.closing and is_disk_full(error)):
+                    self._health.fail(error)
+                raise
 
     # --- doubt ------------------------------------------------------------------------------------------------
 
@@ -322,6 +327,11 @@ class Storage:
     async def _change_doubt(self, doubt: Doubt) -> None:
         await self._keeper.change_doubt(doubt)
         self.ledgers.doubt = doubt
+
+    @property
+    def journal_groups(self) -> int:
+        """Groups that the journal has synced since the start."""
+        return self._journal.statistics().groups_synced
 
     @property
     def journal_group_seconds(self) -> float:

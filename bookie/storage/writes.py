@@ -10,7 +10,7 @@ import asyncio
 import hmac
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -74,13 +74,16 @@ class EntryWriter:
         health: Health,
         admission: Admission,
         background: Background,
+        clear_dropped: Callable[[LedgerId], Awaitable[None]],
     ) -> None:
+        """``clear_dropped`` takes the places of a dropped ledger out of the index."""
         self._journal = journal
         self._cache = cache
         self._ledgers = ledgers
         self._reader = reader
         self._health = health
         self._admission = admission
+        self._clear_dropped = clear_dropped
         self._changed = background.changed
         self._slow_tasks: set[asyncio.Task[None]] = set()
         self._lookups = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
@@ -130,7 +133,7 @@ class EntryWriter:
         self._admit(ledger, ledger_key, recovery)
         if ledger.ledger_key is None:
             self._pin(ledger, ledger_key)
-        if batch.entry_ids[0] >= ledger.highest_plus_one and ledger.slow_adds is None:
+        if batch.entry_ids[0] >= ledger.highest_plus_one and ledger.slow_adds is None and not ledger.dropped:
             self._append(ledger, batch, done)
         else:
             self._queue_slow_add(ledger, entries, batch, recovery, done)
@@ -151,7 +154,7 @@ class EntryWriter:
         if ledger.deleted:
             self._refuse_deleted(ledger)
         done = partial(settle_future, future)
-        if batch.entry_ids[0] >= ledger.highest_plus_one and ledger.slow_adds is None:
+        if batch.entry_ids[0] >= ledger.highest_plus_one and ledger.slow_adds is None and not ledger.dropped:
             self._append(ledger, batch, done)
         else:
             self._queue_slow_add(ledger, entries, batch, True, done)
@@ -194,7 +197,8 @@ class EntryWriter:
         self._changed(ledger)
 
     def _append(self, ledger: LedgerState, batch: SealedBatch, done: Done) -> None:
-        """Entries none of which is held: cache, journal, state, in one synchronous step."""
+        """Entries none of which is held, of a ledger that is not dropped: cache, journal, state, in one synchronous
+        step."""
         data, sizes = batch.data, batch.sizes
         size = sizes[0]
         packed: int | array[int] = size if sizes.count(size) == len(sizes) else array("I", sizes)
@@ -202,7 +206,6 @@ class EntryWriter:
         kept = ids if isinstance(ids, range) else array("Q", ids)
         run = Run(ids[0], ids[-1], kept, packed, data, 0)
         self._journal.append_then(RecordKind.ADD, (encode_add_head(ledger.ledger_id, run), data), done)
-        ledger.dropped = False
         self._cache.put(ledger.ledger_id, run, len(data))
         if run.last >= ledger.highest_plus_one:
             ledger.highest_plus_one = run.last + 1
@@ -232,11 +235,16 @@ class EntryWriter:
         while queue:
             slow_add = queue[0]
             try:
-                async with self._lookups:
-                    with self._reader.places_kept():
-                        missing = await self._missing(ledger, slow_add)
-                    # From here to the end of the turn nothing else runs: the answer above still holds.
-                    self._append_missing(ledger, slow_add, missing)
+                missing = None
+                if not ledger.dropped:
+                    async with self._lookups:
+                        with self._reader.places_kept():
+                            missing = await self._missing(ledger, slow_add)
+                if ledger.dropped:  # it may have been dropped during the look-up
+                    await self._clear_dropped(LedgerId(ledger.ledger_id))
+                    missing = None
+                # From here to the end of the turn nothing else runs: the answer above still holds.
+                self._append_missing(ledger, slow_add, missing)
             except OctavoError as error:
                 slow_add.done(error)
             except Exception as error:
@@ -246,14 +254,19 @@ class EntryWriter:
             self._admission.release_waiting(slow_add.cost_bytes)
         ledger.slow_adds = None
 
-    def _append_missing(self, ledger: LedgerState, slow_add: _SlowAdd, missing: list[int]) -> None:
-        """Store the entries at these positions of the frame. The ledger may have changed since the add was admitted."""
+    def _append_missing(self, ledger: LedgerState, slow_add: _SlowAdd, missing: list[int] | None) -> None:
+        """Store the entries at these positions of the frame; None: all of them, because nothing of the ledger is left.
+        The ledger may have changed since the add was admitted."""
         if ledger.deleted:
             self._refuse_deleted(ledger)
         if ledger.fenced and not slow_add.recovery:
             self._refuse_fenced(ledger)
         self._health.check_usable()
         batch = slow_add.batch
+        if missing is None:
+            ledger.dropped = False
+            self._append(ledger, batch, slow_add.done)
+            return
         if not missing:
             # Held already: a success once the held copies are durable, as is everything before this record then.
             self._journal.append_then(RecordKind.LEDGER_KEY, [BARRIER], slow_add.done)
@@ -356,7 +369,8 @@ class EntryWriter:
 
     def drop(self, ledger_id: LedgerId) -> asyncio.Future[None]:
         """Give up the entries of a ledger; its key and its fence stay (rule C8). The future is done once that is
-        durable; from then on the entries may be removed. A later add brings the ledger back, with that entry alone.
+        durable; from then on the entries may be removed. A later add brings the ledger back, with that entry alone: the
+        places of the old ones are taken out of the index first.
 
         Only for ledgers of which a synced read of the metadata, made under the ledger's lock, says that they are CLOSED
         and do not name this bookie."""

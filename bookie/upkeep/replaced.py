@@ -71,8 +71,9 @@ class ReplacedCopies:
                 return
             self._hints[ledger_id] = None
 
-    def copied(self, ledger_id: LedgerId) -> None:
-        """An entry of the ledger is being copied in: its repair is about to name this bookie."""
+    def keep(self, ledger_id: LedgerId) -> None:
+        """The ledger is being repaired here, and the metadata are about to name this bookie, or may be: the time for
+        which its copies are kept begins anew."""
         self._candidates.pop(ledger_id, None)
 
     async def round(self) -> int:

@@ -185,6 +185,65 @@ async def test_dropped_ledger_takes_new_copies_and_nothing_of_the_old_ones_is_le
     assert (statistics.entries_damaged, statistics.index_damage_seen) == (0, 0)
 
 
+@pytest.mark.parametrize("first", [2, 20], ids=["an id that was held", "an id above those held"])
+@pytest.mark.parametrize("recovery", [False, True])
+async def test_late_add_to_a_dropped_ledger_brings_back_that_entry_alone(
+    host: StorageHost, first: int, recovery: bool
+) -> None:
+    """The places of the old copies must not come back: the log that they are in may be gone."""
+    script = LedgerScript(await host.store.allocate_ledger_id())
+    other = LedgerScript(await host.store.allocate_ledger_id())
+    for one in (script, other):
+        await host.storage.writer.add(one.ledger_id, one.key, one.entries(range(10)), recovery=False)
+        await host.store.create_ledger(closed(one.ledger_id, "xyz" if one is script else "xyB"))
+    await host.storage.checkpoint()
+    for _ in range(2):
+        await host.replaced.round()
+    assert not host.copies.holds_ledger(script.ledger_id)
+    late = [script.entries([first]), script.entries([first, first + 2])]
+    adds = [host.storage.writer.add(script.ledger_id, script.key, entries, recovery=recovery) for entries in late]
+    for durable in adds:
+        await durable
+    held = [first, first + 2]
+    for restart in (False, True):
+        if restart:
+            await host.cut_power(seed=1)
+        for _ in range(2):
+            await host.storage.compact(0.99, RateLimiter(1e12))
+        read = await host.storage.reader.read(script.ledger_id, 0, 30, entries_max=99, bytes_max=99_999)
+        assert (read.entries, read.unknown) == (script.entries(held), [])
+        assert await host.copies.missing(other.ledger_id, 0, 9) == Holdings(9, (), ())
+    statistics = host.storage.statistics()
+    assert (statistics.entries_damaged, statistics.index_damage_seen) == (0, 0)
+
+
+async def test_add_whose_look_up_ran_while_its_ledger_was_dropped_is_stored(host: StorageHost) -> None:
+    """What the look-up found is held no longer."""
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    await host.storage.checkpoint()
+    add = host.storage.writer.add(script.ledger_id, script.key, script.entries([4]), recovery=True)
+    await host.storage.writer.drop(script.ledger_id)
+    await add
+    for _ in range(2):
+        await host.storage.compact(0.99, RateLimiter(1e12))
+    read = await host.storage.reader.read(script.ledger_id, 0, 30, entries_max=99, bytes_max=99_999)
+    assert (read.entries, read.unknown) == (script.entries([4]), [])
+
+
+async def test_time_for_which_copies_are_kept_begins_anew_when_their_repair_ends(
+    host: StorageHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repair that is cancelled while the metadata store does not answer may be named later (rule C1)."""
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    await host.replaced.round()
+    assert host.replaced.waiting == 1
+    async with host.copies.lock(script.ledger_id):
+        pass
+    assert host.replaced.waiting == 0
+    assert await host.replaced.round() == 0
+    assert host.copies.holds_ledger(script.ledger_id)
+
+
 async def test_offline_check_finds_nothing_wrong_with_dropped_and_copied_ledgers(host: StorageHost) -> None:
     script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
     await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import structlog
 from support.crash_states import FAULT_CLASSES, crash_states
-from support.crash_workload import SCRIPTS, Driver, Promises, log_writes, promises_at, recorded, verify
+from support.crash_workload import Driver, Promises, log_writes, promises_at, recorded, verify
 from support.recording_filesystem import NameChange, Noted, Recording, SyncBegun, SyncEnded
 
 SAMPLES = int(os.environ.get("OCTAVO_CRASH_SAMPLES", "4"))
@@ -83,7 +83,6 @@ async def deletion_and_compaction(driver: Driver) -> None:
     await driver.add(5, range(5), recovery=True)  # below what is held: looked up
     await driver.compact(0.9)
     await driver.checkpoint()
-    await driver.storage.clear_dropped(SCRIPTS[4].ledger_id)
     await driver.copy_in(4, range(3, 9))
     await driver.delete(6)
     await driver.compact(0.9)
