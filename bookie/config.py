@@ -247,7 +247,8 @@ class BookieConfig:
     compaction_bytes_per_second: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 32 * _MEBIBYTE)
     """Rate limit of compaction, reads and writes together."""
     repair_read_bytes_per_second: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 64 * _MEBIBYTE)
-    """Rate at which other bookies may read entries from this one to repair ledgers. They are served after readers."""
+    """Most bytes per second that other bookies may read from this one to repair ledgers. They are served after readers,
+    and the rate falls while ordinary adds are slow."""
     scrub_bytes_per_second: int = _setting(_integer(0, 1024 * 1024 * _MEBIBYTE), 4 * _MEBIBYTE)
     """Rate at which everything stored is verified in the background; 0: never."""
     scrub_pause_seconds: float = _setting(_seconds(0.01, 31 * 86400), 3600.0)

@@ -16,13 +16,14 @@ from octavo.client.recover.recovery import Recoverer
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import DOCUMENT, Condition, RepairStates, decode_states
+from octavo.protocol.adaptive_rate import AdaptiveRate
 from octavo.protocol.entries import derive_secrets, verifier_matches
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
 from octavo.repair.auditor import Audit, Auditor
 from octavo.repair.jobs import Jobs
 from octavo.repair.local import LocalBookie
 from octavo.repair.naming import Naming
-from octavo.repair.pace import Pace, PaceControl
+from octavo.repair.pace import Pace
 from octavo.repair.puller import Puller
 from octavo.repair.refill import Refill
 from octavo.repair.settings import RepairSettings
@@ -50,7 +51,7 @@ class Agent:
         self._states = RepairStates()
         self._facts: dict[str, str | int | float | bool] = {}
         self._pool = ConnectionPool(bookie.store, cluster_id=bookie.cluster_id, options=self._options, rng=bookie.rng)
-        control = PaceControl(
+        control = AdaptiveRate(
             per_second_min=settings.bytes_per_second_min,
             per_second_max=settings.bytes_per_second,
             add_delay_seconds=settings.add_delay_seconds,

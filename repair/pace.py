@@ -1,35 +1,16 @@
-"""How fast copies may be made. The decision is pure; the shell waits."""
+"""Makes copying into this bookie wait, so that the adds of applications come first (rule A9)."""
 
 import asyncio
 from collections.abc import Callable
 
-
-class PaceControl:
-    """Rate of copying into a bookie, between two limits, which follows the delay of ordinary adds (rule A9). Pure.
-
-    Once a second :meth:`adjust` is told the delay. While it is above the target, the rate is halved, down to the lower
-    limit: adds of the application come first. Otherwise it rises by an eighth of the upper limit.
-    """
-
-    def __init__(self, *, per_second_min: int, per_second_max: int, add_delay_seconds: float) -> None:
-        self._min, self._max = min(per_second_min, per_second_max), per_second_max
-        self._target_seconds = add_delay_seconds
-        self.per_second = per_second_max
-
-    def adjust(self, add_delay_seconds: float) -> int:
-        """The rate from now on, in bytes per second."""
-        if add_delay_seconds > self._target_seconds:
-            self.per_second = max(self.per_second // 2, self._min)
-        else:
-            self.per_second = min(self.per_second + self._max // 8, self._max)
-        return self.per_second
+from octavo.protocol.adaptive_rate import AdaptiveRate
 
 
 class Pace:
     """Makes those wait who copy. A turn of a second's worth of bytes may be taken in advance."""
 
-    def __init__(self, control: PaceControl, add_delay_seconds: Callable[[], float]) -> None:
-        self._control = control
+    def __init__(self, rate: AdaptiveRate, add_delay_seconds: Callable[[], float]) -> None:
+        self._rate = rate
         self._add_delay_seconds = add_delay_seconds
         self._free_at = 0.0
         self._adjust_at = 0.0
@@ -40,8 +21,8 @@ class Pace:
         now = loop.time()
         if now >= self._adjust_at:
             self._adjust_at = now + 1.0
-            self._control.adjust(self._add_delay_seconds())
+            self._rate.adjust(self._add_delay_seconds())
         begin = max(self._free_at, now - 1.0)
-        self._free_at = begin + size_bytes / self._control.per_second
+        self._free_at = begin + size_bytes / self._rate.per_second
         if not urgent and self._free_at > now:
             await asyncio.sleep(self._free_at - now)

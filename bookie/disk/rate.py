@@ -25,6 +25,11 @@ class RateLimiter:
         """Let nothing through for so long; replaces the pause that there may be."""
         self._paused_until = asyncio.get_running_loop().time() + seconds
 
+    def change_rate(self, bytes_per_second: float) -> None:
+        """Let so many bytes per second through from the next piece on."""
+        assert bytes_per_second > 0
+        self._bytes_per_second = bytes_per_second
+
     async def take(self, size: int) -> None:
         """Wait until ``size`` more bytes may be processed. Always yields to the event loop."""
         delay = max(0.0, self._free_at - asyncio.get_running_loop().time())

@@ -18,7 +18,7 @@ from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import HELLO_TIMEOUT_SECONDS
 
-REPAIR_READ_BYTES_PER_SECOND = 64.0 * 1024 * 1024
+REPAIR_READ_BYTES_PER_SECOND = 64 * 1024 * 1024
 """Default rate of the reads of repairs: a fraction of what a disk gives, so that ordinary reads have the rest."""
 
 
@@ -96,7 +96,7 @@ class BookieService:
         answer_bytes: int,
         answer_timing: AnswerTiming | None = None,
         limits: ConnectionLimits | None = None,
-        repair_read_bytes_per_second: float = REPAIR_READ_BYTES_PER_SECOND,
+        repair_read_bytes_per_second: int = REPAIR_READ_BYTES_PER_SECOND,
         wall_clock: Callable[[], float] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -107,7 +107,7 @@ class BookieService:
         self.storage = storage
         self.revive = revive
         self.answers = AnswerMemory(answer_bytes, answer_timing)
-        self.repair_reads = RepairReads(repair_read_bytes_per_second)
+        self.repair_reads = RepairReads(repair_read_bytes_per_second, _delay_of_adds(storage))
         self.limits = limits = limits or ConnectionLimits()
         self.frames = FrameMemory(limits.unfinished_frame_bytes, timeout_seconds=limits.frame_timeout_seconds)
         self.identity = identity
@@ -248,3 +248,16 @@ class BookieService:
             **({} if self._wall_clock is None else {"clock_seconds": round(self._wall_clock(), 3)}),
             **self.companion_facts,
         }
+
+
+def _delay_of_adds(storage: Storage) -> Callable[[], float]:
+    """How long the journal takes for a group of adds; 0 when there was none since the last call: an old figure must not
+    hold anything back."""
+    groups = -1
+
+    def delay_seconds() -> float:
+        nonlocal groups
+        before, groups = groups, storage.journal_groups
+        return 0.0 if groups == before else storage.journal_group_seconds
+
+    return delay_seconds

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
-from octavo.bookie.server.repair_reads import PATIENCE_SECONDS, RepairReads
+from octavo.bookie.server.repair_reads import BYTES_PER_SECOND_MIN, PATIENCE_SECONDS, RepairReads
+from octavo.bookie.server.service import _delay_of_adds
 from simulation.loop import SimulationLoop
 
-RATE = 1000.0
+RATE = 1000
 
 
 @pytest.fixture
@@ -101,3 +102,42 @@ def test_reads_begin_in_order_and_one_that_is_cancelled_keeps_none_back(loop: Si
 
     timed(loop, scene)
     assert begun == [1, 2, 4]
+
+
+def test_rate_falls_while_adds_are_slow_and_rises_again(loop: SimulationLoop) -> None:
+    """Rule A9: adds wait for the same disks."""
+    delays = {"now": 0.05}
+    rate = 8 * BYTES_PER_SECOND_MIN
+
+    async def scene(_reads: RepairReads) -> None:
+        reads = RepairReads(rate, lambda: delays["now"])
+
+        async def bytes_in(seconds: float) -> int:
+            before, until = reads.bytes_read, loop.time() + seconds
+            while loop.time() < until:
+                await reads.turn()
+                reads.count(1 << 20)
+            return reads.bytes_read - before
+
+        await bytes_in(4.0)  # halved each second
+        slow = await bytes_in(4.0)
+        delays["now"] = 0.0
+        await bytes_in(8.0)
+        fast = await bytes_in(4.0)
+        assert slow == pytest.approx(4 * BYTES_PER_SECOND_MIN, rel=0.1)
+        assert fast == pytest.approx(4 * rate, rel=0.1)
+
+    timed(loop, scene)
+
+
+def test_delay_of_adds_counts_only_while_there_are_adds() -> None:
+    class Journal:
+        journal_groups = 5
+        journal_group_seconds = 0.5
+
+    journal = Journal()
+    delay = _delay_of_adds(journal)  # type: ignore[arg-type]
+    assert delay() == 0.5
+    assert delay() == 0.0
+    journal.journal_groups += 1
+    assert delay() == 0.5

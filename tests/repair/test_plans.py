@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from octavo.protocol.adaptive_rate import AdaptiveRate
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.backoff import BlockedLedgers
@@ -28,7 +29,6 @@ from octavo.repair.documents import (
     work_name,
 )
 from octavo.repair.outstanding import Outstanding
-from octavo.repair.pace import PaceControl
 from octavo.repair.planning import JOBS_MAX, Blocked, BlockedClass, Job, Why
 from octavo.repair.progress import Progress
 
@@ -199,7 +199,7 @@ def test_open_ledgers_are_looked_at_sooner() -> None:
 
 
 def test_the_rate_is_halved_while_adds_are_slow_and_rises_again() -> None:
-    control = PaceControl(per_second_min=100, per_second_max=1600, add_delay_seconds=0.02)
+    control = AdaptiveRate(per_second_min=100, per_second_max=1600, add_delay_seconds=0.02)
     assert [control.adjust(0.05) for _ in range(5)] == [800, 400, 200, 100, 100]
     assert [control.adjust(0.0) for _ in range(3)] == [300, 500, 700]
     for _ in range(10):
