@@ -3,9 +3,12 @@
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
 import asyncio
+import random
 import re
 import sys
 import time
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -171,14 +174,20 @@ async def retire(
     Refused while a ledger names the bookie, because its copies would be lost: drain it first. With --lost it is retired
     all the same, and its copies are made again without a grace time. The id is never used again.
     """
-    from octavo.repair import operators  # noqa: PLC0415
+    from octavo.client.options import ClientOptions  # noqa: PLC0415
+    from octavo.client.wire.pool import ConnectionPool  # noqa: PLC0415
+    from octavo.repair import asking, operators  # noqa: PLC0415
 
     if lost and not yes:
         await _confirm(
             f"Give up what bookie {bookie} holds, for ever?", "retiring a bookie as lost gives up what it holds"
         )
     async with await session.open_metadata() as store:
-        named = await operators.retire(store, bookie, lost=lost, now_ms=_now_ms())
+        cluster_id = await store.cluster_id()
+        pool = ConnectionPool(store, cluster_id=cluster_id, options=ClientOptions(), rng=random.Random())
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(pool.close)
+            named = await operators.retire(store, bookie, partial(asking.serves, pool), lost=lost, now_ms=_now_ms())
     if named and not lost:
         raise CommandError(
             f"bookie {bookie} may hold entries of {_ledgers(named)}, which name it; drain it first, or give --lost if"

@@ -4,7 +4,9 @@ Recovery stops when Qa or more members of a write set cannot tell whether they h
 for good, no waiting helps: the bookies that had the entry will never say so. An operator may then count bookies
 as fenced and as denying every entry. Acknowledged entries may be lost by that; the decision is recorded.
 
-Only a bookie that is retired or in doubt may be given up. One that is merely missing could return unfenced, and confirm
+Only a bookie that never confirms an ordinary add of the ledger again may be given up: one that is retired, because it
+never starts again, and one in doubt whose floor is above the ledger, because the floor stands for ever (rule D1). A
+bookie that is merely missing, or whose doubt began before the ledger was created, could serve on unfenced, and confirm
 adds of a writer that was cut off while the ledger was closed without them (rule I7).
 """
 
@@ -23,11 +25,9 @@ from octavo.metadata.store import MetadataStore
 from octavo.protocol.entries import derive_secrets, verifier_matches
 from octavo.protocol.errors import LedgerRecoveryError, MetadataConflictError, UnauthorizedError
 from octavo.protocol.ids import BookieId, LedgerId
+from octavo.repair.asking import facts_of
 from octavo.repair.documents import AcceptedLoss, accepted_name
 from octavo.repair.operators import RepairRefusedError, read_states
-
-GIVEN_UP = frozenset({Condition.RETIRED, Condition.DOUBTFUL})
-"""Conditions of bookies that may be given up: they never confirm an add of an older ledger again."""
 
 
 class BlockedRecovery:
@@ -87,8 +87,31 @@ class BlockedRecovery:
                     f"bookie {name} is not in the last fragment of ledger {self._ledger_id}: to give it up changes"
                     " nothing"
                 )
-            if states.condition_of(name) not in GIVEN_UP:
-                raise RepairRefusedError(
-                    f"bookie {name} is neither retired nor in doubt: it could come back and confirm adds that would be"
-                    f" lost; retire it first with `octavo repair retire {name} --lost`"
-                )
+            match states.condition_of(name):
+                case Condition.RETIRED:
+                    continue
+                case Condition.DOUBTFUL:
+                    await self._check_floor(name)
+                case _:
+                    raise RepairRefusedError(
+                        f"bookie {name} is neither retired nor in doubt: it could come back and confirm adds that would"
+                        f" be lost; {_retire_it(name)}"
+                    )
+
+    async def _check_floor(self, name: BookieId) -> None:
+        facts = await facts_of(self._pool, name)
+        if facts is None:
+            raise RepairRefusedError(
+                f"bookie {name} is in doubt and does not answer: whether it refuses adds to ledger {self._ledger_id} is"
+                f" not known; start it, or {_retire_it(name)}"
+            )
+        floor = facts.get("doubt_floor")
+        if not isinstance(floor, int) or floor <= self._ledger_id:
+            raise RepairRefusedError(
+                f"bookie {name} is in doubt about older ledgers only and takes adds to ledger {self._ledger_id}: it"
+                f" could confirm adds that would be lost; {_retire_it(name)}"
+            )
+
+
+def _retire_it(name: BookieId) -> str:
+    return f"stop it and retire it first with `octavo repair retire {name} --lost`"

@@ -51,7 +51,7 @@ type Show = Callable[[Mapping[str, str | int | float | bool]], None]
 def figures(states: RepairStates, counts: Mapping[str, int]) -> dict[str, int]:
     """The facts from which the metrics of the cluster are made: all 0 for a bookie that is not the auditor."""
     conditions = {one.value: len(states.in_condition(one)) for one in Condition}
-    ledgers = dict.fromkeys(("queued", "copying", *(kind.value for kind in BlockedClass)), 0) | counts
+    ledgers = {name: counts.get(name, 0) for name in ("queued", "copying", *(kind.value for kind in BlockedClass))}
     suspended = {"brake": states.brake and not states.brake_overridden, "paused": states.paused}
     return {
         **{f"repair_bookies_{name}": number for name, number in conditions.items()},

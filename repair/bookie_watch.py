@@ -13,17 +13,14 @@ from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.registration import BookieRegistration
 from octavo.metadata.repair_states import DOCUMENT, Condition, RepairStates, decode_states, encode_states
 from octavo.metadata.store import MetadataStore, Versioned
-from octavo.protocol.errors import ClientClosedError, MetadataConflictError, OctavoError
+from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import BookieId
-from octavo.protocol.messages import Info, InfoAnswer, Ping
+from octavo.repair.asking import facts_of, serves
 from octavo.repair.bookie_states import Observed, Step, declare_lost, observe
 from octavo.repair.local import LocalBookie
 from octavo.repair.settings import RepairSettings
 
 log = structlog.get_logger("octavo.repair")
-
-ANSWER_SECONDS: Final = 2.0
-"""Time that a bookie has to answer a probe or a question about its doubt."""
 
 PROBES_AT_ONCE: Final = 64
 
@@ -93,7 +90,7 @@ class BookieWatch:
     async def _probed(self, step: Step, observed: Observed, now_ms: int) -> RepairStates:
         if not step.to_probe:
             return step.states
-        answered = await self._ask_each(step.to_probe, self._answers)
+        answered = await self._ask_each(step.to_probe, self._serves)
         silent = [name for name in step.to_probe if not answered[name]]
         lost = declare_lost(step.states, silent, observed, now_ms=now_ms)
         for name in sorted(lost.in_condition(Condition.LOST) - step.states.in_condition(Condition.LOST)):
@@ -153,20 +150,8 @@ class BookieWatch:
         return dict(await asyncio.gather(*(one(name) for name in names)))
 
     async def _in_doubt(self, name: BookieId) -> bool | None:
-        try:
-            answer = await self._pool.get(name).request(Info(), timeout_seconds=ANSWER_SECONDS)
-        except ClientClosedError:
-            raise
-        except OctavoError:
-            return None
-        return bool(answer.facts.get("in_doubt", False)) if isinstance(answer, InfoAnswer) else None
+        facts = await facts_of(self._pool, name)
+        return None if facts is None else bool(facts.get("in_doubt", False))
 
-    async def _answers(self, name: BookieId) -> bool:
-        """Whether a bookie that is not registered answers at the address in its cookie."""
-        try:
-            await self._pool.get(name).request(Ping(), timeout_seconds=ANSWER_SECONDS)
-        except ClientClosedError:
-            raise
-        except OctavoError:
-            return False
-        return True
+    async def _serves(self, name: BookieId) -> bool:
+        return await serves(self._pool, name)

@@ -19,7 +19,6 @@ from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.abandoned import AbandonedLedgers
 from octavo.repair.backoff import BlockedLedgers
 from octavo.repair.bookie_watch import BookieWatch
-from octavo.repair.census import Seen
 from octavo.repair.checks import OperatorChecks
 from octavo.repair.documents import (
     WORK_PREFIX,
@@ -31,7 +30,7 @@ from octavo.repair.documents import (
     work_name,
 )
 from octavo.repair.local import LocalBookie
-from octavo.repair.outstanding import Outstanding, TargetPlan
+from octavo.repair.outstanding import Ended, Outstanding, TargetPlan
 from octavo.repair.planning import (
     RANKS,
     SELF_RANK,
@@ -43,9 +42,9 @@ from octavo.repair.planning import (
     Why,
     plan_ledger,
 )
-from octavo.repair.reading import read_ledgers
 from octavo.repair.rounds import Rounds
 from octavo.repair.settings import RepairSettings
+from octavo.repair.settled import ranges_of_member, replaceable
 from octavo.repair.summaries import Progress, SummaryWriter
 
 log = structlog.get_logger("octavo.repair")
@@ -90,6 +89,8 @@ class Dispatcher:
         """Versions of the reports that have been taken in."""
         self._written: dict[BookieId, Version] = {}
         """Versions of the plans under way."""
+        self._boots: dict[BookieId, str] = {}
+        """Boot ids of the processes that have had plans."""
         self._checks = OperatorChecks(bookie.store)
         self._abandoned = AbandonedLedgers(settings, watch, recover)
         self._progress = Progress()
@@ -108,7 +109,7 @@ class Dispatcher:
 
     def outstanding_ledgers(self) -> Collection[LedgerId]:
         """Ledgers that targets may be changing."""
-        return {job.ledger_id for plan in self._outstanding.plans.values() for job in plan.plan.jobs}
+        return self._outstanding.changeable()
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -130,6 +131,10 @@ class Dispatcher:
         """Bookies have registered: what waits for a bookie is tried again (rule A10)."""
         for name in sorted(names):
             self._rounds.on_returned(name)
+            registration = self._watch.registrations.get(name)
+            if registration is not None and self._boots.get(name, registration.boot_id) != registration.boot_id:
+                del self._boots[name]
+                self._rounds.census.mark(self._outstanding.on_restarted(name))
         self._blocked.wake(now)
 
     def on_round(self) -> None:
@@ -158,7 +163,8 @@ class Dispatcher:
             self._progress.ended(len(ended.jobs), now)
             for job in ended.jobs:
                 self._job_ended(target, job, ended.failures.get(job.ledger_id), now)
-            await self._look_again([job.ledger_id for job in ended.jobs if job.ledger_id not in ended.failures])
+            self._rounds.census.mark(ended.given_up)
+            await self._look_again(target, ended, now)
         await self._checks.store_results()
 
     def _job_ended(self, target: BookieId, job: Job, failure: Blocked | None, now: float) -> None:
@@ -169,12 +175,19 @@ class Dispatcher:
         if job.why is Why.CHECK:
             self._checks.ended(job.ledger_id, target, short=failure is not None)
 
-    async def _look_again(self, ledger_ids: Iterable[LedgerId]) -> None:
-        """Ledgers that repair has changed: other leaving bookies may be left in them."""
-        for ledger_id, metadata in (await read_ledgers(self._store, dict.fromkeys(ledger_ids))).items():
-            self._rounds.census.update(ledger_id, None if metadata is None else Seen.of(metadata))
-            if metadata is not None and not self._leaving.isdisjoint(metadata.members):
-                self._enqueue(ledger_id, urgent=True)
+    async def _look_again(self, target: BookieId, ended: Ended, now: float) -> None:
+        """Ledgers that repair has changed: other leaving bookies may be left in them. A job that could not be done may
+        have changed some fragments nevertheless."""
+        ledgers = await self._rounds.read(dict.fromkeys(job.ledger_id for job in ended.jobs))
+        for job in ended.jobs:
+            metadata = ledgers.get(job.ledger_id)
+            if metadata is None or job.ledger_id in ended.failures or self._leaving.isdisjoint(metadata.members):
+                continue
+            if job.old is not None and job.old in self._leaving and replaceable(metadata, job.old, target):
+                # Planned again at once, it would go on like that without a pause.
+                self._blocked.add(_nothing_changed(metadata, job.old, target), now)
+            else:
+                self._enqueue(job.ledger_id, urgent=True)
 
     # --- planning ---------------------------------------------------------------------------------------------------
 
@@ -187,6 +200,8 @@ class Dispatcher:
             self._make_queue()
         for target in self._outstanding.silent(self._watch.registrations, now, self._settings.silent_seconds):
             await self._withdraw(target)
+        for target in self._outstanding.plans.keys() & self._watch.registrations.keys():
+            self._boots.setdefault(target, self._watch.registrations[target].boot_id)
         await self._begin_checks()
         for ledger_id in self._blocked.due(now):
             self._enqueue(ledger_id, urgent=False)
@@ -225,11 +240,10 @@ class Dispatcher:
             page = [queue.popleft() for _ in range(min(PAGE, len(queue)))]
             self._queued.difference_update(page)
             wanted = [one for one in page if one not in self._outstanding and not self._blocked.rests(one, now)]
-            ledgers = await read_ledgers(self._store, wanted)
+            ledgers = await self._rounds.read(wanted)
             left: list[LedgerId] = []
             for ledger_id, metadata in ledgers.items():
                 if metadata is None:
-                    self._rounds.census.update(ledger_id, None)
                     self._blocked.clear(ledger_id)
                 elif not self._plan_one(metadata, jobs, now):
                     left.append(ledger_id)
@@ -345,3 +359,11 @@ class Dispatcher:
             queued=len(self._queued) + len(self._own), copying=self._outstanding.ledgers,
             unavailable=unavailable, now=asyncio.get_running_loop().time(), now_ms=now_ms,
         )  # fmt: skip
+
+
+def _nothing_changed(metadata: LedgerMetadata, old: BookieId, target: BookieId) -> Blocked:
+    ranges = ranges_of_member(metadata, old)
+    return Blocked(
+        metadata.ledger_id, ranges[0].first, ranges[-1].last, BlockedClass.NO_TARGET, (target,),
+        f"{target} has ended its job and has not taken the place of {old}",
+    )  # fmt: skip

@@ -17,7 +17,7 @@ import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.changes import Refuse, ReplaceMember, Settled
 from octavo.metadata.model import LedgerMetadata
-from octavo.metadata.repair_states import RepairStates
+from octavo.metadata.repair_states import DOCUMENT, RepairStates, decode_states
 from octavo.metadata.store import MetadataStore, Version, Versioned
 from octavo.protocol.errors import DuplicateEntryError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
@@ -44,7 +44,9 @@ SETTLE_PAUSE_SECONDS: Final = 0.5
 
 SETTLE_SECONDS_MAX: Final = 10.0
 """Longest time for which a cancelled job keeps its lock to learn whether its compare-and-set was made. It ends also
-when the metadata store does not answer, so that the bookie can stop."""
+when the metadata store does not answer, so that the bookie can stop. Should the change be made later nevertheless, the
+copies are still there: the time after which copies of a replaced bookie may be dropped begins when the lock is given up
+(:meth:`octavo.repair.local.LocalCopies.lock`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +162,17 @@ class Jobs:
             blocked = blocked or problem
         if not whole:
             return Outcome(blocked, metadata)
-        if old not in self._states().leaving:
+        if not await self._leaves(old):
             return Outcome(None, metadata)  # rule C5: it is back, and keeps its place
         return await self._name(current, old, whole, blocked)
+
+    async def _leaves(self, old: BookieId) -> bool:
+        """Whether the bookie is still to be replaced. The conditions that were watched may be older than the plan, or
+        could not be understood: they are read then. Raises :class:`MetadataError`."""
+        if old in self._states().leaving:
+            return True
+        found = await self._store.read_document(DOCUMENT)
+        return old in decode_states(None if found is None else found.value).leaving
 
     async def _name(
         self, current: Versioned[LedgerMetadata], old: BookieId, whole: Sequence[SettledRange], blocked: Blocked | None

@@ -23,7 +23,7 @@ class LocalCopies(Protocol):
     def lock(self, ledger_id: LedgerId) -> AbstractAsyncContextManager[None]:
         """The lock of a ledger (rule C1). Nothing of the ledger is dropped while it is held. It encloses the first look
         at what is held, the copies, the compare-and-set that names this bookie, and the read that settles a lost
-        answer. Not reentrant."""
+        answer. Not reentrant. Nothing is dropped for a long time after the lock was given up, either."""
 
     async def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes]) -> None:
         """Store sealed entries of one ledger, ids ascending, verbatim; durable when it returns (rules C6 and C7).

@@ -1,7 +1,7 @@
 """Reads the metadata of many ledgers, some at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Final
 
 import structlog
@@ -18,7 +18,7 @@ READS_AT_ONCE: Final = 32
 _PAGE: Final = 32 * READS_AT_ONCE
 
 
-async def each_ledger(store: MetadataStore) -> AsyncIterator[LedgerMetadata]:
+async def each_ledger(store: MetadataStore) -> AsyncGenerator[LedgerMetadata]:
     """The metadata of all ledgers, by id. Raises :class:`MetadataError` for one that cannot be understood, and
     :class:`MetadataUnavailableError`."""
     page: list[LedgerId] = []

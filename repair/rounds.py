@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import RepairStates
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.ids import BookieId, LedgerId
@@ -48,6 +49,14 @@ class Rounds:
         self.census = Census()
         self.next_round_at = 0.0
         """The loop's time at which the next round is due."""
+
+    async def read(self, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, LedgerMetadata | None]:
+        """As :func:`read_ledgers`; the census learns what was read."""
+        ledgers = await read_ledgers(self._store, ledger_ids)
+        if self.census.complete:
+            for ledger_id, metadata in ledgers.items():
+                self.census.update(ledger_id, None if metadata is None else Seen.of(metadata))
+        return ledgers
 
     def round_is_due(self, now: float) -> bool:
         """Whether a round is due, or members are to be asked."""
@@ -114,7 +123,7 @@ class Rounds:
     async def _ask_members(self, states: RepairStates) -> None:
         while self._to_ask:
             page = list(self._to_ask)[:QUESTIONS_AT_ONCE]
-            ledgers = await read_ledgers(self._store, page)
+            ledgers = await self.read(page)
             existing = {ledger_id: metadata for ledger_id, metadata in ledgers.items() if metadata is not None}
             results = await asyncio.gather(
                 *(

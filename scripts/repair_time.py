@@ -89,6 +89,11 @@ async def write_ledgers(client: octavo.Client, arguments: argparse.Namespace) ->
     await asyncio.gather(*(write_some() for _ in range(min(WRITERS, arguments.ledgers))))
 
 
+async def serves_no_more(_bookie_id: BookieId) -> bool:
+    """The bookie was killed."""
+    return False
+
+
 class Load:
     """Adds one entry after another at a rate, and notes how long each took."""
 
@@ -148,7 +153,7 @@ async def measure(uri: str, bookies: Bookies, arguments: argparse.Namespace) -> 
             if load is not None:
                 load.take()
             begun = time.perf_counter()
-            await retire(store, lost, lost=True, now_ms=int(time.time() * 1000))
+            await retire(store, lost, serves_no_more, lost=True, now_ms=int(time.time() * 1000))
             left = True
             while left:
                 await asyncio.sleep(0.5)

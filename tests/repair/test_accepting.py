@@ -115,6 +115,39 @@ async def test_a_bookie_that_could_come_back_is_not_given_up(condition: Conditio
         assert not (await cluster.store.read_ledger(ledger.id)).value.is_closed
 
 
+async def doubtful(cluster: Cluster, ledger: HandmadeLedger) -> None:
+    """``b0`` is retired; ``b1`` is in doubt and cannot tell whether it had an entry."""
+    await set_condition(cluster, Condition.RETIRED, B0)
+    await set_condition(cluster, Condition.DOUBTFUL, B1)
+    bookie = cluster.bookie("b1")
+    bookie.ledger(ledger.id).entries.clear()
+    bookie.ledger(ledger.id).unknown.update(range(20))
+    bookie.facts["in_doubt"] = True
+
+
+async def test_a_bookie_in_doubt_is_given_up_only_if_its_floor_is_above_the_ledger() -> None:
+    """Below its floor a bookie refuses ordinary adds for ever; above it, it could confirm one unfenced (rule I7)."""
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await doubtful(cluster, ledger)
+        async with recovery_of(cluster, ledger) as recovery:
+            with pytest.raises(RepairRefusedError, match="b1 is in doubt and does not answer"):
+                await recovery.check([B0, B1])
+        await cluster.bookie("b1").start()
+        async with recovery_of(cluster, ledger) as recovery:
+            for floor in (None, 0, ledger.id):  # none: a bookie of an older version
+                if floor is not None:
+                    cluster.bookie("b1").facts["doubt_floor"] = floor
+                with pytest.raises(RepairRefusedError, match="in doubt about older ledgers only"):
+                    await recovery.check([B0, B1])
+                with pytest.raises(RepairRefusedError, match="in doubt about older ledgers only"):
+                    await recovery.accept([B0, B1], reason="", now_ms=0)
+            cluster.bookie("b1").facts["doubt_floor"] = ledger.id + 1
+            assert "b1" in await recovery.check([B0, B1])
+            closed = await recovery.accept([B0, B1], reason="", now_ms=0)
+        assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, 4)
+
+
 async def test_a_ledger_that_can_be_recovered_is_recovered_and_nothing_is_accepted() -> None:
     async with cluster_of(4) as cluster:
         ledger = await cluster.ledger()

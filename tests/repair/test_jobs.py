@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 import pytest
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import LedgerMetadata, LedgerState, MetadataStore, ReplaceMember, Version
-from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates
-from octavo.protocol.errors import MetadataUnavailableError
+from octavo.metadata.repair_states import DOCUMENT, BookieCondition, Condition, RepairStates, encode_states
+from octavo.protocol.adaptive_rate import AdaptiveRate
+from octavo.protocol.errors import MetadataError, MetadataUnavailableError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.messages import Op, Read, ReadFlag
 from octavo.repair.jobs import Jobs, Outcome
 from octavo.repair.naming import Naming
-from octavo.repair.pace import Pace, PaceControl
+from octavo.repair.pace import Pace
 from octavo.repair.planning import BlockedClass, Job, Why
 from octavo.repair.puller import Puller
 from support.local_bookie import MemoryBookie, MemoryCopies
@@ -84,7 +85,7 @@ async def workshop() -> AsyncIterator[Workshop]:
             cluster.store, cluster_id=bookie.cluster_id, options=replace(cluster.options), rng=random.Random(5)
         )
         stack.push_async_callback(pool.close)
-        control = PaceControl(per_second_min=1 << 40, per_second_max=1 << 40, add_delay_seconds=1.0)
+        control = AdaptiveRate(per_second_min=1 << 40, per_second_max=1 << 40, add_delay_seconds=1.0)
         puller = Puller(copies, pool, Pace(control, lambda: 0.0), request_timeout_seconds=0.5)
         naming = Naming(store)  # type: ignore[arg-type]
         stack.push_async_callback(naming.close)
@@ -313,6 +314,19 @@ async def test_a_bookie_that_is_back_keeps_its_place(workshop: Workshop) -> None
     assert (await workshop.take_place(ledger)).blocked is None
     assert await workshop.members(ledger) == ["012"]
     assert workshop.store.writes == 0
+
+
+async def test_a_target_that_has_not_heard_of_the_loss_reads_the_conditions_itself(workshop: Workshop) -> None:
+    """Otherwise it would end the job at once, and get it again at once."""
+    ledger = await closed_ledger(workshop)
+    lost, workshop.states = workshop.states, RepairStates()
+    version = await workshop.cluster.store.create_document(DOCUMENT, b"of a newer version")
+    with pytest.raises(MetadataError):  # the target reports it as a reason, and the auditor waits
+        await workshop.take_place(ledger)
+    assert await workshop.members(ledger) == ["012"]
+    await workshop.cluster.store.compare_and_set_document(DOCUMENT, encode_states(lost), version)
+    assert (await workshop.take_place(ledger)).blocked is None
+    assert await workshop.members(ledger) == ["312"]
 
 
 async def test_a_deleted_ledger_needs_no_repair(workshop: Workshop) -> None:

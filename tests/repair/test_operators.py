@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 from octavo.cli.repair import parse_duration
 from octavo.cli.session import CommandError
-from octavo.metadata import MetadataStore
+from octavo.metadata import LedgerMetadata, MetadataStore, Versioned
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.repair_states import BookieCondition, Condition
+from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.repair import operators
 from octavo.repair.documents import (
@@ -41,6 +42,11 @@ async def store() -> AsyncIterator[MetadataStore]:
 
 async def condition(store: MetadataStore, name: BookieId = A) -> Condition | None:
     return (await operators.read_states(store)).condition_of(name)
+
+
+async def silent(_bookie_id: BookieId) -> bool:
+    """The bookie answers no hello."""
+    return False
 
 
 async def new_ledger(store: MetadataStore, names: str, *, closed: bool = True) -> LedgerId:
@@ -85,10 +91,10 @@ async def test_what_makes_no_sense_is_refused_with_one_sentence(store: MetadataS
 
 async def test_a_bookie_is_retired_when_no_ledger_names_it_and_is_forgotten(store: MetadataStore) -> None:
     await new_ledger(store, "bcd")
-    assert await operators.retire(store, "a", lost=False, now_ms=5) == []
+    assert await operators.retire(store, "a", silent, lost=False, now_ms=5) == []
     assert await condition(store) is Condition.RETIRED
     assert await store.read_cookie(A) is None
-    assert await operators.retire(store, "a", lost=False, now_ms=6) == []  # a second time changes nothing
+    assert await operators.retire(store, "a", silent, lost=False, now_ms=6) == []  # a second time changes nothing
     with pytest.raises(RepairRefusedError, match="does not know"):
         await operators.drain(store, "a", now_ms=0)
 
@@ -96,10 +102,10 @@ async def test_a_bookie_is_retired_when_no_ledger_names_it_and_is_forgotten(stor
 async def test_a_bookie_that_is_named_is_retired_as_lost_only(store: MetadataStore) -> None:
     ledger_id = await new_ledger(store, "abc", closed=False)
     await operators.drain(store, "a", now_ms=1)
-    assert await operators.retire(store, "a", lost=False, now_ms=5) == [ledger_id]
+    assert await operators.retire(store, "a", silent, lost=False, now_ms=5) == [ledger_id]
     assert await condition(store) is Condition.DRAINING
     assert await store.read_cookie(A) is not None
-    assert await operators.retire(store, "a", lost=True, now_ms=5) == [ledger_id]
+    assert await operators.retire(store, "a", silent, lost=True, now_ms=5) == [ledger_id]
     assert await condition(store) is Condition.RETIRED
     assert await store.read_cookie(A) is None
 
@@ -123,7 +129,7 @@ async def test_a_bookie_that_starts_while_it_is_being_retired_is_not_retired(
 
     monkeypatch.setattr(store, "list_ledgers", start)
     with pytest.raises(RepairRefusedError, match="has been started meanwhile"):
-        await operators.retire(store, "a", lost=True, now_ms=5)
+        await operators.retire(store, "a", silent, lost=True, now_ms=5)
     assert await condition(store) is None
     assert await store.read_cookie(A) is not None
 
@@ -131,8 +137,41 @@ async def test_a_bookie_that_starts_while_it_is_being_retired_is_not_retired(
 async def test_a_registered_bookie_is_not_retired(store: MetadataStore) -> None:
     await store.register_bookie(registration("a"))
     with pytest.raises(RepairRefusedError, match="stop it before"):
-        await operators.retire(store, "a", lost=True, now_ms=5)
+        await operators.retire(store, "a", silent, lost=True, now_ms=5)
     assert await condition(store) is None
+
+
+@pytest.mark.parametrize("serves_from", [0, 1])
+async def test_a_bookie_that_answers_although_its_session_has_expired_is_not_retired(
+    store: MetadataStore, serves_from: int
+) -> None:
+    """It would confirm adds of a ledger that is closed without it (rules M2 and O4)."""
+    asked: list[BookieId] = []
+
+    async def serves(bookie_id: BookieId) -> bool:
+        asked.append(bookie_id)
+        return len(asked) > serves_from  # the second question comes after the ledgers were read
+
+    with pytest.raises(RepairRefusedError, match="stop it before you retire it"):
+        await operators.retire(store, "a", serves, lost=True, now_ms=5)
+    assert asked == [A] * (serves_from + 1)
+    assert await condition(store) is None
+    assert await store.read_cookie(A) is not None
+
+
+async def test_a_bookie_is_not_retired_while_metadata_that_may_name_it_cannot_be_understood(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await new_ledger(store, "bcd")
+
+    async def not_understood(ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        raise MetadataError(f"ledger {ledger_id}: metadata of a newer version")
+
+    monkeypatch.setattr(store, "read_ledger", not_understood)
+    with pytest.raises(MetadataError, match="newer version"):
+        await operators.retire(store, "a", silent, lost=False, now_ms=5)
+    assert await condition(store) is None
+    assert await store.read_cookie(A) is not None
 
 
 async def test_repair_is_paused_and_resumed(store: MetadataStore) -> None:
