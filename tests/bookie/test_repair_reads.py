@@ -115,7 +115,7 @@ def test_rate_falls_while_adds_are_slow_and_rises_again(loop: SimulationLoop) ->
         async def bytes_in(seconds: float) -> int:
             before, until = reads.bytes_read, loop.time() + seconds
             while loop.time() < until:
-                await reads.turn()
+                await reads.wait_turn()
                 reads.count(1 << 20)
             return reads.bytes_read - before
 
