@@ -11,6 +11,7 @@ from octavo.cli.bench import disk as bench_disk
 from octavo.cli.bench import log as bench_log
 from octavo.cli.bookie import commands as bookie
 from octavo.cli.cluster import commands as cluster
+from octavo.cli.console import commands as console
 from octavo.cli.deploy import commands as deploy
 from octavo.cli.ledger import commands as ledger
 from octavo.cli.local import down, status, up
@@ -54,6 +55,7 @@ down.register(app)
 app.add_typer(bookie.app)
 bookies.register(app)
 top.register(app)
+console.register(app)
 app.add_typer(log.app)
 app.add_typer(ledger.app)
 bench_create.register(bench.app)

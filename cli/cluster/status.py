@@ -1,9 +1,15 @@
 """``octavo cluster status``: whether a cluster is healthy, in one sentence, and what is wrong with it."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command
+
+if TYPE_CHECKING:
+    from octavo.client.client import BookieStatus
+    from octavo.metadata.cluster_release import Release
+    from octavo.metadata.garbage_hold import GarbageHold
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +39,6 @@ async def status(session: Session) -> int:
 
 async def cluster_facts(session: Session) -> dict[str, Any]:
     """Health, bookies by state and findings, as JSON. Raises as a connection to the cluster does."""
-    from octavo.cli.cluster.health import Severity, examine  # noqa: PLC0415
     from octavo.metadata.cluster_release import finalized_release  # noqa: PLC0415
     from octavo.metadata.garbage_hold import read_hold  # noqa: PLC0415
 
@@ -42,6 +47,15 @@ async def cluster_facts(session: Session) -> dict[str, Any]:
     async with await session.open_metadata() as store:
         cluster_id, hold = await store.cluster_id(), await read_hold(store)
         finalized = await finalized_release(store)
+    return as_json(cluster_id, bookies, hold, finalized)
+
+
+def as_json(
+    cluster_id: str, bookies: "Sequence[BookieStatus]", hold: "GarbageHold | None", finalized: "Release"
+) -> dict[str, Any]:
+    """The same from what has been read. ``finalized``: the cluster's release."""
+    from octavo.cli.cluster.health import Severity, examine  # noqa: PLC0415
+
     findings = examine(bookies, hold, finalized)
     problems = sum(finding.severity is Severity.PROBLEM for finding in findings)
     warnings = len(findings) - problems

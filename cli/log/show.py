@@ -7,12 +7,12 @@ from octavo.cli.output import bytes_as_json, print_line, print_table
 from octavo.protocol.entries import EPOCH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from octavo.client.log.cursors import CursorState
     from octavo.client.log.document import Retention
     from octavo.client.log.entries import LogEntry
-    from octavo.client.log.status import LogStatus
+    from octavo.client.log.status import LogStatus, SegmentStatus
 
 
 def entry_as_json(entry: "LogEntry") -> dict[str, Any]:
@@ -56,21 +56,26 @@ def status_as_json(status: "LogStatus") -> dict[str, Any]:
         "bytes": status.bytes,
         "retention": retention_as_json(status.retention),
         "drops_below": status.drops_below,
-        "segments": [
-            {
-                "ledger_id": segment.ledger_id,
-                "first_position": segment.first_position,
-                "entries": segment.entries,
-                "bytes": segment.bytes,
-                "term": segment.term,
-                "created_at": _time(segment.created_at_ms),
-            }
-            for segment in status.segments
-        ],
+        "segments": segments_as_json(status.segments),
         "paged_segments": status.paged_segments,
         "cursors": cursors_as_json(status.cursors, status.end),
         "gaps": [list(gap) for gap in status.gaps],
     }
+
+
+def segments_as_json(segments: "Sequence[SegmentStatus]") -> list[dict[str, Any]]:
+    """The segments, oldest first."""
+    return [
+        {
+            "ledger_id": segment.ledger_id,
+            "first_position": segment.first_position,
+            "entries": segment.entries,
+            "bytes": segment.bytes,
+            "term": segment.term,
+            "created_at": _time(segment.created_at_ms),
+        }
+        for segment in segments
+    ]
 
 
 def print_status(status: "LogStatus") -> None:

@@ -42,6 +42,13 @@ def test_the_wheel_carries_every_file_for_deployment(installed: Path) -> None:
     assert {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} == shipped
 
 
+def test_the_wheel_carries_every_file_of_the_console(installed: Path) -> None:
+    shipped = {path.name for path in tree_files() if path.parent == Path("cli/console/page")}
+    assert "index.html" in shipped
+    folder = installed / "octavo" / "cli" / "console" / "page"
+    assert {path.name for path in folder.iterdir()} == shipped
+
+
 def test_every_module_imports_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
     names = sorted(library_modules())
     program = (

@@ -1,0 +1,246 @@
+"""What the console's server answers: the page's own files, what is known of the cluster, and what operators change."""
+
+import mimetypes
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from octavo.bookie.admin.exchange import JSON, HttpAnswer, HttpError, HttpRequest, json_answer
+from octavo.bookie.admin.fields import Field, FieldError, read_body, read_query
+from octavo.bookie.admin.ledger_view import list_page, show
+from octavo.cli.console.access import HEADERS, Address, carries_token, is_own_host
+from octavo.cli.console.log_view import log_as_json
+from octavo.cli.console.observer import Observer
+from octavo.metadata.repair_states import REASON_CHARACTERS_MAX
+from octavo.protocol.errors import (
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    OctavoError,
+)
+from octavo.protocol.ids import ID_MAX, LedgerId
+from octavo.repair import operators
+
+if TYPE_CHECKING:
+    from octavo.client.client import Client
+    from octavo.metadata import MetadataStore
+
+LEDGERS_PER_PAGE = 50
+LOGS_SHOWN_MAX = 200
+
+_BOOKIE = Field(name="bookie", kind="string", text="Id of the bookie.", required=True, length_max=256)
+
+
+class Cluster(NamedTuple):
+    """What the answers are made from."""
+
+    client: "Client"
+    store: "MetadataStore"
+    observer: Observer
+
+
+type Values = Mapping[str, Any]
+type Handler = Callable[[Cluster, Values], Awaitable[Any]]
+
+
+class Endpoint(NamedTuple):
+    """A path below /api, and who answers it. ``{...}`` in the path takes one step."""
+
+    method: str
+    path: str
+    handle: Handler
+    fields: Sequence[Field] = ()
+    """Of the query, or of the body of a POST."""
+
+
+async def _state(cluster: Cluster, _values: Values) -> Any:
+    return await cluster.observer.state()
+
+
+async def _ledgers(cluster: Cluster, values: Values) -> Any:
+    page = await list_page(
+        cluster.store,
+        after=values.get("after"),
+        limit=LEDGERS_PER_PAGE,
+        state=values.get("state"),
+        bookie=values.get("bookie"),
+    )
+    return {"items": page.ledgers, "next": page.after}
+
+
+async def _ledger(cluster: Cluster, values: Values) -> Any:
+    text = values["step"]
+    if not (text.isascii() and text.isdecimal()) or len(text) > 19 or int(text) > ID_MAX:
+        raise HttpError(404, "NoSuchLedger", "the id of a ledger is a whole number")
+    return await show(cluster.store, LedgerId(int(text)))
+
+
+async def _logs(cluster: Cluster, values: Values) -> Any:
+    names: list[str] = []
+    async for name in cluster.client.list_logs(values.get("prefix", "")):
+        names.append(name)
+        if len(names) > LOGS_SHOWN_MAX:
+            break
+    return {"items": names[:LOGS_SHOWN_MAX], "more": len(names) > LOGS_SHOWN_MAX}
+
+
+async def _log(cluster: Cluster, values: Values) -> Any:
+    return await log_as_json(cluster.client, cluster.store, values["step"])
+
+
+async def _hold(cluster: Cluster, values: Values) -> Any:
+    await operators.hold(
+        cluster.store, values["bookie"], seconds=values["seconds"], reason=values.get("reason", ""), now_ms=_now_ms()
+    )
+
+
+async def _release(cluster: Cluster, values: Values) -> Any:
+    await operators.release(cluster.store, values["bookie"], now_ms=_now_ms())
+
+
+async def _drain(cluster: Cluster, values: Values) -> Any:
+    await operators.drain(cluster.store, values["bookie"], now_ms=_now_ms())
+
+
+async def _undrain(cluster: Cluster, values: Values) -> Any:
+    await operators.undrain(cluster.store, values["bookie"])
+
+
+async def _pause(cluster: Cluster, _values: Values) -> Any:
+    await operators.pause(cluster.store)
+
+
+async def _resume(cluster: Cluster, _values: Values) -> Any:
+    await operators.resume(cluster.store)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/api/state", _state),
+    Endpoint(
+        "GET", "/api/ledgers", _ledgers,
+        (
+            Field(name="after", kind="integer", text="Only ledgers with higher ids.", low=0, high=ID_MAX),
+            Field(name="state", kind="string", text="Only these.", choices=("open", "in-recovery", "closed")),
+            Field(name="bookie", kind="string", text="Only ledgers that name this bookie.", length_max=256),
+        ),
+    ),
+    Endpoint("GET", "/api/ledgers/{}", _ledger),
+    Endpoint(
+        "GET", "/api/logs", _logs,
+        (Field(name="prefix", kind="string", text="Only names that start with it.", length_max=255),),
+    ),
+    Endpoint("GET", "/api/logs/{}", _log),
+    Endpoint(
+        "POST", "/api/jobs/hold", _hold,
+        (
+            _BOOKIE,
+            Field(
+                name="seconds", kind="number", text="How long.", required=True, low=1, high=operators.HOLD_SECONDS_MAX
+            ),
+            Field(name="reason", kind="string", text="For other operators.", length_max=REASON_CHARACTERS_MAX),
+        ),
+    ),
+    Endpoint("POST", "/api/jobs/release", _release, (_BOOKIE,)),
+    Endpoint("POST", "/api/jobs/drain", _drain, (_BOOKIE,)),
+    Endpoint("POST", "/api/jobs/undrain", _undrain, (_BOOKIE,)),
+    Endpoint("POST", "/api/jobs/pause", _pause),
+    Endpoint("POST", "/api/jobs/resume", _resume),
+)  # fmt: skip
+
+
+class Answerer:
+    """Answers requests for the console at ``address``. ``changes``: whether operators may change anything."""
+
+    def __init__(self, cluster: Cluster, address: Address, token: str, *, changes: bool) -> None:
+        self._cluster = cluster
+        self._address = address
+        self._token = token
+        self._changes = changes
+        self._files = _read_page()
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Answer one request. Raises :class:`HttpError`."""
+        try:
+            found = await self._answer(request)
+        except HttpError as error:
+            error.headers.update(HEADERS)
+            raise
+        return HttpAnswer(found.status, found.body, found.content_type, {**found.headers, **HEADERS})
+
+    async def _answer(self, request: HttpRequest) -> HttpAnswer:
+        if not is_own_host(request.headers.get("host"), self._address):
+            raise HttpError(403, "Forbidden", "this console is not that host")
+        path, _, query = request.target.partition("?")
+        method = "GET" if request.method == "HEAD" else request.method
+        if not path.startswith("/api/"):
+            file = self._files.get(path)
+            if file is None:
+                raise HttpError(404, "NotFound", "there is no such page")
+            if method != "GET":
+                raise HttpError(405, "MethodNotAllowed", f"{path} takes GET", headers={"Allow": "GET, HEAD"})
+            return file
+        if not carries_token(request.headers.get("authorization"), self._token):
+            raise HttpError(401, "Unauthorized", "open the address that `octavo console` printed")
+        endpoint, values = _find(method, path)
+        if method == "POST" and not self._changes:
+            raise HttpError(403, "Forbidden", "this console was started with --read-only")
+        return await self._handle(endpoint, request, query, values)
+
+    async def _handle(self, endpoint: Endpoint, request: HttpRequest, query: str, values: dict[str, Any]) -> HttpAnswer:
+        try:
+            if endpoint.method == "POST":
+                if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+                    raise HttpError(415, "UnsupportedMediaType", f"send a JSON body with Content-Type: {JSON}")
+                values |= read_body(request.body, endpoint.fields)
+            else:
+                values |= read_query(query, endpoint.fields)
+            value = await endpoint.handle(self._cluster, values)
+        except (FieldError, InvalidArgumentError) as error:
+            raise HttpError(400, "InvalidArgument", str(error)) from error
+        except (NoSuchLedgerError, NoSuchLogError) as error:
+            raise HttpError(404, type(error).__name__, error.message) from error
+        except MetadataUnavailableError as error:
+            raise HttpError(503, type(error).__name__, error.message, retryable=True) from error
+        except OctavoError as error:
+            raise HttpError(409, type(error).__name__, error.message, retryable=error.retryable) from error
+        if endpoint.path == "/api/state":
+            value["changes"] = self._changes
+        return json_answer(value)
+
+
+def _find(method: str, path: str) -> tuple[Endpoint, dict[str, Any]]:
+    steps = path.split("/")
+    others = False
+    for endpoint in ENDPOINTS:
+        pattern = endpoint.path.split("/")
+        if len(pattern) != len(steps) or any(
+            want not in {"{}", step} for want, step in zip(pattern, steps, strict=True)
+        ):
+            continue
+        if endpoint.method == method:
+            try:
+                return endpoint, {"step": unquote_to_bytes(steps[-1]).decode()} if "{}" in pattern else {}
+            except UnicodeDecodeError:
+                break
+        others = True
+    if others:
+        raise HttpError(405, "MethodNotAllowed", f"{path[:200]} does not take {method[:20]}")
+    raise HttpError(404, "NotFound", "there is no such path")
+
+
+def _read_page() -> dict[str, HttpAnswer]:
+    """The files of the page, by path."""
+    found: dict[str, HttpAnswer] = {}
+    for file in resources.files("octavo.cli.console").joinpath("page").iterdir():
+        kind = "text/javascript" if file.name.endswith(".js") else mimetypes.guess_type(file.name)[0]
+        charset = "" if kind == "image/png" else "; charset=utf-8"
+        found[f"/{file.name}"] = HttpAnswer(200, file.read_bytes(), f"{kind}{charset}")
+    found["/"] = found["/index.html"]
+    return found
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

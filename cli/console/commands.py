@@ -1,0 +1,78 @@
+"""``octavo console``: serves the web page until it is interrupted."""
+
+# ruff: noqa: PLC0415 - no other command needs the page's server
+
+import asyncio
+import secrets
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from octavo.cli.console.access import Address, check_token, parse_listen
+from octavo.cli.session import CommandError, Session, command
+
+TOKEN_BYTES = 24
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    command(app)(console)
+
+
+async def console(
+    session: Session,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Loopback address to listen on; port 0 takes any.")
+    ] = "127.0.0.1:3190",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            help="File with the token that browsers must present. The default is a new token at each start.",
+        ),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no changes such as draining a bookie.")] = False,
+) -> None:
+    """Serve a web page that shows the cluster, live.
+
+    The page shows bookies, ledgers with their fragments, logs with leader and cursors, and repair with its progress.
+    The command prints the address to open; the part after # is a token, so give the address only to people who may see
+    the cluster. Ctrl-C ends the command.
+    """
+    from octavo.bookie.admin.server import AdminServer
+    from octavo.cli.console.answers import Answerer, Cluster
+    from octavo.cli.console.observer import Observer
+    from octavo.cli.output import print_json, print_line
+
+    address = parse_listen(listen)
+    token = secrets.token_urlsafe(TOKEN_BYTES) if token_file is None else _read_token(token_file)
+    async with await session.connect() as client, await session.open_metadata() as store:
+        observer = Observer(client, store, time.time)
+        answerer = Answerer(Cluster(client, store, observer), address, token, changes=not read_only)
+        server = AdminServer(answerer.answer)
+        try:
+            port = await server.listen_on(address.host, address.port)
+        except OSError as error:
+            raise CommandError(f"cannot listen on {listen}: {error.strerror or error}") from error
+        url = Address(address.host, port).url
+        if session.as_json:
+            print_json({"url": url, "token": token})
+        elif token_file is None:
+            print_line(f"console: {url}#token={token}")
+        else:
+            print_line(f"console: {url} with the token in {token_file}")
+        try:
+            await observer.run()
+        finally:
+            await server.stop()
+            await asyncio.sleep(0)
+
+
+def _read_token(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"cannot read the token file {file}: {getattr(error, 'strerror', None) or error}") from error
+    return check_token(text.strip())

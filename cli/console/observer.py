@@ -1,0 +1,121 @@
+"""Looks at the cluster for the console: one look every few seconds, however many pages are open.
+
+The observer works only while pages ask: a console without an open page costs the cluster nothing. When the metadata
+store does not answer, the last look stays visible with its age and the error.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from octavo.cli.cluster.status import as_json as cluster_as_json
+from octavo.cli.rates import RATES, compare
+from octavo.metadata.cluster_release import finalized_release
+from octavo.metadata.garbage_hold import read_hold
+from octavo.protocol.errors import OctavoError
+from octavo.repair.operators import read_status, status_fields
+
+if TYPE_CHECKING:
+    from octavo.client.client import BookieStatus, Client
+    from octavo.metadata import MetadataStore
+
+INTERVAL_SECONDS = 2.0
+
+UNWATCHED_SECONDS = 30.0
+"""The observer stops when no page has asked for so long. Browsers slow hidden pages down to one request in a minute;
+such a page gets a fresh look when it asks again."""
+
+HISTORY_SECONDS = 300.0
+
+BLOCKED_SHOWN_MAX = 100
+
+
+class Observer:
+    """What pages show of the whole cluster. ``clock`` gives seconds since 1970."""
+
+    def __init__(
+        self,
+        client: "Client",
+        store: "MetadataStore",
+        clock: Callable[[], float],
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._clock = clock
+        self._interval_seconds = interval_seconds
+        self._wanted = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._asked_at = 0.0
+        self._seen: dict[str, Any] | None = None
+        self._error: str | None = None
+        self._before: tuple[Sequence[BookieStatus], float] | None = None
+        self._history: deque[tuple[float, ...]] = deque(maxlen=round(HISTORY_SECONDS / interval_seconds))
+
+    async def state(self) -> dict[str, Any]:
+        """The latest look. ``cluster`` is None while there has been none, and ``error`` says why."""
+        self._asked_at = asyncio.get_running_loop().time()
+        self._wanted.set()
+        await self._looked.wait()
+        seen = self._seen or {"looked_at": None, "cluster": None, "bookies": [], "totals": {}, "repair": None}
+        return {
+            **seen,
+            "now": self._clock(),
+            "error": self._error,
+            "interval_seconds": self._interval_seconds,
+            "history": [list(point) for point in self._history],
+        }
+
+    async def run(self) -> None:
+        """Look again and again while pages ask."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wanted.wait()
+            if loop.time() - self._asked_at > UNWATCHED_SECONDS:
+                self._wanted.clear()
+                self._looked.clear()
+                self._history.clear()
+                self._before = None
+                continue
+            begun = loop.time()
+            try:
+                self._seen = await self._look()
+                self._error = None
+            except OctavoError as error:
+                self._error = error.message or type(error).__name__
+            self._looked.set()
+            await asyncio.sleep(max(0.0, begun + self._interval_seconds - loop.time()))
+
+    async def _look(self) -> dict[str, Any]:
+        loop, store = asyncio.get_running_loop(), self._store
+        bookies, now = await self._client.bookies(details=True), loop.time()
+        cluster = cluster_as_json(
+            await store.cluster_id(), bookies, await read_hold(store), await finalized_release(store)
+        )
+        facts: dict[str, dict[str, Any]] = {one.bookie_id: dict(one.facts) for one in bookies if one.facts is not None}
+        repair = status_fields(
+            await read_status(store), facts, now_ms=round(self._clock() * 1000), blocked_max=BLOCKED_SHOWN_MAX
+        )
+        before, then = self._before or (bookies, now)
+        rows = compare(before, bookies, max(now - then, 1e-3))
+        totals: dict[str, float | None] = {}
+        for name in RATES:
+            rates = [row[name] for row in rows if row[name] is not None]
+            totals[name] = round(sum(rates), 1) if rates and self._before is not None else None
+        if self._before is not None:
+            self._history.append((self._clock(), *(totals[name] or 0.0 for name in RATES)))
+        self._before = (bookies, now)
+        conditions = {one["bookie_id"]: one for one in repair["bookies"]}
+        for row, bookie in zip(rows, bookies, strict=True):
+            row |= {"version": bookie.version, "rack": bookie.rack, "answers": bookie.facts is not None}
+            row["uptime_seconds"] = None if bookie.facts is None else bookie.facts.get("uptime_seconds")
+            row["condition"] = conditions.get(bookie.bookie_id, {}).get("state", "ordinary")
+        return {
+            "looked_at": self._clock(),
+            "cluster": cluster,
+            "bookies": rows,
+            "totals": totals,
+            "repair": repair,
+        }

@@ -1,0 +1,53 @@
+import { bytes, cards, clock, count, facts, h, s } from "./dom.js";
+
+const WIDTH = 900, HEIGHT = 110, LEFT = 60, BOTTOM = 20;
+
+// Two rates over the last minutes. `points`: [time, value, value].
+function chart(title, names, points, format) {
+  const top = Math.max(1, ...points.flatMap((point) => point.slice(1)));
+  const last = points.at(-1)?.[0] ?? 0, first = Math.min(points[0]?.[0] ?? 0, last - 60);
+  const x = (time) => LEFT + (time - first) / (last - first || 1) * (WIDTH - LEFT - 10);
+  const y = (value) => 10 + (1 - value / top) * (HEIGHT - BOTTOM - 10);
+  const line = (at, name) => s("polyline", { class: name,
+    points: points.map((point) => `${x(point[0]).toFixed(1)},${y(point[at]).toFixed(1)}`).join(" ") });
+  const now = points.at(-1) ?? [0, 0, 0];
+  const label = `${title}: ${names[0]} ${format(now[1])}, ${names[1]} ${format(now[2])} per second now`;
+  return h("section", { class: "panel" },
+    h("h2", {}, title),
+    s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
+      [0, .5, 1].map((share) => [
+        s("line", { class: "grid", x1: LEFT, x2: WIDTH - 10, y1: y(top * share), y2: y(top * share) }),
+        s("text", { x: LEFT - 8, y: y(top * share) + 4, "text-anchor": "end" }, format(top * share))]),
+      s("text", { x: LEFT, y: HEIGHT - 4 }, `${Math.round(last - first)} s ago`),
+      s("text", { x: WIDTH - 10, y: HEIGHT - 4, "text-anchor": "end" }, "now"),
+      line(1, "one"), line(2, "two")),
+    h("p", { class: "legend" }, h("span", { class: "one" }, `${names[0]} ${format(now[1])}/s`),
+      h("span", { class: "two" }, `${names[1]} ${format(now[2])}/s`)));
+}
+
+export function clusterPage(state) {
+  const { cluster, totals, history } = state;
+  const numbers = cluster.bookies;
+  return [
+    h("h1", {}, "Cluster"),
+    cards([
+      ["Bookies", count(numbers.writable), `writable of ${count(state.bookies.length)}`],
+      ["Entries added", count(totals.entries_added_per_second), "per second"],
+      ["Bytes added", bytes(totals.bytes_added_per_second), "per second"],
+      ["Entries read", count(totals.entries_read_per_second), "per second"],
+      ["Bytes read", bytes(totals.bytes_read_per_second), "per second"],
+    ]),
+    h("section", { class: "panel" },
+      h("h2", {}, "Findings"),
+      cluster.findings.length
+        ? h("ul", { class: "findings" }, cluster.findings.map((finding) =>
+          h("li", {}, h("strong", { class: finding.severity === "problem" ? "bad" : "warn" }, `${finding.severity}: `), finding.text)))
+        : h("p", { class: "quiet" }, "Nothing is wrong.")),
+    chart("Entries per second", ["added", "read"], history.map((point) => [point[0], point[2], point[5]]), count),
+    chart("Bytes per second", ["added", "read"], history.map((point) => [point[0], point[3], point[6]]), bytes),
+    h("section", { class: "panel" },
+      h("h2", {}, "About"),
+      facts([["Cluster", cluster.cluster_id], ["Formats", `release ${cluster.release}`],
+        ["Seen", state.looked_at ? clock(state.looked_at) : "never"]])),
+  ];
+}

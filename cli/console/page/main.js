@@ -1,0 +1,84 @@
+import { get, Refused, takeToken } from "./api.js";
+import { bookiesPage } from "./bookies.js";
+import { clusterPage } from "./cluster.js";
+import { duration, h, patch } from "./dom.js";
+import { jobsPage } from "./jobs.js";
+import { ledgerPage, ledgersPage } from "./ledgers.js";
+import { logPage, logsPage } from "./logs.js";
+import { repairPage } from "./repair.js";
+
+// Page -> its title, and what shows one thing of it.
+const PAGES = {
+  cluster: ["Cluster", clusterPage],
+  bookies: ["Bookies", bookiesPage],
+  ledgers: ["Ledgers", ledgersPage, ledgerPage],
+  logs: ["Logs", logsPage, logPage],
+  repair: ["Repair", repairPage],
+  jobs: ["Jobs", jobsPage],
+};
+
+const main = document.getElementById("main"), health = document.getElementById("health"), live = document.getElementById("live");
+let turn = 0, timer = null, interval = 2;
+
+function route() {
+  const [page, ...rest] = location.hash.replace(/^#\//, "").split("/");
+  const name = page in PAGES ? page : "cluster";
+  let one = null;
+  try { one = rest.length ? decodeURIComponent(rest.join("/")) : null; } catch { /* shown as the list */ }
+  return { name, one };
+}
+
+function showHealth(state) {
+  const cluster = state.cluster;
+  let kind = "bad", text;
+  if (!cluster) text = state.error ?? "The cluster has not been seen yet.";
+  else if (state.error) text = `What is shown is ${duration(state.now - state.looked_at)} old: ${state.error}`;
+  else {
+    const problem = cluster.findings.find((finding) => finding.severity === "problem");
+    kind = problem ? "bad" : cluster.findings.length ? "warn" : "good";
+    text = `The cluster ${cluster.health}${cluster.findings.length ? `: ${(problem ?? cluster.findings[0]).text}` : ""}.`;
+  }
+  if (health.className !== `health ${kind}`) health.className = `health ${kind}`;
+  if (health.textContent !== text) health.textContent = text;
+}
+
+function showNavigation(name) {
+  patch(document.querySelector("nav"), Object.entries(PAGES).map(([page, [title]]) =>
+    h("a", { href: `#/${page}`, "aria-current": page === name ? "page" : null }, title)));
+  document.title = `${PAGES[name][0]} · Octavo`;
+}
+
+// Shows the present page anew, now and after each interval. Only the latest call goes on.
+async function show() {
+  clearTimeout(timer);
+  const mine = turn += 1;
+  const { name, one } = route();
+  try {
+    const state = await get("/api/state");
+    interval = state.interval_seconds;
+    const [, list, single] = PAGES[name];
+    const content = !state.cluster ? [h("p", {}, "Waiting for the cluster.")]
+      : await (one !== null && single ? single(state, show, one) : list(state, show));
+    if (mine !== turn) return;
+    showHealth(state);
+    showNavigation(name);
+    if (main.dataset.page !== location.hash) main.replaceChildren(); // nothing that was typed elsewhere stays
+    main.dataset.page = location.hash;
+    patch(main, content.flat(2).filter(Boolean));
+    patch(live, [document.createTextNode(`live, every ${interval} s`)]);
+  } catch (error) {
+    if (mine !== turn) return;
+    showNavigation(name);
+    patch(live, [document.createTextNode(error.status === 0 ? "not connected" : "")]);
+    if (error.status !== 0 && error.status !== 503) patch(main, [h("h1", {}, error.status === 404 ? "Not found" : "Refused"), h("p", {}, error.message)]);
+    if (error.status === 0 || error.status === 503) { health.className = "health bad"; health.textContent = error.message; }
+    if (!(error instanceof Refused)) throw error;
+  }
+  if (!document.hidden) timer = setTimeout(show, interval * 1000);
+}
+
+takeToken();
+document.querySelector(".skip").onclick = (event) => { event.preventDefault(); main.focus(); };
+addEventListener("hashchange", () => { takeToken(); show(); main.focus(); scrollTo(0, 0); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) show(); });
+show();

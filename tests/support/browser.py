@@ -1,0 +1,155 @@
+"""A real headless Chromium, driven over the W3C WebDriver protocol by chromedriver."""
+
+import base64
+import json
+import os
+import re
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from debian_tools import TOOLS, library_path, program
+from support.processes import WAIT_SECONDS
+
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+"""The key under which the protocol returns the handle of an element."""
+
+FONTS = """<?xml version="1.0"?>
+<fontconfig><dir>{fonts}</dir><dir>/usr/share/fonts</dir><cachedir>{cache}</cachedir></fontconfig>
+"""
+
+
+class Browser:
+    """One window. Leaving its block ends the browser."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` takes the browser's profile and its log."""
+        folder.mkdir()
+        fonts = folder / "fonts.conf"
+        fonts.write_text(FONTS.format(fonts=TOOLS / "chromium/usr/share/fonts", cache=folder / "fonts"))
+        chromium, driver = program("chromium"), program("chromedriver")
+        settings = {"HOME": str(folder), "FONTCONFIG_FILE": str(fonts), "LD_LIBRARY_PATH": library_path("chromium")}
+        self._log = folder / "chromedriver.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [driver, "--port=0"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **settings}
+            )
+        self._session = ""
+        try:
+            self._address = f"http://127.0.0.1:{self._wait_port()}"
+            options = {
+                "binary": str(chromium),
+                "args": [
+                    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+                    "--window-size=1360,900", f"--user-data-dir={folder / 'profile'}",
+                ],
+            }  # fmt: skip
+            wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+            made = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+            self._session = f"/session/{made['sessionId']}"
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._session:
+            self._ask("DELETE", self._session)
+        self._process.kill()
+        self._process.wait()
+
+    def open(self, url: str) -> None:
+        """Go to an address."""
+        self._ask("POST", f"{self._session}/url", {"url": url})
+
+    def run(self, script: str, *arguments: object) -> Any:
+        """Run JavaScript in the page; what it returns."""
+        return self._ask("POST", f"{self._session}/execute/sync", {"script": script, "args": list(arguments)})
+
+    def text(self, selector: str = "body") -> str:
+        """The visible text of the first element that fits; empty without one."""
+        return str(self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
+
+    def wait_for(self, text: str, selector: str = "body") -> None:
+        """Wait until an element shows this text."""
+        self.wait_until(lambda: text in self.text(selector), f"{text!r} in {selector}")
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until a condition holds."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} never came; the page shows:\n{self.text()}\n{self.messages()}"
+            time.sleep(0.05)
+
+    def click(self, selector: str) -> None:
+        """Click the first element that fits, as a user does: it must be visible."""
+        self._ask("POST", f"{self._session}/element/{self._find(selector)}/click", {})
+
+    def click_button(self, text: str, within: str = "body") -> None:
+        """Click the first button with exactly this text."""
+        script = (
+            "return [...document.querySelectorAll(arguments[0] + ' button')].find("
+            "(one) => one.textContent === arguments[1])"
+        )
+        found = self.run(script, within, text)
+        assert found is not None, f"no button {text!r} in {self.text(within)}"
+        self._ask("POST", f"{self._session}/element/{found[ELEMENT]}/click", {})
+
+    def type(self, selector: str, text: str) -> None:
+        """Type into an input."""
+        self._ask("POST", f"{self._session}/element/{self._find(selector)}/value", {"text": text})
+
+    def messages(self) -> list[str]:
+        """What the console of the browser has logged since the last call: errors, refusals of the policy."""
+        return [one["message"] for one in self._ask("POST", f"{self._session}/se/log", {"type": "browser"})]
+
+    def unnamed_parts(self) -> list[str]:
+        """Parts of the page that a screen reader would announce without a name."""
+        tree = self._ask(
+            "POST", f"{self._session}/goog/cdp/execute", {"cmd": "Accessibility.getFullAXTree", "params": {}}
+        )
+        roles = {"button", "link", "textbox", "combobox", "spinbutton", "img", "image", "navigation", "dialog"}
+        return [
+            json.dumps(node)
+            for node in tree["nodes"]
+            if not node["ignored"] and node["role"]["value"] in roles and not node.get("name", {}).get("value")
+        ]
+
+    def screenshot(self, file: Path) -> None:
+        """Write a picture of the window."""
+        file.write_bytes(base64.b64decode(self._ask("GET", f"{self._session}/screenshot")))
+
+    def dark(self, wanted: bool) -> None:
+        """Whether the user prefers dark colours."""
+        feature = [{"name": "prefers-color-scheme", "value": "dark" if wanted else "light"}]
+        command = {"cmd": "Emulation.setEmulatedMedia", "params": {"features": feature}}
+        self._ask("POST", f"{self._session}/goog/cdp/execute", command)
+
+    def _find(self, selector: str) -> str:
+        found = self._ask("POST", f"{self._session}/element", {"using": "css selector", "value": selector})
+        return str(found[ELEMENT])
+
+    def _wait_port(self) -> int:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while (found := re.search(r"successfully on port (\d+)", shown := self._log.read_text())) is None:
+            assert self._process.poll() is None, shown
+            assert time.monotonic() < deadline, shown
+            time.sleep(0.02)
+        return int(found[1])
+
+    def _ask(self, method: str, path: str, value: object = None) -> Any:
+        data = None if value is None else json.dumps(value).encode()
+        request = urllib.request.Request(
+            self._address + path, data, {"Content-Type": "application/json"}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as response:
+                return json.load(response)["value"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{method} {path}: {error.read().decode()[:2000]}") from error
