@@ -32,6 +32,13 @@ FORMAT: Final = 1
 
 _ATTEMPTS_MAX: Final = 100
 
+_CONFLICT_SECONDS: Final = 0.01
+"""Longest pause after the first conflict with another process that stores cursors of the log: a few times what storing
+them takes. It doubles with each conflict, so that hundreds of processes do not keep each other from storing anything.
+"""
+
+_CONFLICT_SECONDS_MAX: Final = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
@@ -74,7 +81,17 @@ async def read_cursors(store: MetadataStore, log_id: str) -> dict[str, CursorSta
 class CursorKeeper:
     """The cursors of one log that one client moves."""
 
-    def __init__(self, store: MetadataStore, log_id: str, clock_ms: Callable[[], int], flush_seconds: float) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        log_id: str,
+        clock_ms: Callable[[], int],
+        flush_seconds: float,
+        *,
+        uniform: Callable[[float, float], float],
+    ) -> None:
+        """``uniform`` draws pauses."""
+        self._uniform = uniform
         self._store = store
         self._log_id = log_id
         self._clock_ms = clock_ms
@@ -96,13 +113,15 @@ class CursorKeeper:
         """Forget the cursor; nothing happens when there is none."""
         self._moved.pop(name, None)
         async with self._turns:
-            for _ in range(_ATTEMPTS_MAX):
+            for attempt in range(_ATTEMPTS_MAX):
                 cursors, version = await self._read()
                 if version is None or name not in cursors:
                     return
                 del cursors[name]
                 if await self._write(cursors, version):
                     return
+                await self._pause(attempt)
+        raise self._changed_in_a_loop()
 
     def move(self, name: str, position: int) -> None:
         """Note a new position, to be stored with the next write."""
@@ -147,7 +166,7 @@ class CursorKeeper:
 
     async def _update(self, moved: Mapping[str, CursorState], *, create_only: bool) -> dict[str, CursorState]:
         async with self._turns:
-            for _ in range(_ATTEMPTS_MAX):
+            for attempt in range(_ATTEMPTS_MAX):
                 cursors, version = await self._read()
                 merged = dict(cursors)
                 for name, cursor in moved.items():
@@ -160,7 +179,15 @@ class CursorKeeper:
                         )
                 if merged == cursors or await self._write(merged, version):
                     return merged
-        raise MetadataConflictError(f"the cursors of log {self._log_id} are being changed in a loop")
+                await self._pause(attempt)
+        raise self._changed_in_a_loop()
+
+    async def _pause(self, conflicts_before: int) -> None:
+        longest = _CONFLICT_SECONDS * 2.0 ** min(conflicts_before, 16)
+        await asyncio.sleep(self._uniform(0, min(longest, _CONFLICT_SECONDS_MAX)))
+
+    def _changed_in_a_loop(self) -> MetadataConflictError:
+        return MetadataConflictError(f"the cursors of log {self._log_id} are being changed in a loop")
 
     async def _read(self) -> tuple[dict[str, CursorState], Version | None]:
         found = await self._store.read_document(cursors_document(self._log_id))

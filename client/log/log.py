@@ -66,7 +66,11 @@ class Log(Closable):
         self._on_close = on_close
         self._view = LogView(access, known.value, password)
         self._cursors = CursorKeeper(
-            self._store, known.value.log_id, access.clock_ms, access.options.cursor_flush_seconds
+            self._store,
+            known.value.log_id,
+            access.clock_ms,
+            access.options.cursor_flush_seconds,
+            uniform=access.uniform,
         )
         self._housekeeper = Housekeeper(access, known.value.name, known.value.log_id)
 
