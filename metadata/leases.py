@@ -16,6 +16,7 @@ from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
     LeaseLostError,
+    MetadataError,
     MetadataUnavailableError,
     OctavoError,
 )
@@ -159,7 +160,8 @@ class LeaseKeeper:
         self._renewal_wanted.set()
 
     async def close(self) -> None:
-        """Release everything. Does not raise when the store does not answer: the session then expires by itself."""
+        """Release everything. Does not raise when the store does not answer or is of no use any more: the session then
+        expires by itself."""
         self._closed = True
         if self._renewing is not None:
             self._renewing.cancel()
@@ -169,7 +171,7 @@ class LeaseKeeper:
         if session is None:
             return
         self._lose(session)
-        with contextlib.suppress(MetadataUnavailableError):
+        with contextlib.suppress(MetadataUnavailableError, MetadataError):
             await self._records.end_session(session)
 
     async def _make(self, kind: Kind, key: str, value: bytes, take_over: bool) -> HeldLease | None:

@@ -89,6 +89,8 @@ class Database:
         self._busy_timeout_seconds = busy_timeout_seconds
         self._version_seen_max = 0
         """The highest version that this handle has seen committed: the file never goes back behind it."""
+        self._went_back_to: int | None = None
+        """The version of an older copy, once the file has been overwritten with one."""
         self._version_drawn = 0
         """The latest version given out in the current transaction."""
         self._together = False
@@ -228,12 +230,10 @@ class Database:
     def ledger_ids_stop(self) -> LedgerId:
         """The lowest id that has never been allocated."""
         with self._reading():
-            self._check_not_older()
             return LedgerId(self._setting("next_ledger_id"))
 
     def confirm_absent(self, kind: Kind, keys: Sequence[str]) -> list[str]:
         with self._reading():
-            self._check_not_older()
             return [key for key in keys if self._find(kind, key) is None]
 
     def create(
@@ -326,7 +326,6 @@ class Database:
                 # Renewals of leases change the file, too, but not the number of versions.
                 version = self._setting("versions")
                 records = version != self._version_seen
-                self._version_seen_max = max(self._version_seen_max, version)
                 self._data_version, self._version_seen = data_version, version
             live = self._live_sessions()
             sessions = live != self._sessions_seen
@@ -395,10 +394,11 @@ class Database:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """What is read inside counts only if the file is still in its place afterwards."""
+        """What is read inside counts only if the file is still in its place afterwards, and no older."""
         with self._translated():
             yield
             self._check_in_place()
+            self._check_not_older()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -408,6 +408,7 @@ class Database:
         with self._translated():
             self._execute("BEGIN IMMEDIATE")
             try:
+                self._check_not_older()
                 yield
                 self._check_in_place()
                 self._execute("COMMIT")
@@ -418,13 +419,18 @@ class Database:
                 self._version_drawn = 0
 
     def _check_not_older(self) -> None:
-        """Refuse a file whose content has gone back: it was overwritten with an older copy while it was in use."""
+        """Refuse a file whose content has gone back, from then on: it was overwritten with an older copy while it was
+        in use. A leader of a log, for example, must not go on with a segment that the older list does not name."""
+        if self._identity is None:
+            return  # it is being opened, and may have no tables yet
         version = self._setting("versions")
-        if version < self._version_seen_max:
+        if self._went_back_to is None and version < self._version_seen_max:
+            self._went_back_to = version
+        if self._went_back_to is not None:
             raise MetadataError(
-                f"{self._path} is older than what this process has already read from it (change {version}, not "
-                f"{self._version_seen_max}): it was overwritten with a copy while it was in use; stop every process "
-                "that uses it before restoring it"
+                f"{self._path} is older than what this process has already read from it (change "
+                f"{self._went_back_to}, not {self._version_seen_max}): it was overwritten with a copy while it was in "
+                "use; stop every process that uses it before restoring it"
             )
         self._version_seen_max = version
 

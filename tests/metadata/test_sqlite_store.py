@@ -243,19 +243,31 @@ async def test_file_replaced_while_in_use_is_reported_by_every_read(path: Path, 
             await READS[read](store)
 
 
-@pytest.mark.parametrize("decide", ["ledger_ids_stop", "confirm_absent"])
-async def test_file_restored_in_place_while_in_use_decides_nothing(path: Path, decide: str) -> None:
-    async with await open_sqlite_store(path, create=True) as store:
-        await store.allocate_ledger_id()
+CHANGES: dict[str, Callable[[RecordMetadataStore], Awaitable[object]]] = {
+    "allocate_ledger_id": lambda store: store.allocate_ledger_id(),
+    "create_document": lambda store: store.create_document("another", b""),
+    "lock": lambda store: store.lock("lock", "owner"),
+}
+
+
+@pytest.mark.parametrize("use", [*READS, *CHANGES])
+async def test_file_restored_in_place_while_in_use_is_of_no_use(path: Path, use: str) -> None:
+    """A leader that goes on where the older list does not name its segment would acknowledge what no reader finds."""
+    operation = (READS | CHANGES)[use]
+    async with await open_sqlite_store(path, create=True) as store, await open_sqlite_store(path) as other:
+        await store.create_ledger(open_ledger(await store.allocate_ledger_id()))
         with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(path.with_name("backup.db"))) as backup:
             live.backup(backup)
-            await store.create_ledger(open_ledger(0))
-            await READS[decide](store)
+            await store.create_document("document", b"")
+            await READS["cluster_id"](store)
             backup.backup(live)
         with pytest.raises(MetadataError, match=r"metadata\.db is older than what this process has already read"):
-            await READS[decide](store)
-    async with await open_sqlite_store(path) as store:
-        await READS[decide](store)
+            await operation(store)
+        for number in range(3):
+            await other.create_document(f"later-{number}", b"")
+        with pytest.raises(MetadataError, match=r"metadata\.db is older than what this process has already read"):
+            await operation(store)
+        await operation(other)  # it had seen nothing that is gone
 
 
 @pytest.mark.parametrize("replaced", [False, True])

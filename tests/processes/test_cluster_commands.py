@@ -4,8 +4,10 @@ import asyncio
 import json
 import os
 import re
+import sqlite3
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,34 @@ def test_the_metadata_go_to_a_file_and_into_an_empty_place_and_the_bookies_serve
     assert "on hold" in status.stdout.decode()
     assert octavo("cluster", "release-garbage", "--json", uri=restored_uri).json == {"released": True}
     assert octavo("cluster", "release-garbage", "--json", uri=restored_uri).json == {"released": False}
+
+
+def test_a_log_goes_on_from_an_older_copy_of_the_metadata_file_that_was_restored_through_a_dump(
+    octavo: Run, tmp_path: Path
+) -> None:
+    """The copy names fewer segments, a segment that was truncated and deleted later, and an older term."""
+    uri, copy_uri, restored_uri = (f"sqlite:///{tmp_path}/{name}.db" for name in ("metadata", "copy", "restored"))
+    quick = ("--port", 0, "--bookie-id", "b1")
+    with BookieProcess(tmp_path / "bookie", "--metadata", uri, *quick).wait_ready() as bookie:
+        asyncio.run(new_log(uri))
+        asyncio.run(add_to_log(uri, b"a", b"b"))
+        asyncio.run(add_to_log(uri, b"c"))
+        with (
+            closing(sqlite3.connect(tmp_path / "metadata.db")) as live,
+            closing(sqlite3.connect(tmp_path / "copy.db")) as copy,
+        ):
+            live.backup(copy)
+        later = asyncio.run(add_to_log(uri, b"d", b"e"))
+        assert later == [b"a", b"b", b"c", b"d", b"e"]
+        assert octavo("log", "truncate", "orders", "--before", 2, uri=uri).status == 0
+        assert bookie.stop() == 0
+    assert octavo("cluster", "dump", tmp_path / "dump", uri=copy_uri).status == 0
+    assert octavo("cluster", "restore", tmp_path / "dump", uri=restored_uri).status == 0
+    with BookieProcess(tmp_path / "bookie", "--metadata", restored_uri, *quick).wait_ready() as bookie:
+        assert asyncio.run(add_to_log(restored_uri, b"new")) == [b"a", b"b", b"c", b"new"]
+        assert octavo("log", "truncate", "orders", "--before", 3, uri=restored_uri).status == 0
+        assert asyncio.run(add_to_log(restored_uri, b"newer")) == [b"new", b"newer"]
+        assert bookie.stop() == 0
 
 
 def _often(folder: Path) -> Path:

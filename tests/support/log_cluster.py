@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
-from octavo.metadata import MetadataStore
+from octavo.metadata import BookieRegistration, BookieState, MetadataStore
+from octavo.protocol.ids import BookieId
 from support.fake_bookie import FakeBookie
 from support.metadata_clusters import Cluster as MetadataCluster
 
@@ -77,3 +78,26 @@ async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(20):
         while not await holds():  # noqa: ASYNC110 - of another process's doing
             await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def open_log_cluster(metadata: MetadataCluster, layout: str = "chain") -> AsyncIterator[LogCluster]:
+    """Three bookies on this metadata store. Clients and bookies are closed at the end."""
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(metadata.stack)
+        store = await metadata.open()
+        cluster_id = await store.cluster_id()
+        bookies = [FakeBookie(f"b{number}", cluster_id=cluster_id) for number in range(3)]
+        for bookie in bookies:
+            await stack.enter_async_context(bookie)
+            await store.register_bookie(
+                BookieRegistration(
+                    bookie_id=BookieId(bookie.bookie_id),
+                    address=bookie.address,
+                    state=BookieState.WRITABLE,
+                    version="fake",
+                    boot_id=bookie.boot_id,
+                )
+            )
+        clients = await stack.enter_async_context(contextlib.AsyncExitStack())
+        yield LogCluster(metadata, store, cluster_id, bookies, layout, clients)

@@ -1,0 +1,44 @@
+"""A metadata file that is overwritten with an older copy while a log is led and followed."""
+
+import asyncio
+import sqlite3
+from contextlib import aclosing, closing
+from pathlib import Path
+
+import pytest
+from octavo.protocol.errors import MetadataError
+from support.log_cluster import open_log_cluster
+from support.metadata_clusters import SqliteCluster
+
+import octavo
+
+PATIENCE_SECONDS = 60.0
+
+
+async def _add_all_the_time(writer: octavo.LogWriter) -> None:
+    while True:
+        await writer.add(b"next")
+
+
+@pytest.mark.parametrize("locked", [True, False])
+async def test_a_leader_and_a_follower_end_when_the_metadata_go_back(tmp_path: Path, locked: bool) -> None:
+    """The older list does not name the segment that the leader writes: what it went on to acknowledge would be lost,
+    and without a fence no bookie would stop it."""
+    metadata = SqliteCluster(tmp_path)
+    async with open_log_cluster(metadata) as logs, asyncio.timeout(PATIENCE_SECONDS):
+        log = await logs.log()
+        reading = await (await logs.client()).open_log("orders")
+        copy = tmp_path / "copy.db"
+        with closing(sqlite3.connect(metadata.path)) as live, closing(sqlite3.connect(copy)) as older:
+            live.backup(older)
+            writer = await (log.lead() if locked else log.take_over())
+            assert await writer.add(b"first") == 0
+            async with aclosing(reading.follow()) as entries:
+                assert (await anext(entries)).payload == b"first"  # type: ignore[union-attr]
+                older.backup(live)
+                with pytest.raises(MetadataError, match="is older than what this process has already read"):
+                    await anext(entries)
+            with pytest.raises(MetadataError, match="is older than what this process has already read"):
+                await _add_all_the_time(writer)
+        assert writer.lost.is_set()
+        await writer.close()
