@@ -238,6 +238,13 @@ async def test_leaders_stand_still_while_another_takes_over(on_sqlite: Up) -> No
             await stand_still(made, leader, on_sqlite)
 
 
+async def test_on_sqlite_a_leader_is_cut_off_from_the_bookies_and_from_the_metadata(on_sqlite: Up) -> None:
+    async with contest(on_sqlite.uri, "cut", 2) as made:
+        leader = await made.leader()
+        await cut_from_bookies(made, leader)
+        await cut_from_metadata(made, leader)
+
+
 async def test_on_zookeeper_leaders_are_killed_stopped_and_cut_off(on_zookeeper: Up) -> None:
     async with contest(on_zookeeper.uri, "contest", 3) as made:
         term = 0

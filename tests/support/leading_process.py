@@ -12,8 +12,9 @@ of this process. It prints a line for everything that it is told:
 ``lost``                   it does not lead any more
 =========================  ==================================================
 
-SIGUSR1 cuts it off from bookies, SIGUSR2 from the metadata servers: connections break, and attempts to make new ones
-are not answered. SIGHUP ends both.
+SIGUSR1 cuts it off from bookies, SIGUSR2 from the metadata. SIGHUP ends both. Connections break, and attempts to make
+new ones are not answered. The process opens a metadata store in a file by a link of its own, which is missing while it
+is cut off, as a file system would be that is not mounted.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ import itertools
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import octavo
@@ -49,6 +51,7 @@ class CuttableLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.metadata_port = 0
+        self.metadata_link: Path | None = None
         self._made: list[tuple[bool, Any]] = []
         self._cut: set[bool] = set()
 
@@ -68,9 +71,13 @@ class CuttableLoop(asyncio.SelectorEventLoop):
         for is_metadata, transport in self._made:
             if is_metadata is metadata:
                 transport.abort()
+        if metadata and self.metadata_link is not None:
+            self.metadata_link.rename(self.metadata_link.with_suffix(".cut"))
 
     def restore(self) -> None:
         """Make connections again."""
+        if True in self._cut and self.metadata_link is not None:
+            self.metadata_link.with_suffix(".cut").rename(self.metadata_link)
         self._cut.clear()
 
 
@@ -120,6 +127,11 @@ async def main(uri: str, name: str, lease_seconds: float) -> None:
     """Lead again and again."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, CuttableLoop)
+    if uri.startswith("sqlite:///"):
+        path = Path("/", uri.removeprefix("sqlite:///"))
+        loop.metadata_link = path.with_name(f"metadata-of-{os.getpid()}.db")
+        loop.metadata_link.symlink_to(path)
+        uri = f"sqlite:///{loop.metadata_link}"
     if uri.startswith("zk://"):
         loop.metadata_port = int(uri.removeprefix("zk://").partition("/")[0].rpartition(":")[2])
     loop.add_signal_handler(signal.SIGUSR1, lambda: loop.cut(metadata=False))
