@@ -140,7 +140,9 @@ def _report(
             for what, several in rates.items()
         ],
     )
-    print_line(f"log to ledger: {result['ratio']:.3f} (median of {len(ratios)} rounds)")
+    print_line(
+        f"log to ledger: {result['ratio']:.3f} (median of {len(ratios)} rounds, {min(ratios):.3f} to {max(ratios):.3f})"
+    )
     if failovers:
         print_line("")
         print_table(

@@ -1,0 +1,52 @@
+"""Measure adds through a log beside adds to a plain ledger, in turn, and failovers from a leader that is killed.
+
+bench_log.py [--entry-sizes 100 1024] [--seconds 3] [--rounds 5] [--failovers 5] [--lease-seconds 2] [--data-dir DIR]
+
+Runs `octavo bench log` for each size of an entry on a fresh three-bookie cluster on this machine with SQLite.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from local_cluster import Cluster
+
+
+def main() -> int:
+    """Measure each size. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--entry-sizes", type=int, nargs="+", default=[100, 1024])
+    parser.add_argument("--seconds", type=float, default=3.0, help="time of each measurement")
+    parser.add_argument("--rounds", type=int, default=5, help="log and ledger in turn, so often")
+    parser.add_argument("--failovers", type=int, default=5, help="leaders that are killed, after the last size")
+    parser.add_argument("--lease-seconds", type=float, default=2.0, help="lease of the lock")
+    parser.add_argument("--data-dir", type=Path, help="where the cluster keeps its data (default: temporary)")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="octavo-bench-log-", dir=arguments.data_dir))
+    try:
+        with Cluster(folder / "data") as cluster:
+            uri = cluster.wait_for("ready")["metadata"]
+            for size in arguments.entry_sizes:
+                failovers = arguments.failovers if size == arguments.entry_sizes[-1] else 0
+                print(f"entries of {size} bytes", flush=True)
+                command = [sys.executable, "-P", "-m", "octavo.cli.main", "bench", "log", "--metadata", uri]
+                for name, value in {
+                    "entry-size": size,
+                    "duration": arguments.seconds,
+                    "rounds": arguments.rounds,
+                    "failovers": failovers,
+                    "lease-seconds": arguments.lease_seconds,
+                }.items():
+                    command += [f"--{name}", str(value)]
+                subprocess.run(command, check=True)
+            cluster.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
