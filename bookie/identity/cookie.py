@@ -66,7 +66,8 @@ class DirectoryCookie:
     roles: tuple[str, ...]
     served: bool = False
     confirmed_generation: int = 0
-    """The metadata have had this generation. If they have a lower one now, they are older than the directory."""
+    """The highest generation that the metadata are known to have had. If they have a lower one now, they were restored
+    from a backup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Disks(enum.Enum):
     WHOLE = "all cookies are present"
 
 
-class Known(enum.Enum):
+class MetadataComparison(enum.Enum):
     """How the directories compare with the metadata of the bookie that the cookies name."""
 
     ABSENT = "the cluster does not know this bookie"
@@ -119,11 +120,11 @@ class Verdict(enum.Enum):
     CONTINUE_FIRST_START = "keep the id and write the cookies again"
     START = "raise the generation"
     REFUSE_DISKS = "refuse because of the state of the directories"
-    REFUSE_KNOWN = "refuse because of the metadata"
+    REFUSE_METADATA = "refuse because of the metadata"
 
 
 _FIRST, _CONTINUE, _START = Verdict.FIRST_START, Verdict.CONTINUE_FIRST_START, Verdict.START
-_DISKS, _KNOWN = Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN
+_DISKS, _METADATA = Verdict.REFUSE_DISKS, Verdict.REFUSE_METADATA
 
 _ROWS: Final[Mapping[Disks, tuple[Verdict, Verdict, Verdict, Verdict, Verdict]]] = {
     #                     ABSENT     BEHIND  SAME    OTHER   AHEAD
@@ -137,25 +138,31 @@ _ROWS: Final[Mapping[Disks, tuple[Verdict, Verdict, Verdict, Verdict, Verdict]]]
     # Every directory gets its cookie before the metadata does.
     Disks.SOME_MISSING: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
     # The metadata may know a bookie that has stored nothing yet.
-    Disks.BEGUN: (_CONTINUE, _START, _START, _KNOWN, _KNOWN),
+    Disks.BEGUN: (_CONTINUE, _START, _START, _METADATA, _METADATA),
     # In use but unknown: the metadata was lost, or the bookie was retired and its ledgers were copied elsewhere.
-    Disks.WHOLE: (_KNOWN, _START, _START, _KNOWN, _KNOWN),
+    Disks.WHOLE: (_METADATA, _START, _START, _METADATA, _METADATA),
 }
 
-DECISIONS: Final[Mapping[tuple[Disks, Known], Verdict]] = {
-    (disks, known): verdict for disks, row in _ROWS.items() for known, verdict in zip(Known, row, strict=True)
+DECISIONS: Final[Mapping[tuple[Disks, MetadataComparison], Verdict]] = {
+    (disks, known): verdict
+    for disks, row in _ROWS.items()
+    for known, verdict in zip(MetadataComparison, row, strict=True)
 }
 """A row for every combination."""
 
-_REMEDIES: Final[Mapping[Disks | Known, str]] = {
+_REMEDIES: Final[Mapping[Disks | MetadataComparison, str]] = {
     Disks.DAMAGED: "check the disk, then start the bookie in doubt with `octavo bookie reset-identity`",
     Disks.NO_COOKIE: "configure the bookie's own directories, or empty ones",
     Disks.FOREIGN: "check the metadata URI",
     Disks.MIXED: "configure the directories in their original places",
     Disks.SOME_MISSING: "mount the missing directory, or start the bookie in doubt with `octavo bookie reset-identity`",
-    Known.ABSENT: "check the metadata URI; a retired bookie starts again with empty directories",
-    Known.OTHER_TOKEN: "start only the original, or start this copy in doubt with `octavo bookie reset-identity`",
-    Known.AHEAD: "use the newest disks, or start the bookie in doubt with `octavo bookie reset-identity`",
+    MetadataComparison.ABSENT: "check the metadata URI; a retired bookie starts again with empty directories",
+    MetadataComparison.OTHER_TOKEN: (
+        "start only the original, or start this copy in doubt with `octavo bookie reset-identity`"
+    ),
+    MetadataComparison.AHEAD: (
+        "use the newest disks, or start the bookie in doubt with `octavo bookie reset-identity`"
+    ),
 }
 
 
@@ -170,16 +177,17 @@ class Decision:
 
 
 def decide(directories: Sequence[DirectoryState], cluster_id: str, metadata: MetadataState | None) -> Decision:
-    """How a start with these directories continues. ``metadata`` is the entry of :func:`claimed_id`."""
+    """How a start with these directories continues. ``metadata`` is the cookie that the metadata store has for the id
+    that :func:`claimed_id` returns."""
     disks, where = _examine_disks(directories, cluster_id)
     known = _compare_with_metadata(directories, metadata)
     verdict = DECISIONS[disks, known]
     bookie_id = claimed_id(directories)
     generations = [state.cookie.generation for state in directories if state.cookie]
     highest = max([*generations, metadata.generation if metadata else 0], default=0)
-    fact: Disks | Known = known if verdict is Verdict.REFUSE_KNOWN else disks
+    fact: Disks | MetadataComparison = known if verdict is Verdict.REFUSE_METADATA else disks
     reason = fact.value.format(where=where)
-    if verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN}:
+    if verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_METADATA}:
         prefix = f"bookie {bookie_id}: " if bookie_id else ""
         reason = f"{prefix}{reason}; {_REMEDIES[fact]}"
     return Decision(verdict, bookie_id, highest + 1, reason)
@@ -218,16 +226,16 @@ def _examine_disks(directories: Sequence[DirectoryState], cluster_id: str) -> tu
     return (Disks.WHOLE if used else Disks.BEGUN), ""
 
 
-def _compare_with_metadata(directories: Sequence[DirectoryState], metadata: MetadataState | None) -> Known:
+def _compare_with_metadata(directories: Sequence[DirectoryState], metadata: MetadataState | None) -> MetadataComparison:
     cookies = [state.cookie for state in directories if state.cookie]
     if metadata is None or not cookies:
-        return Known.ABSENT
+        return MetadataComparison.ABSENT
     if any(cookie.generation < metadata.generation for cookie in cookies):
-        return Known.AHEAD
+        return MetadataComparison.AHEAD
     same = [cookie for cookie in cookies if cookie.generation == metadata.generation]
     if any(cookie.token != metadata.token for cookie in same):
-        return Known.OTHER_TOKEN
-    return Known.SAME if same else Known.BEHIND
+        return MetadataComparison.OTHER_TOKEN
+    return MetadataComparison.SAME if same else MetadataComparison.BEHIND
 
 
 # --- the file ------------------------------------------------------------------------------------------------------
@@ -330,9 +338,9 @@ async def take_identity(
 ) -> Identity:
     """Check the directories (role -> path, in a fixed order) against the cluster, and raise the generation in both.
 
-    Call it with the directories locked, before anything else is written there and before the bookie listens: an answer
-    under its own id then comes from another process. Directories may be nested or identical. ``pinned_id`` is the id
-    that the bookie must have; without it a new bookie makes one.
+    Call it with the directories locked, before anything else is written there and before the bookie listens: any
+    process that answers under the bookie's id is then another one. Directories may be nested or identical.
+    ``pinned_id`` is the id that the bookie must have; without it a new bookie makes one.
 
     Raises IdentityRefusedError, OSError, and MetadataUnavailableError (then nothing is lost: start again).
     """
@@ -355,12 +363,12 @@ async def take_identity(
         known = await store.read_cookie(claimed) if claimed else None
         metadata = MetadataState(known.value.generation, known.value.body.decode("ascii", "replace")) if known else None
         decision = decide(states, cluster_id, metadata)
-        if decision.verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN}:
+        if decision.verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_METADATA}:
             raise IdentityRefusedError(decision.reason)
         if claimed and (other := await find_running_original(store, claimed, cluster_id, software)):
             raise IdentityRefusedError(
                 f"bookie {claimed} is already running at {other}, and these directories are a copy of its directories; "
-                "stop the original first if it has moved here, otherwise start a new bookie on empty directories"
+                "to move the bookie here, stop the original first; otherwise start a new bookie on empty directories"
             )
         await _check_pin(store, pinned_id, claimed)
         if claimed is None:
@@ -371,21 +379,23 @@ async def take_identity(
         served = any(state.cookie.served for state in states if state.cookie)
         confirmed = max((state.cookie.confirmed_generation for state in states if state.cookie), default=0)
         metadata_were_older = (known.value.generation if known else 0) < confirmed
-        without = {state.role for state in states if state.cookie is None}
-        for role, path in sorted(directories.items(), key=lambda item: item[0] not in without):
+        roles_without_cookie = {state.role for state in states if state.cookie is None}
+        for role, path in sorted(directories.items(), key=lambda item: item[0] not in roles_without_cookie):
             cookie = DirectoryCookie(
                 bookie_id, cluster_id, decision.generation, token, role, tuple(directories), served, confirmed
             )
             await write_directory_cookie(filesystem, path, cookie)
-        told = known.value if known else Cookie(bookie_id=bookie_id, generation=0, address=address)
-        wanted = replace(told, generation=decision.generation, address=address, body=token.encode())
+        current = known.value if known else Cookie(bookie_id=bookie_id, generation=0, address=address)
+        wanted = replace(current, generation=decision.generation, address=address, body=token.encode())
         try:
             if known is None:
                 await store.create_cookie(wanted)
             else:
                 await store.compare_and_set_cookie(wanted, known.version)
         except MetadataConflictError:
-            continue  # another process changed it: check again; only an earlier start of this bookie passes
+            # Another process changed the cookie. The next check accepts the change only if an earlier start of this
+            # bookie made it.
+            continue
         first_start = decision.verdict is not Verdict.START
         return Identity(bookie_id, cluster_id, decision.generation, first_start, token, served, metadata_were_older)
     raise IdentityRefusedError(
@@ -423,7 +433,8 @@ async def _check_pin(store: MetadataStore, pinned_id: BookieId | None, claimed: 
 
 
 async def _report_known_address(store: MetadataStore, address: str) -> None:
-    """A new bookie starts at the address of an old one: its directories may have been emptied by mistake."""
+    """Log an error if a new bookie starts at the address of an existing one, whose directories may have been emptied by
+    mistake."""
     if address.endswith(":0"):
         return
     known = [cookie.value.bookie_id for cookie in await store.list_cookies() if cookie.value.address == address]

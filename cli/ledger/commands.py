@@ -96,7 +96,7 @@ def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, bytes]:
             raise InvalidArgumentError(f"{option} {pair}: write KEY=VALUE")
         if key in parsed:
             raise InvalidArgumentError(f"{option} {pair}: the key {key} is given twice")
-        # Bytes that are not UTF-8 come from the command line as surrogates, and go back to what they were.
+        # Bytes of the command line that are not UTF-8 are decoded as surrogates; this restores the original bytes.
         parsed[key] = value.encode("utf-8", "surrogateescape")
     return parsed
 
@@ -268,8 +268,9 @@ async def append(
 async def _note_final_newline(
     session: Session, ledger: "LedgerWriter", splitter: "LineSplitter | ChunkSplitter"
 ) -> None:
-    # Known only at the end of the input, so it cannot be written when the ledger is created. The metadata of a closed
-    # ledger never change, so it is written before the close, which keeps it.
+    # Whether the final newline is missing is known only at the end of the input, so it cannot be recorded when the
+    # ledger is created. The metadata of a closed ledger never change, so it is recorded before the close, which keeps
+    # it.
     if splitter.final_newline:
         return
     from octavo.cli.ledger.transfer import FINAL_NEWLINE_KEY, FINAL_NEWLINE_NO, NoteInCustomMetadata  # noqa: PLC0415

@@ -21,7 +21,7 @@ class LineSplitter:
         self._piece_bytes = 0
         self._lines = 0
         self.final_newline = True
-        """Whether what was fed so far ended with a newline; true for nothing at all. Final after :meth:`finish`."""
+        """Whether the input so far ended with a newline; true for empty input. Final after :meth:`finish`."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that ``chunk`` completes, without ``\\n``. Raises :class:`EntryTooLargeError` naming the line."""

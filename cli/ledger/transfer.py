@@ -192,7 +192,7 @@ async def write_entries(
 ) -> None:
     """Write the payloads of ``first`` to ``last`` (inclusive) to standard output, in large pieces.
 
-    Nothing if last < first. While one piece is being written the next is read.
+    Writes nothing if last < first. While a piece is being written, the next one is already being read.
     """
     if last < first:
         return

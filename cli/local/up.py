@@ -192,7 +192,7 @@ class _Cluster:
             await asyncio.sleep(pause)
 
     async def _run_once(self, spec: BookieSpec, policy: RestartPolicy) -> tuple[tuple[int, str], float | None]:
-        """One process from start to end: its exit status, the reason in its log, and how long it was ready."""
+        """Run one process to its end. Returns its exit status, the reason in its log, and how long it was ready."""
         loop = asyncio.get_running_loop()
         try:
             bookie = await BookieProcess.start(spec, lock_descriptor=self._lock_descriptor)

@@ -18,7 +18,7 @@ from octavo.bookie.identity.cookie import (
     Disks,
     Identity,
     IdentityRefusedError,
-    Known,
+    MetadataComparison,
     MetadataState,
     Verdict,
     decide,
@@ -78,34 +78,34 @@ DISKS: dict[Disks, list[DirectoryState]] = {
     Disks.WHOLE: directories(cookie(), cookie("journal")),
 }
 
-KNOWN: dict[Known, MetadataState | None] = {
-    Known.ABSENT: None,
-    Known.BEHIND: MetadataState(4, "token-4"),
-    Known.SAME: MetadataState(5, "token-5"),
-    Known.OTHER_TOKEN: MetadataState(5, "another"),
-    Known.AHEAD: MetadataState(6, "token-6"),
+METADATA: dict[MetadataComparison, MetadataState | None] = {
+    MetadataComparison.ABSENT: None,
+    MetadataComparison.BEHIND: MetadataState(4, "token-4"),
+    MetadataComparison.SAME: MetadataState(5, "token-5"),
+    MetadataComparison.OTHER_TOKEN: MetadataState(5, "another"),
+    MetadataComparison.AHEAD: MetadataState(6, "token-6"),
 }
 
 
 def test_the_table_has_a_row_for_every_combination() -> None:
-    assert set(DECISIONS) == set(product(Disks, Known))
+    assert set(DECISIONS) == set(product(Disks, MetadataComparison))
 
 
-@pytest.mark.parametrize(("disks", "known"), list(product(Disks, Known)))
-def test_every_combination_is_decided_as_it_should_be(disks: Disks, known: Known) -> None:
-    decision = decide(DISKS[disks], CLUSTER, KNOWN[known])
+@pytest.mark.parametrize(("disks", "known"), list(product(Disks, MetadataComparison)))
+def test_every_combination_is_decided_as_it_should_be(disks: Disks, known: MetadataComparison) -> None:
+    decision = decide(DISKS[disks], CLUSTER, METADATA[known])
     # Said a second time, in other words than the table's.
     if disks is Disks.EMPTY:
         assert decision.verdict is Verdict.FIRST_START
         assert decision.bookie_id is None
-    elif disks in {Disks.WHOLE, Disks.BEGUN} and known in {Known.SAME, Known.BEHIND}:
+    elif disks in {Disks.WHOLE, Disks.BEGUN} and known in {MetadataComparison.SAME, MetadataComparison.BEHIND}:
         assert (decision.verdict, decision.bookie_id) == (Verdict.START, "bookie-1")
         assert decision.generation == 6
-    elif disks is Disks.BEGUN and known is Known.ABSENT:
+    elif disks is Disks.BEGUN and known is MetadataComparison.ABSENT:
         assert decision.verdict is Verdict.CONTINUE_FIRST_START
         assert decision.bookie_id == "bookie-1"
     else:
-        assert decision.verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_KNOWN}
+        assert decision.verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_METADATA}
         assert "; " in decision.reason, "a refusal has a remedy"
         assert "{" not in decision.reason
 
@@ -119,15 +119,15 @@ def test_every_combination_is_decided_as_it_should_be(disks: Disks, known: Known
     ],
 )
 def test_one_foreign_directory_is_enough_to_refuse(second: DirectoryCookie, expected: Disks) -> None:
-    decision = decide(directories(cookie(), second), CLUSTER, KNOWN[Known.SAME])
+    decision = decide(directories(cookie(), second), CLUSTER, METADATA[MetadataComparison.SAME])
     assert decision.verdict is Verdict.REFUSE_DISKS
     assert expected.value.split("(")[0].strip() in decision.reason
 
 
 def test_one_restored_directory_is_enough_to_refuse() -> None:
     states = directories(cookie(), cookie("journal", generation=4, token="token-4"))
-    decision = decide(states, CLUSTER, KNOWN[Known.SAME])
-    assert decision.verdict is Verdict.REFUSE_KNOWN
+    decision = decide(states, CLUSTER, METADATA[MetadataComparison.SAME])
+    assert decision.verdict is Verdict.REFUSE_METADATA
     assert "restored from an old copy" in decision.reason
 
 

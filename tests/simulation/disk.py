@@ -62,8 +62,8 @@ class DiskFaults:
     """The power is cut at this changing operation, counted from when this was set; 0: never."""
     crash_of: str = ""
     """If set, only operations of this kind count; ``journal``: synced writes of journal segments."""
-    crash_kills: bool = False
-    """Whether the process is killed there, and the power is cut a little later."""
+    crash_kills_process: bool = False
+    """Whether only the process is killed at that operation; otherwise the machine loses its power."""
 
 
 class _Operation:

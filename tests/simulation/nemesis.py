@@ -15,8 +15,8 @@ from simulation.world import DATA, JOURNAL, ClientHost, Machine, World
 
 _RARE_OPERATIONS = ("create", "rename", "remove", "sync", "sync_directory", "truncate")
 
-_CRASHES = (*("journal",) * 30, "", "", "", *_RARE_OPERATIONS)
-"""The operation during which power is cut, drawn from these; the empty string stands for any operation."""
+_CUT_DURING = (*("journal",) * 30, "", "", "", *_RARE_OPERATIONS)
+"""The operations during which power is cut, one of which is drawn; the empty string stands for any operation."""
 
 
 class Nemesis:
@@ -25,7 +25,7 @@ class Nemesis:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rng = world.rng_for("nemesis")
-        self._heal_later: dict[Callable[[], None], None] = {}
+        self._active_faults: dict[Callable[[], None], None] = {}
         self._healed = False
         self._strikes: dict[str, Callable[[], None]] = {
             "siege": Siege(self).strike,
@@ -35,13 +35,13 @@ class Nemesis:
             "cut power at a file operation": self._cut_power_at_operation,
             "cut power everywhere": self._cut_power_everywhere,
             "kill in a journal write, then cut power": self._kill_in_journal_write,
-            "long absence": self._long_absence,
+            "pause client, restart bookies": self._pause_client_and_restart_bookies,
             "restart bookie": self._restart_bookie,
             "pause bookie": self._pause_bookie,
             "pause client": self._pause_client,
             "kill client": self._kill_client,
             "isolate machine": self._isolate,
-            "halves": self._halves,
+            "partition into halves": self._halves,
             "bridge": self._bridge,
             "one-way partition": self._one_way,
             "slow link": self._slow_link,
@@ -63,7 +63,7 @@ class Nemesis:
             "lost watches": self._metadata_chance("lose_watch_chance"),
             "expire sessions": self._expire_sessions,
             "metadata conflict": self._conflict,
-            "metadata list nothing": self._metadata_chance("list_nothing_chance"),
+            "metadata lists are empty": self._metadata_chance("list_nothing_chance"),
         }
 
     async def run(self) -> None:
@@ -83,9 +83,9 @@ class Nemesis:
         world = self.world
         world.note("nemesis", "heals everything")
         self._healed = True
-        for heal in list(self._heal_later):
+        for heal in list(self._active_faults):
             heal()
-        self._heal_later.clear()
+        self._active_faults.clear()
         world.network.heal()
         world.network.settings.spike_chance = 0.0
         for machine in world.machines:
@@ -110,14 +110,14 @@ class Nemesis:
         """Whether :meth:`heal` has been called; no fault is injected afterwards."""
         return self._healed
 
-    def for_a_while(self, low: float, high: float, heal: Callable[[], None]) -> None:
+    def heal_after(self, low: float, high: float, heal: Callable[[], None]) -> None:
         """Call ``heal`` after ``low`` to ``high`` seconds, or earlier when everything is healed."""
         loop = self.world.loop
-        self._heal_later[heal] = None
+        self._active_faults[heal] = None
 
         def end() -> None:
-            if heal in self._heal_later:
-                del self._heal_later[heal]
+            if heal in self._active_faults:
+                del self._active_faults[heal]
                 heal()
 
         loop.call_process(loop.world, loop.now + self.rng.uniform(low, high), end)
@@ -177,11 +177,11 @@ class Nemesis:
         rng, machines = self.rng, self.world.machines
         for machine in machines if rng.random() < 0.5 else [rng.choice(machines)]:
             faults = machine.disk.faults
-            faults.crash_kills = False
-            faults.crash_of = rng.choice(_CRASHES)
+            faults.crash_kills_process = False
+            faults.crash_of = rng.choice(_CUT_DURING)
             if faults.crash_of in _RARE_OPERATIONS:
                 faults.crash_at = rng.choice((1, 1, 2, 3))
-                faults.crash_kills = rng.random() < 0.5
+                faults.crash_kills_process = rng.random() < 0.5
             elif faults.crash_of:
                 faults.crash_at = rng.choice((1, 1, 1, 5)) + rng.randrange(3)
             else:
@@ -191,10 +191,10 @@ class Nemesis:
         """Kill a bookie during a journal write. Replay then finds data that was never synced, which the next power cut
         may destroy (rule B1)."""
         faults = self.rng.choice(self.world.machines).disk.faults
-        faults.crash_of, faults.crash_kills = "journal", True
+        faults.crash_of, faults.crash_kills_process = "journal", True
         faults.crash_at = 1 + self.rng.randrange(3)
 
-    def _long_absence(self) -> None:
+    def _pause_client_and_restart_bookies(self) -> None:
         """Pause a client, restart every bookie, then resume the client."""
         host = self._host()
         if host is None or host.process.paused:
@@ -204,7 +204,7 @@ class Nemesis:
         process.pause()
         for machine in self.world.machines:
             loop.call_process(loop.world, loop.now + rng.uniform(0.7, 2.0), self._restart_at_once, machine)
-        self.for_a_while(2.0, 4.0, process.resume)
+        self.heal_after(2.0, 4.0, process.resume)
 
     def _restart_at_once(self, machine: Machine) -> None:
         if machine.ready:
@@ -220,7 +220,7 @@ class Nemesis:
     def _restart_bookie(self) -> None:
         machine = self._machine()
         if machine is not None and machine.ready:
-            self.count("process: bookie restarted in good order")
+            self.count("process: bookie restarted gracefully")
             machine.stop()
 
     def _pause_bookie(self) -> None:
@@ -230,7 +230,7 @@ class Nemesis:
             self.count("process: bookie paused")
             process.pause()
             lease: float = self.world.plan.bookie.get("lease_seconds", 3.0)
-            self.for_a_while(0.01, lease * 2, process.resume)
+            self.heal_after(0.01, lease * 2, process.resume)
 
     def _pause_client(self) -> None:
         host = self._host()
@@ -238,7 +238,7 @@ class Nemesis:
             process = host.process
             self.count("process: client paused")
             process.pause()
-            self.for_a_while(0.01, 5.0, process.resume)
+            self.heal_after(0.01, 5.0, process.resume)
 
     def _kill_client(self) -> None:
         living = [host for host in self.world.hosts if host.process.alive]
@@ -260,7 +260,7 @@ class Nemesis:
             for source, target in pairs:
                 network.set_blocked(source, target, False)
 
-        self.for_a_while(0.1, 5.0, heal)
+        self.heal_after(0.1, 5.0, heal)
 
     def _isolate(self) -> None:
         addresses = self._addresses()
@@ -296,7 +296,7 @@ class Nemesis:
         def heal() -> None:
             network.link(source, target).extra_delay_seconds = 0.0
 
-        self.for_a_while(0.1, 5.0, heal)
+        self.heal_after(0.1, 5.0, heal)
 
     def _reset(self) -> None:
         name = self.rng.choice([machine.name for machine in self.world.machines])
@@ -314,7 +314,7 @@ class Nemesis:
         def heal() -> None:
             faults.slow_factor = 1.0
 
-        self.for_a_while(0.1, 4.0, heal)
+        self.heal_after(0.1, 4.0, heal)
 
     def _sync_failure(self) -> None:
         self.fail_sync(self.rng.choice(self.world.machines))
@@ -340,7 +340,7 @@ class Nemesis:
         def heal() -> None:
             faults.write_error_chance = 0.0
 
-        self.for_a_while(0.1, 2.0, heal)
+        self.heal_after(0.1, 2.0, heal)
 
     def _read_errors(self) -> None:
         self.fail_reads(self.rng.choice(self.world.machines), self.rng.choice((0.01, 0.2, 1.0)))
@@ -353,7 +353,7 @@ class Nemesis:
         def heal() -> None:
             faults.read_error_chance = 0.0
 
-        self.for_a_while(0.1, 3.0, heal)
+        self.heal_after(0.1, 3.0, heal)
 
     def _disk_full(self) -> None:
         disk = self.rng.choice(self.world.machines).disk
@@ -364,7 +364,7 @@ class Nemesis:
         def heal() -> None:
             disk.settings.capacity_bytes = max(before, 1 << 40)
 
-        self.for_a_while(0.2, 3.0, heal)
+        self.heal_after(0.2, 3.0, heal)
 
     def _rot(self) -> None:
         machine = self._unlucky_machine()
@@ -405,7 +405,7 @@ class Nemesis:
             def heal() -> None:
                 faults.lie_chance = 0.0
 
-            self.for_a_while(0.1, 2.0, heal)
+            self.heal_after(0.1, 2.0, heal)
 
     def _wipe(self) -> None:
         machine = self._unlucky_machine()
@@ -437,13 +437,13 @@ class Nemesis:
         def heal() -> None:
             faults.down = False
 
-        self.for_a_while(0.1, 4.0, heal)
+        self.heal_after(0.1, 4.0, heal)
 
     def _metadata_chance(self, name: str) -> Callable[[], None]:
         def strike() -> None:
             faults = self.world.metadata.faults
             setattr(faults, name, self.rng.choice((0.1, 0.5)))
-            self.for_a_while(0.5, 3.0, lambda: setattr(faults, name, 0.0))
+            self.heal_after(0.5, 3.0, lambda: setattr(faults, name, 0.0))
 
         return strike
 
@@ -458,7 +458,7 @@ class Nemesis:
         def heal() -> None:
             faults.slow_change_seconds = 0.0
 
-        self.for_a_while(0.5, 3.0, heal)
+        self.heal_after(0.5, 3.0, heal)
 
     def _late_watches(self) -> None:
         faults = self.world.metadata.faults
@@ -467,7 +467,7 @@ class Nemesis:
         def heal() -> None:
             faults.late_watch_seconds = 0.0
 
-        self.for_a_while(0.5, 3.0, heal)
+        self.heal_after(0.5, 3.0, heal)
 
     def _expire_sessions(self) -> None:
         for _ in range(self.world.metadata.expire_sessions(self.rng.choice((0.3, 1.0)))):

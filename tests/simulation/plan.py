@@ -22,13 +22,13 @@ DISTURBANCES = (
     "cut power at a file operation",
     "cut power everywhere",
     "kill in a journal write, then cut power",
-    "long absence",
+    "pause client, restart bookies",
     "restart bookie",
     "pause bookie",
     "pause client",
     "kill client",
     "isolate machine",
-    "halves",
+    "partition into halves",
     "bridge",
     "one-way partition",
     "slow link",
@@ -50,7 +50,7 @@ DISTURBANCES = (
     "lost watches",
     "expire sessions",
     "metadata conflict",
-    "metadata list nothing",
+    "metadata lists are empty",
 )
 """Every fault of the nemesis. Those in :data:`NEEDS_BUDGET` strike only machines of the fault budget."""
 
@@ -353,10 +353,10 @@ def _draw_large(rng: random.Random, *, besieged: bool) -> Plan:
         plan.bookie["checkpoint_seconds"] = rng.choice((0.2, 1.0))
         plan.bookie["compaction_major_seconds"] = 0.5
         if rng.random() < 0.4:
-            plan.disturbances["metadata list nothing"] = 2.0
+            plan.disturbances["metadata lists are empty"] = 2.0
     plan.sieges = tuple(rng.sample(DRAWN, rng.choice((1, 2, len(DRAWN)))))
     plan.operator = rng.random() < 0.7
-    if "long absence" in plan.disturbances:
+    if "pause client, restart bookies" in plan.disturbances:
         plan.recoverers = max(plan.recoverers, 1)
     chance = rng.random() if besieged else 1.0
     for share, kinds in BESIEGED:

@@ -136,12 +136,12 @@ class Siege:
         def heal() -> None:
             link.extra_delay_seconds = 0.0
 
-        self._nemesis.for_a_while(low, high, heal)
+        self._nemesis.heal_after(low, high, heal)
 
     def _block(self, source: str, target: str, low: float, high: float) -> None:
         network = self._world.network
         network.set_blocked(source, target, True)
-        self._nemesis.for_a_while(low, high, lambda: network.set_blocked(source, target, False))
+        self._nemesis.heal_after(low, high, lambda: network.set_blocked(source, target, False))
 
     def _deafen_writer(self, target: Target) -> None:
         """Block the link from the metadata store to the writer: it receives no answers and no watch events."""
@@ -185,13 +185,13 @@ class Siege:
         process = self._member(target).process
         if process is not None:
             process.pause()
-            self._nemesis.for_a_while(0.1, 2.0, process.resume)
+            self._nemesis.heal_after(0.1, 2.0, process.resume)
 
     def _stall(self, target: Target) -> None:
         process = self._member(target).process
         if process is not None:
             process.pause()
-            self._nemesis.for_a_while(0.4, 2.5, process.resume)
+            self._nemesis.heal_after(0.4, 2.5, process.resume)
 
     def _kill_member(self, target: Target) -> None:
         machine = self._member(target)
@@ -206,7 +206,11 @@ class Siege:
             machine.start_later(rng.uniform(0.01, 3.0))
         elif fate < 0.5:
             faults = machine.disk.faults
-            faults.crash_of, faults.crash_kills, faults.crash_at = "journal", rng.random() < 0.2, rng.randint(1, 3)
+            faults.crash_of, faults.crash_kills_process, faults.crash_at = (
+                "journal",
+                rng.random() < 0.2,
+                rng.randint(1, 3),
+            )
         elif fate < 0.75:
             machine.cut_power()
             machine.start_later(rng.uniform(0.05, 3.0))
@@ -222,7 +226,7 @@ class Siege:
     def _cut_rack_power(self, target: Target) -> None:
         for machine in target.members:
             faults = machine.disk.faults
-            faults.crash_of, faults.crash_kills, faults.crash_at = "journal", False, self._rng.randint(1, 3)
+            faults.crash_of, faults.crash_kills_process, faults.crash_at = "journal", False, self._rng.randint(1, 3)
 
     def _slow_disk(self, target: Target) -> None:
         faults = self._member(target).disk.faults
@@ -231,7 +235,7 @@ class Siege:
         def heal() -> None:
             faults.slow_factor = 1.0
 
-        self._nemesis.for_a_while(0.1, 2.0, heal)
+        self._nemesis.heal_after(0.1, 2.0, heal)
 
     def _read_errors(self, target: Target) -> None:
         self._nemesis.fail_reads(self._member(target), self._rng.choice((0.3, 1.0)))
@@ -251,7 +255,7 @@ class Siege:
         process = self._writer(target).process
         if process.alive:
             process.pause()
-            self._nemesis.for_a_while(0.1, 2.0, process.resume)
+            self._nemesis.heal_after(0.1, 2.0, process.resume)
 
     def _kill_writer(self, target: Target) -> None:
         self._writer(target).process.kill()
@@ -267,4 +271,4 @@ class Siege:
         def trust() -> None:
             target.ledger.suspected = False
 
-        self._nemesis.for_a_while(0.5, 2.0, trust)
+        self._nemesis.heal_after(0.5, 2.0, trust)

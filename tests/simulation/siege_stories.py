@@ -73,7 +73,7 @@ class Stories:
         if not process.alive or process.paused:
             return
         process.pause()
-        self._nemesis.for_a_while(5.0, 6.0, process.resume)
+        self._nemesis.heal_after(5.0, 6.0, process.resume)
         self._block(ADDRESS, writer.name, 6.0, 8.0)
 
         def restart() -> None:
@@ -109,7 +109,7 @@ class Stories:
         def begun() -> None:
             writer.process.pause()
             self._slow_disk(late, rng.choice((0.05, 0.1)))
-            self._nemesis.for_a_while(2.0, 2.5, writer.process.resume)
+            self._nemesis.heal_after(2.0, 2.5, writer.process.resume)
             self._when(lambda: ledger.end is not None, 2.0, writer.process.resume)
 
         self._when(lambda: ledger.current.state is not LedgerState.OPEN, 2.0, begun)
@@ -141,7 +141,7 @@ class Stories:
     def _block(self, source: str, target: str, low: float, high: float) -> None:
         network = self._world.network
         network.set_blocked(source, target, True)
-        self._nemesis.for_a_while(low, high, lambda: network.set_blocked(source, target, False))
+        self._nemesis.heal_after(low, high, lambda: network.set_blocked(source, target, False))
 
     def _delay(self, source: str, target: str, seconds: float) -> None:
         """Delay every packet of the link by the same time."""
@@ -151,7 +151,7 @@ class Stories:
         def heal() -> None:
             link.extra_delay_seconds, link.steady = 0.0, False
 
-        self._nemesis.for_a_while(2.0, 3.0, heal)
+        self._nemesis.heal_after(2.0, 3.0, heal)
 
     def _start_anew(self, machine: Machine) -> None:
         """Restart after a power cut or a kill."""
@@ -165,7 +165,7 @@ class Stories:
         process = machine.process
         if process is not None:
             process.pause()
-            self._nemesis.for_a_while(low, high, process.resume)
+            self._nemesis.heal_after(low, high, process.resume)
 
     def _slow_disk(self, machine: Machine, sync_seconds: float) -> None:
         disk = machine.disk
@@ -175,7 +175,7 @@ class Stories:
         def heal() -> None:
             faults.slow_factor = 1.0
 
-        self._nemesis.for_a_while(1.0, 2.0, heal)
+        self._nemesis.heal_after(1.0, 2.0, heal)
 
     def _fail_reads(self, machine: Machine) -> None:
         faults = machine.disk.faults
@@ -184,7 +184,7 @@ class Stories:
         def heal() -> None:
             faults.read_error_chance = 0.0
 
-        self._nemesis.for_a_while(1.0, 3.5, heal)
+        self._nemesis.heal_after(1.0, 3.5, heal)
 
     def _suspect(self, ledger: LedgerHistory) -> None:
         ledger.suspected = True
@@ -192,4 +192,4 @@ class Stories:
         def trust() -> None:
             ledger.suspected = False
 
-        self._nemesis.for_a_while(0.5, 2.0, trust)
+        self._nemesis.heal_after(0.5, 2.0, trust)

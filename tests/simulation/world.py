@@ -178,12 +178,12 @@ class Machine:
 
     def _planned_crash(self) -> None:
         world, faults = self.world, self.disk.faults
-        if not faults.crash_kills:
+        if not faults.crash_kills_process:
             world.trace.count("process: power cut at a file operation")
             self.cut_power()
             self.start_later(world.rng.uniform(0.05, 2.0))
             return
-        faults.crash_kills = False
+        faults.crash_kills_process = False
         where = "journal write" if faults.crash_of == "journal" else "file operation"
         world.trace.count(f"process: bookie killed in a {where}")
         self.kill()
