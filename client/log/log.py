@@ -259,8 +259,8 @@ class Log(Closable):
     # --- changing -----------------------------------------------------------------------------------------------------
 
     async def truncate(self, before: int) -> None:
-        """Let readers have nothing below ``before``; the space is freed by whole segments. Never goes back: a position
-        below the beginning changes nothing.
+        """Remove all entries below ``before`` for readers. Disk space is freed by whole segments. A position below the
+        log's beginning changes nothing.
 
         Raises :class:`InvalidArgumentError` for a position beyond the end.
         """
@@ -278,11 +278,11 @@ class Log(Closable):
         self._view.take((await self._housekeeper.delete_dropped(known)).value)
 
     async def give_up(self, ledger_id: int, *, last: int | None = None) -> Gap:
-        """Step over a segment whose ledger was deleted by hand: its positions are lost, and followers get the returned
-        :class:`Gap`. A writer of that segment does not lead any more.
+        """Skip a segment whose ledger was deleted by hand: its positions are lost, and followers get the returned
+        :class:`Gap`. A writer of that segment loses its leadership.
 
-        ``last``: the last lost position. It is needed where the list does not know where the segment ended; positions
-        that any reader may have seen must not be given to other entries, so name one that is certainly high enough.
+        ``last``: the last lost position, required if the list does not record where the segment ended. A position that
+        any reader may have seen must not get another entry, so choose one that is certainly high enough.
 
         Raises :class:`InvalidArgumentError` if the ledger is no segment of the log, or exists, or ``last`` is needed or
         wrong.

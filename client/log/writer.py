@@ -215,18 +215,19 @@ class LogWriter(AddFront, Closable):
             return
         self._hold()
         self._move(Life.HEALING)
-        log.warning("log %s: its segment failed; the leader takes over from itself: %s", self._name, error.message)
+        log.warning("log %s: its segment failed; the leader continues in a new one: %s", self._name, error.message)
         self._supervisor.start(self._heal(error))
 
     # --- healing ------------------------------------------------------------------------------------------------------
 
     async def _heal(self, error: OctavoError) -> None:
-        """Take over from oneself until that succeeds, or another client leads (rule P5)."""
+        """Take the log over with a new segment until that succeeds, or another client leads (rule P5)."""
         await self._stop_rolling()
         pause = self._options.resend_delay_seconds
         began = self._loop.time()
         if isinstance(error, LedgerFencedError):
-            # Another client may be taking over right now: let it get on with it, rather than duel (rule L4).
+            # Another client may be taking the log over now. Without the pause the two would fence each other in turn
+            # (rule L4).
             await asyncio.sleep(self._access.uniform(1, 8) * self._options.log_duel_pause_seconds)
         async with self._turns:
             await self._active.writer.abandon()
