@@ -13,7 +13,7 @@ from octavo.metrics.table import CLIENT_METRICS
 from octavo.protocol.errors import OctavoError
 
 REASON_LOST = "Disconnected"
-"""Of a bookie that was replaced or is connected to anew because its connection was lost, without an error of its
+"""Of a bookie that was replaced or is connected to again because its connection was lost, without an error of its
 own."""
 
 

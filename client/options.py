@@ -76,7 +76,7 @@ class ClientOptions:
 
     bookie_quarantine_seconds: float = 30.0
     """How long a bookie that was replaced, or could not be reached as a spare, is not chosen again; a random part of up
-    to half as much is added. A bookie that registers anew may be chosen at once."""
+    to half as much is added. A bookie that registers again may be chosen at once."""
 
     resend_delay_seconds: float = 1.0
     """Pause before a bookie that refused or did not answer an add is tried again on the same connection."""

@@ -42,7 +42,7 @@ None)."""
 
 
 class ClusterOrigin(NamedTuple):
-    """What a new store takes over from the cluster that it restores, instead of beginning anew."""
+    """What a new store takes over from the cluster that it restores, instead of beginning again."""
 
     cluster_id: str
     first_ledger_id: LedgerId

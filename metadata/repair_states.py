@@ -64,7 +64,7 @@ class BookieCondition:
 
     condition: Condition
     since_ms: int
-    """When the condition began. Kept in the store, so that an election does not begin a grace time anew (rule A1)."""
+    """When the condition began. Kept in the store, so that an election does not begin a grace time again (rule A1)."""
     until_ms: int | None = None
     """When a hold ends; None for other conditions."""
     reason: str = ""

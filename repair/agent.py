@@ -70,7 +70,7 @@ class Agent:
         self._auditor = Auditor(bookie, self._new_audit, self._show)
 
     async def run(self) -> None:
-        """Work until cancelled. A failure of one part ends all of them and is raised; the caller may begin anew."""
+        """Work until cancelled. A failure of one part ends all of them and is raised; the caller may begin again."""
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (

@@ -118,7 +118,7 @@ class BookieWatch:
     # --- questions --------------------------------------------------------------------------------------------------
 
     async def _ask_doubt(self, states: RepairStates) -> tuple[frozenset[BookieId], frozenset[BookieId]]:
-        """The bookies in doubt, and those that did not say. A bookie is asked when it has started anew, while it is in
+        """The bookies in doubt, and those that did not say. A bookie is asked when it has started again, while it is in
         doubt, and otherwise once per round: doubt may begin in a running bookie."""
         now = asyncio.get_running_loop().time()
         wanted = []

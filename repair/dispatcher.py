@@ -138,7 +138,7 @@ class Dispatcher:
         self._blocked.wake(now)
 
     def on_round(self) -> None:
-        """A round was taken: the queue is made anew, and holes are to be filled."""
+        """A round was taken: the queue is made again, and holes are to be filled."""
         self._make_queue()
         for ledger_id, member in self._rounds.take_holes():
             self._own[member, Job(ledger_id, None, Why.HOLE)] = None
@@ -318,7 +318,7 @@ class Dispatcher:
         """Delete the plan and the report of a target: it is done, or silent."""
         unfinished = self._outstanding.withdraw(target)
         if unfinished:
-            log.warning("a target is silent or gone; its work is planned anew", target=target, jobs=len(unfinished))
+            log.warning("a target is silent or gone; its work is planned again", target=target, jobs=len(unfinished))
         self._plan_again(target, unfinished)
         self._reports.pop(target, None)
         version = self._written.pop(target, None)

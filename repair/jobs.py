@@ -5,7 +5,7 @@ position should hold, durably, looks once more that every id is held, and change
 version that it read before copying. Only the target names itself: no other process can name a bookie that has meanwhile
 dropped its copies. Nothing is dropped between the first id that is found held and the end of the compare-and-set,
 because the lock is held all the time, also when the job is cancelled while the compare-and-set is under way. A conflict
-means that the metadata are read again and everything is decided anew; the copies stay, so nothing is copied twice.
+means that the metadata are read again and everything is decided again; the copies stay, so nothing is copied twice.
 """
 
 import asyncio

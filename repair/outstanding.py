@@ -6,7 +6,7 @@ work is wasted and nothing else: names are taken by compare-and-set only (rule C
 
 A job that was taken from a target may nevertheless be finished by it, at any later time: it may be paused just before
 its compare-and-set. The auditor would not learn from any report that the ledger names this target now. Such ledgers are
-kept here as *taken*, to be read in every round, until the target has reported on a later plan, or was started anew:
+kept here as *taken*, to be read in every round, until the target has reported on a later plan, or was started again:
 then it has given the job up.
 """
 

@@ -71,7 +71,7 @@ class Target:
                 await asyncio.sleep(STORE_PAUSE_SECONDS)
                 continue
             except MetadataError as error:
-                log.warning("the report of this bookie cannot be understood; it begins anew", reason=error.message)
+                log.warning("the report of this bookie cannot be understood; it begins again", reason=error.message)
             return
 
     async def _follow_plan(self) -> None:

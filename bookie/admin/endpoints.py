@@ -383,8 +383,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             ),
             Field(name="bookie", kind="string", text="Only ledgers whose metadata name this bookie.", length_max=256),
         ),
-        text="The ledgers in the order of their ids. `next` is where to go on, with `after`; null at the end. A page"
-        " may be shorter than the limit.",
+        text="The ledgers in the order of their ids. Pass `next` as `after` to read the next page; it is null at the end."
+        " A page may be shorter than the limit.",
     ),
     Endpoint(
         method="GET", path="/api/v1/ledgers/{ledger_id}", name="showLedger", handle=_ledger, answer=LEDGER,
@@ -427,7 +427,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
                 high=PAUSE_SECONDS_MAX,
             ),
         ),
-        text="Let compactions stand still for some time. A disk that is short of space ends the pause.",
+        text="Pause compaction for some time. A disk that is short of space ends the pause.",
     ),
     Endpoint(
         method="POST", path="/api/v1/bookie/scrub", name="scrub", handle=_scrub, answer=JOB_STARTED,

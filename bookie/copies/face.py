@@ -48,7 +48,7 @@ class LedgerCopies:
         look at what is held, the copies, the compare-and-set by which this bookie names itself, and the read that
         settles it if its answer was lost. It may take long. Not reentrant.
 
-        The time after which copies may be dropped begins anew when the block ends: a compare-and-set that nothing is
+        The time after which copies may be dropped begins again when the block ends: a compare-and-set that nothing is
         known of, because the metadata store does not answer, is made long before it is over, or never."""
         return self._hold(ledger_id)
 

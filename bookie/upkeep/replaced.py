@@ -73,7 +73,7 @@ class ReplacedCopies:
 
     def keep(self, ledger_id: LedgerId) -> None:
         """The ledger is being repaired here, and the metadata are about to name this bookie, or may be: the time for
-        which its copies are kept begins anew."""
+        which its copies are kept begins again."""
         self._candidates.pop(ledger_id, None)
 
     async def round(self) -> int:

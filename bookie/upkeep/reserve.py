@@ -2,7 +2,7 @@
 
 A bookie whose disk is full must write before it can free space. While it runs it gives up the reserve to compaction,
 and sets it aside again before anything else may take what compaction has freed. A start writes too (cookies get a new
-generation, and what the journal holds is made durable anew, rule B1), so a start on a full disk gives up the reserve
+generation, and what the journal holds is made durable again, rule B1), so a start on a full disk gives up the reserve
 and the spare segments first. The start takes one of these itself.
 """
 

@@ -175,11 +175,11 @@ class Upkeep:
 
     @property
     def compaction_paused_seconds(self) -> float:
-        """For how long compactions still stand still."""
+        """Seconds for which compaction is still paused."""
         return self._limiter.paused_seconds
 
     def pause_compaction(self, seconds: float) -> None:
-        """Let compactions stand still for so long, or until a disk is short of space; 0 ends the pause."""
+        """Pause compaction for so long, or until a disk is short of space; 0 ends the pause."""
         self._limiter.pause(seconds)
 
     async def scrub(self, bytes_per_second: float | None = None) -> ScrubResult:

@@ -113,16 +113,16 @@ async def compact(
             metavar="SECONDS",
             min=0,
             max=24 * 3600,
-            help="Do not compact now, but let compactions stand still for so long. 0 ends a pause. A disk that is"
-            " short of space ends it, too.",
+            help="Do not compact now, but pause compaction for this time. 0 ends a pause. A disk that is short of"
+            " space ends it, too.",
         ),
     ] = None,
     no_wait: NoWaitOption = False,
 ) -> int:
     """Compact entry logs now.
 
-    Compaction frees the space of deleted ledgers. Only entry logs of which little is live are compacted; the setting
-    compaction_minor_share or compaction_major_share says how little.
+    Compaction frees the space of deleted ledgers. Only entry logs whose live share is below the setting
+    compaction_minor_share or, with --major, compaction_major_share are compacted.
     """
     client = _client(session, bookie)
     if pause is None:
@@ -133,7 +133,7 @@ async def compact(
     elif pause:
         print_line(f"compaction is paused for {answer['paused_seconds']:.0f} s")
     else:
-        print_line("compaction goes on")
+        print_line("compaction is no longer paused")
     return 0
 
 

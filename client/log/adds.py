@@ -357,5 +357,5 @@ def copy_error(error: OctavoError, doubt: Doubt | None = None) -> OctavoError:
 def _reject(future: asyncio.Future[Any], error: OctavoError, doubt: Doubt | None) -> None:
     if not future.done():
         future.set_exception(copy_error(error, doubt))
-        # A caller that let go of the future hears of the failure when it closes the writer.
+        # If the caller does not look at the future, closing the writer reports the failure.
         future.exception()

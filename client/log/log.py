@@ -476,7 +476,7 @@ class Log(Closable):
             except NoSuchLedgerError as error:
                 await self._view.explain_missing(position, error)
             except ClientClosedError:
-                # The reader was let go of in favour of others.
+                # The reader was closed to make room for other readers.
                 self._view.check_open()
 
     async def _follow(self, first: int, *, skip: bool) -> "AsyncGenerator[LogEntry | Gap]":

@@ -31,7 +31,7 @@ class LogStatus(NamedTuple):
     """The name under which the lock is held; None while it is free."""
     retention: Retention
     drops_below: int
-    """What retention will let go next: everything below, or the first position where nothing is due."""
+    """Retention drops everything below this position next; the first position if nothing is due."""
     segments: tuple[SegmentStatus, ...]
     """Without those in pages."""
     paged_segments: int
