@@ -383,8 +383,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             ),
             Field(name="bookie", kind="string", text="Only ledgers whose metadata name this bookie.", length_max=256),
         ),
-        text="The ledgers in the order of their ids. Pass `next` as `after` to read the next page; it is null at the end."
-        " A page may be shorter than the limit.",
+        text="The ledgers in the order of their ids. Pass `next` as `after` to read the next page; it is null at the"
+        " end. A page may be shorter than the limit.",
     ),
     Endpoint(
         method="GET", path="/api/v1/ledgers/{ledger_id}", name="showLedger", handle=_ledger, answer=LEDGER,
