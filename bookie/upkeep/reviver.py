@@ -9,6 +9,7 @@ the tombstone is reversed and the ledger is in doubt.
 import asyncio
 
 import structlog
+from octavo.bookie.storage.damage import ID_LAST
 from octavo.bookie.storage.storage import Storage
 from octavo.metadata import MetadataStore
 from octavo.protocol.errors import OctavoError
@@ -79,6 +80,8 @@ class Reviver:
             alive = set(asked).difference(absent)
             for durable in [self._storage.writer.revive(ledger_id) for ledger_id in asked if ledger_id in alive]:
                 await durable
+            for ledger_id in alive:  # any entry may have been removed: what is missing is copied back
+                self._storage.damage.report(ledger_id, 0, ID_LAST)
         except OctavoError as error:
             log.warning(
                 "cannot tell whether deleted ledgers are alive",

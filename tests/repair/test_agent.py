@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import structlog
+from octavo.bookie.disk.rate import RateLimiter
 from octavo.metadata.repair_states import Condition
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.documents import AUDITOR_LOCK
@@ -241,3 +242,17 @@ async def test_a_check_mends_what_was_damaged_and_says_what_is_short() -> None:
         assert result == {ledger_id: False}
         assert await cluster.is_whole(ledger_id)
         assert cluster.copied("b0") >= 1  # by the check, and by the bookie, which was told of the damage
+
+
+async def test_a_ledger_that_was_deleted_by_mistake_is_filled_again_when_it_is_revived() -> None:
+    async with repair_cluster("revived", 3, audit_seconds=600.0) as cluster:
+        client = await cluster.client()
+        ledger_id = LedgerId(await cluster.ledger(client, 10))
+        bookie = cluster.bookie("b0")
+        await bookie.service.storage.checkpoint()
+        await bookie.service.storage.writer.delete(ledger_id)
+        for _ in range(2):
+            await bookie.service.storage.compact(0.99, RateLimiter(1e12))
+        assert await bookie.service.revive(ledger_id)  # as any request that reaches the ledger does
+        await cluster.eventually(lambda: cluster.is_whole(ledger_id))
+        assert cluster.copied("b0") == 10
