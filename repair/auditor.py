@@ -161,7 +161,7 @@ class Audit:
         self._leaving = self.watch.states.leaving
         if self.rounds.round_is_due(loop.time()):
             await self.rounds.take_round(self.watch.states, self.dispatcher.outstanding_ledgers())
-            self.dispatcher.on_round()
+            await self.dispatcher.on_round()
             self._show({"repair_round_at_ms": self.now_ms(), "repair_ledgers": self.rounds.census.ledgers})
         await self.dispatcher.take_reports(loop.time())
         await self.dispatcher.plan(loop.time())

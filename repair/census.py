@@ -9,21 +9,42 @@ cheaply, because the metadata of a CLOSED ledger change by repair only: a round 
 that are new, those that were not CLOSED when last read, and those that repair has changed. Deleted ledgers drop out
 because the listing lacks them.
 
-A round is collected in a :class:`Round` and applied in one step at its end: a round that fails half-way changes
-nothing. The order of candidates is part of planning (rule A5): ledgers with the fewest live copies first.
+A round is collected in a :class:`Round` and applied at its end: a round that fails half-way changes nothing. The order
+of candidates is part of planning (rule A5): ledgers with the fewest live copies first.
+
+The auditor is a bookie that serves adds, and a census of a million ledgers takes seconds of processor time. Work that
+grows with the number of ledgers is therefore done in *steps*: a generator yields after each, its caller lets other
+tasks run, and the value that it returns is the result. Nothing else may change the census meanwhile. What has not
+changed between two rounds is compared in blocks, at the speed of memory.
 """
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby, pairwise
+from typing import Final, cast
 
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.ids import BookieId, LedgerId
 
 _ITEM_BYTES = 8
+
+BLOCK: Final = 8192
+"""Ids of one step: a few milliseconds of work."""
+
+type Steps[T] = Generator[None, None, T]
+"""Work in steps; see the module."""
+
+
+def at_once[T](steps: Steps[T]) -> T:
+    """Do all steps now; the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +65,36 @@ class Seen:
 
 @dataclass(slots=True)
 class Round:
-    """One round under way: which ids were listed, and what was read."""
+    """One round under way: which ids were listed, and what was read, as compactly as the census keeps it."""
 
     listed: "array[int]" = field(default_factory=lambda: array("Q"))
-    read: dict[LedgerId, Seen] = field(default_factory=dict)
+    read: "array[int]" = field(default_factory=lambda: array("Q"))
+    """Ids of the ledgers that were read."""
+    named: "dict[BookieId, array[int]]" = field(default_factory=dict)
+    """By bookie: those of them that name it."""
+    open: dict[LedgerId, Seen] = field(default_factory=dict)
+    """Those of them that are not CLOSED."""
 
     def list(self, ledger_id: LedgerId) -> None:
         """The store lists the ledger. Ids come in ascending order."""
         assert not self.listed or self.listed[-1] < ledger_id, "ledgers are listed in ascending order"
         self.listed.append(ledger_id)
 
+    def note(self, ledger_id: LedgerId, seen: Seen) -> None:
+        """The ledger was read. Ids come in ascending order."""
+        assert not self.read or self.read[-1] < ledger_id, "ledgers are noted in ascending order"
+        self.read.append(ledger_id)
+        for name in seen.bookies:
+            self.named.setdefault(name, array("Q")).append(ledger_id)
+        if not seen.closed:
+            self.open[ledger_id] = seen
+
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What a round has brought."""
 
-    newly_closed: tuple[LedgerId, ...]
+    newly_closed: "array[int]"
     """Ledgers that are CLOSED and were not, or were not known."""
     deleted: int
 
@@ -109,39 +144,30 @@ class Census:
         some = [LedgerId(one) for one in self._ids[at : at + count]]
         return [one for one in some if one not in self._open] or some[-1:]
 
-    def apply(self, found: Round) -> Applied:
-        """Take over a round that went to its end."""
-        newly_closed = [
-            ledger_id
-            for ledger_id, seen in found.read.items()
-            if seen.closed and (ledger_id in self._open or not _contains(self._ids, ledger_id))
-        ]
-        deleted = len(self._ids) - sum(1 for ledger_id in self._ids if _contains(found.listed, ledger_id))
-        named: dict[BookieId, list[int]] = {}
-        for ledger_id, seen in found.read.items():
-            for name in seen.bookies:
-                named.setdefault(name, []).append(ledger_id)
-        for name in {*self._named, *named}:
-            kept = self._named.get(name, array("Q"))
-            if found.read or deleted:
-                kept = array(
-                    "Q",
-                    [one for one in kept if one not in found.read and (not deleted or _contains(found.listed, one))],
-                )
-            kept = array("Q", merge(kept, sorted(named.get(name, ()))))
-            if kept:
-                self._named[name] = kept
-            else:
-                self._named.pop(name, None)
-        self._ids = found.listed
-        self._open = {
-            ledger_id: seen
-            for ledger_id, seen in {**self._open, **found.read}.items()
-            if not seen.closed and _contains(self._ids, ledger_id)
-        }
-        self._marked -= found.read.keys()
+    def apply(self, found: Round) -> "Steps[Applied]":
+        """Take over a round that went to its end, in steps."""
+        newly_closed = array("Q")
+        for start in range(0, len(found.read), BLOCK):
+            newly_closed.extend(
+                one
+                for one in found.read[start : start + BLOCK]
+                if one not in found.open and (one in self._open or not _contains(self._ids, one))
+            )
+            yield
+        deleted = yield from _missing_from(found.listed, self._ids)
+        changed = array("Q", merge(found.read, deleted))
+        named: dict[BookieId, array[int]] = {}
+        for name in sorted({*self._named, *found.named}):
+            kept = yield from _without(self._named.get(name, array("Q")), changed)
+            ids = yield from _merged(kept, found.named.get(name, array("Q")))
+            if ids:
+                named[name] = ids
+        gone = set(changed)
+        self._open = {one: seen for one, seen in self._open.items() if one not in gone} | found.open
+        self._ids, self._named = found.listed, named
+        self._marked.difference_update(found.read)
         self.complete = True
-        return Applied(tuple(sorted(newly_closed)), deleted)
+        return Applied(newly_closed, len(deleted))
 
     def update(self, ledger_id: LedgerId, seen: Seen | None) -> None:
         """One ledger was read outside a round; None: it has been deleted."""
@@ -171,36 +197,37 @@ class Census:
             self._open[ledger_id] = seen
         self._marked.discard(ledger_id)
 
-    def candidates(self, ranks: Mapping[BookieId, int]) -> "array[int]":
+    def candidates(self, ranks: Mapping[BookieId, int]) -> "Steps[array[int]]":
         """Ledgers that name one of these bookies, in the order in which they are to be repaired: those with the fewest
         live copies first, that is, those that name the most bookies of rank 0; then by the lowest rank among those that
-        they name; then by id (rule A5)."""
+        they name; then by id (rule A5). In steps."""
         buckets: dict[tuple[int, int], array[int]] = {}
-        for ledger_id, count, rank in _grouped(self._named, ranks):
+        for number, (ledger_id, count, rank) in enumerate(_grouped(self._named, ranks)):
             buckets.setdefault((-count, rank), array("Q")).append(ledger_id)
+            if number % BLOCK == 0:
+                yield
         ordered = array("Q")
         for key in sorted(buckets):
             ordered.extend(buckets[key])
         return ordered
 
-    def counts(self, unavailable: Collection[BookieId]) -> dict[BookieId, tuple[int, int]]:
+    def counts(self, unavailable: Collection[BookieId]) -> "Steps[dict[BookieId, tuple[int, int]]]":
         """For each bookie that is named: the number of ledgers that name it, and of those the number that also name
-        another bookie which is unavailable."""
-        thin: dict[BookieId, int] = {}
-        if unavailable:
-            names = sorted(unavailable)
-            short = array("Q", (one for one, _, _ in _grouped(self._named, dict.fromkeys(names, 0))))
-            for name, ids in self._named.items():
-                others = (
-                    short
-                    if name not in unavailable
-                    else array(
-                        "Q",
-                        (one for one, _, _ in _grouped(self._named, {other: 0 for other in names if other != name})),
-                    )
-                )
-                thin[name] = sum(1 for one in ids if _contains(others, one)) if others else 0
-        return {name: (len(ids), thin.get(name, 0)) for name, ids in self._named.items()}
+        another bookie which is unavailable. In steps."""
+        one, two = array("Q"), array("Q")
+        """Ledgers that name an unavailable bookie, and those of them that name two."""
+        short = _grouped(self._named, dict.fromkeys(sorted(unavailable), 0))
+        for number, (ledger_id, count, _) in enumerate(short):
+            one.append(ledger_id)
+            if count > 1:
+                two.append(ledger_id)
+            if number % BLOCK == 0:
+                yield
+        figures: dict[BookieId, tuple[int, int]] = {}
+        for name, ids in sorted(self._named.items()):
+            thin = yield from _common(ids, two if name in unavailable else one)
+            figures[name] = (len(ids), thin)
+        return figures
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the state is one that can be."""
@@ -228,3 +255,73 @@ def _with_rank(ids: "array[int]", rank: int) -> Iterator[tuple[int, int]]:
 def _contains(ids: "array[int]", ledger_id: int) -> bool:
     at = bisect_left(ids, ledger_id)
     return at < len(ids) and ids[at] == ledger_id
+
+
+def _missing_from(listed: "array[int]", ids: "array[int]") -> "Steps[array[int]]":
+    """Those of ``ids`` that ``listed`` lacks; both ascending."""
+    missing, at = array("Q"), 0
+    for start in range(0, len(ids), BLOCK):
+        block = ids[start : start + BLOCK]
+        if listed[at : at + len(block)] == block:
+            at += len(block)
+        else:
+            stop = bisect_right(listed, block[-1])
+            there = set(listed[at:stop])
+            missing.extend(one for one in block if one not in there)
+            at = stop
+        yield
+    return missing
+
+
+def _without(ids: "array[int]", removed: "array[int]") -> "Steps[array[int]]":
+    """``ids`` without ``removed``; both ascending."""
+    if not removed:
+        return ids
+    kept = array("Q")
+    for start in range(0, len(ids), BLOCK):
+        block = ids[start : start + BLOCK]
+        low, high = bisect_left(removed, block[0]), bisect_right(removed, block[-1])
+        if low < high:
+            gone = set(removed[low:high])
+            kept.extend(one for one in block if one not in gone)
+        else:
+            kept.extend(block)
+        yield
+    return kept
+
+
+def _merged(ids: "array[int]", added: "array[int]") -> "Steps[array[int]]":
+    """Both together, ascending; they have no id in common."""
+    if not added:
+        return ids
+    if not ids or ids[-1] < added[0]:
+        return ids + added
+    merged, at = array("Q"), 0
+    for start in range(0, len(added), BLOCK):
+        block = added[start : start + BLOCK]
+        low = bisect_left(ids, block[0], at)
+        merged.extend(ids[at:low])
+        at = bisect_left(ids, block[-1], low)
+        if at - low < 8 * BLOCK:
+            merged.extend(merge(ids[low:at], block))
+        else:  # few among many
+            for one in block:
+                before = bisect_left(ids, one, low)
+                merged.extend(ids[low:before])
+                merged.append(one)
+                low = before
+        yield
+    merged.extend(ids[at:])
+    return merged
+
+
+def _common(ids: "array[int]", others: "array[int]") -> "Steps[int]":
+    """How many ids both have; both ascending."""
+    few, many = sorted((ids, others), key=len)
+    count = 0
+    for start in range(0, len(few), BLOCK):
+        block = few[start : start + BLOCK]
+        low, high = bisect_left(many, block[0]), bisect_right(many, block[-1])
+        count += len(set(block).intersection(many[low:high]))
+        yield
+    return count

@@ -5,7 +5,6 @@ bookies before holes, holes before bookies that are drained.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
@@ -29,6 +28,7 @@ from octavo.repair.documents import (
     target_of_work,
     work_name,
 )
+from octavo.repair.ledger_queue import LedgerQueue
 from octavo.repair.local import LocalBookie
 from octavo.repair.outstanding import Ended, Outstanding, TargetPlan
 from octavo.repair.planning import (
@@ -42,7 +42,7 @@ from octavo.repair.planning import (
     Why,
     plan_ledger,
 )
-from octavo.repair.rounds import Rounds
+from octavo.repair.rounds import Rounds, in_turns
 from octavo.repair.settings import RepairSettings
 from octavo.repair.settled import ranges_of_member, replaceable
 from octavo.repair.summaries import Progress, SummaryWriter
@@ -78,9 +78,8 @@ class Dispatcher:
             retry_seconds_min=settings.retry_seconds_min,
             retry_seconds_max=settings.retry_seconds_max,
         )
-        self._urgent: deque[LedgerId] = deque()
-        self._later: deque[LedgerId] = deque()
-        self._queued: set[LedgerId] = set()
+        self._urgent = LedgerQueue()
+        self._later = LedgerQueue()
         self._own: dict[tuple[BookieId, Job], None] = {}
         """Members, and jobs that complete their own copies."""
         self._leaving: frozenset[BookieId] = frozenset()
@@ -102,6 +101,10 @@ class Dispatcher:
     def busy(self) -> bool:
         """Whether targets are at work, or something waits for a target with room."""
         return bool(self._outstanding.ledgers or self._queued or self._own or self._checks.pending)
+
+    @property
+    def _queued(self) -> int:
+        return len(self._urgent) + len(self._later)
 
     def next_at(self) -> float | None:
         """When something blocked is due, as the loop's time."""
@@ -137,9 +140,9 @@ class Dispatcher:
                 self._rounds.census.mark(self._outstanding.on_restarted(name))
         self._blocked.wake(now)
 
-    def on_round(self) -> None:
+    async def on_round(self) -> None:
         """A round was taken: the queue is made again, and holes are to be filled."""
-        self._make_queue()
+        await self._make_queue()
         for ledger_id, member in self._rounds.take_holes():
             self._own[member, Job(ledger_id, None, Why.HOLE)] = None
 
@@ -197,7 +200,7 @@ class Dispatcher:
         states = self._watch.states
         if (states.leaving, states.paused) != (self._leaving, self._paused):
             self._paused = states.paused
-            self._make_queue()
+            await self._make_queue()
         for target in self._outstanding.silent(self._watch.registrations, now, self._settings.silent_seconds):
             await self._withdraw(target)
         for target in self._outstanding.plans.keys() & self._watch.registrations.keys():
@@ -215,30 +218,23 @@ class Dispatcher:
             self._rounds.ask_about([ledger_id])
             self._enqueue(ledger_id, urgent=True)
 
-    def _make_queue(self) -> None:
+    async def _make_queue(self) -> None:
         states = self._watch.states
         self._leaving = states.leaving
         ranks = {name: RANKS[states.bookies[name].condition] for name in self._leaving}
         urgent = {name: rank for name, rank in ranks.items() if rank < SELF_RANK}
         later = {name: rank for name, rank in ranks.items() if rank > SELF_RANK}
-        self._urgent.clear()
-        self._later.clear()
-        self._queued.clear()
-        for ledger_id in self._rounds.census.candidates(urgent):
-            self._enqueue(LedgerId(ledger_id), urgent=True)
-        for ledger_id in self._rounds.census.candidates(later):
-            self._enqueue(LedgerId(ledger_id), urgent=False)
+        self._urgent.replace(await in_turns(self._rounds.census.candidates(urgent)))
+        self._later.replace(await in_turns(self._rounds.census.candidates(later)))
 
     def _enqueue(self, ledger_id: LedgerId, *, urgent: bool) -> None:
-        if ledger_id not in self._queued and ledger_id not in self._outstanding:
-            self._queued.add(ledger_id)
-            (self._urgent if urgent else self._later).append(ledger_id)
+        if ledger_id not in self._outstanding and ledger_id not in self._urgent and ledger_id not in self._later:
+            (self._urgent if urgent else self._later).add(ledger_id)
 
-    async def _fill(self, queue: deque[LedgerId], jobs: dict[BookieId, list[Job]], now: float) -> None:
+    async def _fill(self, queue: LedgerQueue, jobs: dict[BookieId, list[Job]], now: float) -> None:
         """Plan from the front of a queue until it is empty or no target has room."""
         while queue:
-            page = [queue.popleft() for _ in range(min(PAGE, len(queue)))]
-            self._queued.difference_update(page)
+            page = queue.take(PAGE)
             wanted = [one for one in page if one not in self._outstanding and not self._blocked.rests(one, now)]
             ledgers = await self._rounds.read(wanted)
             left: list[LedgerId] = []
@@ -248,8 +244,7 @@ class Dispatcher:
                 elif not self._plan_one(metadata, jobs, now):
                     left.append(ledger_id)
             if left:
-                self._queued.update(left)
-                queue.extendleft(reversed(left))
+                queue.put_back(left)
                 return
 
     def _plan_one(self, metadata: LedgerMetadata, jobs: dict[BookieId, list[Job]], now: float) -> bool:
@@ -346,7 +341,7 @@ class Dispatcher:
     def counts(self) -> dict[str, int]:
         """Ledgers that are not whole, by state: queued, being copied, or blocked for the reason of a class."""
         return {
-            "queued": len(self._queued) + len(self._own),
+            "queued": self._queued + len(self._own),
             "copying": self._outstanding.ledgers,
             **{kind.value: self._blocked.count(kind) for kind in BlockedClass},
         }
@@ -356,7 +351,7 @@ class Dispatcher:
         unavailable = frozenset(self._watch.states.bookies) - frozenset(self._watch.registrations) | self._leaving
         await self._summary.write(
             self._rounds.census, self._blocked, self._progress,
-            queued=len(self._queued) + len(self._own), copying=self._outstanding.ledgers,
+            queued=self._queued + len(self._own), copying=self._outstanding.ledgers,
             unavailable=unavailable, now=asyncio.get_running_loop().time(), now_ms=now_ms,
         )  # fmt: skip
 

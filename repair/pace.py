@@ -1,7 +1,8 @@
 """Makes copying into this bookie wait, so that the adds of applications come first (rule A9)."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 
 from octavo.protocol.adaptive_rate import AdaptiveRate
 
@@ -26,3 +27,27 @@ class Pace:
         self._free_at = begin + size_bytes / self._rate.per_second
         if not urgent and self._free_at > now:
             await asyncio.sleep(self._free_at - now)
+
+
+class ByteLimit:
+    """Admits work on so many bytes at a time, in the order of arrival. A piece that is larger is admitted alone."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._max = bytes_max
+        self._held = 0
+        self._line = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def hold(self, size_bytes: int) -> AsyncIterator[None]:
+        """Wait until there is room; the bytes are held inside the block."""
+        async with self._line:
+            while self._held and self._held + size_bytes > self._max:
+                self._freed.clear()
+                await self._freed.wait()
+            self._held += size_bytes
+        try:
+            yield
+        finally:
+            self._held -= size_bytes
+            self._freed.set()

@@ -27,7 +27,7 @@ from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 from octavo.protocol.messages import CAPABILITY_REPAIR, LacAnswer, Read, ReadAnswer, ReadFlag, ReadLac
 from octavo.repair.copying import WINDOW_ENTRIES, Ask, CopyWindow, Unsound, ids_of_runs
 from octavo.repair.local import LocalCopies
-from octavo.repair.pace import Pace
+from octavo.repair.pace import ByteLimit, Pace
 from octavo.repair.settled import SettledRange, quorums_of_ledger
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -35,6 +35,10 @@ CHUNK_BYTES: Final = 1024 * 1024
 
 CHUNKS_AT_ONCE: Final = 64
 """Answers under way for all ledgers of a bookie: bounds their memory."""
+
+STORED_BYTES_AT_ONCE: Final = 2 * 1024 * 1024
+"""Bytes handed to the own journal at a time: an ordinary add waits for no more of them. While one half is synced, the
+other gathers, so that the journal is never idle."""
 
 WINDOWS_AT_ONCE: Final = 3
 """Windows of one range under way: while one is stored, two are read."""
@@ -62,6 +66,7 @@ class Puller:
         self._pace = pace
         self._timeout_seconds = request_timeout_seconds
         self._chunks = asyncio.Semaphore(CHUNKS_AT_ONCE)
+        self._storing = ByteLimit(STORED_BYTES_AT_ONCE)
         self.copied = Copied()
 
     async def make_whole(
@@ -177,7 +182,8 @@ class Puller:
             entries = [given[entry_id] for entry_id in wanted]
             size_bytes = sum(map(len, entries))
             await self._pace.take(size_bytes, urgent=urgent)
-            await self._copies.copy_in(ledger_id, entries)
+            async with self._storing.hold(size_bytes):
+                await self._copies.copy_in(ledger_id, entries)
             self.copied.entries += len(entries)
             self.copied.bytes += size_bytes
 

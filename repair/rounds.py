@@ -7,7 +7,7 @@ reads all of them. Members are asked about a ledger when it is first seen CLOSED
 
 import asyncio
 from collections.abc import Collection, Iterable
-from typing import Final
+from typing import Final, cast
 
 import structlog
 from octavo.client.wire.pool import ConnectionPool
@@ -15,7 +15,7 @@ from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import RepairStates
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.ids import BookieId, LedgerId
-from octavo.repair.census import Census, Round, Seen
+from octavo.repair.census import Census, Round, Seen, Steps
 from octavo.repair.holes import ask_members
 from octavo.repair.local import LocalBookie
 from octavo.repair.reading import read_ledgers
@@ -33,6 +33,16 @@ UNASKED_MAX: Final = 100_000
 """Questions remembered for members that are away; more are found by the checks of every ledger."""
 
 _DAY_SECONDS = 86_400
+
+
+async def in_turns[T](steps: Steps[T]) -> T:
+    """Do work of the census, and let other tasks run after each step; its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+        await asyncio.sleep(0)
 
 
 class Rounds:
@@ -83,10 +93,10 @@ class Rounds:
             self.census.mark(changed)
             first = not self.census.complete
             found = await self._list()
-            applied = self.census.apply(found)
+            applied = await in_turns(self.census.apply(found))
             self.next_round_at = loop.time() + self._settings.audit_seconds
             if not first:  # the first one finds every closed ledger; those are asked about in turn, below
-                self.ask_about(applied.newly_closed)
+                self.ask_about(map(LedgerId, applied.newly_closed))
             self.ask_about(self._in_turn())
             if self.census.memory_bytes > self._settings.census_bytes:
                 log.error(
@@ -109,9 +119,9 @@ class Rounds:
         return found
 
     async def _read(self, page: list[LedgerId], found: Round) -> None:
-        for ledger_id, metadata in (await read_ledgers(self._store, page)).items():
+        for ledger_id, metadata in sorted((await read_ledgers(self._store, page)).items()):
             if metadata is not None:
-                found.read[ledger_id] = Seen.of(metadata)
+                found.note(ledger_id, Seen.of(metadata))
 
     def _in_turn(self) -> list[LedgerId]:
         """The next ledgers to be asked about, so that every one has its turn within ``check_days``."""

@@ -11,9 +11,13 @@ from octavo.repair.backoff import BlockedLedgers
 from octavo.repair.census import Census
 from octavo.repair.documents import BLOCKED_MAX, SUMMARY, BookieFigures, Summary, encode_summary
 from octavo.repair.planning import BlockedClass
+from octavo.repair.rounds import in_turns
 
 SECONDS_BETWEEN: Final = 5.0
 """Shortest time between two summaries that differ in their figures only."""
+
+COUNT_SECONDS: Final = 60.0
+"""Time for which the figures of bookies are used again: with a million ledgers they take a second to be counted."""
 
 RATE_SECONDS: Final = 30.0
 """Time over which rates are averaged."""
@@ -62,6 +66,9 @@ class SummaryWriter:
         self._figures: Any = None
         self._written_at = float("-inf")
         self._busy_since_ms: int | None = None
+        self._bookies: dict[BookieId, BookieFigures] = {}
+        self._counted: Any = None
+        self._counted_at = float("-inf")
 
     async def write(
         self,
@@ -92,6 +99,10 @@ class SummaryWriter:
             self._busy_since_ms = None
         elif self._busy_since_ms is None:
             self._busy_since_ms = now_ms
+        if (quiet, unavailable) != self._counted or now >= self._counted_at + COUNT_SECONDS:
+            numbers = await in_turns(census.counts(unavailable))
+            self._bookies = {name: BookieFigures(*pair) for name, pair in numbers.items()}
+            self._counted, self._counted_at = (quiet, unavailable), now
         bytes_per_second, ledgers_per_second = progress.rates(now)
         summary = Summary(
             round_at_ms=now_ms,
@@ -99,7 +110,7 @@ class SummaryWriter:
             queued=queued,
             copying=copying,
             blocked_counts=counts,
-            bookies={name: BookieFigures(*numbers) for name, numbers in census.counts(unavailable).items()},
+            bookies=self._bookies,
             entries_copied=progress.entries,
             bytes_copied=progress.bytes,
             bytes_per_second=bytes_per_second,

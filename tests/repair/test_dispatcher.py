@@ -38,7 +38,7 @@ class Desk:
 
     async def round(self) -> None:
         await self.rounds.take_round(self.watch.states, self.dispatcher.outstanding_ledgers())
-        self.dispatcher.on_round()
+        await self.dispatcher.on_round()
 
     async def plan_of(self, target: BookieId = T) -> WorkPlan | None:
         found = await self.store.read_document(work_name(target))

@@ -1,5 +1,7 @@
 """Plans and reports between auditor and targets, pauses after failures, the rate of copying (rules A6, A7, A9, A10)."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +31,7 @@ from octavo.repair.documents import (
     work_name,
 )
 from octavo.repair.outstanding import Outstanding
+from octavo.repair.pace import ByteLimit
 from octavo.repair.planning import JOBS_MAX, Blocked, BlockedClass, Job, Why
 from octavo.repair.progress import Progress
 
@@ -205,6 +208,34 @@ def test_the_rate_is_halved_while_adds_are_slow_and_rises_again() -> None:
     for _ in range(10):
         control.adjust(0.02)
     assert control.per_second == 1600
+
+
+async def test_work_on_too_many_bytes_waits_in_its_order_and_a_large_piece_passes_alone() -> None:
+    limit, begun, release = ByteLimit(10), list[int](), {size: asyncio.Event() for size in (6, 4, 5, 30, 1)}
+
+    async def work(size: int) -> None:
+        async with limit.hold(size):
+            begun.append(size)
+            await release[size].wait()
+
+    async def turns() -> list[int]:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return begun
+
+    tasks = [asyncio.ensure_future(work(size)) for size in release]
+    assert await turns() == [6, 4]
+    release[6].set()
+    assert await turns() == [6, 4, 5]
+    release[5].set()
+    assert await turns() == [6, 4, 5]
+    tasks[3].cancel()  # the one that waits for all to end
+    assert await turns() == [6, 4, 5, 1]
+    tasks.append(asyncio.ensure_future(work(30)))
+    for size in (4, 1, 30):
+        release[size].set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert begun == [6, 4, 5, 1, 30]
 
 
 # --- documents ----------------------------------------------------------------------------------------------------
