@@ -138,7 +138,9 @@ async def measure(uri: str, bookies: Bookies, arguments: argparse.Namespace) -> 
     async with octavo.connect(uri) as client, await open_metadata_store(uri) as store:
         begun = time.perf_counter()
         await write_ledgers(client, arguments)
-        result["write_seconds"] = round(time.perf_counter() - begun, 2)
+        seconds = result["write_seconds"] = round(time.perf_counter() - begun, 2)
+        written = 3 * arguments.ledgers * arguments.entries * arguments.entry_size
+        result["add_megabytes_per_second_of_a_bookie"] = round(written / 1e6 / arguments.bookies / seconds, 2)
         async with contextlib.AsyncExitStack() as stack:
             load = None
             if arguments.load:
