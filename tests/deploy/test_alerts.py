@@ -74,6 +74,12 @@ CASES = [
     Case(
         "DescriptorsLow", one("process_open_fds", "10x9 90x60") | one("process_max_fds", "100x70"), 20,
     ),
+    Case("LedgersShort", one("octavo_bookie_repair_ledgers", "0x9 2x60", ',state="short"'), 25, {"state": "short"}),
+    Case("RepairStuck", one("octavo_bookie_repair_ledgers", "0x9 5x200", ',state="queued"'), 70, {"state": "queued"}),
+    Case(
+        "RepairSuspended", one("octavo_bookie_repair_suspended", "0x9 1x100", ',reason="brake"'), 70,
+        {"reason": "brake"},
+    ),
 ]  # fmt: skip
 
 
@@ -107,6 +113,19 @@ def test_each_alert_fires_when_it_should_and_not_a_minute_before(tmp_path: Path)
     checked = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
     done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_queue_of_repair_that_becomes_shorter_is_not_stuck(tmp_path: Path) -> None:
+    series = one("octavo_bookie_repair_ledgers", "1000-5x150", ',state="queued"')
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [alert_at(Case("RepairStuck", series, 0), 100, fires=False)],
+    }
+    file = tmp_path / "tests.yml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
+    done = subprocess.run([program("promtool"), "test", "rules", file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
