@@ -83,3 +83,20 @@ def test_add_body_round_trip(ids: list[int], payload_bytes: int) -> None:
     for broken in (head + b"".join(entries)[:-1], head + b"".join(entries)[:-60], head):
         with pytest.raises((ValueError, OctavoError)):
             decode_add(broken)
+
+
+def test_an_add_body_with_an_entry_of_another_ledger_is_refused() -> None:
+    script, other = LedgerScript(3), LedgerScript(4)
+    entries = [script.entry(0), other.entry(1), script.entry(2)]
+    head = encode_add_head(3, make_run([0, 1, 2], list(map(len, entries)), b"".join(entries), 0))
+    with pytest.raises(ValueError, match="of ledger 4 is out of its place"):
+        decode_add(head + b"".join(entries))
+
+
+def test_an_add_body_of_equal_entries_has_the_lac_of_its_last_entry() -> None:
+    script = LedgerScript(3)
+    script.payload_of = lambda entry_id, version=0: b"x" * 39  # type: ignore[method-assign]
+    entries = [script.entry(5, lac=1), script.entry(6, lac=1), script.entry(7, lac=4)]
+    run = make_run(range(5, 8), list(map(len, entries)), b"".join(entries), 0)
+    assert isinstance(run.sizes, int), "the form that is not walked"
+    assert decode_add(encode_add_head(3, run) + b"".join(entries))[2] == 4 + 1

@@ -1,7 +1,10 @@
 """The table of ledger states: what is evicted, and what never is."""
 
+import asyncio
+from collections import deque
+
 from octavo.bookie.storage.ledger_state import PackedStates
-from octavo.bookie.storage.ledgers import LedgerTable
+from octavo.bookie.storage.ledgers import LedgerTable, add_waiter
 
 HOT_MAX = 4
 
@@ -44,6 +47,20 @@ def test_a_state_that_changes_during_its_checkpoint_is_kept_for_the_next() -> No
     table.committed()
     crowd(table, 100)
     assert table.get(1) is state
+
+
+async def test_a_state_whose_adds_or_long_polls_wait_is_kept_though_nothing_of_it_has_changed() -> None:
+    table = LedgerTable(PackedStates(), HOT_MAX)
+    adding, polled = table.get(1), table.get(2)
+    adding.slow_adds = deque(["an add that waits for a look-up"])
+    polling = add_waiter(polled, 1)
+    crowd(table, 100)
+    assert (table.get(1) is adding, table.get(2) is polled) == (True, True)
+    adding.slow_adds = None
+    polling.cancel()
+    await asyncio.sleep(0)
+    crowd(table, 300)
+    assert (table.get(1) is adding, table.get(2) is polled) == (False, False)
 
 
 def test_a_burst_of_states_is_evicted_once_they_are_durable() -> None:
