@@ -43,7 +43,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="run new seeds for this time")
     parser.add_argument("--jobs", type=int, default=0, help="number of processes (default: number of processors)")
     parser.add_argument("--canary", choices=["all", *sorted(CANARIES)], help="put a known defect into the code")
-    parser.add_argument("--size", choices=SIZES, help="run only universes of this size (default: most are small)")
+    parser.add_argument("--size", choices=SIZES, help="run only universes of this size (default: most are quick)")
     parser.add_argument("--siege", choices=sorted(SIEGES), help="inject only sieges of this kind")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="change a field of the plan")
     parser.add_argument("--without", action="append", default=[], choices=DISTURBANCES, help="leave a fault out")

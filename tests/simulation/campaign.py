@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from simulation.canaries import CANARIES
-from simulation.plan import Plan, besiege, draw_plan, restore_metadata
+from simulation.limits import LIMITS, TORN_TAILS
+from simulation.plan import Plan, besiege, draw_plan, lose_data, restore_metadata
 from simulation.universe import Outcome, collect_garbage, run_universe
 
 COVERAGE = {
     "ensemble change": "ensemble changes",
     "concurrent recovery": "concurrent recoveries",
-    "replay after a torn tail": "replays after a torn tail",
+    "replay after a torn tail": TORN_TAILS,
 }
 """Events that a campaign should contain in at least a fifth of its seeds -> the counter of each."""
 
@@ -28,7 +29,7 @@ class Order:
     seed: int
     canary: str | None = None
     size: str | None = None
-    """``small`` or ``large``; None: the size that the seed draws."""
+    """``quick``, ``small`` or ``large``; None: the size that the seed draws."""
     siege: str | None = None
     """The kind of siege that is to be the only fault; None: the faults that the seed draws."""
     settings: dict[str, int] = field(default_factory=dict)
@@ -48,6 +49,8 @@ class Order:
         plan = replace(plan, **self.settings)  # type: ignore[arg-type]
         if self.settings.get("restores_metadata"):
             restore_metadata(plan)  # with what it needs
+        if self.settings.get("repairs_die"):
+            lose_data(plan)
         plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in self.without}
         return plan
 
@@ -172,6 +175,7 @@ class Report:
                 for name, number in sorted(self.counters.items())
             ),
             *(f"  {self.share(counter):4.0%} of the seeds had: {what}" for what, counter in COVERAGE.items()),
+            *(f"  {self.seen[counter]:4d} seeds in which {what}" for counter, what in LIMITS.items()),
         ]
         return "\n".join(lines)
 

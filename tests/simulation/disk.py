@@ -25,6 +25,9 @@ from simulation.trace import Trace
 
 _READ_ONLY = frozenset({"size", "read", "list_directory", "exists", "open", "disk_space", "close"})
 
+_LOOKS = frozenset({"list_directory", "exists", "open", "disk_space", "close"})
+"""Operations that neither read nor change the content of a file."""
+
 OPERATION_SECONDS_MAX = 3.0
 """Longest duration of one operation on a slow disk. Operations must end soon after everything is healed."""
 
@@ -40,6 +43,8 @@ class DiskSettings:
     """Chance that an operation takes up to ``spike_seconds`` more."""
     spike_seconds: float = 1.0
     capacity_bytes: int = 1 << 40
+    looks_take_time: bool = True
+    """Whether operations that neither read nor change a file take time. They are a third of all operations."""
     garble_chance: float = 0.0
     """Chance that a power cut leaves arbitrary bytes in pages of a file that were being written: those that a synced
     write under way touches, and those that the page cache had not written yet."""
@@ -260,6 +265,8 @@ class SimulatedFileSystem:
     def run(self, lane: "Lane | None", kind: str, path: Path, act: Callable[[], Any]) -> asyncio.Future[Any]:
         """Begin an operation, in a lane or (None) in parallel to all lanes. Returns the future of its result."""
         loop, disk = self._loop, self.disk
+        if kind in _LOOKS and not disk.settings.looks_take_time:
+            return _done_now(loop.create_future(), act)
         operation = _Operation(kind, path, act, loop.create_future())
         due = loop.now + disk.duration(kind)
         if lane is not None:
@@ -563,6 +570,14 @@ class SimulatedFile:
     def _check_open(self) -> None:
         if self._closed:
             raise OSError(errno.EBADF, "the file is closed", str(self._path))
+
+
+def _done_now(future: asyncio.Future[Any], act: Callable[[], Any]) -> asyncio.Future[Any]:
+    try:
+        future.set_result(act())
+    except OSError as error:
+        future.set_exception(error)
+    return future
 
 
 def _fail(code: int, operation: _Operation) -> Any:

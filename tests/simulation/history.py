@@ -82,6 +82,8 @@ class History:
         self._early: dict[LedgerId, list[LedgerMetadata]] = {}
         self.ensemble_changes = 0
         self.recoveries = 0
+        self.recoveries_changing_often = 0
+        """Recoveries that closed a ledger with at least two new fragments."""
 
     def opened(self, ledger: LedgerHistory) -> None:
         """Record a ledger whose writer has been created."""
@@ -127,6 +129,8 @@ class History:
             )
         if before.state is LedgerState.OPEN and after.state is LedgerState.IN_RECOVERY:
             self.recoveries += 1
+        if before.state is LedgerState.IN_RECOVERY and len(after.fragments) > len(before.fragments) + 1:
+            self.recoveries_changing_often += 1
         if len(after.fragments) > len(before.fragments) or after.last_fragment.bookies != before.last_fragment.bookies:
             self.ensemble_changes += 1
 

@@ -209,7 +209,17 @@ def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
         require_every_member(plan, rng)
     if siege == "rack":
         plan.disk.garble_chance = 1.0
-    if siege in STORIES:
+    if siege == "collapse":
+        # Writing back takes long enough for several failures. One ledger is recovered again and again.
+        plan.bookies = plan.quorums[0] + 2
+        plan.knobs |= {
+            "octavo.client.recover.recovery:WINDOW_ENTRIES": 3,
+            "octavo.client.recover.recovery:ENTRIES_PER_FRAME_MAX": 1,
+        }
+        plan.safety_seconds, plan.adds, plan.ledgers, plan.deletes = 2.0, 100, 1, False
+        plan.disturbance_every_seconds, plan.options["window_bytes"] = 0.4, 65536
+        plan.options |= {"bookie_loss_seconds": 0.05, "add_quorum_timeout_seconds": 15.0}
+    elif siege in STORIES:
         # Enough adds for several stories, and time-outs that are longer than a story.
         plan.safety_seconds, plan.adds, plan.ledgers, plan.deletes = 5.0, 300, min(plan.ledgers, 2), False
         plan.recoverers = rng.choice((1, 2))
@@ -230,20 +240,47 @@ def restore_metadata(plan: Plan) -> None:
     plan.bookie |= {"garbage_seconds": 0.5, "compaction_major_seconds": 1.0}
 
 
-SMALL_SHARE = 0.9
-"""Share of seeds whose universe is small. A small universe costs about a fifth of a large one."""
+def lose_data(plan: Plan) -> None:
+    """Change the plan so that a machine loses synced data again and again, and its operator's offline tools are
+    interrupted."""
+    plan.repairs_die, plan.operator, plan.restores_metadata = True, True, False
+    if plan.quorums[2] == 1:
+        plan.quorums = (3, 3, 2)
+    plan.unlucky, plan.bookies = 1, max(plan.bookies, plan.quorums[0] + (plan.quorums[1] == plan.quorums[2]))
+    plan.disturbances = {"wipe": 1.0, "rot": 4.0, "restart bookie": 4.0, "kill bookie": 1.0}
+    plan.safety_seconds = max(plan.safety_seconds, 1.0)
 
 
-SIZES = ("small", "large")
+SIZES = {"quick": 0.94, "small": 0.05, "large": 0.01}
+"""Size of a universe -> share of the seeds that draw it. A quick universe costs about a quarter of a small one, and a
+small one about a seventh of a large one."""
+
+
+LOSSES_SHARE = 0.05
+"""Share of quick universes in which a machine loses synced data and its repairs are interrupted."""
+
+COLLAPSE_SHARE = 0.1
+"""Share of small universes in which bookies fail one after another while a ledger is recovered."""
+
+
+def draw_size(seed: int) -> str:
+    """The size of a seed's universe."""
+    (size,) = random.Random(f"{seed} size").choices(list(SIZES), list(SIZES.values()))
+    return size
 
 
 def draw_plan(seed: int, size: str | None = None) -> Plan:
-    """Draw the plan of a seed: a small universe for most seeds, a large one for the others, or one of ``size``."""
-    if size is None:
-        size = "small" if random.Random(f"{seed} size").random() < SMALL_SHARE else "large"
+    """Draw the plan of a seed: a quick universe for most seeds, or one of ``size``."""
+    size = size or draw_size(seed)
     plan = _draw_large(random.Random(f"{seed} plan"), besieged=size == "large")
-    if size == "small":
+    if size != "large":
         _make_small(plan, random.Random(f"{seed} small"))
+    if size == "quick":
+        _make_quick(plan, random.Random(f"{seed} quick"))
+        if random.Random(f"{seed} losses").random() < LOSSES_SHARE:
+            lose_data(plan)
+    elif size == "small" and random.Random(f"{seed} collapse").random() < COLLAPSE_SHARE:
+        besiege(plan, "collapse", random.Random(f"{seed} collapses"))
     _draw_logs(plan, random.Random(f"{seed} logs"), size)
     if seed % 2 == 0 and not plan.aimed:
         plan.logs = 1
@@ -292,6 +329,28 @@ def _make_small(plan: Plan, rng: random.Random) -> None:
     if rng.random() < 0.08:
         restore_metadata(plan)
     plan.storage = {name: value for name, values in STORAGE.items() if (value := rng.choice(values)) is not None}
+
+
+QUICK_QUORUMS = ((2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 2, 1), (1, 1, 1))
+
+
+def _make_quick(plan: Plan, rng: random.Random) -> None:
+    """Reduce a small plan to a moment: one ledger of a few adds on two or three bookies, and a handful of faults close
+    together. Faults, limits and time-outs stay as they are drawn."""
+    if plan.quorums[0] > 3 or rng.random() < 0.5:
+        plan.quorums = rng.choice(QUICK_QUORUMS)
+    ensemble, write_quorum, ack_quorum = plan.quorums
+    plan.unlucky = min(plan.unlucky, ack_quorum - 1)
+    if not plan.unlucky:
+        plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in NEEDS_BUDGET}
+    spare = (plan.unlucky and write_quorum == ack_quorum) or rng.random() < 0.2
+    plan.bookies = max(2, ensemble + spare)
+    plan.adds = rng.choice((4, 8, 12))
+    plan.recoverers = min(plan.recoverers, 1)
+    plan.safety_seconds = rng.choice((0.15, 0.3, 0.5))
+    plan.disturbance_every_seconds = rng.choice((0.03, 0.06, 0.12))
+    plan.disk.looks_take_time = False
+    plan.bookie |= {"lease_seconds": 3.0, "checkpoint_seconds": rng.choice((0.05, 60.0, 60.0))}
 
 
 def _draw_large(rng: random.Random, *, besieged: bool) -> Plan:

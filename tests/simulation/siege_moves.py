@@ -23,10 +23,10 @@ NEEDS_BUDGET = frozenset({"wipe member", "rot in member"})
 DRAWN = ("takeover", "replacement", "exchange", "succession", "disks", "pile-up")
 """Kinds that a plan may combine. Other kinds need a plan of their own (``BESIEGED`` in ``plan.py``)."""
 
-NEEDS_EVERY_MEMBER = frozenset({"exchange"})
+NEEDS_EVERY_MEMBER = frozenset({"exchange", "collapse"})
 """Kinds that find most where every member of a write set must confirm (Qw = Qa)."""
 
-STORIES = ("blackout", "absence", "race")
+STORIES = ("blackout", "absence", "race", "collapse")
 """Kinds that consist of one move, a scripted sequence (``siege_stories.py``)."""
 
 SIEGES: dict[str, tuple[Move, ...]] = {

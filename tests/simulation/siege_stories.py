@@ -32,6 +32,7 @@ class Stories:
             "blackout": self._blackout,
             "absence": self._absence,
             "race": self._race,
+            "collapse": self._collapse,
         }
 
     # --- stories ----------------------------------------------------------------------------------------------------
@@ -113,6 +114,42 @@ class Stories:
             self._when(lambda: ledger.end is not None, 2.0, writer.process.resume)
 
         self._when(lambda: ledger.current.state is not LedgerState.OPEN, 2.0, begun)
+
+    def _collapse(self, target: "Target") -> None:
+        """The writer fails when fewer than Qa bookies have its last adds, so that its recovery has much to write back.
+        While it does, a member of the ensemble fails, and then bookies that may have taken its place: the recovery
+        changes the ensemble at several entries.
+        """
+        rng, ledger, world = self._rng, target.ledger, self._world
+        _, write_quorum, ack_quorum = ledger.quorums
+        members = list(target.members)
+        for machine in members[: write_quorum - ack_quorum + 1]:
+            self._block(ledger.writer, machine.name, 1.0, 1.5)
+        writer = self._writer(ledger)
+
+        def fail() -> None:
+            if writer.process.alive:
+                writer.process.kill()
+            self._suspect(ledger)
+            for machine in world.machines:
+                self._slow_disk(machine, rng.choice((0.03, 0.08)))
+
+        def recovering() -> None:
+            self._lose(members[0])
+            others = [machine for machine in world.machines if machine not in members]
+            rng.shuffle(others)
+            at = 0.0
+            for machine in others:
+                at += rng.uniform(0.06, 0.25)
+                self._later(at, lambda machine=machine: self._lose(machine))  # type: ignore[misc]
+
+        self._later(rng.uniform(0.1, 0.4), fail)
+        self._when(lambda: ledger.current.state is LedgerState.IN_RECOVERY, 2.0, recovering)
+
+    def _lose(self, machine: Machine) -> None:
+        """Kill a bookie and let it stay away for a moment."""
+        machine.kill()
+        machine.start_later(self._rng.uniform(0.2, 0.6))
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

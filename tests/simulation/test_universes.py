@@ -4,12 +4,22 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from typing import Final
 
 import pytest
+from simulation.limits import CHANGED_OFTEN, EVICTED, LIMITS
+from simulation.plan import SIZES, draw_size
 from support.tree import ROOT
 
-SEEDS: Final = 200
+SEEDS: Final = 260
+"""Seeds of the sizes that they draw: nearly all of them are quick."""
+
+SMALL_SEEDS: Final = 40
+LARGE_SEEDS: Final = 6
+
+LIMIT_SEEDS: Final = 150
+"""Largest number of seeds after which each limit must have been reached."""
 
 
 def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
@@ -23,10 +33,50 @@ def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProce
     )
 
 
-def test_two_hundred_universes_pass() -> None:
-    run = simulate(f"1-{SEEDS}")
+@pytest.mark.parametrize(
+    ("seeds", "options"), [(SEEDS, ()), (SMALL_SEEDS, ("--size", "small")), (LARGE_SEEDS, ("--size", "large"))]
+)
+def test_universes_of_every_size_pass(seeds: int, options: tuple[str, ...]) -> None:
+    run = simulate(f"1-{seeds}", *options)
     assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
-    assert f"{SEEDS} seeds in" in run.stdout
+    assert f"{seeds} seeds in" in run.stdout
+
+
+def test_universes_of_one_size_out_of_many_are_what_most_seeds_draw() -> None:
+    assert sum(SIZES.values()) == pytest.approx(1.0)
+    drawn = Counter(draw_size(seed) for seed in range(5_000))
+    assert drawn["quick"] > 0.9 * 5_000
+    assert drawn["small"] > drawn["large"] > 10
+
+
+_REACHED = """
+import sys; sys.path.insert(0, {tests!r})
+from simulation.campaign import Order, run_order
+for seed in range(1, {seeds}):
+    outcome = run_order(Order(seed, size={size!r}, siege={siege!r}, settings={settings!r}))
+    assert outcome.ok, outcome.explanation
+    if outcome.counters[{counter!r}]:
+        break
+else:
+    sys.exit("never")
+"""
+
+
+@pytest.mark.parametrize("counter", LIMITS)
+def test_limit_that_few_universes_reach_is_reached(counter: str) -> None:
+    size, siege, settings = "quick", None, {"logs": 0, "repairs_die": 1}
+    if counter == CHANGED_OFTEN:
+        size, siege, settings = "small", "collapse", {"logs": 0}
+    elif counter == EVICTED:
+        size, settings = "small", {}
+    program = _REACHED.format(
+        tests=str(ROOT / "tests"), seeds=LIMIT_SEEDS, size=size, siege=siege, settings=settings, counter=counter
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-5_000:]
 
 
 _ONE_SEED = """

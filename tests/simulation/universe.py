@@ -12,19 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from octavo.bookie import bookie as bookie_module
-from octavo.bookie.journal.journal import Journal
 from octavo.bookie.storage.settings import StorageSettings
 from octavo.protocol.errors import OctavoError
 from simulation.chain_judge import ChainJudge
 from simulation.chain_workload import Following, Leading, Tidying
 from simulation.history import Violation
 from simulation.judge import Judge
+from simulation.limits import CHANGED_OFTEN, limits_counted
 from simulation.logs import LogJudge
 from simulation.nemesis import Nemesis
-from simulation.patches import Patch, patch
+from simulation.patches import Patch
 from simulation.plan import Plan, draw_plan
 from simulation.restore import MetadataRestore
 from simulation.workload import Deleting, Reading, Work, Writing
@@ -79,7 +78,7 @@ def _run(seed: int, plan: Plan | None, lines: bool, course: "Course | None" = No
     plan = plan if plan is not None else draw_plan(seed)
     world = World(seed, plan)
     failure: BaseException | None = None
-    with world.logs, _turned(plan.knobs, plan.storage), _replays_counted(world):
+    with world.logs, _turned(plan.knobs, plan.storage), limits_counted(world):
         try:
             world.loop.run_until_complete((course or Universe)(world).run())
         except Exception as error:
@@ -91,6 +90,7 @@ def _run(seed: int, plan: Plan | None, lines: bool, course: "Course | None" = No
     outcome = Outcome(seed, trace.hash, told, world.loop.now, world.loop.steps, trace.counters.copy())
     outcome.counters["ensemble changes"] = world.history.ensemble_changes
     outcome.counters["recoveries"] = world.history.recoveries
+    outcome.counters[CHANGED_OFTEN] = world.history.recoveries_changing_often
     if failure is not None:
         outcome.rule = failure.rule if isinstance(failure, Violation) else type(failure).__name__
         outcome.explanation = "".join(traceback.format_exception(failure))
@@ -115,23 +115,6 @@ def _turned(knobs: dict[str, int], storage: dict[str, int]) -> Iterator[None]:
     finally:
         for knob in turned:
             knob.undo()
-
-
-@contextmanager
-def _replays_counted(world: World) -> Iterator[None]:
-    """Count replays that dropped a torn tail inside the block, also those of a start that fails later."""
-
-    @patch(Journal, "start")
-    async def start(original: Any, journal: Any) -> None:
-        if journal.torn_tail is not None:
-            world.trace.count("replays after a torn tail")
-        await original(journal)
-
-    start.apply()
-    try:
-        yield
-    finally:
-        start.undo()
 
 
 _runs = itertools.count(1)

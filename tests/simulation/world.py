@@ -144,7 +144,7 @@ class Machine:
         self.process = process
         if world.plan.repairs_die and self.repairs < REPAIRS_MAX - 1:
             process.on_step_death = partial(self._repair_dies, process)
-            process.die_at_step = world.rng.choice((1, 10, 100)) + world.rng.randrange(200)
+            process.die_at_step = 1 + world.rng.randrange(world.rng.choice((10, 50, 250)))
         process.spawn(self._repair(process, self.refused), f"{self.name} repair")
 
     def _repair_dies(self, process: Process) -> None:
