@@ -66,6 +66,8 @@ CANARIES: dict[str, Canary] = {
     "coverage-off-by-one": Canary("coverage needs one answer too few", "F4", client.coverage_off_by_one),
     "truncated-is-absence": Canary("a truncated answer is taken as absence", "R2", client.truncated_is_absence),
     "recoverer-makes-lac": Canary("a recovering client publishes a LAC of its own", "W2", client.recoverer_makes_lac),
+    "recovery-keeps-last-change": Canary("recovery writes only the last of its ensemble changes", "F5",
+                                         client.last_change_counts),
     "early-ensemble-commit": Canary("recovery commits its ensemble changes early", "F5", client.early_commit),
     "ack-during-change": Canary("adds are acknowledged during an ensemble change", "W1", client.ack_during_change),
     "replaced-still-counts": Canary("confirmations of a replaced bookie still count", "W3",

@@ -139,6 +139,15 @@ def early_commit() -> list[Patch]:
     return [recover, note_change]
 
 
+def last_change_counts() -> list[Patch]:
+    @patch(recovery._Recovery, "_note_change")
+    async def note_change(_original: Any, self: Any, change: Any) -> bool:
+        self._fragments[:] = [Fragment(EntryId(change.first_entry_id), change.ensemble, change.length_before)]
+        return True
+
+    return [note_change]
+
+
 def ack_during_change() -> list[Patch]:
     @patch(Pipeline, "_acknowledge")
     def acknowledge(original: Any, self: Any) -> Any:

@@ -20,7 +20,7 @@ LIMITS: dict[str, str] = {
     "process: repair killed": "an operator's offline tool is killed",
     "process: power cut during a repair": "a machine loses power while an offline tool runs",
 }
-"""Counter -> what it counts. Every campaign of some hundred universes reaches each (docs/simulator.md)."""
+"""Counter -> what it counts. Every campaign of several hundred universes reaches each (docs/simulator.md)."""
 
 
 @contextmanager

@@ -343,10 +343,11 @@ def _make_quick(plan: Plan, rng: random.Random) -> None:
     plan.unlucky = min(plan.unlucky, ack_quorum - 1)
     if not plan.unlucky:
         plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in NEEDS_BUDGET}
-    spare = (plan.unlucky and write_quorum == ack_quorum) or rng.random() < 0.2
+    spare = (plan.unlucky and write_quorum == ack_quorum) or rng.random() < 0.4
     plan.bookies = max(2, ensemble + spare)
-    plan.adds = rng.choice((4, 8, 12))
-    plan.recoverers = min(plan.recoverers, 1)
+    plan.adds = rng.choice((4, 8, 16))
+    plan.recoverers = rng.choice((0, 1, 1, 2))
+    plan.options["bookie_loss_seconds"] = 0.05
     plan.safety_seconds = rng.choice((0.15, 0.3, 0.5))
     plan.disturbance_every_seconds = rng.choice((0.03, 0.06, 0.12))
     plan.disk.looks_take_time = False

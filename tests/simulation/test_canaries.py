@@ -37,6 +37,7 @@ BESIEGED = {
     "entry-log-rewrites-pages": ("rack", 5),
     "journal-rewrites-pages": ("rack", 1),
     "reads-do-not-fence": ("race", 2),
+    "recovery-keeps-last-change": ("collapse", 1),
     "replaced-still-counts": ("exchange", 10),
 }
 """Canary that ordinary seeds seldom find -> a siege that finds it sooner, and the first seed to try."""
