@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 import structlog
+from octavo.bookie.disk.filesystem import replace_file
+from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.storage.manifest import EMPTY, encode_manifest
+from octavo.bookie.storage.manifest_keeper import read_manifest, remove_orphans
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledgers import LedgerScript, ids_of
@@ -97,3 +101,40 @@ async def test_a_closing_cancelled_at_any_moment_leaves_no_task_and_loses_nothin
         await check_opens_with(filesystem, 30)
         cut_short += 1
     assert cut_short > 5
+
+
+# --- the manifest ---------------------------------------------------------------------------------------------------
+
+DATA = Path("/data")
+
+
+async def test_a_lost_manifest_beside_index_files_is_no_new_bookie() -> None:
+    filesystem = MemoryFileSystem()
+    storage = await open_storage(filesystem)
+    await storage.writer.add(SCRIPT.ledger_id, SCRIPT.key, SCRIPT.entries(range(20)), recovery=False)
+    await storage.checkpoint()
+    await storage.close()
+    await filesystem.remove(DATA / "manifest")
+    with pytest.raises(IndexDamagedError, match="there are index files"):
+        await read_manifest(filesystem, DATA, must_exist=False)
+
+
+async def test_a_manifest_that_a_kill_left_unsynced_is_durable_before_it_is_acted_upon() -> None:
+    newer = EMPTY._replace(next_part_id=7)
+    filesystem = MemoryFileSystem()
+    await filesystem.make_directory(DATA / "index")
+    await replace_file(filesystem, DATA / "manifest", encode_manifest(EMPTY))
+    filesystem.set_content(DATA / "manifest.tmp", encode_manifest(newer))
+    await filesystem.rename(DATA / "manifest.tmp", DATA / "manifest")  # the process is killed here
+    assert await read_manifest(filesystem, DATA, must_exist=True) == newer
+    for seed in range(20):
+        assert await read_manifest(filesystem.after_crash(seed), DATA, must_exist=True) == newer
+
+
+async def test_numbers_of_files_that_a_crash_left_are_not_used_again() -> None:
+    filesystem = MemoryFileSystem()
+    for name in ("entries/00000005.log", "index/0000000b.index"):
+        filesystem.set_content(DATA / name, b"left by a crash")
+    cleared = await remove_orphans(filesystem, [DATA / "entries"], DATA / "index", EMPTY)
+    assert (cleared.next_log_id, cleared.next_part_id) == (6, 12)
+    assert filesystem.files(DATA / "entries") == filesystem.files(DATA / "index") == []
