@@ -434,10 +434,12 @@ class _Recovery:
         if not in_doubt:
             return "Bring these bookies back, or open the ledger with recover=False to read what is confirmed"
         names = ", ".join(self._metadata.last_fragment.bookies[position] for position in in_doubt)
+        without = " ".join(f"--without {self._metadata.last_fragment.bookies[position]}" for position in in_doubt)
         return (
             f"In doubt, because they were wiped or damaged and may have lost entries: {names}. If their original data "
-            "directories exist, start them with those. Otherwise open the ledger with recover=False, copy what is "
-            "confirmed to a new ledger, and delete this one"
+            "directories exist, start them with those. Otherwise open the ledger with recover=False to read what is "
+            f"confirmed, or close it without them: octavo repair accept-loss {self._metadata.ledger_id} {without}, "
+            "after which acknowledged entries may be lost"
         )
 
 
