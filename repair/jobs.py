@@ -177,7 +177,7 @@ class Jobs:
     async def _name(
         self, current: Versioned[LedgerMetadata], old: BookieId, whole: Sequence[SettledRange], blocked: Blocked | None
     ) -> Outcome | None:
-        """Under the lock: look once more, and write (rules C1, C3 and C5)."""
+        """Under the lock: look once more, and write (rules C1, C3, C5 and N1)."""
         wanted = current.value
         for settled in whole:
             position = settled.bookies.index(old)

@@ -15,8 +15,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from model.canaries import CANARIES
 from model.explorer import Exploration, explore
 from model.log_settings import LOG_CANARIES, LOG_JOBS
+from model.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
 from model.settings import JOBS
 from model.world import World
+
+ALL_JOBS = (*JOBS, *REPAIR_JOBS)
+ALL_CANARIES = (*CANARIES, *REPAIR_CANARIES)
 
 type Report = tuple[bool, str]
 """Whether the check passed, and the lines to print."""
@@ -24,7 +28,7 @@ type Report = tuple[bool, str]
 
 def run_job(name: str, seed: int) -> Report:
     """Explore one setting."""
-    job = next(job for job in JOBS if job.name == name)
+    job = next(job for job in ALL_JOBS if job.name == name)
     started = time.perf_counter()
     found = job.run(seed)
     lines = [f"{_figures(found, started)}  {job.extent(found):<22}  {name}"]
@@ -35,7 +39,7 @@ def run_job(name: str, seed: int) -> Report:
 
 def run_canary(name: str, show_trace: bool) -> Report:
     """Break one rule, then explore the same setting with the rule kept."""
-    canary = next(canary for canary in CANARIES if canary.name == name)
+    canary = next(canary for canary in ALL_CANARIES if canary.name == name)
     started = time.perf_counter()
     broken = explore(World(canary.broken))
     violation = broken.violation
@@ -99,15 +103,15 @@ def main() -> int:
     parser.add_argument("--traces", action="store_true", help="print the shortest trace to each canary's violation")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: 2)")
     chosen = parser.parse_args()
-    jobs = [job.name for job in JOBS if chosen.only in job.name and (job.quick or not chosen.quick)]
-    canaries = [canary.name for canary in CANARIES if chosen.only in canary.name]
+    jobs = [job.name for job in ALL_JOBS if chosen.only in job.name and (job.quick or not chosen.quick)]
+    canaries = [canary.name for canary in ALL_CANARIES if chosen.only in canary.name]
     log_jobs = [job.name for job in LOG_JOBS if chosen.only in job.name and (job.quick or not chosen.quick)]
     log_canaries = [canary.name for canary in LOG_CANARIES if chosen.only in f"log: {canary.name}"]
     if not jobs and not canaries and not log_jobs and not log_canaries:
         print(f"model: no setting and no canary has {chosen.only!r} in its name; see --list", file=sys.stderr)
         return 2
     if chosen.list:
-        quick = {job.name for job in JOBS if job.quick} | {job.name for job in LOG_JOBS if job.quick}
+        quick = {job.name for job in ALL_JOBS if job.quick} | {job.name for job in LOG_JOBS if job.quick}
         for name in (*jobs, *log_jobs):
             print(f"setting {'*' if name in quick else ' '} {name}")
         for name in (*canaries, *(f"log: {name}" for name in log_canaries)):

@@ -19,6 +19,7 @@ from model.exchange import (
     Fence,
     Found,
     Lac,
+    MarkSure,
     Message,
     Read,
     ReadLac,
@@ -40,6 +41,9 @@ class BookieState:
     damaged: frozenset[int] = frozenset()
     """Ids whose copy does not verify."""
     in_doubt: bool = False
+    """Ordinary adds are refused for ever (rule D1)."""
+    unsure_from: int | None = 0
+    """In doubt: the first id that the bookie must not deny; None: repair has made it sure of all (rule D2)."""
     unsynced: frozenset[int] = frozenset()
     """Ids accepted since the last sync."""
     fence_unsynced: bool = False
@@ -111,6 +115,8 @@ class Bookie:
             return self.add(state, request)
         if isinstance(request, WriteLac):
             return self.write_lac(state, request), None
+        if isinstance(request, MarkSure):
+            return replace(state, unsure_from=request.unsure_from), Done()
         if self.fences(request):
             state = self.fence(state)
         if isinstance(request, Fence):
@@ -180,12 +186,17 @@ class Bookie:
 
     def cannot_tell(self, state: BookieState, entry_id: int) -> bool:
         """Whether an entry that the bookie cannot show may have been held (rules R2 and B4)."""
-        return state.in_doubt or entry_id in state.damaged
+        return self.is_unsure(state, entry_id) or entry_id in state.damaged
+
+    def is_unsure(self, state: BookieState, entry_id: int) -> bool:
+        """Whether the bookie may have held and lost the entry (rule D2)."""
+        return state.in_doubt and state.unsure_from is not None and entry_id >= state.unsure_from
 
     def last_add_confirmed(self, state: BookieState) -> Lac:
         """The newest intact entry and the explicit LAC; the writer sealed both."""
         intact = [sealed for sealed in state.held if header_of(sealed).entry_id not in state.damaged]
-        return Lac(intact[-1] if intact else None, state.explicit_lac, state.in_doubt)
+        unsure = state.in_doubt and state.unsure_from is not None
+        return Lac(intact[-1] if intact else None, state.explicit_lac, unsure)
 
     def readable(self, state: BookieState, last_add_confirmed: int) -> tuple[bytes, ...]:
         """What the bookie shows to an ordinary reader whose LAC comes from this bookie (rules R1 and I3)."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import cast
 
 from model.bookie import Bookie, BookieState
-from model.exchange import Add, Answer, Message, Request
+from model.exchange import Add, Answer, Message, Refused, Request
 
 
 class ShowsEverything(Bookie):
@@ -80,3 +80,10 @@ class DeniesWhatIsDamaged(Bookie):
 
     def cannot_tell(self, state: BookieState, entry_id: int) -> bool:
         return state.in_doubt
+
+
+class TakesAddsWhenSure(Bookie):
+    """Takes ordinary adds again once its doubt is over."""
+
+    def refusal(self, state: BookieState, request: Add) -> Refused | None:
+        return super().refusal(replace(state, in_doubt=state.in_doubt and state.unsure_from is not None), request)

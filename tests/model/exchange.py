@@ -55,11 +55,19 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkSure:
+    """The repair agent of a bookie in doubt tells its own bookie of which ids it is unsure from now on (rule D2)."""
+
+    unsure_from: int | None
+    """The first of them; None: none is left."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """What remains of a fencing read whose client no longer waits for the answer."""
 
 
-type Request = Add | Read | ReadLac | WriteLac | Fence | Change
+type Request = Add | Read | ReadLac | WriteLac | MarkSure | Fence | Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +192,15 @@ def request_text(request: Request) -> str:
         return f"{'fencing read' if request.fence else 'read'} of {ids}"
     if isinstance(request, ReadLac):
         return "fence and LAC read" if request.fence else "LAC read"
-    if isinstance(request, Fence):
-        return "fence"
     if isinstance(request, WriteLac):
         return f"explicit LAC {header_of(request.sealed).entry_id}"
-    return f"change {type(request.change).__name__}"
+    if isinstance(request, Change):
+        return f"change {type(request.change).__name__}"
+    return "fence" if isinstance(request, Fence) else _sureness_text(request)
+
+
+def _sureness_text(request: MarkSure) -> str:
+    return "sure of all" if request.unsure_from is None else f"unsure from {request.unsure_from} on"
 
 
 def answer_text(answer: Answer) -> str:
@@ -225,5 +237,7 @@ def possible_answers(request: Request) -> tuple[Answer, ...]:
     if isinstance(request, Read):
         unknown = Found(request.last, (), tuple(range(request.first, request.last + 1)))
         return Found(request.last, (), ()), unknown, Failed()
+    if isinstance(request, MarkSure):
+        return Done(), Failed()
     assert isinstance(request, ReadLac)
     return Lac(None, None, in_doubt=False), Failed()

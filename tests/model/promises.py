@@ -1,4 +1,4 @@
-"""Checks rules I1 to I7 from outside: from the metadata, what bookies hold, and what clients reported to their callers.
+"""Checks rules I1 to I7 and N1 from outside: from the metadata, what bookies hold, and what clients report to callers.
 
 Every check is computed from scratch in every state, and by other means than the machines use, so that it does not
 repeat their mistakes.
@@ -12,6 +12,7 @@ from model.client import Client
 from model.renaming import BOOKIE_NAMES, bookie_index
 from octavo.metadata.model import LedgerMetadata, LedgerState
 from octavo.protocol.entries import CHECKSUM, header_of
+from octavo.protocol.ids import EntryId
 from octavo.protocol.quorums import Quorums
 
 
@@ -44,6 +45,29 @@ class Promises:
             or self._replicated(metadata, bookies, acknowledged, lost)
             or (self._end(metadata, clients, acknowledged) if metadata.state is LedgerState.CLOSED else None)
         )
+
+    def named(
+        self, before: LedgerMetadata, after: LedgerMetadata, bookies: Sequence[BookieState], lost: int
+    ) -> str | None:
+        """What a bookie lacks that repair names in a settled range (rule N1), in words, or None. ``lost``: copies that
+        faults have taken so far; those of the bookie may be among them."""
+        earlier = {fragment.first_entry_id: fragment for fragment in before.fragments}
+        stops = [fragment.first_entry_id for fragment in after.fragments[1:]]
+        stops.append(EntryId(0 if after.last_entry_id is None else after.last_entry_id + 1))
+        for fragment, stop in zip(after.fragments, stops, strict=True):
+            known = earlier.get(fragment.first_entry_id)
+            if known is None or (known is before.last_fragment and before.state is not LedgerState.CLOSED):
+                continue
+            for position, (old, new) in enumerate(zip(known.bookies, fragment.bookies, strict=True)):
+                share = [
+                    entry_id
+                    for entry_id in range(fragment.first_entry_id, stop)
+                    if (position - entry_id) % self._ensemble_size < self._write_quorum
+                ]
+                lacking = [one for one in share if not _holds_durably(bookies[bookie_index(new)], one)]
+                if old != new and len(lacking) > lost:
+                    return f"N1: bookie {new} takes the place of {old} and lacks {lacking}"
+        return None
 
     def _fragments(self, metadata: LedgerMetadata) -> str | None:
         firsts = [fragment.first_entry_id for fragment in metadata.fragments]

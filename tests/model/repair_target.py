@@ -1,8 +1,11 @@
 """A target of repair in the model: the production decisions (settled ranges, copying, ReplaceMember) in a client.
 
-It reads the metadata, copies what it needs from the other members into its own bookie, and then names that bookie by
-one compare-and-set on the metadata that it read before copying (rules C1 to C5). A conflict ends it: another target
-would begin anew.
+It reads the metadata, asks its own bookie what that holds soundly, copies the rest from the other members, and then
+names its bookie by one compare-and-set on the metadata that it read before copying (rules C1 to C5). A conflict ends
+it: another target would begin anew. It may crash at any time; what it has sent may arrive nevertheless.
+
+A :class:`Refill` copies in the same way what its own bookie should hold, and then tells the bookie of which ids it is
+unsure from now on, as production decides it (rules D2 and D3).
 """
 
 from collections.abc import Hashable
@@ -11,15 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from model.client import Client, Event, Step
-from model.exchange import STORE, Add, Change, Changed, Conflict, Done, Found, Message, Read
+from model.exchange import STORE, Add, Change, Changed, Conflict, Done, Found, MarkSure, Message, Read
 from model.renaming import Renaming, bookie_id, bookie_index
+from model.sealing import sealed
 from octavo.metadata.changes import Decision, Refuse, ReplaceMember, Settled, Write
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import EntryId
 from octavo.repair.copying import Ask, CopyWindow, ids_of_runs
-from octavo.repair.settled import SettledRange, quorums_of_ledger, replaceable
+from octavo.repair.settled import SettledRange, quorums_of_ledger, ranges_of_member, replaceable
+from octavo.repair.sureness import first_unsure_id
 
 
 @dataclass(frozen=True)
@@ -43,14 +48,22 @@ class NameTarget:
         return self.replacement.decide(current)
 
 
+@dataclass(frozen=True)
+class NameRegardless(NameTarget):
+    """Broken: writes what it made of the metadata that it read, over whatever stands there."""
+
+    def decide(self, current: LedgerMetadata) -> Decision:
+        return self.replacement.decide(self.base)
+
+
 class RepairTarget(Client):
     """Repairs the first settled range in which bookie ``me`` can take the place of bookie ``old``."""
 
     acknowledges_nothing = True
 
-    def __init__(self, *, old: int, me: int, index: int = 0) -> None:
+    def __init__(self, *, old: int, me: int, index: int = 0, crashes: bool = False) -> None:
         super().__init__(index, f"target {index}")
-        self._old, self._me = old, me
+        self._old, self._me, self._crashes = old, me, crashes
         self._base: LedgerMetadata | None = None
         self._range: SettledRange | None = None
         self._window: CopyWindow | None = None
@@ -80,12 +93,28 @@ class RepairTarget(Client):
             EntryId(settled.first), EntryId(settled.last), position, bookie_id(self._old), bookie_id(self._me)
         )
 
+    def member(self) -> int:
+        """The bookie whose entries it copies."""
+        return self._old
+
+    def position(self, settled: SettledRange) -> int:
+        """The position whose entries it copies."""
+        return settled.bookies.index(bookie_id(self.member()))
+
+    def held(self, answer: Found) -> set[int]:
+        """The ids that its own bookie holds, of what that bookie says."""
+        return {int(header_of(sealed).entry_id) for sealed in answer.entries}
+
+    def sealed_for_me(self) -> tuple[bytes, ...]:
+        """What it stores of what it has copied."""
+        return self._copied
+
     def store(self) -> list[Message]:
         """What it sends once every entry has been copied."""
         if not self._copied:
             return self._name()
         self._phase = "stores"
-        return [Message(self.index, self._me, "store", Add(self._copied, recovery=True))]
+        return [Message(self.index, self._me, "store", Add(self.sealed_for_me(), recovery=True))]
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -93,18 +122,20 @@ class RepairTarget(Client):
         return [Message(self.index, STORE, "look", Change(Look()))]
 
     def on(self, event: Event) -> list[Message]:
-        assert isinstance(event, Message), "it takes no steps of its own"
         if self.finished:
             return []
+        if isinstance(event, Step) or isinstance(event.request, MarkSure):
+            return self._give_up()
         if isinstance(event.request, Change):
             return self._settled(event)
         if isinstance(event.request, Add):
-            if self._phase != "stores":
-                return []
-            if not isinstance(event.answer, Done):
-                return self._give_up()
-            return self._name()
-        return self._answered(event)
+            return self._stored(event)
+        return self._looked(event) if event.tag == "held" else self._answered(event)
+
+    def _stored(self, event: Message) -> list[Message]:
+        if self._phase != "stores":
+            return []
+        return self._name() if isinstance(event.answer, Done) else self._give_up()
 
     def _settled(self, event: Message) -> list[Message]:
         if self._phase != "looks" or isinstance(event.answer, Conflict):
@@ -113,12 +144,24 @@ class RepairTarget(Client):
         self._base = event.answer.metadata
         ranges = [one for one in self.ranges(self._base) if not one.is_empty]
         if not ranges:
-            return self._give_up()
+            return self.nothing_to_copy()
         self._range = settled = ranges[0]
-        quorums = quorums_of_ledger(self._base)
-        position = settled.bookies.index(bookie_id(self._old))
-        needed = ids_of_runs([(settled.first, settled.last)], quorums.ensemble_size, quorums.residues_at(position))
-        self._window = CopyWindow(quorums, position, needed, range(quorums.ensemble_size))
+        self._phase = "looks at what it holds"
+        return [Message(self.index, self._me, "held", Read(settled.first, settled.last, fence=False))]
+
+    def nothing_to_copy(self) -> list[Message]:
+        """No entry is to be copied."""
+        return self._give_up()
+
+    def _looked(self, event: Message) -> list[Message]:
+        if self._phase != "looks at what it holds" or not isinstance(event.answer, Found):
+            return self._give_up()
+        assert self._base is not None and self._range is not None  # noqa: PT018
+        quorums, settled = quorums_of_ledger(self._base), self._range
+        position, held = self.position(settled), self.held(event.answer)
+        ids = ids_of_runs([(settled.first, settled.last)], quorums.ensemble_size, quorums.residues_at(position))
+        others = [at for at in range(quorums.ensemble_size) if settled.bookies[at] != bookie_id(self._me)]
+        self._window = CopyWindow(quorums, position, [one for one in ids if one not in held], others)
         self._phase = "copies"
         return self._ask()
 
@@ -136,7 +179,7 @@ class RepairTarget(Client):
         if self._phase != "copies" or window is None or not isinstance(ask, Ask) or event.tag != ask.position:
             return []
         if isinstance(event.answer, Found):
-            given = {int(header_of(sealed).entry_id): sealed for sealed in event.answer.entries}
+            given = {int(header_of(one).entry_id): one for one in event.answer.entries}
             unknown = [(one, one) for one in event.answer.unknown]
             wanted = window.on_answer(ask, event.answer.last_covered, given.keys(), unknown)
             self._copied = (*self._copied, *(given[one] for one in wanted))
@@ -148,7 +191,7 @@ class RepairTarget(Client):
     def _name(self) -> list[Message]:
         assert self._base is not None and self._range is not None  # noqa: PT018
         self._phase = "names"
-        position = self._range.bookies.index(bookie_id(self._old))
+        position = self._range.bookies.index(bookie_id(self.member()))
         return [Message(self.index, STORE, "name", Change(self.named(self._base, self._range, position)))]
 
     def named(self, base: LedgerMetadata, settled: SettledRange, position: int) -> NameTarget:
@@ -160,10 +203,10 @@ class RepairTarget(Client):
         return []
 
     def steps(self) -> list[Step]:
-        return []
+        return [Step("crashes")] if self._crashes and not self.finished else []
 
     def rename(self, step: Step, renaming: Renaming) -> Step:
-        raise AssertionError("it takes no steps of its own, and its settings are not symmetric")
+        raise AssertionError("its settings are not symmetric")
 
     # --- for the promises ---------------------------------------------------------------------------------------------
 
@@ -176,6 +219,66 @@ class RepairTarget(Client):
 
     def describe(self) -> str:
         return f"{self.name} {self._phase}, has copied {len(self._copied)}"
+
+
+class Refill(RepairTarget):
+    """Makes its bookie, which is in doubt, hold what it should, and sure of the ledger as far as that goes."""
+
+    def __init__(self, *, me: int, index: int = 0) -> None:
+        super().__init__(old=me, me=me, index=index)
+
+    def ranges(self, metadata: LedgerMetadata) -> tuple[SettledRange, ...]:
+        found = ranges_of_member(metadata, bookie_id(self._me))
+        assert len(found) <= 1, "its settings have one settled range"
+        return found
+
+    def nothing_to_copy(self) -> list[Message]:
+        return self._name()
+
+    def _name(self) -> list[Message]:
+        assert self._base is not None
+        self._phase = "marks"
+        return [Message(self.index, self._me, "mark", MarkSure(self.unsure_from(self._base)))]
+
+    def unsure_from(self, metadata: LedgerMetadata) -> int | None:
+        """The first id of which the bookie stays unsure, now that it holds what it should."""
+        return first_unsure_id(metadata, bookie_id(self._me), holds_all=True)
+
+
+class EndsDoubtOfOpenFragments(Refill):
+    """Broken: makes the bookie sure of the last fragment of a ledger that is not closed (rule D3)."""
+
+    def unsure_from(self, metadata: LedgerMetadata) -> int | None:
+        return None
+
+
+class CountsWhatRots(RepairTarget):
+    """Broken: counts what its own bookie's index names, without reading it back (rule C3)."""
+
+    def held(self, answer: Found) -> set[int]:
+        return super().held(answer) | set(answer.unknown)
+
+
+class CopiesForAnotherPosition(RepairTarget):
+    """Broken: copies the entries of the next position (rule C3)."""
+
+    def position(self, settled: SettledRange) -> int:
+        return (super().position(settled) + 1) % len(settled.bookies)
+
+
+class SealsCopiesAgain(RepairTarget):
+    """Broken: seals what it copies again, with the newest LAC that it knows (rule C6)."""
+
+    def sealed_for_me(self) -> tuple[bytes, ...]:
+        assert self._range is not None
+        return tuple(sealed(int(header_of(one).entry_id), self._range.last) for one in self._copied)
+
+
+class NamesOnAnyVersion(RepairTarget):
+    """Broken: names itself whatever the metadata have become since it read them (rule C5)."""
+
+    def named(self, base: LedgerMetadata, settled: SettledRange, position: int) -> NameTarget:
+        return NameRegardless(base, self.replacement(settled, position))
 
 
 class NamesBeforeItStores(RepairTarget):

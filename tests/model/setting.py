@@ -35,6 +35,8 @@ class Setting:
     """The payloads that are or have been written, by entry id."""
     budget: dict[str, int] = field(default_factory=dict)
     """How often each of :data:`model.states.FAULTS` may happen; 0 for faults that are not named."""
+    lost: int = 0
+    """Copies that faults had taken before it begins."""
     bookie: Bookie = field(default_factory=lambda: Bookie(syncs=False))
     interchangeable_clients: tuple[tuple[int, ...], ...] = ((0,),)
     """Groups of clients that behave alike; every client is in one group."""

@@ -6,6 +6,7 @@ import sys
 from model.canaries import CANARIES
 from model.explorer import explore
 from model.log_settings import LOG_CANARIES, LOG_JOBS
+from model.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
 from model.settings import JOBS
 from model.world import World
 from support.tree import ROOT
@@ -21,7 +22,9 @@ def test_the_names_that_only_takes_can_be_listed() -> None:
     script = ROOT / "scripts" / "check_model.py"
     done = subprocess.run([sys.executable, script, "--list"], capture_output=True, text=True, check=True)
     listed = [line.split(maxsplit=1) for line in done.stdout.replace(" * ", " ").splitlines()]
-    names = [job.name for job in JOBS] + [job.name for job in LOG_JOBS]
+    names = [job.name for job in (*JOBS, *REPAIR_JOBS)] + [job.name for job in LOG_JOBS]
     assert [name for kind, name in listed if kind == "setting"] == names
-    canaries = [canary.name for canary in CANARIES] + [f"log: {canary.name}" for canary in LOG_CANARIES]
+    canaries = [canary.name for canary in (*CANARIES, *REPAIR_CANARIES)] + [
+        f"log: {canary.name}" for canary in LOG_CANARIES
+    ]
     assert [name for kind, name in listed if kind == "canary"] == canaries

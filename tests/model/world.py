@@ -64,6 +64,7 @@ class World:
         self._steps: dict[int, tuple[tuple[Step, int | None], ...]] = {}
         self._probes: dict[int, tuple[int, ...]] = {}
         self._verdicts: dict[Hashable, str | None] = {}
+        self._namings: dict[Hashable, str | None] = {}
         assert set(setting.budget) <= set(FAULTS), "every entry of a budget names a fault"
         self._budget = tuple(setting.budget.get(fault, 0) for fault in FAULTS)
         nothing_is_lost = not any(self._budget[fault] for fault in (WIPE, DAMAGE, POWER_CUT, KILL))
@@ -226,7 +227,19 @@ class World:
     def _settle(self, state: State, rest: tuple[int, ...], message: int) -> State:
         metadata, bookies, clients, _, budget = state
         after, answer = self.settlement(metadata, message)
+        if after != metadata:
+            self._check_named(metadata, after, state)
         return after, bookies, clients, with_messages(rest, (answer,)), budget
+
+    def _check_named(self, before: int, after: int, state: State) -> None:
+        key = before, after, state[1], self._copies_lost(state)
+        if key not in self._namings:
+            bookies = [self.bookies[number] for number in state[1]]
+            lost = self._copies_lost(state)
+            self._namings[key] = self._promises.named(self.metadata[before], self.metadata[after], bookies, lost)
+        broken = self._namings[key]
+        if broken is not None:
+            raise BrokenPromiseError(broken)
 
     def settlement(self, metadata: int, message: int) -> tuple[int, int]:
         """What a change does to the metadata, and its answer.
@@ -379,8 +392,8 @@ class World:
         return state if self._inevitable is None else self._inevitable.settled(state)
 
     def violation(self, state: State) -> str | None:
-        metadata, bookies, clients, _, budget = state
-        lost = sum(self._budget[fault] - budget[fault] for fault in (WIPE, DAMAGE))
+        metadata, bookies, clients, _, _ = state
+        lost = self._copies_lost(state)
         key = metadata, bookies, clients, lost
         if key not in self._verdicts:
             self._verdicts[key] = self._promises.broken(
@@ -390,6 +403,9 @@ class World:
                 lost,
             )
         return self._verdicts[key]
+
+    def _copies_lost(self, state: State) -> int:
+        return self.setting.lost + sum(self._budget[fault] - state[4][fault] for fault in (WIPE, DAMAGE))
 
     def stuck(self, state: State) -> str | None:
         unfinished_work = (self.clients[number].unfinished_work(self.metadata[state[0]]) for number in state[2])
