@@ -63,6 +63,8 @@ CASES = [
     ),
     Case("DamagedData", one("octavo_bookie_damage_total", "0x9 1x60", ',kind="entry"'), 10, {"kind": "entry"}),
     Case("BookieInDoubt", one("octavo_bookie_in_doubt", "0x9 1x60"), 15),
+    Case("RepairBlocked", one("octavo_bookie_repair_ledgers", "0x9 3x60", ',state="short"'), 40, {"state": "short"}),
+    Case("RepairBrake", one("octavo_bookie_repair_suspended", "0x9 1x60", ',reason="brake"'), 15, {"reason": "brake"}),
     Case("DuplicateRefused", one("octavo_bookie_duplicates_refused_total", "0x9 1x60"), 10),
     Case("JournalSyncSlow", slow("octavo_bookie_journal_sync_seconds"), 32),
     Case("EventLoopSlow", slow("octavo_bookie_loop_lag_seconds"), 32),
