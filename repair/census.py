@@ -31,7 +31,7 @@ from octavo.protocol.ids import BookieId, LedgerId
 
 _ITEM_BYTES = 8
 
-BLOCK: Final = 8192
+BLOCK: Final = 2048
 """Ids of one step: a few milliseconds of work."""
 
 type Steps[T] = Generator[None, None, T]
