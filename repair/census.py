@@ -155,17 +155,17 @@ class Census:
             )
             yield
         deleted = yield from _missing_from(found.listed, self._ids)
-        changed = array("Q", merge(found.read, deleted))
+        changed = yield from _merged(found.read, deleted)
         named: dict[BookieId, array[int]] = {}
         for name in sorted({*self._named, *found.named}):
             kept = yield from _without(self._named.get(name, array("Q")), changed)
             ids = yield from _merged(kept, found.named.get(name, array("Q")))
             if ids:
                 named[name] = ids
-        gone = set(changed)
-        self._open = {one: seen for one, seen in self._open.items() if one not in gone} | found.open
+        kept_open = {one: seen for one, seen in self._open.items() if not _contains(changed, one)}
+        self._open = kept_open | found.open
         self._ids, self._named = found.listed, named
-        self._marked.difference_update(found.read)
+        self._marked = {one for one in self._marked if not _contains(found.read, one)}
         self.complete = True
         return Applied(newly_closed, len(deleted))
 
