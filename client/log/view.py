@@ -51,8 +51,9 @@ class LogView:
         self.document = document
         """The list, as this handle knows it."""
         self._password = password
-        self.end = document.known_stop
-        """The position after the last that can be read, as this handle knows it. Never goes back."""
+        self.end = max(document.known_stop, document.first_position)
+        """The position after the last that can be read, as this handle knows it. Never goes back, and is not below the
+        first position: a truncation may have passed all that the list tells of the last segment."""
         self.closed = False
         self._readers: OrderedDict[LedgerId, LedgerReader] = OrderedDict()
         self._opening = asyncio.Lock()
@@ -72,7 +73,7 @@ class LogView:
         back."""
         first = max(document.first_position, self.document.first_position)
         self.document = document if first == document.first_position else replace(document, first_position=first)
-        self.saw_end(document.known_stop)
+        self.saw_end(max(document.known_stop, first))
         self._changed.set()
 
     def saw_end(self, end: int) -> None:

@@ -52,7 +52,7 @@ LOGS = {
     "log-follower-guesses-end": 62,
     "log-roll-does-not-wait": 30,
     "log-heals-from-first-doubt": 2,
-    "log-outcome-too-early": 5,
+    "log-outcome-too-early": 62,
     "log-truncation-inexact": 2,
     "log-time-falls": 2,
     "log-cursor-goes-back": 10,

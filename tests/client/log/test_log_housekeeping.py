@@ -71,6 +71,17 @@ async def test_a_long_list_moves_into_pages_and_every_position_is_found() -> Non
         assert place.first == position // 3 * 3
 
 
+async def test_a_handle_does_not_end_below_the_first_position() -> None:
+    # A truncation may have passed all that the list tells of the last segment.
+    store, access, _ = await made("inside-the-open-segment", 1)
+    document = (await read_log(store, "orders")).value
+    view = LogView(access, document, b"")
+    assert (view.end, document.known_stop) == (0, 0)
+    truncated = replace(document, first_position=2)
+    view.take(truncated)
+    assert view.end == LogView(access, truncated, b"").end == 2
+
+
 @pytest.mark.parametrize("before", [1, 3, 7, 9, 60, 140])
 async def test_truncation_into_pages_deletes_just_what_lies_below(before: int) -> None:
     store, _, keeper = await made(f"truncate-{before}", 50)
