@@ -79,7 +79,7 @@ class Bookie:
         self.bookie_id = BookieId("")
         self.address = ""
         self.service: BookieService
-        self.subject = Subject(settings=config.as_json(), failure=self._reason_broken)
+        self.subject = Subject(settings=config.as_json(), failure=lambda: self.failure)
         """What the administration of the bookie sees of it."""
         self._attend: Attend = _attend_not
 
@@ -257,6 +257,11 @@ class Bookie:
         """Whether :meth:`broken` has its reason."""
         return self._broken.done()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the bookie has failed; None while it has not."""
+        return self._broken.result() if self._broken.done() else None
+
     async def stop(self) -> None:
         """Unregister, answer the requests begun, checkpoint, close. Raises OSError when the last checkpoint fails: the
         bookie is then broken (:meth:`broken`), and the journal holds everything."""
@@ -269,9 +274,6 @@ class Bookie:
             return config.advertise
         host = f"[{config.host}]" if ":" in config.host else config.host
         return f"{host}:{port}"
-
-    def _reason_broken(self) -> BaseException | None:
-        return self._broken.result() if self._broken.done() else None
 
     def _break(self, reason: BaseException) -> None:
         if not self._broken.done():

@@ -80,17 +80,24 @@ def _segment_bytes(value: Any) -> int:
     return size
 
 
-def _seconds(low: float, high: float) -> _Parse:
+def _number(low: float, high: float, what: str = "number") -> _Parse:
     def parse(value: Any) -> float:
         try:
             number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
         except ValueError:
             number = None
         if number is None or not low <= number <= high:
-            raise ValueError(f"must be a number of seconds from {low:g} to {high:g}")
+            raise ValueError(f"must be a {what} from {low:g} to {high:g}")
         return number
 
     return parse
+
+
+def _seconds(low: float, high: float) -> _Parse:
+    return _number(low, high, "number of seconds")
+
+
+_share = _number(0, 1)
 
 
 def _rack(value: Any) -> str:
@@ -114,29 +121,6 @@ def _switch(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("must be true or false")  # noqa: TRY004 - every bad value is a ValueError
     return value
-
-
-def _number(low: float, high: float) -> _Parse:
-    def parse(value: Any) -> float:
-        try:
-            number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
-        except ValueError:
-            number = None
-        if number is None or not low <= number <= high:
-            raise ValueError(f"must be a number from {low:g} to {high:g}")
-        return number
-
-    return parse
-
-
-def _share(value: Any) -> float:
-    try:
-        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
-    except ValueError:
-        number = None
-    if number is None or not 0 <= number <= 1:
-        raise ValueError("must be a number from 0 to 1")
-    return number
 
 
 def _hours(value: Any) -> str:

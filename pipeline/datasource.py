@@ -16,7 +16,7 @@ from octavo.pipeline.cluster import settled
 from octavo.pipeline.errors import brief_errors
 from octavo.pipeline.filters import IdBounds, take_over
 from octavo.pipeline.options import SinkOptions, SourceOptions, parse_sink_options, parse_source_options
-from octavo.pipeline.partitions import RangesPartition, bases_of, ranges_of
+from octavo.pipeline.partitions import RangesPartition
 from octavo.pipeline.schema import check_schema, source_schema
 from pyspark.sql.datasource import (
     DataSource,
@@ -121,19 +121,9 @@ class ScanReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         """The rows of one task."""
-        from octavo.pipeline.reading import ReadTask, read_in_worker
+        from octavo.pipeline.reading import read_partition
 
-        options = self._options
-        task = ReadTask(
-            options.cluster,
-            ranges_of(partition),
-            self._columns,
-            options.fail_on_data_loss,
-            options.log,
-            bases_of(partition),
-        )
-        with brief_errors():
-            yield from read_in_worker(task)
+        yield from read_partition(self._options, self._columns, partition)
 
     def _push(self, filters: list[Filter]) -> list[Filter]:
         self._bounds, left = take_over(self._bounds, filters)

@@ -6,38 +6,45 @@ state does not matter for correctness: the two offsets of a batch determine what
 Committing a batch truncates nothing.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-import pyarrow as pa
 from octavo.client.client import Client
 from octavo.client.log.log import Log
-from octavo.pipeline.bridge import LoopThread
 from octavo.pipeline.errors import DataLossError, brief_errors
 from octavo.pipeline.log_offsets import LogOffset, batch_positions, within_limits
 from octavo.pipeline.log_scan import SKIP_HINT, LogPieces, log_pieces, opened_log
 from octavo.pipeline.offsets import Limits
-from octavo.pipeline.options import EARLIEST, LATEST, Position, SourceOptions
-from octavo.pipeline.partitions import RangesPartition, bases_of, ranges_of
+from octavo.pipeline.options import EARLIEST, LATEST, Position
+from octavo.pipeline.partitions import RangesPartition
 from octavo.pipeline.planning import plan_partitions
-from octavo.pipeline.read_limits import default_read_limit, limits_of
-from octavo.pipeline.reading import ReadTask, read_in_worker
-from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, OctavoError, TruncatedError
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from octavo.pipeline.read_limits import limits_of
+from octavo.pipeline.streaming import Watch, WatchingStreamReader
+from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, TruncatedError
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 
 
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _LogWatch(Watch):
+    """A client and a handle on the log."""
+
+    _opened: tuple[Client, Log] | None = None
+
+    async def work[T](self, work: "Callable[[Client, Log], Coroutine[Any, Any, T]]") -> T:
+        """The result of ``work``, whose arguments are the client and the handle."""
+        if self._opened is None:
+            self._opened = await self._stack.enter_async_context(opened_log(self._options))
+        return await work(*self._opened)
+
+
+class LogStreamReader(WatchingStreamReader[_LogWatch]):
     """The streaming reader of a log."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        self._options = options
-        self._columns = tuple(columns)
-        self._watch: _LogWatch | None = None
-        self._target: int | None = None
-        """With Trigger.AvailableNow: the end of the log at the start of the query."""
-        self._latest: dict[str, Any] | None = None
+    _target: int | None = None
+    """With Trigger.AvailableNow: the end of the log at the start of the query."""
+
+    def _make_watch(self) -> _LogWatch:
+        return _LogWatch(self._options)
 
     # --- offsets, on the driver --------------------------------------------------------------------------------------
 
@@ -79,26 +86,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         return LogOffset(offset.log_id, stop, first if first > offset.position else 0).to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """What one batch takes."""
-        return default_read_limit(self._options)
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far the log went when it was last looked at: for the query's progress report."""
-        return self._latest
-
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note how far the log goes now."""
+        """Note the present end of the log."""
         self._target = self._with_log(_bounds)[1]
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is truncated."""
-
-    def stop(self) -> None:
-        """Let go of the cluster."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
@@ -113,20 +103,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found.pieces, target_bytes=self._options.target_partition_bytes, partitions_min=self._options.partitions_min
         )
         return [RangesPartition(ranges, found.bases) for ranges in plan]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        options = self._options
-        task = ReadTask(
-            options.cluster,
-            ranges_of(partition),
-            self._columns,
-            options.fail_on_data_loss,
-            options.log,
-            bases_of(partition),
-        )
-        with brief_errors():
-            yield from read_in_worker(task)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -170,47 +146,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _with_log[T](self, work: "Callable[[Client, Log], Coroutine[Any, Any, T]]") -> T:
-        watch, self._watch = self._watch or _LogWatch(self._options), None
-        try:
-            done = watch.run(work)
-        except BaseException:
-            # Connections may be broken, or the log another one: the next call connects again.
-            watch.close()
-            raise
-        self._watch = watch
-        return done
+        return self._with_watch(lambda watch: watch.run(watch.work(work)))
 
 
 async def _bounds(_client: Client, log: Log) -> tuple[int, int, str]:
     """The first position of the log, its present end, and its id."""
     end = await log.refresh()
     return log.first_position, end, log.log_id
-
-
-class _LogWatch:
-    """A client and a handle on the log, kept open in a thread of their own."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._loop = LoopThread("octavo streaming")
-        self._stack = AsyncExitStack()
-        self._opened: tuple[Client, Log] | None = None
-
-    def run[T](self, work: "Callable[[Client, Log], Coroutine[Any, Any, T]]") -> T:
-        """The result of ``work``."""
-
-        async def run() -> T:
-            if self._opened is None:
-                self._opened = await self._stack.enter_async_context(opened_log(self._options))
-            return await work(*self._opened)
-
-        return self._loop.run(run())
-
-    def close(self) -> None:
-        """Disconnect. Never raises."""
-        try:
-            self._loop.run(self._stack.aclose())
-        except OctavoError:
-            pass
-        finally:
-            self._loop.close()

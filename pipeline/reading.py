@@ -11,12 +11,14 @@ from octavo.client.read.reader import EntryBatch, LedgerReader
 from octavo.pipeline.bridge import LoopThread
 from octavo.pipeline.cluster import connected, open_reader
 from octavo.pipeline.columns import entries_as_arrow, gap_as_arrow
-from octavo.pipeline.errors import DataLossError
-from octavo.pipeline.options import ClusterOptions
+from octavo.pipeline.errors import DataLossError, brief_errors
+from octavo.pipeline.options import ClusterOptions, SourceOptions
+from octavo.pipeline.partitions import bases_of, ranges_of
 from octavo.pipeline.planning import EntryRange
 from octavo.pipeline.worker_memory import prepare_worker
 from octavo.protocol.errors import NoSuchEntryError, NoSuchLedgerError, QuorumLostError
 from octavo.protocol.ids import EntryId
+from pyspark.sql.datasource import InputPartition
 
 RECORD_BATCH_BYTES = 4 * 1024 * 1024
 """Payload after which a record batch is passed to Spark: large enough that the fixed cost of a batch is small compared
@@ -50,6 +52,22 @@ class ReadTask:
         """An entry, for messages."""
         where = f"ledger {ledger_id} entry {entry_id}"
         return where if self.log is None else f"log {self.log} position {self.base_of(ledger_id) + entry_id} ({where})"
+
+
+def read_partition(
+    options: SourceOptions, columns: tuple[str, ...], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, for Spark's worker. Raises as :func:`read_ranges`."""
+    task = ReadTask(
+        options.cluster,
+        ranges_of(partition),
+        columns,
+        options.fail_on_data_loss,
+        options.log,
+        bases_of(partition),
+    )
+    with brief_errors():
+        yield from read_in_worker(task)
 
 
 def read_in_worker(task: ReadTask) -> Iterator[pa.RecordBatch]:

@@ -80,26 +80,27 @@ class BatchSink(DataSourceArrowWriter):
         self._options = options
         self._columns = columns
         self._overwrite = overwrite
-        self._job = secrets.token_hex(16)
+        self.job = secrets.token_hex(16)
+        """The id of this job, with which its ledgers are tagged."""
         self._first_ledger_id = _on_datasets(options, _next_ledger_id)
 
     @brief_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         """Write the rows of one task."""
-        return _write(self._options, self._columns, self._job, iterator)
+        return _write(self._options, self._columns, self.job, iterator)
 
     @brief_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the ledgers of all tasks."""
         ledgers = _ledgers_of(messages)
-        publication = Publication(ledgers, self._job, replaces=self._overwrite)
+        publication = Publication(ledgers, self.job, replaces=self._overwrite)
         name, first = self._options.dataset, self._first_ledger_id
         _on_datasets(self._options, lambda datasets: _commit(datasets, name, publication, first))
 
     @brief_errors()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the ledgers of the job, unless they have been published."""
-        publication = Publication(_ledgers_of(messages), self._job)
+        publication = Publication(_ledgers_of(messages), self.job)
         name, first = self._options.dataset, self._first_ledger_id
         _on_datasets(self._options, lambda datasets: _abort(datasets, name, publication, first))
 

@@ -6,27 +6,24 @@ ledgers. Its state does not matter for correctness: the two offsets of a batch d
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 from octavo.client.client import Client
 from octavo.client.read.reader import LedgerReader
 from octavo.metadata.model import LedgerMetadata
-from octavo.pipeline.bridge import LoopThread
 from octavo.pipeline.cluster import connected, metadata_of_each, open_reader
 from octavo.pipeline.discovery import candidates, published_members
 from octavo.pipeline.errors import DataLossError, brief_errors
 from octavo.pipeline.offsets import Limits, Offsets, Sighting, Tail, advance, batch_ranges, initial_offsets
 from octavo.pipeline.options import EARLIEST, LATEST, Position, SourceOptions
-from octavo.pipeline.partitions import RangesPartition, ranges_of
+from octavo.pipeline.partitions import RangesPartition
 from octavo.pipeline.planning import Piece, plan_partitions
-from octavo.pipeline.read_limits import default_read_limit, limits_of
-from octavo.pipeline.reading import ReadTask, read_in_worker
-from octavo.protocol.errors import NoSuchLedgerError, OctavoError
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from octavo.pipeline.read_limits import limits_of
+from octavo.pipeline.streaming import Watch, WatchingStreamReader
+from octavo.protocol.errors import NoSuchLedgerError
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 
 FROM_THE_END = -1
 FROM_THE_BEGINNING = -2
@@ -36,16 +33,14 @@ ENTRY_BYTES_GUESS = 1024.0
 """Assumed payload size of an entry of a ledger without statistics."""
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The streaming reader of the data source."""
+class StreamReader(WatchingStreamReader["_LedgerWatch"]):
+    """The streaming reader of ledgers."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        self._options = options
-        self._columns = tuple(columns)
-        self._watch: _Watch | None = None
-        self._target: Mapping[int, Tail] | None = None
-        """With Trigger.AvailableNow: the ledgers that existed at the start of the query, and their ends then."""
-        self._latest: dict[str, Any] | None = None
+    _target: Mapping[int, Tail] | None = None
+    """With Trigger.AvailableNow: the ledgers that existed at the start of the query, and their ends then."""
+
+    def _make_watch(self) -> "_LedgerWatch":
+        return _LedgerWatch(self._options)
 
     # --- offsets, on the driver --------------------------------------------------------------------------------------
 
@@ -79,26 +74,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = advance(offsets, seen, scope, Limits()).to_json()
         return advance(offsets, seen, scope, limits_of(self._options, limit)).to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """What one batch takes."""
-        return default_read_limit(self._options)
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far the ledgers went when they were last looked at: for the query's progress report."""
-        return self._latest
-
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note how far every ledger goes now."""
+        """Note the present end of every ledger."""
         self._target = self._look(Offsets()).tails
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is trimmed."""
-
-    def stop(self) -> None:
-        """Let go of the cluster."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
@@ -116,25 +94,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return [RangesPartition(ranges) for ranges in plan]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        options = self._options
-        task = ReadTask(options.cluster, ranges_of(partition), self._columns, options.fail_on_data_loss)
-        with brief_errors():
-            yield from read_in_worker(task)
-
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _look(self, start: Offsets) -> Sighting:
-        watch, self._watch = self._watch or _Watch(self._options), None
-        try:
-            seen = watch.look(start)
-        except BaseException:
-            # Connections may be broken: the next call connects again.
-            watch.close()
-            raise
-        self._watch = watch
-        return seen
+        return self._with_watch(lambda watch: watch.run(watch.look(start)))
 
 
 def _starting(starting: str | Position, ledger_id: int, tail: Tail) -> int:
@@ -161,30 +124,16 @@ def _up_to(seen: Sighting, target: Mapping[int, Tail]) -> Sighting:
     return Sighting(max(target, default=-1) + 1, tails, seen.rejected, seen.lost)
 
 
-class _Watch:
-    """Inspects the cluster with a client that it keeps open."""
+class _LedgerWatch(Watch):
+    """A client, and the readers of open ledgers."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._loop = LoopThread("octavo streaming")
-        self._stack = AsyncExitStack()
+        super().__init__(options)
         self._client: Client | None = None
         self._readers: dict[int, LedgerReader] = {}
 
-    def look(self, start: Offsets) -> Sighting:
+    async def look(self, start: Offsets) -> Sighting:
         """The ledgers that have entries to read after ``start``."""
-        return self._loop.run(self._look(start))
-
-    def close(self) -> None:
-        """Disconnect. Never raises."""
-        try:
-            self._loop.run(self._stack.aclose())
-        except OctavoError:
-            pass
-        finally:
-            self._loop.close()
-
-    async def _look(self, start: Offsets) -> Sighting:
         if self._client is None:
             self._client = await self._stack.enter_async_context(connected(self._options.cluster))
         client, options = self._client, self._options

@@ -16,8 +16,9 @@ import pytest
 from debian_tools import program
 from octavo.metrics.table import BOOKIE_METRICS
 from octavo.protocol.errors import NoSuchLedgerError
-from support.processes import WAIT_SECONDS, BookieProcess, free_neighbours, wait_until
+from support.processes import BookieProcess, free_neighbours
 from support.tree import ROOT
+from support.waiting import WAIT_SECONDS, wait_until
 
 import octavo
 

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 from octavo.pipeline.bridge import LoopThread
+from support.waiting import loop_turns, pause
 
 NAME = "octavo under test"
 
@@ -59,8 +60,7 @@ def test_a_source_goes_no_further_ahead_than_it_may() -> None:
         iterator = loop.iterate(source.numbers, ahead=3)
         for taken in range(1, 20):
             assert next(iterator) == taken
-            # Whatever is ready to run in the loop has run then.
-            loop.run(asyncio.sleep(0.001))
+            loop.run(loop_turns(20))
             assert source.made <= taken + 3 + 1, "as many as may wait, and the one that has no room yet"
 
 
@@ -97,7 +97,7 @@ def test_a_consumer_that_takes_its_time_does_not_stop_the_loop() -> None:
         nonlocal beats
         while True:
             beats += 1
-            await asyncio.sleep(0.001)
+            await pause(0.001)
 
     async def numbers() -> AsyncGenerator[int]:
         beating = asyncio.ensure_future(beat())

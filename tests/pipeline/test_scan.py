@@ -13,8 +13,9 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
-from support.processes import WAIT_SECONDS, Up, is_running, wait_until
+from support.processes import Up, is_running
 from support.spark import bookie_ids, collected, rows_of, scan, with_client, write_ledger
+from support.waiting import WAIT_SECONDS, wait_until
 
 import octavo
 

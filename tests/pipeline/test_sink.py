@@ -19,8 +19,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
-from support.processes import Up, is_running, wait_until
+from support.processes import Up, is_running
 from support.spark import ledger_payloads, scan, with_client, write_ledger
+from support.waiting import wait_until
 
 import octavo
 
@@ -160,7 +161,7 @@ def test_losers_and_leftovers_are_swept_and_other_ledgers_are_not(spark: SparkSe
 def test_a_commit_sweeps_what_losers_of_speculation_wrote_and_happens_once(sinks: Up) -> None:
     options = parse_sink_options({"metadata": sinks.uri, "dataset": "speculation"})
     sink = BatchSink(options, SinkColumns("value", None), overwrite=False)
-    tags = {Tags.DATASET: b"speculation", Tags.JOB: sink._job.encode()}
+    tags = {Tags.DATASET: b"speculation", Tags.JOB: sink.job.encode()}
     winner, loser = (
         write_ledger(sinks.uri, [b"x"], custom_metadata={**tags, Tags.ATTEMPT: attempt}) for attempt in (b"1", b"2")
     )
@@ -178,7 +179,7 @@ def test_a_commit_sweeps_what_losers_of_speculation_wrote_and_happens_once(sinks
 def test_an_abort_deletes_what_the_job_wrote_whether_it_was_told_of_it_or_not(sinks: Up) -> None:
     options = parse_sink_options({"metadata": sinks.uri, "dataset": "aborted"})
     sink = BatchSink(options, SinkColumns("value", None), overwrite=False)
-    tags = {Tags.DATASET: b"aborted", Tags.JOB: sink._job.encode()}
+    tags = {Tags.DATASET: b"aborted", Tags.JOB: sink.job.encode()}
     done, _ = (write_ledger(sinks.uri, [b"x"], custom_metadata=tags) for _ in range(2))
     other = write_ledger(sinks.uri, [b"x"], custom_metadata={**tags, Tags.JOB: b"another, under way"})
     sink.abort([TaskWritten(0, None, (PublishedLedger(done, 1, 1),)), None])

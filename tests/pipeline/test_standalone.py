@@ -11,8 +11,9 @@ from pathlib import Path
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
-from support.processes import WAIT_SECONDS, Up, environment, wait_until
+from support.processes import Up, environment
 from support.spark import SPARK_SETTINGS, scan, write_ledger
+from support.waiting import WAIT_SECONDS, wait_until
 
 HOME = Path(pyspark.__file__).parent
 PROGRAM = Path(__file__).with_name("standalone_program.py")

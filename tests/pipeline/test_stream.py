@@ -16,8 +16,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
-from support.processes import Up, wait_until
+from support.processes import Up
 from support.spark import with_client, write_ledger
+from support.waiting import wait_until
 
 import octavo
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import BookieProcess, Up, octavo, wait_until
+from support.processes import BookieProcess, Up, octavo
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import BookieProcess, Up, free_neighbours, is_running, occupied_port, octavo, wait_until
+from support.processes import BookieProcess, Up, free_neighbours, is_running, occupied_port, octavo
+from support.waiting import wait_until
 
 import octavo as octavo_client
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from octavo.cli.main import main
-from support.processes import BookieProcess, Finished, Up, wait_until
+from support.processes import BookieProcess, Finished, Up
 from support.tree import ROOT
+from support.waiting import wait_until
 
 from octavo import connect
 

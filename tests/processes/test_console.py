@@ -20,7 +20,8 @@ from octavo.metadata import Fragment, LedgerMetadata, open_metadata_store
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import EntryId
 from support.browser import Browser
-from support.processes import OCTAVO, WAIT_SECONDS, Up, environment
+from support.processes import OCTAVO, Up, environment
+from support.waiting import WAIT_SECONDS
 
 import octavo
 

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import pytest
 from support.command_server import server_address
-from support.processes import WAIT_SECONDS, environment, octavo
+from support.processes import environment, octavo
 from support.tree import ROOT
+from support.waiting import WAIT_SECONDS
 
 PAGES = ("README.md", "docs/operations.md", "docs/repair.md")
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import WAIT_SECONDS, Up, environment, wait_until
+from support.processes import Up, environment
 from support.tree import ROOT
+from support.waiting import WAIT_SECONDS, eventually, wait_until
 
 import octavo
 
@@ -81,8 +82,11 @@ async def entries_of(uri: str, name: str) -> list[bytes]:
 
 async def wait_for_end(uri: str, name: str, end: int) -> None:
     async with asyncio.timeout(WAIT_SECONDS), octavo.connect(uri) as client:
-        while name not in [name async for name in client.list_logs()]:  # noqa: ASYNC110 - another process makes it
-            await asyncio.sleep(0.02)
+
+        async def exists() -> bool:
+            return name in [name async for name in client.list_logs()]
+
+        await eventually(exists)
         async with client.open_log(name) as log:
             async for entry in log.follow():
                 assert isinstance(entry, octavo.LogEntry)

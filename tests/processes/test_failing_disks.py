@@ -17,8 +17,9 @@ from octavo.protocol.messages import Info as InfoRequest
 from support import failing_disk
 from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript
-from support.processes import OCTAVO, WAIT_SECONDS, environment
+from support.processes import OCTAVO, environment
 from support.raw_client import RawClient, add, key_of, read, seal
+from support.waiting import WAIT_SECONDS, eventually, pause
 
 FAILING = (sys.executable, "-P", str(Path(failing_disk.__file__)))
 
@@ -55,12 +56,15 @@ async def running(directory: Path, *command: str, settings: str = "") -> AsyncIt
         )  # fmt: skip
     try:
         port = 0
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not port:
-                assert process.returncode is None, log.read_text()
-                _, _, rest = log.read_text().partition('"address": "127.0.0.1:')
-                port = int(rest.partition('"')[0] or 0)
-                await asyncio.sleep(0.02)
+
+        def has_logged_its_port() -> bool:
+            nonlocal port
+            assert process.returncode is None, log.read_text()
+            _, _, rest = log.read_text().partition('"address": "127.0.0.1:')
+            port = int(rest.partition('"')[0] or 0)
+            return port != 0
+
+        await eventually(has_logged_its_port)
         async with RawClient("127.0.0.1", port) as client:
             await client.greet()
             yield Running(process, client, log, port)
@@ -164,7 +168,7 @@ async def test_a_flood_over_a_slow_disk_waits_at_the_sockets_and_not_in_memory(t
         floods = [asyncio.ensure_future(flood(bookie.port, ledger_id, frames)) for ledger_id in range(1, ledgers + 1)]
         while not all(task.done() for task in floods):
             most = max(most, bookie.anonymous_bytes())
-            await asyncio.sleep(0.005)
+            await pause()
         await asyncio.gather(*floods)
         grown, sent = most - before, ledgers * frames * 64_000
         # Generations of the cache, what waits for the journal, its buffers, and what each connection has sent last.
@@ -172,13 +176,12 @@ async def test_a_flood_over_a_slow_disk_waits_at_the_sockets_and_not_in_memory(t
 
 
 async def wait_for_state(bookie: Running, state: str) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while True:
-            answer = await bookie.client.ask(InfoRequest())
-            assert isinstance(answer, InfoAnswer), answer
-            if answer.facts["state"] == state:
-                return
-            await asyncio.sleep(0.02)
+    async def has_state() -> bool:
+        answer = await bookie.client.ask(InfoRequest())
+        assert isinstance(answer, InfoAnswer), answer
+        return answer.facts["state"] == state
+
+    await eventually(has_state, f"the bookie is {state}")
 
 
 SMALL = (

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import OCTAVO, Up, environment, wait_until
+from support.processes import OCTAVO, Up, environment
+from support.waiting import wait_until
 
 import octavo as octavo_client
 from octavo import LedgerReader, LedgerWriter

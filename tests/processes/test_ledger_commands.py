@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.processes import OCTAVO, WAIT_SECONDS, Up, environment, octavo, wait_until
+from support.processes import OCTAVO, Up, environment, octavo
+from support.waiting import WAIT_SECONDS, wait_until
 
 NASTY_FILES = {
     "empty": b"",

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import OCTAVO, WAIT_SECONDS, Up, environment, wait_until
+from support.processes import OCTAVO, Up, environment
+from support.waiting import WAIT_SECONDS, wait_until
 
 LEASE_SECONDS = 2
 

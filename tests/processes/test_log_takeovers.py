@@ -13,7 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.processes import WAIT_SECONDS, Up, environment
+from support.processes import Up, environment
+from support.waiting import WAIT_SECONDS
 from support.zookeeper import new_cluster_uri
 
 import octavo

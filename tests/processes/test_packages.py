@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import build_packages
-from support.processes import WAIT_SECONDS, environment
+from support.processes import environment
 from support.systemd import Machine
+from support.waiting import WAIT_SECONDS
 
 from octavo._version import __version__
 

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,8 +17,9 @@ from octavo.client.options import ClientOptions
 from octavo.metadata import LedgerMetadata, MetadataStore, Versioned, open_metadata_store
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId, LedgerId
-from support.processes import OCTAVO, WAIT_SECONDS, Up, environment
+from support.processes import OCTAVO, Up, environment
 from support.tcp_proxy import TcpProxy
+from support.waiting import WAIT_SECONDS, eventually
 from support.writing_process import FENCED, payload_of
 
 import octavo
@@ -190,9 +192,8 @@ async def test_the_example_of_fencing(up: Up) -> None:
         hangs = pid_of(up, bookies[1])  # 12 belongs on the bookies at 0 and 1
         with up.hanging(hangs):
             half_written = ledger.add_nowait(payload_of(12))
-            async with recovering.open_ledger(ledger.id, recover=False) as reader, asyncio.timeout(WAIT_SECONDS):
-                while not await is_held(reader, 12):  # noqa: ASYNC110 - no event tells what another process holds
-                    await asyncio.sleep(0.01)
+            async with recovering.open_ledger(ledger.id, recover=False) as reader:
+                await eventually(partial(is_held, reader, 12))
             async with recovering.open_ledger(ledger.id) as reader:
                 assert reader.last_add_confirmed == 12
                 assert [entry.payload async for entry in reader] == [payload_of(number) for number in range(13)]
@@ -307,7 +308,12 @@ async def test_recovery_reads_the_end_of_a_ledger_and_not_the_rest(up: Up) -> No
         ledger = await writing.create_ledger(3, 3, 2)
         for _ in range(20):
             await ledger.add_many([bytes(1000)] * 1000)
-        await asyncio.sleep(0.05)  # an explicit LAC tells the end of the last batch
+        async with recovering.open_ledger(ledger.id, recover=False) as reader:
+
+            async def is_told() -> bool:
+                return await reader.refresh_last_add_confirmed() == 19_999
+
+            await eventually(is_told, "an explicit LAC covers the last batch")
         before = await entries_read(recovering)
         async with recovering.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 19_999

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import BookieProcess, Finished, octavo, wait_until
+from support.processes import BookieProcess, Finished, octavo
+from support.waiting import pause, wait_until
 
 import octavo as octavo_client
 
@@ -85,7 +86,7 @@ class Load:
         while not self._stopping:
             assert await self.writer.add(b"%d" % self.acknowledged) == self.acknowledged
             self.acknowledged += 1
-            await asyncio.sleep(0.005)  # the load is not what is tested
+            await pause()
 
     async def end(self) -> None:
         self._stopping = True
@@ -130,7 +131,7 @@ async def test_a_drained_bookie_is_retired_and_a_killed_one_is_repaired_under_lo
             # A bookie dies for good, and another one, perhaps a target or the auditor, is stopped for a moment.
             await asyncio.to_thread(cluster.stop, "b1", signal.SIGKILL)
             cluster.running["b2"].process.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(2)  # longer than a lease
+            await pause(2.0)  # longer than a lease
             cluster.running["b2"].process.send_signal(signal.SIGCONT)
             await asyncio.to_thread(wait_until, lambda: _condition(cluster, "b1") == "lost", "b1 to be lost")
             whole = await asyncio.to_thread(cluster.run, "repair", "wait", "--timeout", 50)
@@ -162,7 +163,7 @@ async def test_a_held_bookie_is_restarted_without_a_copy_and_one_with_new_disks_
         assert cluster.run("repair", "hold", "b3", "--for", "10m", "--reason", "restart").status == 0
         cluster.stop("b3")
         wait_until(lambda: _condition(cluster, "b3") == "held", "b3 to be held")
-        await asyncio.sleep(2.5)  # longer than a bookie may be missing
+        await pause(2.5)  # longer than a bookie may be missing
         cluster.start("b3")
         assert cluster.run("repair", "release", "b3").status == 0
         assert cluster.run("repair", "wait", "--timeout", 50).status == 0

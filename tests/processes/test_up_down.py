@@ -10,18 +10,8 @@ from typing import Any
 
 import pytest
 from octavo.cli.running_cluster import ClusterState, observe
-from support.processes import (
-    OCTAVO,
-    WAIT_SECONDS,
-    Finished,
-    Up,
-    environment,
-    free_neighbours,
-    is_running,
-    occupied_port,
-    octavo,
-    wait_until,
-)
+from support.processes import OCTAVO, Finished, Up, environment, free_neighbours, is_running, occupied_port, octavo
+from support.waiting import WAIT_SECONDS, wait_until
 
 ONE = ("-E", 1, "-W", 1, "-A", 1)
 NO_SERVER = "zk://127.0.0.1:1/octavo"

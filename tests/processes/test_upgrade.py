@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.installed import make_environment, unpack_wheel
-from support.processes import WAIT_SECONDS, BookieProcess, environment, free_neighbours, wait_until
+from support.processes import BookieProcess, environment, free_neighbours
+from support.waiting import WAIT_SECONDS, wait_until
 
 LOAD_SECONDS_MAX = 60.0
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.processes import WAIT_SECONDS
 from support.tree import ROOT
+from support.waiting import WAIT_SECONDS
 
 sys.path.insert(0, str(ROOT / "scripts"))
 

@@ -237,9 +237,9 @@ class Machine:
             self._exit(process, f"stopped with {error}")
             return
         await filesystem.close()
-        if bookie._broken.done():
+        if bookie.is_broken:
             # It broke while it was stopping. The process ends without releasing anything.
-            self._exit(process, f"stopped, having broken a promise: {bookie._broken.result()}")
+            self._exit(process, f"stopped, having broken a promise: {bookie.failure}")
             return
         self._check_leaks(process)
         self._exit(process, "stopped")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from debian_tools import TOOLS, library_path, program
-from support.processes import WAIT_SECONDS
+from support.waiting import WAIT_SECONDS
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """The key under which the protocol returns the handle of an element."""

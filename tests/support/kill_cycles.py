@@ -13,8 +13,9 @@ from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.messages import Added, ReadAnswer
 from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript
-from support.processes import OCTAVO, WAIT_SECONDS, environment
+from support.processes import OCTAVO, environment
 from support.raw_client import RawClient, add, key_of, read
+from support.waiting import WAIT_SECONDS
 
 SETTINGS = """
 cache_bytes = 400000

@@ -1,10 +1,9 @@
 """Logs under test: a metadata store of any driver, and bookies that keep what they are given in memory."""
 
-import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +13,7 @@ from octavo.metadata import BookieRegistration, BookieState, MetadataStore
 from octavo.protocol.ids import BookieId
 from support.fake_bookie import FakeBookie
 from support.metadata_clusters import Cluster as MetadataCluster
+from support.waiting import eventually as eventually  # noqa: PLC0414 - exported
 
 import octavo
 
@@ -71,13 +71,6 @@ async def collect(log: octavo.Log, first: int, stop: int) -> list[bytes]:
 
 async def _reaches(log: octavo.Log, stop: int) -> bool:
     return await log.refresh() >= stop
-
-
-async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Return once ``holds`` is true; fail when that takes far longer than it may."""
-    async with asyncio.timeout(20):
-        while not await holds():  # noqa: ASYNC110 - of another process's doing
-            await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager

@@ -11,14 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from support.command_server import run_command
-
-WAIT_SECONDS = 60.0
-"""Deadline of every wait: far beyond what a healthy run takes on a busy machine."""
+from support.waiting import WAIT_SECONDS as WAIT_SECONDS  # noqa: PLC0414 - exported
+from support.waiting import wait_until as wait_until  # noqa: PLC0414 - exported
 
 OCTAVO = (sys.executable, "-P", "-m", "octavo.cli.main")
 
@@ -138,16 +138,19 @@ class Up:
         it would hold SQLite's lock, and no other process could change anything."""
         try:
             for pid in pids:
-                while True:
-                    os.kill(pid, signal.SIGSTOP)
-                    if self._metadata_can_be_changed():
-                        break
-                    os.kill(pid, signal.SIGCONT)
-                    time.sleep(0.05)
+                wait_until(partial(self._stop_outside_change, pid), f"process {pid} to be outside a change")
             yield
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
+
+    def _stop_outside_change(self, pid: int) -> bool:
+        """Stop the process unless it is changing the metadata."""
+        os.kill(pid, signal.SIGSTOP)
+        if self._metadata_can_be_changed():
+            return True
+        os.kill(pid, signal.SIGCONT)
+        return False
 
     def _metadata_can_be_changed(self) -> bool:
         scheme, _, path = self.uri.partition("://")
@@ -242,15 +245,6 @@ class BookieProcess:
     def wait(self) -> int:
         """Wait for its end; its exit status."""
         return self.process.wait(WAIT_SECONDS)
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Poll ``condition`` up to the deadline: for what other processes do without an event."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"this never happened: {what}"
-        pause.wait(0.02)
 
 
 def is_running(pid: int) -> bool:

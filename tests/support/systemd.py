@@ -10,12 +10,11 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
-from support.processes import WAIT_SECONDS
+from support.waiting import WAIT_SECONDS, wait_until
 
 MASKED = (
     "systemd-sysctl.service systemd-modules-load.service systemd-binfmt.service proc-sys-fs-binfmt_misc.automount "
@@ -96,17 +95,14 @@ class Machine:
             _remove_group(group)
 
     def _wait_booted(self) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while True:
+        def has_booted() -> bool:
             assert self._process.poll() is None, f"the machine did not boot: {Path(self._log.name).read_text()}"
-            assert time.monotonic() < deadline, f"the machine did not boot in time: {Path(self._log.name).read_text()}"
             self._first = self._first or self._process_1()
-            if self._first and self.run("systemctl", "is-system-running", check=False).strip() in {
-                "running",
-                "degraded",
-            }:
-                return
-            time.sleep(0.05)
+            if not self._first:
+                return False
+            return self.run("systemctl", "is-system-running", check=False).strip() in {"running", "degraded"}
+
+        wait_until(has_booted, "the machine to boot")
 
     def _process_1(self) -> int:
         """The machine's process 1 once it is systemd, otherwise 0."""
@@ -147,10 +143,17 @@ class Machine:
 
     def wait_for(self, unit: str, name: str, *values: str) -> str:
         """Wait until a property of a unit has one of these values."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while (value := self.property(unit, name)) not in values:
-            assert time.monotonic() < deadline, f"{unit}: {name} stays {value!r}:\n{self.log(unit)}"
-            time.sleep(0.05)
+        value = ""
+
+        def has_value() -> bool:
+            nonlocal value
+            value = self.property(unit, name)
+            return value in values
+
+        try:
+            wait_until(has_value, f"{name} of {unit} to be one of {values}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {value!r}:\n{self.log(unit)}") from error
         return value
 
     def log(self, unit: str) -> str:
@@ -175,14 +178,14 @@ def _groups_below(group: Path) -> Iterator[Path]:
 
 def _remove_group(group: Path) -> None:
     """Remove a control group once its last process has been reaped."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
+
+    def is_gone() -> bool:
         try:
             group.rmdir()
         except FileNotFoundError:
-            return
+            return True
         except OSError:
-            assert time.monotonic() < deadline, f"{group} does not become empty"
-            time.sleep(0.02)
-        else:
-            return
+            return False
+        return True
+
+    wait_until(is_gone, f"{group} to become empty")

@@ -1,6 +1,5 @@
 """A cluster of fake bookies on metadata in memory, and writers on it."""
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from octavo.metadata import (
 from octavo.protocol.entries import Digest, Entry, Opener, derive_secrets, make_verifier
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from support.fake_bookie import FakeBookie
+from support.waiting import eventually
 
 QUICK: dict[str, Any] = {
     "reconnect_delay_seconds_min": 0.001,
@@ -97,9 +97,7 @@ class FakeCluster:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something the loop is doing has made the condition true."""
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110 - there is no event for "anything has changed"
-                await asyncio.sleep(0)
+        await eventually(condition)
 
 
 @asynccontextmanager

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import OCTAVO, WAIT_SECONDS, Up, octavo
+from support.processes import OCTAVO, Up, octavo
 from support.tree import ROOT
+from support.waiting import WAIT_SECONDS
 from support.zookeeper import new_cluster_uri
 
 SCRIPT = ROOT / "scripts" / "zookeeper.py"

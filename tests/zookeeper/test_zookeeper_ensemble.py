@@ -3,7 +3,7 @@
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from octavo.protocol.errors import MetadataUnavailableError, OctavoError
 from support.ledger_metadata import open_ledger
 from support.metadata_clusters import new_ledger, registration, soon, until
 from support.processes import Up, is_running
+from support.waiting import eventually, pause
 from support.zookeeper import QUICK
 from zookeeper_server import HOST, ServerGroup, mode_of
 
@@ -83,9 +84,11 @@ async def test_server_without_the_others_is_not_asked(ensemble: ServerGroup, sta
     for number in others:
         ensemble.kill_server(number)
     port = ensemble.servers[left - 1].client_port
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while await asyncio.to_thread(mode_of, port) != "read-only":  # noqa: ASYNC110 - another process's state
-            await asyncio.sleep(0.05)
+
+    async def is_read_only() -> bool:
+        return await asyncio.to_thread(mode_of, port) == "read-only"
+
+    await eventually(is_read_only, seconds=PATIENCE_SECONDS)
     with pytest.raises(MetadataUnavailableError, match="it did not accept a session"):
         await open_at(stack, where(ensemble, left), operation_seconds=2.0)
     with pytest.raises(MetadataUnavailableError) as e:
@@ -172,7 +175,7 @@ class Work:
                     ids = range(self.acknowledged, self.acknowledged + 20)
                     assert await writer.add_many([self.payload(entry_id) for entry_id in ids]) == ids
                     self.acknowledged = ids.stop
-                    await asyncio.sleep(0.002)
+                    await pause()
         except OctavoError as error:
             self.error = error
 
@@ -187,16 +190,10 @@ async def at_work(client: octavo.Client, works: list[Work]) -> AsyncIterator[Non
             work.stopping = True
 
 
-async def until_true(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - no event announces what other processes do
-            await asyncio.sleep(0.02)
-
-
 async def all_add(works: list[Work], more: int) -> None:
     """Return when every writer that has not failed has had so many more entries acknowledged."""
     goals = [(work, work.acknowledged + more) for work in works]
-    await until_true(lambda: all(work.acknowledged >= goal or work.error is not None for work, goal in goals))
+    await eventually(lambda: all(work.acknowledged >= goal or work.error is not None for work, goal in goals))
 
 
 async def make_ledgers(client: octavo.Client, made: list[int], stop: asyncio.Event) -> None:
@@ -207,7 +204,7 @@ async def make_ledgers(client: octavo.Client, made: list[int], stop: asyncio.Eve
                 await ledger.add(b"one")
             made.append(ledger.id)
         except MetadataUnavailableError:
-            await asyncio.sleep(0.01)
+            await pause()
 
 
 async def test_leader_killed_under_load_loses_nothing(ensemble: ServerGroup, tmp_path: Path) -> None:
@@ -228,7 +225,7 @@ async def test_leader_killed_under_load_loses_nothing(ensemble: ServerGroup, tmp
                 up.kill_bookie("bookie-1")
                 await all_add(works, 200)
                 before = len(made)
-                await until_true(lambda: len(made) >= before + 5)
+                await eventually(lambda: len(made) >= before + 5)
                 ensemble.start_server(leader)
                 await asyncio.to_thread(ensemble.wait_serving)
                 await all_add(works, 200)

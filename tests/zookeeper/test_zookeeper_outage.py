@@ -16,6 +16,7 @@ from octavo.client.options import ClientOptions
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.errors import MetadataUnavailableError
 from support.processes import Up, is_running
+from support.waiting import eventually
 from support.zookeeper import QUICK
 from zookeeper_server import ServerGroup
 
@@ -116,11 +117,11 @@ async def test_all_servers_gone_and_back(servers: ServerGroup, tmp_path: Path) -
 
 
 async def _until_back(client: Client, number: int) -> None:
-    while True:
+    async def is_back() -> bool:
         try:
             bookies = await client.bookies()
         except MetadataUnavailableError:
-            continue
-        if [bookie.state.value for bookie in bookies] == ["writable"] * number:
-            return
-        await asyncio.sleep(0.05)
+            return False
+        return [bookie.state.value for bookie in bookies] == ["writable"] * number
+
+    await eventually(is_back)

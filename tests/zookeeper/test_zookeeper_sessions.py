@@ -26,6 +26,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import BookieId, EntryId
 from support.ledger_metadata import bookie_ids, open_ledger
 from support.metadata_clusters import cookie, new_ledger, registration, soon, until
+from support.waiting import eventually, loop_turns
 from support.zookeeper import QUICK, Opener, expire_session, records_of, shared_server
 from support.zookeeper_proxy import CHILDREN, EXISTS, GET, MULTI, SYNC, ZooKeeperProxy
 from zookeeper_server import ServerGroup, Settings
@@ -125,7 +126,7 @@ async def test_operations_wait_for_servers_that_come_back(store: MetadataStore, 
     proxy.away()
     changing = asyncio.ensure_future(store.compare_and_set_ledger(open_ledger(ledger_id, writer_token="late"), version))
     reading = asyncio.ensure_future(store.read_document("logs/a"))
-    await asyncio.sleep(0.1)
+    await loop_turns()
     assert not changing.done()
     assert not reading.done()
     proxy.back()
@@ -272,13 +273,14 @@ async def test_handle_notices_that_its_cluster_has_been_replaced(
     with pytest.raises(MetadataError, match="another cluster, ffff"):
         [ledger_id async for ledger_id in store.list_ledgers()]
     await records.session.call(set_value(records.paths.layout, layout.value, -1))
-    while True:  # it looks again from time to time
+
+    async def finds_the_cluster_again() -> bool:
         try:
-            assert len([ledger_id async for ledger_id in store.list_ledgers()]) == 1
+            return len([ledger_id async for ledger_id in store.list_ledgers()]) == 1
         except MetadataError:
-            await asyncio.sleep(0.01)
-            continue
-        break
+            return False
+
+    await eventually(finds_the_cluster_again)
 
 
 async def test_missing_folder_is_an_error_not_an_empty_list(store: RecordMetadataStore) -> None:
