@@ -216,11 +216,13 @@ class AddFront(AddWindow):
 
     # --- sending and acknowledging ------------------------------------------------------------------------------------
 
-    def _end_turn(self) -> None:
-        """Fix the positions of this turn's adds, and send them."""
-        self._turn_scheduled = False
-        payloads, self._payloads = self._payloads, []
-        futures, self._futures = self._futures, []
+    @property
+    def _frames_under_way(self) -> int:
+        return len(self._runs)
+
+    def _send_turn(self) -> None:
+        """Fix the positions of the adds that have been collected, and send them."""
+        payloads, futures = self._take_turn()
         if not payloads:
             return
         run = Run(self._next_position, payloads, futures)
@@ -284,6 +286,7 @@ class AddFront(AddWindow):
         self._acknowledged_stop = max(self._acknowledged_stop, stop)
         if self._queue:
             self._admit()
+        self._frame_acknowledged()
         while self._flushes and self._flushes[0][0] <= stop:
             flushed = self._flushes.popleft()[1]
             if not flushed.done():

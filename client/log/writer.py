@@ -359,7 +359,7 @@ class LogWriter(AddFront, Closable):
 
     async def _drain_active(self) -> None:
         """Send what was added this turn, then nothing more until everything sent is acknowledged (rule P2)."""
-        self._end_turn()
+        self._send_turn()
         self._hold()
         try:
             if self._in_flight:

@@ -1,8 +1,9 @@
 """Room for unacknowledged adds, and the adds of the current turn of the event loop.
 
 Two windows bound the adds of a writer that are not acknowledged, one by their number and one by their bytes. What finds
-room is collected until the turn of the loop ends, and is then sent together. The writer of a ledger and the front of a
-log's writer are such windows; each has a queue of its own kind for what finds no room.
+room is collected until the turn of the loop ends, and is then sent together, or waits for company behind what is under
+way (:mod:`octavo.client.write.batching`). The writer of a ledger and the front of a log's writer are such windows; each
+has a queue of its own kind for what finds no room.
 """
 
 import asyncio
@@ -10,13 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo.client.options import ClientOptions
+from octavo.client.write.batching import WAIT_SECONDS_MAX, waits_for_company
 
 type Futures = list[asyncio.Future[Any] | None]
 """One item per entry; None for an entry without a future of its own (all but the last of an ``add_many``)."""
 
 
 class AddWindow:
-    """See the module. A subclass sends what a turn has collected (:meth:`_end_turn`).
+    """See the module. A subclass sends what has been collected (:meth:`_send_turn`).
 
     ``add`` of a subclass has a path of its own for an add that finds room. The lines of :meth:`_put_into_window` are
     written out there, because no other path's cost counts for every single entry.
@@ -34,10 +36,41 @@ class AddWindow:
         self._payloads: list[bytes] = []
         self._futures: Futures = []
         self._turn_scheduled = False
+        self._wait_timer: asyncio.TimerHandle | None = None
+        """Runs while adds wait for company."""
+
+    @property
+    def _frames_under_way(self) -> int:
+        """Frames sent and not acknowledged."""
+        raise NotImplementedError
+
+    def _send_turn(self) -> None:
+        """Send the adds that have been collected."""
+        raise NotImplementedError
 
     def _end_turn(self) -> None:
-        """Send the adds of this turn of the loop."""
-        raise NotImplementedError
+        """The turn of the loop has ended: send its adds, unless they wait for company."""
+        self._turn_scheduled = False
+        payloads = self._payloads
+        if payloads and not waits_for_company(self._frames_under_way, payloads):
+            self._send_turn()
+        elif payloads and self._wait_timer is None:
+            self._wait_timer = self._loop.call_later(WAIT_SECONDS_MAX, self._send_turn)
+
+    def _take_turn(self) -> tuple[list[bytes], Futures]:
+        """The adds that have been collected, which are sent now."""
+        if self._wait_timer is not None:
+            self._wait_timer.cancel()
+            self._wait_timer = None
+        payloads, self._payloads = self._payloads, []
+        futures, self._futures = self._futures, []
+        return payloads, futures
+
+    def _frame_acknowledged(self) -> None:
+        """Something under way has been acknowledged: adds that wait may leave, with those that the callers add now."""
+        if self._payloads and not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._end_turn)
 
     def _has_room(self, size: int) -> bool:
         """Whether the windows have room. A payload larger than the whole window of bytes is let in when no other add is

@@ -279,11 +279,13 @@ class LedgerWriter(AddWindow, Closable):
 
     # --- pushing and acknowledging ----------------------------------------------------------------------------------
 
-    def _end_turn(self) -> None:
-        """Seal and send the adds of this turn of the loop."""
-        self._turn_scheduled = False
-        payloads, self._payloads = self._payloads, []
-        futures, self._futures = self._futures, []
+    @property
+    def _frames_under_way(self) -> int:
+        return len(self._unacknowledged)
+
+    def _send_turn(self) -> None:
+        """Seal and send the adds that have been collected."""
+        payloads, futures = self._take_turn()
         if not payloads:
             return
         pushed = 0
@@ -377,6 +379,7 @@ class LedgerWriter(AddWindow, Closable):
             first += len(futures)
         if self._queue:
             self._admit()
+        self._frame_acknowledged()
         while self._flushes and self._flushes[0][0] <= last:
             acknowledged = self._flushes.popleft()[1]
             if not acknowledged.done():

@@ -41,7 +41,7 @@ def takeover_does_not_fence() -> list[Patch]:
 def roll_does_not_wait() -> list[Patch]:
     @patch(LogWriter, "_drain_active")
     async def drain_active(_original: Any, self: Any) -> None:
-        self._end_turn()
+        self._send_turn()
         self._hold()
         self._acknowledge(self._next_position)
 

@@ -1,0 +1,43 @@
+"""When the adds that a writer has collected leave as a frame. Pure.
+
+Theory of operation
+-------------------
+
+A frame costs the client and each bookie as much processor time as some hundred further entries in it would: system
+calls, wake-ups of processes, a group of the journal. While a frame is *under way* (sent and not acknowledged), the
+journal of each bookie is writing and syncing; a second frame would wait there for that sync to end. Its adds lose
+little if they wait in the writer instead, where later adds join them.
+
+So the acknowledgements are the clock. Adds leave at once while fewer than :data:`FRAMES_UNDER_WAY_MAX` frames are under
+way: a lone add never waits. Otherwise they wait for the next acknowledgement, but no longer than
+:data:`WAIT_SECONDS_MAX`, and no more than :data:`ENTRIES_MAX` entries or :data:`BYTES_MAX` bytes of them: so many
+make a frame whose own cost is small, and the client can prepare the next one while it travels.
+
+There is nothing to adapt: the longer an acknowledgement takes, because the bookies are busy or far away, the more
+adds share the next frame.
+
+What it never does: hold adds back while nothing is under way; change their order.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+FRAMES_UNDER_WAY_MAX: Final = 1
+"""Frames under way from which on small ones wait."""
+
+WAIT_SECONDS_MAX: Final = 0.002
+"""Longest time that adds wait for company. Only adds behind a frame whose acknowledgement takes longer wait so long."""
+
+ENTRIES_MAX: Final = 64
+"""So many entries leave at once: their seals and futures cost the client several times what a frame costs."""
+
+BYTES_MAX: Final = 64 * 1024
+"""So many bytes leave at once: they take a bookie and its disk longer than a frame costs."""
+
+
+def waits_for_company(frames_under_way: int, payloads: Sequence[bytes]) -> bool:
+    """Whether these adds, at least one, wait for later ones; then until the next acknowledgement, or
+    :data:`WAIT_SECONDS_MAX`."""
+    return (
+        frames_under_way >= FRAMES_UNDER_WAY_MAX and len(payloads) < ENTRIES_MAX and sum(map(len, payloads)) < BYTES_MAX
+    )
