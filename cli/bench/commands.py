@@ -5,7 +5,7 @@
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,7 @@ from octavo.cli.session import (
     print_error,
     read_password,
 )
-from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError, OctavoError
+from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError, OctavoError, WouldBlock
 from octavo.protocol.ids import ID_MAX
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
@@ -107,8 +107,8 @@ async def write(
 ) -> int:
     """Measure acknowledged adds.
 
-    Without --batch, each add is a call of its own, awaited by a task of its own. The command prints the ids of the new
-    ledgers and keeps them, so that `octavo bench read` can read them.
+    Without --batch, each add is a call of its own; without --rate, a task of its own awaits it. The command prints the
+    ids of the new ledgers and keeps them, so that `octavo bench read` can read them.
     """
     from octavo.cli.bench.load import Extent  # noqa: PLC0415
     from octavo.cli.output import progress_bar  # noqa: PLC0415
@@ -120,7 +120,9 @@ async def write(
     shape = {"ensemble_size": ensemble, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
 
     def operation(writer: "LedgerWriter") -> "Operation":
-        return partial(writer.add, payload) if batch == 1 else partial(writer.add_many, [payload] * batch)
+        if batch > 1:
+            return partial(writer.add_many, [payload] * batch)
+        return partial(writer.add, payload) if rate is None else partial(_add_without_task, writer, payload)
 
     async with await session.connect() as client:
         opened = partial(_bench_ledgers, client, ledgers, shape, digest, password)
@@ -137,10 +139,19 @@ async def write(
             "in_flight": in_flight,
             "batch": batch,
             **shape,
+            **await _client_cost(measured, rate, batch),
         }
     return _report(
         session, "write", measured, measured.operations * batch, measured.operations * batch * entry_size, facts
     )
+
+
+def _add_without_task(writer: "LedgerWriter", payload: bytes) -> "Awaitable[int]":
+    """An add that needs a task only if it has to wait for room."""
+    try:
+        return writer.add_nowait(payload)
+    except WouldBlock:
+        return writer.add(payload)
 
 
 @asynccontextmanager
@@ -260,6 +271,7 @@ async def read(
                 else:
                     measured = await _scan(readers, extent, sizes, progress)
         facts = {"ledger_ids": chosen, "mode": "random" if scattered else "sequential"}
+        facts |= await _client_cost(measured, rate, 1)
     return _report(session, "read", measured, measured.operations, sizes[0], facts)
 
 
@@ -336,6 +348,20 @@ async def _run(
     return await open_loop(operations, extent, in_flight, rate / batch, progress)
 
 
+async def _client_cost(measured: "Measurement", rate: float | None, batch: int) -> dict[str, Any]:
+    """What the client's process spent on an entry of an open loop, and the share of that which is the benchmark's own:
+    finding what is due, timers, latencies."""
+    from octavo.cli.bench.load import generator_seconds  # noqa: PLC0415
+
+    if rate is None or not measured.operations:
+        return {}
+    own = await generator_seconds(rate / batch) * measured.operations
+    return {
+        "client_us_per_entry": round(1e6 * measured.processor_seconds / (measured.operations * batch), 2),
+        "generator_share": round(min(1.0, own / measured.processor_seconds), 3),
+    }
+
+
 def _report(
     session: Session, kind: str, measured: "Measurement", entries: int, payload_bytes: int, facts: dict[str, Any]
 ) -> int:
@@ -384,6 +410,11 @@ def _report(
             ],
         )
         print_line(f"{kind} of ledger {' '.join(map(str, facts['ledger_ids']))}")
+        if "generator_share" in facts:
+            print_line(
+                f"processor time of the client: {facts['client_us_per_entry']} us an entry; of it, making the load: "
+                f"{facts['generator_share']:.0%}"
+            )
     if measured.unsent:
         print_error(f"the cluster did not keep up: {measured.unsent} operations that were due were not started")
     if measured.first_error is not None:

@@ -16,6 +16,7 @@ import time
 from array import array
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, Self
 
 from octavo.cli.bench.histogram import Histogram
@@ -29,8 +30,9 @@ disturb shorter runs."""
 _COUNTED_AT_ONCE = 65_536
 _PROGRESS_SECONDS = 0.25
 
-PAUSE_SECONDS_MIN = 50e-6
-"""Shortest pause of an open loop: operations that become due within it start together, so that timers cost little."""
+PAUSE_SECONDS_MIN = 100e-6
+"""Shortest pause of an open loop: operations that become due within it start together, so that timers cost little. What
+they wait for it is part of their latencies."""
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class Measurement:
     latencies: "array[float]" = field(default_factory=lambda: array("f"))
     histogram: Histogram = field(default_factory=Histogram)
     seconds: float = 0.0
+    processor_seconds: float = 0.0
+    """Processor time of this process, generator and client together; of an open loop only."""
     errors: int = 0
     first_error: OctavoError | None = None
     unsent: int = 0
@@ -123,6 +127,55 @@ async def closed_loop(
     return measurement
 
 
+class _InFlight:
+    """The operations of an open loop that have been started and are not done."""
+
+    def __init__(self, measurement: Measurement, clock: Clock) -> None:
+        self._measurement = measurement
+        self._clock = clock
+        self._futures: set[asyncio.Future[object]] = set()
+        self._changed = asyncio.Event()
+        self.defect: BaseException | None = None
+        """An error of an operation that is none of Octavo's."""
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def start(self, operation: Operation, due_at: float) -> None:
+        try:
+            future = asyncio.ensure_future(operation())
+        except OctavoError as error:
+            self._measurement.note_error(error)
+        else:
+            self._futures.add(future)
+            future.add_done_callback(partial(self._done, due_at))
+
+    def _done(self, due_at: float, future: asyncio.Future[object]) -> None:
+        self._futures.discard(future)
+        self._changed.set()
+        error = None if future.cancelled() else future.exception()
+        if error is None:
+            self._measurement.latencies.append(self._clock() - due_at)
+        elif isinstance(error, OctavoError):
+            self._measurement.note_error(error)
+        else:
+            self.defect = error
+
+    async def wait_for_one(self) -> None:
+        """Return once an operation is done."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def wait_for_all(self) -> None:
+        """Return once every operation is done, or one has failed by a defect."""
+        while self._futures and self.defect is None:
+            await self.wait_for_one()
+
+    def cancel(self) -> None:
+        for future in self._futures:
+            future.cancel()
+
+
 async def open_loop(
     operations: Sequence[Operation],
     extent: Extent,
@@ -134,47 +187,57 @@ async def open_loop(
     sleep: Sleep | None = None,
 ) -> Measurement:
     """Start ``rate`` operations a second, whether earlier ones are done or not, with at most ``in_flight_max`` in
-    flight. Sleeps by a :class:`PreciseTimer` unless ``sleep`` is given."""
+    flight. An operation that returns a future costs no task. Sleeps by a :class:`PreciseTimer` unless ``sleep`` is
+    given."""
     measurement = Measurement()
     total = extent.operations if extent.operations is not None else max(1, round(rate * (extent.seconds or 0.0)))
-    in_flight: set[asyncio.Task[None]] = set()
-    room = asyncio.Event()
-
-    async def perform(operation: Operation, due_at: float) -> None:
-        try:
-            await operation()
-            measurement.latencies.append(clock() - due_at)
-        except OctavoError as error:
-            measurement.note_error(error)
-
-    def done(task: asyncio.Task[None]) -> None:
-        in_flight.discard(task)
-        room.set()
-
+    in_flight = _InFlight(measurement, clock)
+    started = 0
     with PreciseTimer() as timer:
         pause = sleep or timer.sleep
-        async with _ticking(measurement, extent, progress), asyncio.TaskGroup() as group:
-            begun = clock()
-            started = 0
-            while started < total and not (measurement.errors and not in_flight):
-                now = clock()
-                due = min(total, int((now - begun) * rate) + 1)
-                while started < due and len(in_flight) < in_flight_max:
-                    task = group.create_task(perform(operations[started % len(operations)], begun + started / rate))
-                    in_flight.add(task)
-                    task.add_done_callback(done)
-                    started += 1
-                if extent.seconds is not None and now >= begun + extent.seconds:
-                    break
-                if started < due:
-                    room.clear()
-                    await room.wait()
-                elif started < total:
-                    await pause(max(PAUSE_SECONDS_MIN, begun + started / rate - clock()))
+        async with _ticking(measurement, extent, progress):
+            begun, processor_begun = clock(), time.process_time()
+            try:
+                while started < total and in_flight.defect is None and not (measurement.errors and not in_flight):
+                    now = clock()
+                    due = min(total, int((now - begun) * rate) + 1)
+                    while started < due and len(in_flight) < in_flight_max:
+                        in_flight.start(operations[started % len(operations)], begun + started / rate)
+                        started += 1
+                    if extent.seconds is not None and now >= begun + extent.seconds:
+                        break
+                    if started < due:
+                        await in_flight.wait_for_one()
+                    elif started < total:
+                        await pause(max(PAUSE_SECONDS_MIN, begun + started / rate - clock()))
+                await in_flight.wait_for_all()
+            finally:
+                in_flight.cancel()
+    if in_flight.defect is not None:
+        raise in_flight.defect
     measurement.seconds = clock() - begun
+    measurement.processor_seconds = time.process_time() - processor_begun
     measurement.unsent = total - started
     await measurement.count_latencies()
     return measurement
+
+
+async def generator_seconds(rate: float, *, seconds: float = 0.25) -> float:
+    """Processor time that an open loop of this rate takes for one operation, besides the operation itself: measured on
+    operations that do nothing."""
+    loop = asyncio.get_running_loop()
+
+    def nothing() -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = loop.create_future()
+        future.set_result(None)
+        return future
+
+    measured = await open_loop([nothing], Extent(None, seconds), sys.maxsize, rate, _show_nothing)
+    return measured.processor_seconds / max(1, measured.operations)
+
+
+def _show_nothing(_fraction: float, _text: str) -> None:
+    """Progress that is not shown."""
 
 
 class HasPayload(Protocol):
