@@ -14,9 +14,13 @@ from typing import Any
 
 from octavo.bookie.disk.async_writes import AsyncWrites
 from octavo.bookie.disk.direct_io import DirectWriter
+from octavo.bookie.disk.writeback import start_writeback
 
 _WRITEV_BUFFERS_MAX = 1024
 """IOV_MAX on Linux: one vectored write takes no more buffers."""
+
+_WRITEBACK_BYTES_MIN = 64 * 1024
+"""The kernel starts to write so many bytes to the disk at once; fewer wait for company in the page cache."""
 
 
 class Lane:
@@ -73,6 +77,13 @@ def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
         if written != expected:
             _write_rest(descriptor, offset + written, b"".join(part)[written:])
         offset += expected
+
+
+def _write_through_cache(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
+    _write_all(descriptor, offset, buffers)
+    size = sum(map(len, buffers))
+    if size >= _WRITEBACK_BYTES_MIN:
+        start_writeback(descriptor, offset, size)
 
 
 def _write_and_sync(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
@@ -157,7 +168,7 @@ class RealFile:
             self._close_descriptor()
 
     async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
-        await self._lane.submit(_write_all, self._descriptor, offset, buffers)
+        await self._lane.submit(_write_through_cache, self._descriptor, offset, buffers)
 
     def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> Awaitable[None]:
         return self._lane.submit(_write_and_sync, self._descriptor, offset, buffers)

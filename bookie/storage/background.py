@@ -101,7 +101,12 @@ class Background:
         self._trigger.wanted.set()
 
     async def checkpoint(self) -> None:
-        """Make everything accepted so far durable outside the journal. Raises OSError, which is fatal."""
+        """Make everything accepted so far durable outside the journal, as fast as that can be. Raises OSError, which is
+        fatal."""
+        with self._checkpointer.hurrying():
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
         await self._checkpointer.checkpoint()
         self._merge_wanted.set()
 
@@ -133,7 +138,7 @@ class Background:
         while self._goes_on():
             await self._trigger.wanted.wait()
             if self._goes_on():
-                await self.checkpoint()
+                await self._checkpoint()
 
     async def _merge_when_wanted(self) -> None:
         while self._goes_on():

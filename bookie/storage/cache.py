@@ -5,6 +5,8 @@ frame is kept as one run over the very buffer that went to the journal. Ids are 
 the same bytes.
 """
 
+from collections.abc import Callable
+
 from octavo.bookie.index.runs import Run, RunMap, run_bytes
 
 RUN_COST_BYTES = 400
@@ -35,16 +37,29 @@ class Generation:
 class WriteCache:
     """Both generations and their bound."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, draw_share: Callable[[], float] = lambda: 1.0) -> None:
+        """``draw_share``: the share of ``bytes_max``, above 0 and up to 1, at which the next generation is due."""
         assert bytes_max > 0
         self._bytes_max = bytes_max
+        self._draw_share = draw_share
+        self._due_bytes = self._draw_due_bytes()
         self.active = Generation()
         self.flushing: Generation | None = None
 
     @property
     def is_full(self) -> bool:
         """The active generation is due to be flushed."""
-        return self.active.cost_bytes >= self._bytes_max
+        return self.active.cost_bytes >= self._due_bytes
+
+    @property
+    def filled_share(self) -> float:
+        """How much of the active generation is filled, from 0 to a little above 1."""
+        return self.active.cost_bytes / self._due_bytes
+
+    def _draw_due_bytes(self) -> float:
+        share = self._draw_share()
+        assert 0.0 < share <= 1.0
+        return self._bytes_max * share
 
     @property
     def has_room(self) -> bool:
@@ -63,6 +78,7 @@ class WriteCache:
         """Begin a flush: the active generation becomes the flushing one and an empty one takes its place."""
         assert self.flushing is None, "one flush at a time"
         self.flushing, self.active = self.active, Generation()
+        self._due_bytes = self._draw_due_bytes()
         return self.flushing
 
     def flushed(self) -> None:

@@ -1,7 +1,8 @@
 """From the write cache to entry logs and the index, and the order in which that becomes durable.
 
 *Flush*: the active generation of the cache is swapped out and written to the current entry log, sorted by ledger and
-entry, into the page cache only; where its runs lie is kept in memory (``flushed``).
+entry, into the page cache only; where its runs lie is kept in memory (``flushed``). In the background it is spread over
+time (``flush_pace``); what a caller waits for is not.
 
 *Checkpoint* (rule B7), each step complete before the next begins:
 
@@ -23,7 +24,7 @@ States may be newer than the mark when they are encoded: they only grow, and rep
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from octavo.bookie.disk.full_disk import FullDiskRetry
@@ -32,14 +33,16 @@ from octavo.bookie.index.part import Part, PartWriter
 from octavo.bookie.index.runs import Run, RunMap, coalesce, run_bytes, span
 from octavo.bookie.journal.journal import Journal, JournalPosition, RecordKind
 from octavo.bookie.storage.cache import Generation, WriteCache
+from octavo.bookie.storage.flush_pace import FlushPace
 from octavo.bookie.storage.ledger_state import BARRIER, LedgerState
 from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.bookie.storage.log_stream import LogStream
 from octavo.bookie.storage.manifest_keeper import ManifestKeeper
 from octavo.metrics.histogram import Histogram
 
-_WRITE_BYTES = 2 * 1024 * 1024
-"""One vectored write of a flush: large enough for the disk, small enough to leave the loop quickly."""
+_WRITE_BYTES = 512 * 1024
+"""One slice of a flush, a vectored write: large enough for the disk; small enough to leave the loop quickly, and not to
+hold up the journal's next write by more than a millisecond or two."""
 _WRITE_BUFFERS = 512
 """Buffers of one vectored write, and runs handled between two yields: well under a millisecond of Python work."""
 _YIELD_LEDGERS = 128
@@ -85,6 +88,9 @@ class Checkpointer:
         self._ledgers = ledgers
         self._on_memory_freed = on_memory_freed
         self._on_freeze = on_freeze
+        self._time = asyncio.get_running_loop().time
+        self._swapped_at = self._time()
+        self._hurries = 0
         self._flush_lock = asyncio.Lock()
         self._commit_lock = asyncio.Lock()
         self.flushed: dict[int, RunMap] = {}
@@ -126,10 +132,22 @@ class Checkpointer:
             if self._cache.active.ledgers:
                 await self._write_generation(self._cache.swap())
 
+    @contextlib.contextmanager
+    def hurrying(self) -> Iterator[None]:
+        """Inside the block flushes do not pause: something waits for them."""
+        self._hurries += 1
+        try:
+            yield
+        finally:
+            self._hurries -= 1
+
     async def _write_generation(self, generation: Generation) -> None:
         self._on_memory_freed()
+        now = self._time()
+        pace = FlushPace(now, generation.entry_bytes, now - self._swapped_at)
+        self._swapped_at = now
         batch: list[tuple[int, Run]] = []
-        size = 0
+        size = written = 0
         for ledger_id in sorted(generation.ledgers):
             if self._ledgers.is_gone(ledger_id):
                 continue
@@ -139,12 +157,22 @@ class Checkpointer:
                 size += length
                 if size >= _WRITE_BYTES or len(batch) >= _WRITE_BUFFERS:
                     await self._write_batch(batch)
+                    written += size
                     batch, size = [], 0
+                    await self._keep_pace(pace, written)
         if batch:
             await self._write_batch(batch)
         self._cache.flushed()
         self._on_memory_freed()
         await _dismantle(generation)
+
+    async def _keep_pace(self, pace: FlushPace, written: int) -> None:
+        """Pause before the next slice, as long as ``pace`` says and nothing waits for the flush."""
+        while not self._hurries:
+            seconds = pace.pause_seconds(written, self._cache.filled_share, self._time())
+            if not seconds:
+                return
+            await asyncio.sleep(seconds)
 
     async def _write_batch(self, batch: list[tuple[int, Run]]) -> None:
         buffers = []

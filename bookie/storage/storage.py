@@ -75,12 +75,13 @@ class Storage:
         packed_states: PackedStates,
         manifest: Manifest,
         clock: Callable[[], float],
+        rng: random.Random,
     ) -> None:
         """Use :meth:`open`."""
         self._health, self._journal, self._logs, self._index = health, journal, logs, index
         self._disk_retry = disk_retry = FullDiskRetry(settings.full_disk_retry_seconds)
         self._keeper = keeper = ManifestKeeper(filesystem, directory, manifest, index, disk_retry)
-        self._cache = cache = WriteCache(settings.cache_bytes_max)
+        self._cache = cache = WriteCache(settings.cache_bytes_max, lambda: 1.0 - settings.cache_spread * rng.random())
         stream = LogStream(logs, keeper, settings.entry_log_bytes)
         trigger = CheckpointTrigger(settings.checkpoint_seconds)
         self.ledgers = ledgers = LedgerTable(packed_states, settings.ledgers_hot_max)
@@ -142,15 +143,16 @@ class Storage:
         """Open the existing storage, or create it. Returns once everything found is durable.
 
         ``directory`` contains the manifest and the index. Entry logs are created in it and in ``entry_directories`` in
-        turn. ``rng`` draws the journal's seeds; without it the operating system does. ``must_exist``: a missing
-        manifest is an error, because this bookie has had one. ``clock`` gives seconds for the statistics; by default
-        the event loop does.
+        turn. ``rng`` draws the journal's seeds and the sizes at which the cache is flushed; without it the operating
+        system does. ``must_exist``: a missing manifest is an error, because this bookie has had one. ``clock`` gives
+        seconds for the statistics; by default the event loop does.
 
         Raises :class:`IndexDamagedError` when manifest, a footer or the ledger states do not verify (the index can be
         rebuilt), OSError when the disk cannot be used.
         """
         settings = settings or StorageSettings()
         clock = clock or asyncio.get_running_loop().time
+        rng = rng or random.SystemRandom()
         health = Health(on_fatal)
         entry_homes = (directory, *entry_directories)
         logs = EntryLogs(filesystem, [folder / "entries" for folder in entry_homes])
@@ -188,9 +190,10 @@ class Storage:
             storage = cls(
                 filesystem, directory, entry_homes, settings,
                 health=health, journal=journal, logs=logs, index=index, packed_states=packed_states, manifest=manifest,
-                clock=clock,
+                clock=clock, rng=rng,
             )  # fmt: skip
-            await storage._replay(manifest)
+            with storage._checkpointer.hurrying():
+                await storage._replay(manifest)
             # The mark of this checkpoint lies in the new incarnation of the journal, so that the checkpoint deletes all
             # older segments (rule B1).
             await journal.start()
@@ -230,6 +233,7 @@ class Storage:
         for waiter in self.ledgers.all_waiters():
             waiter.cancel()
         async with contextlib.AsyncExitStack() as closing:  # each is closed even if another fails
+            closing.enter_context(self._checkpointer.hurrying())
             closing.push_async_callback(self._logs.close)
             closing.push_async_callback(self._index.close)
             closing.push_async_callback(self._journal.close)

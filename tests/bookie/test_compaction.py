@@ -21,6 +21,7 @@ from support.recording_filesystem import Recording, RecordingFileSystem
 
 SETTINGS = StorageSettings(
     cache_bytes_max=20_000,
+    cache_spread=0.0,
     entry_log_bytes=30_000,
     checkpoint_seconds=3600,
     journal=JournalSettings(segment_bytes=1024 * 1024, first_fill_bytes=0),

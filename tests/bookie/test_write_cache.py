@@ -34,3 +34,20 @@ def test_room_ends_when_the_active_generation_is_full_and_the_other_not_flushed_
     cache.flushed()
     assert cache.has_room
     assert cache.cost_bytes == 700 + RUN_COST_BYTES
+
+
+def test_generations_are_due_at_sizes_drawn_for_each() -> None:
+    """The bookies of one ledger fill equally fast; they must not flush in the same moment."""
+    shares = iter([1.0, 0.5, 0.75, 1.0])
+    cache = WriteCache(50_000, lambda: next(shares))
+    due_at = []
+    for _ in range(3):
+        while not cache.is_full:
+            assert cache.filled_share < 1.0
+            cache.put(1, make_run(range(1), [100], b"a" * 100, 0), 500 - RUN_COST_BYTES)
+        assert cache.filled_share >= 1.0
+        assert cache.has_room
+        due_at.append(cache.active.cost_bytes)
+        cache.swap()
+        cache.flushed()
+    assert due_at == [50_000, 25_000, 37_500]
