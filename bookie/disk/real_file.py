@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.bookie.disk.async_writes import AsyncWrites
+from octavo.bookie.disk.completion import Completion
 from octavo.bookie.disk.direct_io import DirectWriter
 from octavo.bookie.disk.writeback import start_writeback
 
@@ -232,14 +233,14 @@ class DirectFile(RealFile):
         size = self._writer.gather(offset, buffers)
         if size is None:
             return self._by_lane(self._writer.write_and_sync, offset, buffers)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future = Completion()
         self._under_way = True
         written = partial(self._written, future, offset, size)
         if not self._async_writes.write_and_sync(self._writer.descriptor, self._writer.address, size, offset, written):
             written(-errno.EAGAIN)
         return future
 
-    def _written(self, future: asyncio.Future[None], offset: int, size: int, result: int) -> None:
+    def _written(self, future: Completion, offset: int, size: int, result: int) -> None:
         if -result in _WOULD_BLOCK:
             # The lane performs the blocking write. No caller can cancel its future.
             job = self._lane.submit(self._writer.write_gathered, offset, size)
@@ -251,18 +252,18 @@ class DirectFile(RealFile):
             why = os.strerror(code) if result < 0 else f"{result} of {size} bytes written"
             error = OSError(code, why, str(self._path))
         self._release()
-        _settle(future, None, error)
+        future.complete(error)
 
-    def _finish(self, future: asyncio.Future[None], job: asyncio.Future[Any]) -> None:
+    def _finish(self, future: Completion, job: asyncio.Future[Any]) -> None:
         self._release()
-        _settle(future, None, job.exception())
+        future.complete(job.exception())
 
     async def _by_lane(self, function: Callable[..., None], *arguments: Any) -> None:
         while self._under_way:
             idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(idle)
             await idle
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future = Completion()
         self._under_way = True
         self._lane.submit(function, *arguments).add_done_callback(partial(self._finish, future))
         await future

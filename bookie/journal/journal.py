@@ -374,6 +374,9 @@ class Journal:
             self._sync_seconds.observe(seconds)
             self.group_seconds += (seconds - self.group_seconds) / _GROUPS_SMOOTHED
             self._settle(commit.settle())
+            if commit.waiting:
+                # The write may have completed in the middle of a turn: its other adds join the next group.
+                await asyncio.sleep(0)
 
     def _settle(self, group: Group) -> None:
         self._segments.note_write()
