@@ -26,10 +26,12 @@ class Histogram:
 
     def observe(self, seconds: float) -> None:
         """Count one duration. A negative one, of a clock that was set back, counts as 0."""
-        seconds = max(seconds, 0.0)
-        bucket = int(seconds * _UNITS_PER_SECOND).bit_length()
-        self.counts[bucket if bucket < _LAST else _LAST] += 1
-        self.sum_seconds += seconds
+        if seconds > 0.0:
+            bucket = int(seconds * _UNITS_PER_SECOND).bit_length()
+            self.counts[bucket if bucket < _LAST else _LAST] += 1
+            self.sum_seconds += seconds
+        else:
+            self.counts[0] += 1
 
     @property
     def count(self) -> int:
