@@ -11,8 +11,8 @@ from typing import Any, Self
 
 
 class Completion(asyncio.Future[None]):
-    """See the module. Whoever completes it must be a callback of the event loop, not a task: a task cannot go on inside
-    another one."""
+    """See the module. A callback of the event loop completes it, never a task: a task cannot go on inside another
+    one."""
 
     def __init__(self) -> None:
         super().__init__()

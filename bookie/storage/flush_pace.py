@@ -13,7 +13,7 @@ are held back for lack of memory. A flush therefore stays ahead of the filling b
 if the load rises meanwhile, the flush goes faster.
 
 What it never does: pause while it is behind the filling; pause longer than :data:`PAUSE_SECONDS_MAX` at once, so that
-whoever waits for a flush can end its pauses.
+a caller that comes to wait for the flush ends its pauses.
 """
 
 from typing import Final

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 
-A frame costs the client and each bookie as much processor time as some hundred further entries in it would: system
+A frame costs the client and each bookie as much processor time as a hundred further entries in it would: system
 calls, wake-ups of processes, a group of the journal. While a frame is *under way* (sent and not acknowledged), the
 journal of each bookie is writing and syncing; a second frame would wait there for that sync to end. Its adds lose
 little if they wait in the writer instead, where later adds join them.

@@ -20,6 +20,7 @@ SEAMS = {
     "octavo.bookie.config": "reads its configuration file before anything runs",
     "octavo.bookie.daemon": "the process around a bookie: signals, exit status, chance",
     "octavo.bookie.disk.direct_io": "files of the operating system",
+    "octavo.bookie.disk.writeback": "files of the operating system",
     "octavo.bookie.disk.filesystem": "files of the operating system",
     "octavo.client.client_name": "names the host and the process in the metadata of ledgers that a client fences",
     "octavo.bookie.notify": "tells the process's supervisor",
