@@ -7,7 +7,7 @@ every lone add would pay for between its sync and its answer.
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any, Self
+from typing import Any
 
 
 class Completion(asyncio.Future[None]):
@@ -16,9 +16,9 @@ class Completion(asyncio.Future[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._waiting: list[tuple[Callable[[Self], object], Context | None]] = []
+        self._waiting: list[tuple[Callable[[Any], object], Context | None]] = []
 
-    def add_done_callback(self, callback: Callable[[Self], object], /, *, context: Context | None = None) -> None:
+    def add_done_callback(self, callback: Callable[[Any], object], /, *, context: Context | None = None) -> None:
         """Call ``callback`` once this is complete: in the same step, or soon if it is complete already or is
         cancelled."""
         if self.done():
@@ -26,7 +26,7 @@ class Completion(asyncio.Future[None]):
         else:
             self._waiting.append((callback, context))
 
-    def remove_done_callback(self, callback: Callable[[Self], object], /) -> int:
+    def remove_done_callback(self, callback: Callable[[Any], object], /) -> int:
         """Forget ``callback``; how often it had been added."""
         kept = [waiting for waiting in self._waiting if waiting[0] != callback]
         removed, self._waiting = len(self._waiting) - len(kept), kept

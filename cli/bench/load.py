@@ -236,7 +236,7 @@ async def generator_seconds(rate: float, *, seconds: float = 0.25) -> float:
     return measured.processor_seconds / max(1, measured.operations)
 
 
-def _show_nothing(_fraction: float, _text: str) -> None:
+def _show_nothing(done: float, note: str = "") -> None:
     """Progress that is not shown."""
 
 
