@@ -8,6 +8,7 @@ python scripts/simulate.py 42 --shrink             look for a smaller universe t
 python scripts/simulate.py 1-200 --canary NAME     run with a known defect
 python scripts/simulate.py 1-200 --canary all      report the first seed that finds each known defect
 python scripts/simulate.py 1-50 --siege takeover   inject only sieges of one kind
+python scripts/simulate.py 1-6 --theseus           replace one machine after another, until none is left
 """
 
 import argparse
@@ -44,6 +45,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=0, help="number of processes (default: number of processors)")
     parser.add_argument("--canary", choices=["all", *sorted(CANARIES)], help="put a known defect into the code")
     parser.add_argument("--size", choices=SIZES, help="run only universes of this size (default: most are quick)")
+    parser.add_argument("--theseus", action="store_true", help="replace one machine after another, until none is left")
     parser.add_argument("--siege", choices=sorted(SIEGES), help="inject only sieges of this kind")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="change a field of the plan")
     parser.add_argument("--without", action="append", default=[], choices=DISTURBANCES, help="leave a fault out")
@@ -56,9 +58,11 @@ def parse() -> argparse.Namespace:
         parser.error("give a seed, a range of seeds, or --minutes")
     if arguments.canary == "all" and arguments.seeds is None:
         parser.error("--canary all needs a range of seeds")
-    changes = (arguments.canary, arguments.size, arguments.siege, arguments.set, arguments.without)
+    changes = (arguments.canary, arguments.size, arguments.siege, arguments.set, arguments.without, arguments.theseus)
     if arguments.record is not None and any(changes):
-        parser.error("--record cannot be combined with --canary, --size, --siege, --set or --without")
+        parser.error("--record cannot be combined with --canary, --size, --siege, --set, --without or --theseus")
+    if arguments.theseus and (arguments.size or arguments.siege):
+        parser.error("--theseus has a size and faults of its own")
     return arguments
 
 
@@ -78,7 +82,10 @@ def orders(arguments: argparse.Namespace) -> Iterator[Order]:
     else:
         numbers = iter(seed_range(arguments.seeds))
     for number in numbers:
-        yield Order(number, arguments.canary, arguments.size, arguments.siege, settings, tuple(arguments.without))
+        yield Order(
+            number, arguments.canary, arguments.size, arguments.siege, settings, tuple(arguments.without),
+            arguments.theseus,
+        )  # fmt: skip
 
 
 def tell_failure(order: Order, outcome: Outcome, *, lines_max: int) -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 
 from simulation.canaries import CANARIES
 from simulation.limits import LIMITS, TORN_TAILS
-from simulation.plan import Plan, besiege, draw_plan, lose_data, restore_metadata
+from simulation.plan import Plan, besiege, draw_plan, lose_data, restore_metadata, run_agents
+from simulation.theseus import Theseus, draw_theseus_plan
 from simulation.universe import Outcome, collect_garbage, run_universe
 
 COVERAGE = {
@@ -36,10 +37,12 @@ class Order:
     """Field of the plan -> value."""
     without: tuple[str, ...] = ()
     """Faults to leave out."""
+    theseus: bool = False
+    """Whether one machine after another is destroyed and replaced."""
 
     def plan(self) -> Plan:
         """The plan to run. Raises :class:`ValueError` for an unknown setting."""
-        plan = draw_plan(self.seed, self.size)
+        plan = draw_theseus_plan(self.seed) if self.theseus else draw_plan(self.seed, self.size)
         if self.siege is not None:
             plan = besiege(plan, self.siege, random.Random(f"{self.seed} siege {self.siege}"))
         known = {known.name for known in fields(Plan)}
@@ -51,6 +54,8 @@ class Order:
             restore_metadata(plan)  # with what it needs
         if self.settings.get("repairs_die"):
             lose_data(plan)
+        if self.settings.get("agents"):
+            run_agents(plan, random.Random(f"{self.seed} agents"))
         plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in self.without}
         return plan
 
@@ -59,6 +64,7 @@ class Order:
         words = [f"make simulate SEED={self.seed}"]
         extra = [f"--set {name}={value}" for name, value in self.settings.items()]
         extra += [f"--without '{name}'" for name in self.without]
+        extra += ["--theseus"] if self.theseus else []
         extra += [f"--size {self.size}"] if self.size else []
         extra += [f"--siege '{self.siege}'"] if self.siege else []
         extra += [f"--canary {self.canary}"] if self.canary else []
@@ -67,10 +73,11 @@ class Order:
 
 def run_order(order: Order, *, lines: bool = False) -> Outcome:
     """Run one universe."""
+    course = Theseus if order.theseus else None
     if order.canary is None:
-        return run_universe(order.seed, order.plan(), lines=lines)
+        return run_universe(order.seed, order.plan(), lines=lines, course=course)
     with CANARIES[order.canary].applied():
-        return run_universe(order.seed, order.plan(), lines=lines)
+        return run_universe(order.seed, order.plan(), lines=lines, course=course)
 
 
 def run_orders(orders: Iterable[Order], *, jobs: int) -> Iterator[tuple[Order, Outcome]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from simulation import canaries_bookie as bookie
 from simulation import canaries_client as client
 from simulation import canaries_logs as logs
+from simulation import canaries_repair as repair
 from simulation.patches import Patch
 
 
@@ -74,6 +75,21 @@ CANARIES: dict[str, Canary] = {
                                     client.replaced_still_counts),
     "reseal-on-resend": Canary("entries are sealed again when they are resent", "W2", client.reseal),
     "read-above-lac": Canary("ordinary reads go above the LAC", "R1", client.read_above_lac),
+    "repair-names-early": Canary("a bookie names itself before its copies are durable", "C3",
+                                 repair.names_before_copies_are_durable),
+    "repair-skips-denied": Canary("an entry that one source denies is left out", "C4", repair.skips_what_one_denies),
+    "repair-skips-silent": Canary("an entry whose source does not answer is left out", "C4",
+                                  repair.takes_refusals_for_answers),
+    "repair-wrong-position": Canary("the entries of another position are copied", "C3",
+                                    repair.copies_for_the_wrong_position),
+    "repair-reseals": Canary("copies are sealed again with a newer LAC", "C6", repair.seals_copies_again),
+    "repair-blind-write": Canary("a bookie names itself on metadata that have changed since it copied", "C5",
+                                 repair.names_on_any_version),
+    "repair-open-fragment": Canary("the last fragment of a ledger that is not closed is repaired", "C2",
+                                   repair.repairs_open_fragments),
+    "repair-doubt-ends-early": Canary("doubt ends for the last fragment of a ledger that is not closed", "D3",
+                                      repair.doubt_ends_in_open_fragments),
+    "repair-floor-lifted": Canary("a bookie whose doubt is over takes adds again", "D1", repair.floor_is_lifted),
     "log-takeover-does-not-fence": Canary("a new leader does not fence the last segments", "L1",
                                           logs.takeover_does_not_fence),
     "log-orphans-forgotten": Canary("ledgers of candidates that died are forgotten", "L1",
@@ -92,6 +108,12 @@ CANARIES: dict[str, Canary] = {
     "log-outcome-too-early": Canary("an add's outcome is told while its term goes on", "P6", logs.outcome_too_early),
     "log-truncation-inexact": Canary("truncation drops segments and leaves the first position", "P7",
                                      logs.truncation_keeps_beginning),
+    "log-retention-ignores-cursors": Canary("retention drops what a cursor holds back", "P8",
+                                            logs.retention_ignores_cursors),
+    "log-retention-believes-clock": Canary("retention by age asks the leader's clock alone", "P8",
+                                           logs.retention_believes_own_clock),
+    "log-retention-below-size": Canary("retention by size drops what is to be kept", "P8",
+                                       logs.retention_drops_below_its_size),
     "log-time-falls": Canary("a new segment does not start at the last time of sealing", "P10", logs.time_falls),
     "log-cursor-goes-back": Canary("a cursor is stored without regard to what is stored", "P11",
                                    logs.cursor_goes_back),

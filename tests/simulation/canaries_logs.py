@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from octavo.client.log import candidate
+from octavo.client.log import candidate, housekeeping, retention
 from octavo.client.log.adds import AddFront
 from octavo.client.log.changes import AppendSegment, MarkDeleted, Truncate, Write, _lies_below
 from octavo.client.log.cursors import CursorKeeper, CursorState
@@ -101,6 +101,31 @@ def deletes_before_it_drops() -> list[Patch]:
         return await original(self, before)
 
     return [truncate]
+
+
+def retention_ignores_cursors() -> list[Patch]:
+    @patch(housekeeping, "read_cursors")
+    async def read_cursors(_original: Any, _store: Any, _log_id: str) -> Mapping[str, CursorState]:
+        return {"gone": CursorState(2**62, 2**62)}
+
+    return [read_cursors]
+
+
+def retention_believes_own_clock() -> list[Patch]:
+    @patch(Housekeeper, "retention_cut")
+    async def retention_cut(_original: Any, self: Any, document: LogDocument) -> int:
+        cursors = await housekeeping.read_cursors(self._store, self._log_id) if document.retention.cursors else {}
+        return self._retention_cut(document, cursors, self._access.clock_ms())
+
+    return [retention_cut]
+
+
+def retention_drops_below_its_size() -> list[Patch]:
+    @patch(retention, "_bytes_of_last")
+    def bytes_of_last(_original: Any, document: LogDocument) -> int:
+        return document.retention.bytes or 0
+
+    return [bytes_of_last]
 
 
 def cursor_goes_back() -> list[Patch]:

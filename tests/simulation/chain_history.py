@@ -4,7 +4,7 @@ of cursors. It checks the rules L1 to L4 and P1 to P13 of docs/rules.md from out
 Payloads are unique and tell which add of which leader they are, so what a log may hold at a position is known.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -21,6 +21,7 @@ from octavo.protocol.entries import Digest
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import LedgerId
 from simulation.history import LedgerHistory, Violation
+from simulation.retention_history import RetentionHistory
 
 LISTS, CURSORS, PAGES = "logs/n", "log-cursors/", "log-pages/"
 """What the names of a log's documents begin with."""
@@ -143,6 +144,7 @@ class ChainHistory:
         """Highest position that a truncation was acknowledged for."""
         self.cursors: dict[str, int] = {}
         """The cursors as they are stored."""
+        self.retention = RetentionHistory(document)
         self._targets: dict[LedgerId, LedgerHistory] = {}
 
     # --- leaders ----------------------------------------------------------------------------------------------------
@@ -209,12 +211,15 @@ class ChainHistory:
         if after.term < before.term or after.first_position < before.first_position:
             raise Violation("L1", f"{where}: term {before.term} to {after.term}, first {before.first_position} to "
                             f"{after.first_position}")  # fmt: skip
-        if after.first_position > self.asked_before and not self._retains(after):
-            raise Violation("P7", f"{where}: begins at {after.first_position}, asked for {self.asked_before}")
+        if after.first_position > max(self.asked_before, before.first_position):
+            if not self._retains(after):
+                raise Violation("P7", f"{where}: begins at {after.first_position}, asked for {self.asked_before}")
+            self.retention.check(after, self.history.store_ms())
         known = {segment.ledger_id: segment for segment in before.segments}
         for segment in after.segments:
             self._check_segment(known.get(segment.ledger_id), segment)
         self._check_removed(before, after)
+        self.retention.saw_list(after)
 
     def _retains(self, after: LogDocument) -> bool:
         """Whether retention may have moved the beginning: to the start of a segment, and not into the last two."""
@@ -270,6 +275,7 @@ class ChainHistory:
             if cursors.get(name, -1) < position:
                 raise Violation("P11", f"log {self.name}: cursor {name} went from {position} to {cursors.get(name)}")
         self.cursors = cursors
+        self.retention.saw_cursors(cursors)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -312,9 +318,13 @@ class ChainHistory:
 class ChainsHistory:
     """The histories of all logs of a universe."""
 
-    def __init__(self, server: MemoryServer, versions: dict[LedgerId, list[LedgerMetadata]]) -> None:
-        """``versions``: every version of the metadata of every segment, which another part records."""
+    def __init__(
+        self, server: MemoryServer, store_ms: Callable[[], int], versions: dict[LedgerId, list[LedgerMetadata]]
+    ) -> None:
+        """``store_ms``: the time by the clock of the metadata store. ``versions``: every version of the metadata of
+        every segment, which another part records."""
         self._server = server
+        self.store_ms = store_ms
         self.versions = versions
         self.chains: dict[str, ChainHistory] = {}
         """Log id -> history."""

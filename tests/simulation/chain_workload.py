@@ -112,7 +112,9 @@ class Leading(ChainApplication):
                 return await client.create_log(
                     self.name, ensemble, write, ack, password=PASSWORD,
                     digest=self.rng.choice((Digest.CRC32C, Digest.HMAC_SHA256)),
-                    retention=Retention(bytes=plan.log_retain_bytes or None, cursors=plan.log_retain_cursors),
+                    retention=Retention(
+                        plan.log_retain_seconds or None, plan.log_retain_bytes or None, plan.log_retain_cursors
+                    ),
                 )  # fmt: skip
             return await super()._open(client)
 

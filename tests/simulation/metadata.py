@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from octavo.metadata.handle import RecordMetadataStore
@@ -24,6 +25,10 @@ from simulation.network import Network
 from simulation.trace import Trace
 
 ADDRESS = "metadata"
+
+CLOCK_AHEAD_SECONDS = 500
+"""How far the service's clock is ahead of the beginning of all clocks. Those of machines are up to 1000 s ahead: half
+of them are behind the service's."""
 
 REQUEST_TIMEOUT_SECONDS = 2.0
 """Time after which a handle fails a request that has no answer."""
@@ -61,7 +66,11 @@ class MetadataCopy:
 class MetadataService:
     """The metadata servers, as a single service."""
 
-    def __init__(self, loop: SimulationLoop, network: Network, rng: random.Random, trace: Trace) -> None:
+    def __init__(
+        self, loop: SimulationLoop, network: Network, rng: random.Random, trace: Trace, *, epoch: datetime
+    ) -> None:
+        """``epoch``: where all clocks begin."""
+        self.epoch = epoch
         self.loop = loop
         self.network = network
         self.rng = rng
@@ -85,6 +94,10 @@ class MetadataService:
         records = SimulatedRecords(self, process)
         process.on_death.append(lambda: self._handles.pop(records, None))
         return RecordMetadataStore(records, lease_seconds=lease_seconds, clock=self.loop.time, rng=rng)
+
+    def time_ms(self) -> int:
+        """The time by the service's clock, in milliseconds since 1970."""
+        return int((self.epoch.timestamp() + CLOCK_AHEAD_SECONDS + self.loop.now) * 1000)
 
     def expire_sessions(self, chance: float) -> int:
         """Expire sessions, each with this chance, as after a loss of contact. Returns the number of sessions."""
@@ -266,8 +279,7 @@ class SimulatedRecords(RecordStore):
         return str(await self._ask(lambda: self._server.cluster_id))
 
     async def time_ms(self) -> int:
-        loop = self._service.loop
-        return int(await self._ask(lambda: int(loop.now * 1000)))
+        return int(await self._ask(self._service.time_ms))
 
     async def allocate_ledger_id(self) -> LedgerId:
         return LedgerId(await self._ask(self._server.allocate_ledger_id, change=True))

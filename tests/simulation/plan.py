@@ -5,7 +5,7 @@ find more than a few of every kind.
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo.client.options import ClientOptions
@@ -97,6 +97,13 @@ QUICK_BOOKIE: dict[str, Any] = {
 """Bookie settings with which segments roll, caches evict and checkpoints run all the time."""
 
 
+QUICK_REPAIR = RepairSettings(
+    lost_seconds=2.0, audit_seconds=1.0, open_seconds=2.0, silent_seconds=4.0, report_seconds=0.2, poll_seconds=0.2,
+    retry_seconds_open=0.2, retry_seconds_min=0.5, retry_seconds_max=2.0, request_timeout_seconds=2.0,
+)  # fmt: skip
+"""Seconds instead of minutes."""
+
+
 @dataclass(slots=True)
 class Plan:
     """Everything that is fixed about a universe before it begins. Times in seconds, sizes in bytes."""
@@ -121,6 +128,8 @@ class Plan:
     """Client processes that each lead every log."""
     log_retain_bytes: int = 0
     """What retention keeps of a log; 0: everything."""
+    log_retain_seconds: float = 0.0
+    """Age to which retention keeps entries; 0: any."""
     log_retain_cursors: bool = False
     """Whether retention drops only what all cursors have passed."""
     recoverers: int = 1
@@ -148,8 +157,9 @@ class Plan:
     """Constant of the code under test (``module:NAME``) -> a smaller value, so that its limit is reached."""
     storage: dict[str, int] = field(default_factory=dict)
     """Settings of the bookies' storage that their configuration does not have."""
-    repair: RepairSettings | None = None
-    """Settings of the repair agents in the bookies; None: the bookies have none."""
+    agents: bool = False
+    """Whether the bookies have repair agents."""
+    repair: RepairSettings = QUICK_REPAIR
     network: NetworkSettings = field(default_factory=NetworkSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     bookie: dict[str, Any] = field(default_factory=lambda: dict(QUICK_BOOKIE))
@@ -251,6 +261,17 @@ def lose_data(plan: Plan) -> None:
     plan.safety_seconds = max(plan.safety_seconds, 1.0)
 
 
+def run_agents(plan: Plan, rng: random.Random) -> None:
+    """Change the plan so that the bookies have repair agents."""
+    plan.agents = True
+    plan.repair = replace(QUICK_REPAIR, lost_seconds=rng.choice((0.2, 2.0)), audit_seconds=rng.choice((0.2, 1.0)))
+    plan.knobs["octavo.repair.puller:CHUNK_BYTES"] = rng.choice((500, 8000))  # must fit into a journal segment
+
+
+AGENTS_SHARES = {"quick": 0.03, "small": 0.5, "large": 0.5}
+"""Size of a universe -> share in which the bookies have repair agents. They double the cost of a quick one."""
+
+
 SIZES = {"quick": 0.94, "small": 0.05, "large": 0.01}
 """Size of a universe -> share of the seeds that draw it. A quick universe costs about a quarter of a small one, and a
 small one about a seventh of a large one."""
@@ -284,6 +305,9 @@ def draw_plan(seed: int, size: str | None = None) -> Plan:
     _draw_logs(plan, random.Random(f"{seed} logs"), size)
     if seed % 2 == 0 and not plan.aimed:
         plan.logs = 1
+    rng = random.Random(f"{seed} agents")
+    if rng.random() < AGENTS_SHARES[size] and not plan.aimed and not plan.restores_metadata and not plan.repairs_die:
+        run_agents(plan, rng)
     return plan
 
 
@@ -302,6 +326,7 @@ def _draw_logs(plan: Plan, rng: random.Random, size: str) -> None:
         "log_duel_pause_seconds": rng.choice((0.01, 0.1)),
         "cursor_flush_seconds": rng.choice((0.01, 0.2)),
     }
+    plan.log_retain_seconds = rng.choice((0.0, 0.0, 0.0, 0.2))
 
 
 def _make_small(plan: Plan, rng: random.Random) -> None:

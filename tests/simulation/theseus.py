@@ -10,15 +10,11 @@ import asyncio
 import random
 from collections.abc import Awaitable
 
-from octavo.client.client import Client
-from octavo.protocol.errors import OctavoError
-from octavo.repair.holes import ask_members
-from octavo.repair.settings import RepairSettings
-from simulation.history import Violation
 from simulation.nemesis import Nemesis
-from simulation.plan import Plan, draw_plan
+from simulation.plan import QUICK_REPAIR, Plan, draw_plan, run_agents
 from simulation.universe import LIVENESS_SECONDS_MAX, START_SECONDS_MAX, Outcome, Universe, run_universe
-from simulation.world import ClientHost, Machine
+from simulation.wholeness import wait_until_whole
+from simulation.world import Machine
 
 FAULTS = (
     "kill bookie", "kill bookie at a step", "restart bookie", "pause bookie", "cut power", "isolate machine",
@@ -28,12 +24,6 @@ FAULTS = (
 """Faults while copies are made again. None of them destroys synced data."""
 
 QUORUMS = ((3, 3, 2), (3, 2, 2), (2, 2, 2), (4, 3, 2), (3, 3, 3), (2, 2, 1))
-
-QUICK_REPAIR = RepairSettings(
-    lost_seconds=2.0, audit_seconds=1.0, open_seconds=2.0, silent_seconds=4.0, report_seconds=0.2, poll_seconds=0.2,
-    retry_seconds_open=0.2, retry_seconds_min=0.5, retry_seconds_max=2.0, request_timeout_seconds=2.0,
-)  # fmt: skip
-"""Seconds instead of minutes."""
 
 
 def draw_theseus_plan(seed: int) -> Plan:
@@ -48,17 +38,19 @@ def draw_theseus_plan(seed: int) -> Plan:
     plan.bookie["lease_seconds"] = rng.choice((1.0, 3.0))
     plan.disturbances = dict.fromkeys(rng.sample(FAULTS, rng.choice((0, 2, 4))), 1.0)
     plan.disturbance_every_seconds = rng.choice((0.5, 1.5))
+    run_agents(plan, rng)
     plan.repair = QUICK_REPAIR
-    plan.knobs["octavo.repair.puller:CHUNK_BYTES"] = rng.choice((500, 8000))  # must fit into a journal segment
     return plan
 
 
 def run_theseus(seed: int, *, lines: bool = False) -> Outcome:
     """Run the Theseus universe of a seed."""
-    return run_universe(seed, draw_theseus_plan(seed), lines=lines, course=_Theseus)
+    return run_universe(seed, draw_theseus_plan(seed), lines=lines, course=Theseus)
 
 
-class _Theseus(Universe):
+class Theseus(Universe):
+    """The course of events of a Theseus universe."""
+
     async def run(self) -> None:
         world = self.world
         for machine in world.machines:
@@ -103,40 +95,4 @@ class _Theseus(Universe):
         self.world.machines.remove(machine)
 
     async def _wait_until_whole(self, when: str) -> None:
-        waiting = self.world.host(f"observer {when}").run(_Observer(when).run, "observer")
-        _, late = await asyncio.wait([waiting], timeout=LIVENESS_SECONDS_MAX)
-        if late:
-            raise Violation("I8", f"{when}, not everything is whole {LIVENESS_SECONDS_MAX} s later")
-
-
-class _Observer:
-    """Watches as a client until every ledger is closed and whole on machines that exist."""
-
-    def __init__(self, when: str) -> None:
-        self._when = when
-
-    async def run(self, host: ClientHost) -> None:
-        client = await host.connect()
-        try:
-            while not await self._is_whole(host, client):  # noqa: ASYNC110 - of other machines' doing
-                await asyncio.sleep(0.5)
-        finally:
-            await client.close()
-
-    async def _is_whole(self, host: ClientHost, client: Client) -> bool:
-        world = host.world
-        there = {bookie_id for machine in world.machines for bookie_id in machine.ids}
-        for ledger in world.history.ledgers.values():
-            if ledger.deleted:
-                continue
-            try:
-                metadata = await client.ledger_metadata(ledger.ledger_id)
-                named = metadata.members
-                if not named <= there:
-                    return False
-                holes = await ask_members(client._pool, metadata, named, timeout_seconds=2.0)
-            except OctavoError:
-                return False
-            if holes.short or holes.silent:
-                return False
-        return True
+        await wait_until_whole(self.world, when, LIVENESS_SECONDS_MAX)

@@ -26,6 +26,7 @@ from simulation.nemesis import Nemesis
 from simulation.patches import Patch
 from simulation.plan import Plan, draw_plan
 from simulation.restore import MetadataRestore
+from simulation.wholeness import wait_until_whole
 from simulation.workload import Deleting, Reading, Work, Writing
 from simulation.world import REPAIRS_MAX, Application, ClientHost, Machine, World
 
@@ -196,6 +197,10 @@ class Universe:
             await restore.run()
         await self._live(applications)
         await self._judge()
+        if world.plan.agents and not any(map(self._given_up, world.machines)):
+            await wait_until_whole(world, "after the judge", LIVENESS_SECONDS_MAX)
+            if world.trace.counters["repair: bookie took a place"]:
+                await self._judge()
         await self._stop()
 
     # --- phases -----------------------------------------------------------------------------------------------------

@@ -19,7 +19,9 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.offline.layout import Layout
 from octavo.client.client import Client
+from octavo.metadata.model import LedgerMetadata, decode_ledger
 from octavo.protocol.errors import OctavoError
+from octavo.protocol.ids import LedgerId
 from octavo.repair.agent import Agent
 from simulation.chain_history import LISTS, ChainsHistory
 from simulation.disk import Disk, SimulatedFileSystem
@@ -27,6 +29,7 @@ from simulation.history import History, Violation
 from simulation.logs import LogJudge
 from simulation.loop import Process, SimulationLoop
 from simulation.metadata import MetadataService
+from simulation.naming_judge import NamingJudge
 from simulation.network import Network
 from simulation.plan import Plan
 from simulation.repair import repair
@@ -211,8 +214,8 @@ class Machine:
         try:
             bookie = await Bookie.start(
                 config, filesystem=filesystem, store=store, rng=rng, software="simulated",
-                wall_clock=None if world.plan.repair is None else lambda: world.wall_clock().timestamp(),
-                companion=None if world.plan.repair is None else self._repair_agent,
+                wall_clock=None if not world.plan.agents else lambda: world.wall_clock().timestamp(),
+                companion=None if not world.plan.agents else self._repair_agent,
             )  # fmt: skip
         except DataWrongError as error:
             self._exit(process, f"refuses to start: {error.message}", refused=True)
@@ -245,7 +248,6 @@ class Machine:
         self._exit(process, "stopped")
 
     async def _repair_agent(self, view: CompanionView) -> None:
-        assert self.world.plan.repair is not None
         await Agent(view, self.world.plan.repair).run()
 
     def _check_leaks(self, process: Process) -> None:
@@ -348,13 +350,16 @@ class World:
         self.loop = SimulationLoop()
         self.trace = Trace()
         self.network = Network(self.loop, self.rng_for("network"), plan.network, self.trace)
-        self.metadata = MetadataService(self.loop, self.network, self.rng_for("metadata"), self.trace)
+        self.metadata = MetadataService(self.loop, self.network, self.rng_for("metadata"), self.trace, epoch=EPOCH)
         self.history = History()
-        self.chains = ChainsHistory(self.metadata.server, self.history._early)
+        self.chains = ChainsHistory(self.metadata.server, self.metadata.time_ms, self.history._early)
         self.metadata.on_ledger = self._ledger_changed
         self.metadata.on_document = self._document_changed
         self.metadata.on_registered = self._registered
         self.logs = LogJudge(self)
+        self.naming = NamingJudge(self)
+        self._latest: dict[LedgerId, LedgerMetadata | None] = {}
+        """The latest metadata of every ledger; None: deleted."""
         self.machines = [Machine(self, f"bookie-{number}") for number in range(plan.bookies)]
         self.unlucky = self.machines[: plan.unlucky]
         """Machines of the fault budget: their disks may lose synced data."""
@@ -396,7 +401,11 @@ class World:
 
     def _ledger_changed(self, ledger_id: Any, value: bytes | None) -> None:
         try:
+            before = self._latest.get(ledger_id)
             self.history.metadata_changed(ledger_id, value)
+            after = self._latest[ledger_id] = None if value is None else decode_ledger(ledger_id, value)
+            if before is not None and after is not None:
+                self.naming.check(before, after)
             if value is None:
                 self.chains.ledger_deleted(ledger_id)
         except Violation as violation:

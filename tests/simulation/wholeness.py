@@ -1,0 +1,80 @@
+"""Watches from outside until repair has nothing left to do: every copy is where it should be, or is blocked for a true
+reason (rule A10)."""
+
+import asyncio
+
+from octavo.client.client import Client
+from octavo.metadata.model import LedgerMetadata
+from octavo.protocol.errors import OctavoError
+from octavo.protocol.ids import BookieId, LedgerId
+from octavo.repair.holes import ask_members
+from octavo.repair.operators import RepairStatus, read_status
+from octavo.repair.planning import BlockedClass
+from octavo.repair.settled import settled_ranges
+from simulation.history import Violation
+from simulation.world import ClientHost, World
+
+PAUSE_SECONDS = 0.5
+
+
+async def wait_until_whole(world: World, when: str, seconds: float) -> None:
+    """Return once every ledger is closed, and whole on bookies that exist or blocked rightly. Raises
+    :class:`Violation`."""
+    observer = _Observer()
+    waiting = world.host(f"observer {when}").run(observer.run, "observer")
+    _, late = await asyncio.wait([waiting], timeout=seconds)
+    if late:
+        raise Violation("A10", f"{when}, not everything is whole {seconds} s later: {observer.lacking}")
+
+
+class _Observer:
+    """A client that looks again and again."""
+
+    def __init__(self) -> None:
+        self.lacking = ""
+        """What was found to be lacking last."""
+
+    async def run(self, host: ClientHost) -> None:
+        client = await host.connect()
+        try:
+            while not await self._is_whole(host.world, client):  # noqa: ASYNC110 - of other machines' doing
+                await asyncio.sleep(PAUSE_SECONDS)
+        finally:
+            await client.close()
+
+    async def _is_whole(self, world: World, client: Client) -> bool:
+        there = frozenset(BookieId(next(reversed(machine.ids))) for machine in world.machines if machine.ids)
+        try:
+            status = await read_status(client._store)
+            for ledger in list(world.history.ledgers.values()):
+                if not ledger.deleted and not await self._ledger_is_whole(client, ledger.ledger_id, there, status):
+                    return False
+        except OctavoError as error:
+            self.lacking = f"{type(error).__name__} {error.message}"
+            return False
+        return True
+
+    async def _ledger_is_whole(
+        self, client: Client, ledger_id: LedgerId, there: frozenset[BookieId], status: RepairStatus
+    ) -> bool:
+        metadata = await client.ledger_metadata(ledger_id)
+        gone = metadata.members - there
+        if gone and not _rightly_blocked(metadata, gone, there, status):
+            self.lacking = f"ledger {ledger_id} names {sorted(gone)}"
+            return False
+        holes = await ask_members(client._pool, metadata, there, timeout_seconds=2.0)
+        if not metadata.is_closed or holes.short or holes.silent:
+            self.lacking = f"ledger {ledger_id}, {metadata.state.value}: {holes}"
+            return False
+        return True
+
+
+def _rightly_blocked(
+    metadata: LedgerMetadata, gone: frozenset[BookieId], there: frozenset[BookieId], status: RepairStatus
+) -> bool:
+    """Whether the ledger is shown as without a target, and every bookie that could be one is a member already, or has a
+    condition of its own."""
+    shown = any(one.ledger_id == metadata.ledger_id and one.kind is BlockedClass.NO_TARGET for one in status.blocked)
+    spare = there - status.states.bookies.keys()
+    named = [settled for settled in settled_ranges(metadata) if gone.intersection(settled.bookies)]
+    return shown and all(spare <= set(settled.bookies) for settled in named)
