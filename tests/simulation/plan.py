@@ -160,6 +160,8 @@ class Plan:
     agents: bool = False
     """Whether the bookies have repair agents."""
     repair: RepairSettings = QUICK_REPAIR
+    drains: bool = False
+    """Whether an operator drains and holds bookies."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     bookie: dict[str, Any] = field(default_factory=lambda: dict(QUICK_BOOKIE))
@@ -265,6 +267,7 @@ def run_agents(plan: Plan, rng: random.Random) -> None:
     """Change the plan so that the bookies have repair agents."""
     plan.agents = True
     plan.repair = replace(QUICK_REPAIR, lost_seconds=rng.choice((0.2, 2.0)), audit_seconds=rng.choice((0.2, 1.0)))
+    plan.drains = rng.random() < 0.4
     plan.knobs["octavo.repair.puller:CHUNK_BYTES"] = rng.choice((500, 8000))  # must fit into a journal segment
 
 
@@ -296,9 +299,10 @@ def draw_plan(seed: int, size: str | None = None) -> Plan:
     plan = _draw_large(random.Random(f"{seed} plan"), besieged=size == "large")
     if size != "large":
         _make_small(plan, random.Random(f"{seed} small"))
+    loses = size == "quick" and random.Random(f"{seed} losses").random() < LOSSES_SHARE
     if size == "quick":
         _make_quick(plan, random.Random(f"{seed} quick"))
-        if random.Random(f"{seed} losses").random() < LOSSES_SHARE:
+        if loses:
             lose_data(plan)
     elif size == "small" and random.Random(f"{seed} collapse").random() < COLLAPSE_SHARE:
         besiege(plan, "collapse", random.Random(f"{seed} collapses"))
@@ -306,7 +310,7 @@ def draw_plan(seed: int, size: str | None = None) -> Plan:
     if seed % 2 == 0 and not plan.aimed:
         plan.logs = 1
     rng = random.Random(f"{seed} agents")
-    if rng.random() < AGENTS_SHARES[size] and not plan.aimed and not plan.restores_metadata and not plan.repairs_die:
+    if rng.random() < AGENTS_SHARES[size] and not (plan.aimed or plan.restores_metadata or loses):
         run_agents(plan, rng)
     return plan
 

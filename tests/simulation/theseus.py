@@ -39,7 +39,7 @@ def draw_theseus_plan(seed: int) -> Plan:
     plan.disturbances = dict.fromkeys(rng.sample(FAULTS, rng.choice((0, 2, 4))), 1.0)
     plan.disturbance_every_seconds = rng.choice((0.5, 1.5))
     run_agents(plan, rng)
-    plan.repair = QUICK_REPAIR
+    plan.repair, plan.drains = QUICK_REPAIR, False
     return plan
 
 

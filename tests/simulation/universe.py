@@ -25,6 +25,7 @@ from simulation.logs import LogJudge
 from simulation.nemesis import Nemesis
 from simulation.patches import Patch
 from simulation.plan import Plan, draw_plan
+from simulation.repair_operator import Operating
 from simulation.restore import MetadataRestore
 from simulation.wholeness import wait_until_whole
 from simulation.workload import Deleting, Reading, Work, Writing
@@ -224,9 +225,7 @@ class Universe:
                 works[rng.randrange(plan.clients)].append(reading.run)
         if plan.deletes:
             works[rng.randrange(plan.clients)].append(Deleting(world, world.rng_for("deleter"), self.ended).run)
-        return [
-            asyncio.ensure_future(self._keep_running(f"client-{number}", work)) for number, work in enumerate(works)
-        ]
+        return self._run_all(works)
 
     def _start_log_applications(self) -> list[asyncio.Future[None]]:
         """Clients that lead, follow and tidy the same logs. They take the place of those that use ledgers."""
@@ -241,6 +240,11 @@ class Universe:
             works[0].append(Following(world, world.rng_for(f"{name} other follower"), name, self.ended).run)
             operator = Tidying(world, world.rng_for(f"{name} operator"), name, self.ended)
             works[log % plan.log_clients].append(operator.run)
+        return self._run_all(works)
+
+    def _run_all(self, works: list[list[Work]]) -> list[asyncio.Future[None]]:
+        if self.world.plan.drains:
+            works.append([Operating(self.world, self.world.rng_for("repair operator"), self.ended).run])
         return [
             asyncio.ensure_future(self._keep_running(f"client-{number}", work)) for number, work in enumerate(works)
         ]

@@ -1,0 +1,62 @@
+"""An operator of repair: drains bookies, holds them, and changes its mind, while faults strike."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from octavo.client.client import Client
+from octavo.metadata.repair_states import Condition
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.errors import OctavoError
+from octavo.protocol.ids import BookieId
+from octavo.repair import operators
+from simulation.workload import note_answer
+from simulation.world import ClientHost, World
+
+
+class Operating:
+    """See the module. Accepts every :class:`OctavoError` as a result."""
+
+    def __init__(self, world: World, rng: random.Random, ended: Callable[[], bool]) -> None:
+        self._world = world
+        self._rng = rng
+        self._ended = ended
+
+    async def run(self, host: ClientHost, client: Client) -> None:
+        """Run until the safety phase has ended."""
+        while not self._ended():
+            await asyncio.sleep(self._rng.uniform(0.05, 0.8))
+            known = sorted(name for machine in self._world.machines for name in machine.ids)
+            if self._ended() or not known:
+                continue
+            name = BookieId(self._rng.choice(known))
+            what = self._rng.choice(("drain", "drain", "undrain", "undrain", "hold", "release"))
+            try:
+                await self._do(client._store, what, name)
+            except OctavoError as error:
+                note_answer(self._world, host.name, f"{what} {name}", error)
+            else:
+                self._world.note(host.name, "%s %s", what, name)
+                self._world.trace.count(f"repair: {what}")
+
+    async def _do(self, store: MetadataStore, what: str, name: BookieId) -> None:
+        now_ms = int(self._world.wall_clock().timestamp() * 1000)
+        match what:
+            case "drain":
+                await operators.drain(store, name, now_ms=now_ms)
+            case "undrain":
+                await operators.undrain(store, name)
+            case "hold":
+                await operators.hold(store, name, seconds=self._rng.uniform(0.1, 2.0), reason="test", now_ms=now_ms)
+            case _:
+                await operators.release(store, name, now_ms=now_ms)
+
+
+async def release_all(store: MetadataStore, now_ms: int) -> None:
+    """End every drain and every hold. Raises :class:`OctavoError`."""
+    states = await operators.read_states(store)
+    for name, condition in states.bookies.items():
+        if condition.condition is Condition.DRAINING:
+            await operators.undrain(store, name)
+        elif condition.condition is Condition.HELD:
+            await operators.release(store, name, now_ms=now_ms)
