@@ -10,6 +10,7 @@ from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
 from octavo.repair import operators
+from simulation.history import Violation
 from simulation.workload import note_answer
 from simulation.world import ClientHost, World
 
@@ -52,11 +53,32 @@ class Operating:
                 await operators.release(store, name, now_ms=now_ms)
 
 
-async def release_all(store: MetadataStore, now_ms: int) -> None:
-    """End every drain and every hold. Raises :class:`OctavoError`."""
-    states = await operators.read_states(store)
-    for name, condition in states.bookies.items():
-        if condition.condition is Condition.DRAINING:
-            await operators.undrain(store, name)
-        elif condition.condition is Condition.HELD:
-            await operators.release(store, name, now_ms=now_ms)
+async def end_drains(world: World, seconds: float) -> None:
+    """End every drain and every hold, as an operator does who sees that all bookies are well. Raises
+    :class:`Violation`."""
+    ending = world.host("repair operator").run(_end_all, "operator")
+    _, late = await asyncio.wait([ending], timeout=seconds)
+    if late:
+        raise Violation("I8", f"a drain could not be ended within {seconds} s")
+
+
+async def _end_all(host: ClientHost) -> None:
+    client = await host.connect()
+    try:
+        while not await _all_ended(host.world, client._store):  # noqa: ASYNC110 - the metadata store may not answer
+            await asyncio.sleep(0.2)
+    finally:
+        await client.close()
+
+
+async def _all_ended(world: World, store: MetadataStore) -> bool:
+    try:
+        for name, condition in (await operators.read_states(store)).bookies.items():
+            if condition.condition is Condition.DRAINING:
+                await operators.undrain(store, name)
+            elif condition.condition is Condition.HELD:
+                await operators.release(store, name, now_ms=int(world.wall_clock().timestamp() * 1000))
+    except OctavoError as error:
+        world.note("repair operator", "%s %s", type(error).__name__, error.message)
+        return False
+    return True

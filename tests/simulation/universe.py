@@ -25,7 +25,7 @@ from simulation.logs import LogJudge
 from simulation.nemesis import Nemesis
 from simulation.patches import Patch
 from simulation.plan import Plan, draw_plan
-from simulation.repair_operator import Operating
+from simulation.repair_operator import Operating, end_drains
 from simulation.restore import MetadataRestore
 from simulation.wholeness import wait_until_whole
 from simulation.workload import Deleting, Reading, Work, Writing
@@ -197,6 +197,8 @@ class Universe:
             await self._wait_for_bookies(LIVENESS_SECONDS_MAX)
             await restore.run()
         await self._live(applications)
+        if world.plan.drains:
+            await end_drains(world, LIVENESS_SECONDS_MAX)
         await self._judge()
         if world.plan.agents and not any(map(self._given_up, world.machines)):
             await wait_until_whole(world, "after the judge", LIVENESS_SECONDS_MAX)

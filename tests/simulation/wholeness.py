@@ -1,5 +1,5 @@
-"""Ends every drain, and watches from outside until repair has nothing left to do: every copy is where it should be, or
-is blocked for a true reason (rule A10)."""
+"""Watches from outside until repair has nothing left to do: every copy is where it should be, or is blocked for a true
+reason (rule A10)."""
 
 import asyncio
 
@@ -12,7 +12,6 @@ from octavo.repair.operators import RepairStatus, read_status
 from octavo.repair.planning import BlockedClass
 from octavo.repair.settled import settled_ranges
 from simulation.history import Violation
-from simulation.repair_operator import release_all
 from simulation.world import ClientHost, World
 
 PAUSE_SECONDS = 0.5
@@ -44,10 +43,8 @@ class _Observer:
             await client.close()
 
     async def _is_whole(self, world: World, client: Client) -> bool:
-        now_ms = int(world.wall_clock().timestamp() * 1000)
         there = frozenset(BookieId(next(reversed(machine.ids))) for machine in world.machines if machine.ids)
         try:
-            await release_all(client._store, now_ms)
             status = await read_status(client._store)
             for ledger in list(world.history.ledgers.values()):
                 if not ledger.deleted and not await self._ledger_is_whole(client, ledger.ledger_id, there, status):
