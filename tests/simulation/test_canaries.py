@@ -68,6 +68,13 @@ QUICK = {"log-outcome-too-early"}
 """Canaries in logs that quick universes find sooner than small ones."""
 
 
+THESEUS = {
+    "repair-names-early": 1,
+    "repair-skips-silent": 5,
+}
+"""Canary in repair -> the first seed to try, of Theseus universes. docs/simulator.md lists the seeds of the others."""
+
+
 def check_found(canary: str, first: int, *options: str) -> None:
     """Check that one of these universes fails with a :class:`Violation`, and passes without the defect."""
     seeds = f"{first}-{first + FURTHER}"
@@ -93,6 +100,11 @@ def test_siege_finds_defect_that_ordinary_seeds_seldom_find(canary: str) -> None
 def test_known_defect_in_logs_is_found(canary: str) -> None:
     size = "quick" if canary in QUICK else "small"
     check_found(canary, LOGS[canary], "--size", size, "--set", "logs=1")
+
+
+@pytest.mark.parametrize("canary", THESEUS)
+def test_known_defect_in_repair_is_found(canary: str) -> None:
+    check_found(canary, THESEUS[canary], "--theseus")
 
 
 @pytest.mark.parametrize("canary", CANARIES)
