@@ -1,21 +1,16 @@
 """Canaries in repair: copies that do not count, names taken too early, doubt that ends too soon."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import google_crc32c
 from octavo.bookie.copies.face import LedgerCopies
-from octavo.bookie.storage.ledgers import LedgerTable
-from octavo.metadata.changes import ReplaceMember, Write
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.entries import CHECKSUM, HEADER
-from octavo.repair import refill, settled
-from octavo.repair.copying import CopyWindow, Told
+from octavo.repair.copying import CopyWindow
 from octavo.repair.jobs import Jobs
-from octavo.repair.naming import Naming
-from octavo.repair.settled import SettledRange, quorums_of_ledger
+from octavo.repair.settled import quorums_of_ledger
 from simulation.patches import Patch, patch
 
 
@@ -30,20 +25,6 @@ def names_before_copies_are_durable() -> list[Patch]:
             storing.result()
 
     return [copy_in]
-
-
-def skips_what_one_denies() -> list[Patch]:
-    @patch(CopyWindow, "_next_member")
-    def next_member(original: Any, self: Any, entry_id: int) -> int | None:
-        member: int | None = original(self, entry_id)
-        return None if Told.ABSENT in self._told[entry_id].values() else member
-
-    @patch(CopyWindow, "unsound")
-    def unsound(original: Any, self: Any) -> Any:
-        denied = all(Told.ABSENT in self._told[entry_id].values() for entry_id in self._needed)
-        return None if denied else original(self)
-
-    return [next_member, unsound, _not_looked_at_again()]
 
 
 def copies_for_the_wrong_position() -> list[Patch]:
@@ -79,50 +60,6 @@ def seals_copies_again() -> list[Patch]:
         await original(self, ledger_id, [sealed_again(sealed) for sealed in entries])
 
     return [copy_in]
-
-
-def names_on_any_version() -> list[Patch]:
-    @patch(Naming, "compare_and_set")
-    async def compare_and_set(original: Any, self: Any, metadata: LedgerMetadata, _expected: Any) -> Any:
-        current = await self._store.read_ledger(metadata.ledger_id)
-        return await original(self, metadata, current.version)
-
-    return [compare_and_set]
-
-
-def repairs_open_fragments() -> list[Patch]:
-    @patch(settled, "_settled")
-    def all_settled(original: Any, metadata: LedgerMetadata) -> Iterator[SettledRange]:
-        yield from original(metadata)
-        if not metadata.is_closed:
-            last = metadata.last_fragment
-            yield SettledRange(last.first_entry_id, last.first_entry_id - 1, last.bookies, last.length_before)
-
-    @patch(ReplaceMember, "decide")
-    def decide(original: Any, self: Any, current: LedgerMetadata) -> Any:
-        last = current.last_fragment
-        if current.is_closed or last.first_entry_id != self.first_entry_id or last.bookies[self.position] != self.old:
-            return original(self, current)
-        members = (*last.bookies[: self.position], self.new, *last.bookies[self.position + 1 :])
-        return Write(replace(current, fragments=(*current.fragments[:-1], replace(last, bookies=members))))
-
-    return [all_settled, decide]
-
-
-def doubt_ends_in_open_fragments() -> list[Patch]:
-    @patch(refill, "first_unsure_id")
-    def first_unsure_id(original: Any, metadata: Any, bookie_id: Any, *, holds_all: bool) -> int | None:
-        return None if holds_all else original(metadata, bookie_id, holds_all=holds_all)
-
-    return [first_unsure_id]
-
-
-def floor_is_lifted() -> list[Patch]:
-    @patch(LedgerTable, "is_below_floor")
-    def is_below_floor(_original: Any, self: Any, ledger: Any) -> bool:
-        return self.unsure_from(ledger) is not None
-
-    return [is_below_floor]
 
 
 def takes_refusals_for_answers() -> list[Patch]:

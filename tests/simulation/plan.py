@@ -271,7 +271,7 @@ def run_agents(plan: Plan, rng: random.Random) -> None:
     plan.knobs["octavo.repair.puller:CHUNK_BYTES"] = rng.choice((500, 8000))  # must fit into a journal segment
 
 
-AGENTS_SHARES = {"quick": 0.03, "small": 0.5, "large": 0.5}
+AGENTS_SHARES = {"quick": 0.03, "small": 0.25, "large": 0.25}
 """Size of a universe -> share in which the bookies have repair agents. They double the cost of a quick one."""
 
 

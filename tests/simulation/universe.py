@@ -197,7 +197,7 @@ class Universe:
             await self._wait_for_bookies(LIVENESS_SECONDS_MAX)
             await restore.run()
         await self._live(applications)
-        if world.plan.drains:
+        if world.plan.agents and world.plan.drains:
             await end_drains(world, LIVENESS_SECONDS_MAX)
         await self._judge()
         if world.plan.agents and not any(map(self._given_up, world.machines)):
@@ -245,7 +245,7 @@ class Universe:
         return self._run_all(works)
 
     def _run_all(self, works: list[list[Work]]) -> list[asyncio.Future[None]]:
-        if self.world.plan.drains:
+        if self.world.plan.agents and self.world.plan.drains:
             works.append([Operating(self.world, self.world.rng_for("repair operator"), self.ended).run])
         return [
             asyncio.ensure_future(self._keep_running(f"client-{number}", work)) for number, work in enumerate(works)
