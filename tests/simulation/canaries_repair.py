@@ -1,4 +1,4 @@
-"""Canaries in repair: copies that do not count, names taken too early, doubt that ends too soon."""
+"""Canaries in repair: copies that do not count, and names taken too early."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from typing import Any
 
 import google_crc32c
 from octavo.bookie.copies.face import LedgerCopies
+from octavo.bookie.storage.writes import EntryWriter
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.entries import CHECKSUM, HEADER
 from octavo.repair.copying import CopyWindow
@@ -15,14 +16,13 @@ from simulation.patches import Patch, patch
 
 
 def names_before_copies_are_durable() -> list[Patch]:
-    @patch(LedgerCopies, "copy_in")
-    async def copy_in(original: Any, self: Any, ledger_id: Any, entries: Sequence[bytes]) -> None:
-        storing = asyncio.ensure_future(original(self, ledger_id, entries))
-        storing.add_done_callback(lambda stored: stored.cancelled() or stored.exception())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        if storing.done():
-            storing.result()
+    @patch(EntryWriter, "copy_in")
+    def copy_in(original: Any, self: Any, ledger_id: Any, entries: Sequence[bytes]) -> asyncio.Future[None]:
+        durable = original(self, ledger_id, entries)
+        durable.add_done_callback(lambda stored: stored.cancelled() or stored.exception())
+        at_once: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        at_once.set_result(None)
+        return at_once
 
     return [copy_in]
 
