@@ -7,7 +7,7 @@ from typing import Any
 from octavo.client.log import candidate, housekeeping, retention
 from octavo.client.log.adds import AddFront
 from octavo.client.log.changes import AppendSegment, MarkDeleted, Truncate, Write, _lies_below
-from octavo.client.log.cursors import CursorKeeper, CursorState
+from octavo.client.log.cursors import CursorKeeper, CursorState, read_cursors
 from octavo.client.log.document import Dropped, LogDocument, SegmentEnd
 from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.leader_steps import LeaderSteps
@@ -105,17 +105,17 @@ def deletes_before_it_drops() -> list[Patch]:
 
 def retention_ignores_cursors() -> list[Patch]:
     @patch(housekeeping, "read_cursors")
-    async def read_cursors(_original: Any, _store: Any, _log_id: str) -> Mapping[str, CursorState]:
+    async def one_far_ahead(_original: Any, _store: Any, _log_id: str) -> Mapping[str, CursorState]:
         return {"gone": CursorState(2**62, 2**62)}
 
-    return [read_cursors]
+    return [one_far_ahead]
 
 
 def retention_believes_own_clock() -> list[Patch]:
     @patch(Housekeeper, "retention_cut")
     async def retention_cut(_original: Any, self: Any, document: LogDocument) -> int:
-        cursors = await housekeeping.read_cursors(self._store, self._log_id) if document.retention.cursors else {}
-        return self._retention_cut(document, cursors, self._access.clock_ms())
+        cursors = await read_cursors(self._store, self._log_id) if document.retention.cursors else {}
+        return int(self._retention_cut(document, cursors, self._access.clock_ms()))
 
     return [retention_cut]
 

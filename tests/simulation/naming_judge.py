@@ -86,4 +86,6 @@ def _is_entry(content: bytes, start: int) -> bool:
         return False
     _, digest, flags, length, *_ = HEADER.unpack_from(content, start)
     size = HEADER.size + (MAC_BYTES if digest == 2 else 0) + length + CHECKSUM.size
-    return flags == 0 and start + size <= len(content) and google_crc32c.value(content[start : start + size]) == RESIDUE
+    if flags != 0 or start + size > len(content):
+        return False
+    return int(google_crc32c.value(content[start : start + size])) == RESIDUE
