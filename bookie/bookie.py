@@ -27,6 +27,8 @@ from octavo.bookie.index.format import IndexDamagedError, IndexUnreadableError
 from octavo.bookie.journal.journal import UnsupportedJournalError
 from octavo.bookie.registration import Registrar
 from octavo.bookie.server.answer_memory import AnswerTiming
+from octavo.bookie.server.arrivals import ArrivalLimits, Arrivals
+from octavo.bookie.server.certificates import CertificateKeeper
 from octavo.bookie.server.server import BookieServer
 from octavo.bookie.server.service import BookieService, ConnectionLimits, Identity
 from octavo.bookie.storage.replay import JournalUnreadableError
@@ -42,6 +44,7 @@ from octavo.bookie.upkeep.upkeep import Upkeep, UpkeepSettings
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
+from octavo.security.contexts import ServerContext, ServerFiles
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -82,6 +85,8 @@ class Bookie:
         self.subject = Subject(settings=config.as_json(), failure=lambda: self.failure)
         """What the administration of the bookie sees of it."""
         self._attend: Attend = _attend_not
+        self._certificate: CertificateKeeper | None = None
+        self._arrivals: Arrivals | None = None
 
     @classmethod
     async def start(
@@ -116,6 +121,7 @@ class Bookie:
     async def _start(self, filesystem: FileSystem, store: MetadataStore, rng: random.Random, host: _Host) -> None:
         config, stack, software = self._config, self._stack, host.software
         directories = config.directories
+        self._certificate = _certificate_keeper(config)
         await _take_directories(filesystem, config, stack)
         stack.push_async_callback(await self._attend(self.subject))
         boot_id = f"{rng.getrandbits(64):016x}"
@@ -125,12 +131,13 @@ class Bookie:
         me = Identity(self.bookie_id, identity.cluster_id, boot_id, software)
         self.service = service = _make_service(config, storage, me, reviver, host)
         service.switch_read_only(self.subject.operator_read_only)
-        server = BookieServer(service)
+        server = BookieServer(service, self._tls_arrivals(service))
         try:
             port = await server.start(config.host, config.port)
         except OSError as error:
             raise _listen_error(error, config) from error
         stack.push_async_callback(server.stop, drain_timeout_seconds=config.drain_timeout_seconds)
+        self._keep_certificate(server.arrivals)
         self.address = self._advertised(port)
 
         def registration() -> BookieRegistration:
@@ -142,6 +149,7 @@ class Bookie:
                 boot_id=boot_id,
                 rack=config.rack,
                 free_bytes=free_space.reported_bytes,
+                tls=config.tls,
             )
 
         registrar = Registrar(store, registration, rng)
@@ -245,6 +253,52 @@ class Bookie:
             await _limit_doubt(storage, store, config)
         return identity, storage
 
+    @property
+    def tls_arrivals(self) -> Arrivals | None:
+        """Connections that have not told their kind, and how handshakes ended; None: TLS is off."""
+        return self._arrivals
+
+    @property
+    def certificate_expires_at(self) -> float | None:
+        """When the bookie's certificate expires, in seconds since 1970; None: TLS is off."""
+        return None if self._certificate is None else self._certificate.current.expires_at
+
+    def reload_certificate(self) -> None:
+        """Read the files of TLS again, if the bookie speaks TLS. Connections live on."""
+        if self._certificate is not None:
+            self._certificate.reload()
+
+    def _tls_arrivals(self, service: BookieService) -> Callable[[Callable[[], asyncio.Protocol]], Arrivals] | None:
+        """What makes the part of the server that tells TLS from plain connections; None: TLS is off."""
+        config, certificate = self._config, self._certificate
+        if certificate is None:
+            return None
+        limits = ArrivalLimits(
+            connections_max=config.connections_max,
+            handshakes_max=config.handshakes_max,
+            handshakes_per_second=config.handshakes_per_second,
+            handshake_seconds=config.handshake_seconds,
+        )
+        return lambda serve: Arrivals(
+            certificate.current,
+            plain_too=config.tls == "optional",
+            limits=limits,
+            serve=serve,
+            served=lambda: len(service.connections),
+        )
+
+    def _keep_certificate(self, arrivals: Arrivals | None) -> None:
+        self._arrivals = arrivals
+        if self._certificate is None or arrivals is None:
+            return
+
+        def changed(context: ServerContext) -> None:
+            arrivals.context = context
+
+        self._certificate.changed = changed
+        self._certificate.start()
+        self._stack.push_async_callback(self._certificate.stop)
+
     async def broken(self) -> BaseException:
         """Wait until the bookie has failed (a write or sync of its storage, rule B1); returns the reason.
 
@@ -342,6 +396,19 @@ def _make_service(config: BookieConfig, storage: Storage, me: Identity, reviver:
         ),
         clock=host.clock,
     )
+
+
+def _certificate_keeper(config: BookieConfig) -> CertificateKeeper | None:
+    """None: TLS is off. Raises :class:`InvalidArgumentError` for files that cannot be used."""
+    if config.tls == "off":
+        return None
+    files = ServerFiles(
+        certificate=str(config.tls_certificate),
+        key=str(config.tls_key),
+        ca=None if config.tls_ca is None else str(config.tls_ca),
+        minimum=config.tls_minimum,
+    )
+    return CertificateKeeper(files, reload_seconds=config.tls_reload_seconds)
 
 
 def _storage_settings(config: BookieConfig) -> StorageSettings:

@@ -206,6 +206,27 @@ class BookieConfig:
     """A client that has not completed a frame by then loses its connection."""
     unfinished_frame_bytes: int = _setting(_integer(16 * _MEBIBYTE, 1024 * 1024 * _MEBIBYTE), 128 * _MEBIBYTE)
     """Memory for frames that have arrived in part, all connections together."""
+    tls: str = _setting(_choice("off", "optional", "required"), "off")
+    """Whether clients speak TLS: off, optional (clients choose, at the same port), or required."""
+    tls_certificate: Path | None = _setting(_path, None)
+    """PEM file with the bookie's certificate and the chain behind it. Needed unless TLS is off."""
+    tls_key: Path | None = _setting(_path, None)
+    """PEM file with the certificate's key, without a password. Other users must not be able to read it."""
+    tls_ca: Path | None = _setting(_path, None)
+    """PEM file with the authorities that sign the certificates of clients and of the other bookies. None: clients need
+    no certificate, and other bookies are verified with the authorities of the system."""
+    tls_minimum: str = _setting(_choice("1.2", "1.3"), "1.3")
+    """Lowest version of TLS that the bookie accepts."""
+    tls_verify: str = _setting(_choice("host", "bookie-id"), "host")
+    """What the certificates of other bookies must name: the host in their address, or their bookie id."""
+    tls_reload_seconds: float = _setting(_seconds(0.01, 86400), 60.0)
+    """Time between two looks at the files of TLS. New ones are taken over without losing a connection."""
+    handshakes_max: int = _setting(_integer(1, 65536), 64)
+    """TLS handshakes in progress at a time; further clients wait."""
+    handshakes_per_second: float = _setting(_number(0.1, 1_000_000), 100.0)
+    """TLS handshakes that begin per second; further clients wait. Each takes the bookie about a millisecond."""
+    handshake_seconds: float = _setting(_seconds(0.01, 3600), 10.0)
+    """A client that has not completed its TLS handshake by then loses its connection."""
     journal_segment_bytes: int = _setting(_segment_bytes, 64 * _MEBIBYTE)
     """Size of one preallocated journal file; a whole frame must fit."""
     checkpoint_journal_bytes: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 512 * _MEBIBYTE)
@@ -341,7 +362,15 @@ def load_config(config_file: Path | None, environment: Mapping[str, str], flags:
             f"host {config.host} listens on every interface, but clients cannot connect to that address: give the "
             "address of this bookie with --advertise HOST:PORT (advertise in the config file)"
         )
+    _check_tls(config)
     return config
+
+
+def _check_tls(config: BookieConfig) -> None:
+    """Settings that need one another. Raises :class:`InvalidArgumentError`."""
+    for name in ("tls_certificate", "tls_key"):
+        if config.tls != "off" and getattr(config, name) is None:
+            raise InvalidArgumentError(f'tls = "{config.tls}" needs {name}; `octavo tls init` makes certificates')
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from octavo.bookie.notify import notify_supervisor
 from octavo.bookie.pulse import Pulse
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.metadata.cluster_release import begin_cluster, finalized_release, own_releases, start_refusal
-from octavo.protocol.errors import MetadataUnavailableError, OctavoError
+from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, OctavoError
 
 from octavo._version import __version__
 
@@ -39,6 +39,8 @@ log = structlog.get_logger("octavo.bookie")
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
+EXIT_USAGE = 2
+"""A setting cannot be used: a certificate that has expired, for example."""
 EXIT_DATA_WRONG = 78
 """EX_CONFIG of sysexits.h: an operator must repair something on disk first."""
 
@@ -86,6 +88,9 @@ def run(
     except DataWrongError as error:
         _log_reason("bookie refuses to start", error, config)
         return EXIT_DATA_WRONG
+    except InvalidArgumentError as error:
+        _log_reason("bookie cannot start", error, config)
+        return EXIT_USAGE
     except OctavoError as error:
         _log_reason("bookie cannot start", error, config)
         return EXIT_FAILURE
@@ -106,7 +111,8 @@ async def _main(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     log_level = LogLevel(config.log_level, config.log_format)
-    loop.add_signal_handler(signal.SIGHUP, _reload, config, reload, log_level)
+    running: list[Bookie] = []
+    loop.add_signal_handler(signal.SIGHUP, _reload, config, reload, log_level, running)
     process = ProcessStatistics()
     pulse = Pulse(process, os.environ, time.perf_counter)
     pulse.start()
@@ -134,6 +140,7 @@ async def _main(
             await asyncio.gather(starting, return_exceptions=True)
             return EXIT_OK
         bookie = starting.result()
+        running.append(bookie)
         # What exists now lives as long as the process; looking through it again and again would only cost latency.
         gc.freeze()
         gc.set_threshold(GARBAGE_THRESHOLD)
@@ -160,8 +167,12 @@ async def _main(
     return EXIT_OK
 
 
-def _reload(config: BookieConfig, reload: Callable[[], BookieConfig] | None, log_level: LogLevel) -> None:
+def _reload(
+    config: BookieConfig, reload: Callable[[], BookieConfig] | None, log_level: LogLevel, running: list[Bookie]
+) -> None:
     """SIGHUP: take over what can change while the bookie runs, and name what cannot."""
+    for bookie in running:
+        bookie.reload_certificate()
     if reload is None:
         log.info("nothing to reload: the bookie has no configuration file")
         return

@@ -285,12 +285,14 @@ async def accept_loss(
     recorded in the metadata.
     """
     from octavo.client.options import ClientOptions  # noqa: PLC0415
+    from octavo.client.wire.security import options_with_environment  # noqa: PLC0415
     from octavo.repair.accepting import BlockedRecovery  # noqa: PLC0415
 
     names = [BookieId(name) for name in dict.fromkeys(without)]
     password = read_password(password_file)
     async with await session.open_metadata() as store:
-        recovery = BlockedRecovery(store, LedgerId(ledger), password, await store.cluster_id(), ClientOptions())
+        options = options_with_environment(ClientOptions())
+        recovery = BlockedRecovery(store, LedgerId(ledger), password, await store.cluster_id(), options)
         try:
             why = await recovery.check(names)
             if not yes:

@@ -29,6 +29,7 @@ from octavo.client.read.reader import LedgerReader, open_reader
 from octavo.client.read.replica_read import ReplicaAnswer, read_replica
 from octavo.client.recover.recovery import Recoverer
 from octavo.client.wire.pool import ConnectionPool
+from octavo.client.wire.security import options_with_environment
 from octavo.client.write.explicit_writer import ExplicitIdWriter
 from octavo.client.write.segment_writer import SegmentWriter
 from octavo.client.write.writer import LedgerWriter, WriterTools
@@ -98,7 +99,7 @@ def connect(
     raises :class:`MetadataUnavailableError` if there is no such store or it does not answer, and
     :class:`MetadataError` if what it holds cannot be understood.
     """
-    checked = ClientOptions.from_keywords(options)
+    checked = options_with_environment(ClientOptions.from_keywords(options))
     name = client_name if client_name is not None else default_client_name()
     if len(name) > CLIENT_NAME_CHARACTERS_MAX:
         raise InvalidArgumentError(f"client_name has at most {CLIENT_NAME_CHARACTERS_MAX} characters, not {len(name)}")

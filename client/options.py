@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.limits import E_MAX, ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX, LONG_POLL_SECONDS_MAX
+from octavo.security.tls_options import Tls
 
 _MIB = 1024 * 1024
 
@@ -40,6 +41,11 @@ class ClientOptions:
     request_timeout_seconds: float = 10.0
     """Time a bookie has to answer one request. Covers the longest sync of a slow disk; a disk that takes longer is
     failing."""
+
+    tls: Tls | bool | None = None
+    """Speak TLS with the bookies: True with the certificate authorities of the system, or a
+    :class:`octavo.security.tls_options.Tls` with files. False: never; None: as the environment (``OCTAVO_TLS``...)
+    says."""
 
     # --- placement
 
@@ -158,6 +164,8 @@ class ClientOptions:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise InvalidArgumentError(f"option {name} must be a number from {low} to {high}, not {value!r}")
+        if not isinstance(self.tls, Tls | bool | None):
+            raise InvalidArgumentError(f"option tls must be True, False, None or an octavo.Tls, not {self.tls!r}")
         for field in fields(self):
             if field.type is int and type(getattr(self, field.name)) is not int:
                 raise InvalidArgumentError(f"option {field.name} must be an integer, not {getattr(self, field.name)!r}")
@@ -185,6 +193,7 @@ class ConnectOptions(TypedDict, total=False):
     reconnect_delay_seconds_max: float
     outgoing_bytes_max: int
     request_timeout_seconds: float
+    tls: Tls | bool | None
     racks_per_write_quorum_min: int
     window_entries: int
     window_bytes: int

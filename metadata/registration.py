@@ -45,6 +45,9 @@ class BookieRegistration:
     """Location of the bookie, widest part first: ``/dc1/rack2``. Bookies of one rack may fail together."""
     free_bytes: int | None = None
     """Free space on its disks as of some minutes ago, a weight for the placement of new ledgers. None: not known."""
+    tls: str = "off"
+    """Whether clients speak TLS with it: off, optional or required. A hint: a client that is told to use TLS uses it
+    whatever stands here."""
     unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, hash=False, repr=False)
     """Stored fields that this version does not know, as decoded JSON. A changed registration keeps them."""
 
@@ -123,6 +126,7 @@ def encode_registration(registration: BookieRegistration) -> bytes:
             "boot_id": registration.boot_id,
             "rack": registration.rack,
             **({} if registration.free_bytes is None else {"free_bytes": registration.free_bytes}),
+            **({} if registration.tls == "off" else {"tls": registration.tls}),
         },
         format_number=FORMAT,
     )
@@ -140,6 +144,7 @@ def decode_registration(bookie_id: BookieId, value: bytes) -> BookieRegistration
             boot_id=reader.get("boot_id", str),
             rack=reader.added_later("rack", str, RACK_UNNAMED),
             free_bytes=reader.added_later("free_bytes", int, None),
+            tls=reader.added_later("tls", str, "off"),
             unknown_fields=reader.unknown_fields() or NO_FIELDS,
         )
     except ValueError as error:

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         WouldBlock,
         WrongClusterError,
     )
+    from octavo.security.tls_options import Tls
 
 __all__ = [
     "BookieInDoubtError",
@@ -127,6 +128,7 @@ __all__ = [
     "QuorumLostError",
     "ReplicaAnswer",
     "Retention",
+    "Tls",
     "TruncatedError",
     "UnauthorizedError",
     "UnsupportedOperationError",
@@ -161,6 +163,7 @@ _HOMES = {
     "Opening": "octavo.client.opening",
     "ReplicaAnswer": "octavo.client.read.replica_read",
     "Retention": "octavo.client.log.document",
+    "Tls": "octavo.security.tls_options",
     "connect": "octavo.client.client",
 }
 """Where a public name lives; every other one is an error."""

@@ -41,13 +41,21 @@ _TOKEN_BITS = 128
 
 
 class Agent:
-    """See the module. ``passwords``: with which abandoned ledgers may be recovered, besides the empty one."""
+    """See the module. ``passwords``: with which abandoned ledgers may be recovered, besides the empty one. ``options``:
+    how it connects to the other bookies."""
 
-    def __init__(self, bookie: LocalBookie, settings: RepairSettings, *, passwords: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self,
+        bookie: LocalBookie,
+        settings: RepairSettings,
+        *,
+        passwords: Sequence[bytes] = (),
+        options: ClientOptions | None = None,
+    ) -> None:
         self._bookie = bookie
         self._settings = settings
         self._passwords = (b"", *passwords)
-        self._options = ClientOptions()
+        self._options = options or ClientOptions()
         self._states = RepairStates()
         self._facts: dict[str, str | int | float | bool] = {}
         self._pool = ConnectionPool(bookie.store, cluster_id=bookie.cluster_id, options=self._options, rng=bookie.rng)

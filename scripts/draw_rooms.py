@@ -23,6 +23,7 @@ ROWS = (
     ("pipeline", "repair"),
     ("client", "bookie"),
     ("metadata",),
+    ("security",),
     ("protocol", "metrics"),
 )
 """The packages from top to bottom. Only imports that point down are drawn: the public face loads the names of the

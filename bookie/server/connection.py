@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import structlog
 from octavo.bookie.server.answer_memory import AnswerQueue
+from octavo.bookie.server.arrivals import peer_name
 from octavo.bookie.server.lookups import Lookups
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
@@ -132,7 +133,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self._replies.connected(self._transport)
-        self._peer = _peer_name(transport)
+        self._peer = peer_name(transport)
         service, limits = self._service, self._service.limits
         refused = len(service.connections) >= limits.connections_max
         service.connections[self] = None
@@ -405,8 +406,3 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._replies.close()
         self._transport.abort()
-
-
-def _peer_name(transport: asyncio.BaseTransport) -> str:
-    name = transport.get_extra_info("peername")
-    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else "?"

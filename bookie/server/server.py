@@ -1,8 +1,10 @@
 """A bookie's listening side: accepts connections, and drains them at the end."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
+from octavo.bookie.server.arrivals import Arrivals
 from octavo.bookie.server.connection import Connection
 from octavo.bookie.server.service import BookieService
 
@@ -13,18 +15,26 @@ _BACKLOG = 512
 class BookieServer:
     """Listens, and serves every connection from one :class:`BookieService`."""
 
-    def __init__(self, service: BookieService) -> None:
+    def __init__(
+        self, service: BookieService, tls: Callable[[Callable[[], asyncio.Protocol]], Arrivals] | None = None
+    ) -> None:
+        """``tls`` makes what tells TLS from plain connections, given what makes a connection; None: all are plain."""
         self.service = service
+        connect = partial(Connection, service)
+        self.arrivals = tls(connect) if tls is not None else None
+        self._connect: Callable[[], asyncio.Protocol] = connect if self.arrivals is None else self.arrivals.connection
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port listened on. Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(partial(Connection, self.service), host, port, backlog=_BACKLOG)
+        self._server = await loop.create_server(self._connect, host, port, backlog=_BACKLOG)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self, *, drain_timeout_seconds: float) -> None:
         """Accept no more connections and requests, answer those begun, then close every connection."""
         if self._server is not None:
             self._server.close()
+        if self.arrivals is not None:
+            self.arrivals.close()
         await self.service.drain(drain_timeout_seconds)

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from octavo.bookie.companion import Companion, CompanionView
 from octavo.bookie.config import BookieConfig
+from octavo.client.options import ClientOptions
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.repair.agent import Agent
 from octavo.repair.settings import RepairSettings
+from octavo.security.tls_options import Tls
 
 
 def repair_companion(config: BookieConfig) -> Companion | None:
@@ -27,11 +29,25 @@ def repair_companion(config: BookieConfig) -> Companion | None:
         bytes_per_second=config.repair_bytes_per_second,
     )
     passwords = _read_passwords(config.repair_password_files)
+    options = ClientOptions(tls=_tls_of(config))
 
     async def run(view: CompanionView) -> None:
-        await Agent(view, settings, passwords=passwords).run()
+        await Agent(view, settings, passwords=passwords, options=options).run()
 
     return run
+
+
+def _tls_of(config: BookieConfig) -> Tls | None:
+    """How the bookie connects to others: with its own certificate; while TLS is optional, to those that speak it."""
+    if config.tls == "off":
+        return None
+    return Tls(
+        ca=None if config.tls_ca is None else str(config.tls_ca),
+        certificate=str(config.tls_certificate),
+        key=str(config.tls_key),
+        verify="bookie-id" if config.tls_verify == "bookie-id" else "host",
+        registered_only=config.tls == "optional",
+    )
 
 
 def _read_passwords(files: Sequence[Path]) -> list[bytes]:

@@ -26,6 +26,7 @@ from octavo.protocol.errors import (
     ClientClosedError,
     OctavoError,
     OctavoTimeoutError,
+    UnauthorizedError,
 )
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Hello, ReadLac, Reply, Request
@@ -52,8 +53,11 @@ class BookieConnection:
         options: ClientOptions,
         rng: random.Random,
         reconnects: Counter[str] | None = None,
+        protect: Callable[[Wire, str], asyncio.Protocol] | None = None,
     ) -> None:
-        """``reconnects`` counts attempts that failed and connections that were lost, by reason."""
+        """``reconnects`` counts attempts that failed and connections that were lost, by reason. ``protect`` gives what
+        stands between a wire and its TCP connection to a host (TLS); None: nothing does."""
+        self._protect = protect
         self._reconnects = reconnects if reconnects is not None else Counter()
         self._bookie_id = bookie_id
         self._hello = hello
@@ -248,6 +252,7 @@ class BookieConnection:
     async def _connect(self) -> Wire:
         """A wire that is up, or has been since."""
         wire: Wire | None = None
+        transport: asyncio.Transport | None = None
         limit = self._options.connect_timeout_seconds
         try:
             async with asyncio.timeout(limit):
@@ -256,16 +261,21 @@ class BookieConnection:
                 made = wire = Wire(
                     self, hello=self._hello, address=address, outgoing_bytes_max=self._options.outgoing_bytes_max
                 )
-                await self._loop.create_connection(lambda: made, host, port)
+                protocol = made if self._protect is None else self._protect(made, host)
+                transport, _ = await self._loop.create_connection(lambda: protocol, host, port)
                 await wire.settled.wait()
         except TimeoutError:
             error = BookieUnavailableError(f"no hello within {limit:g} s", may_have_happened=False)
             if wire is not None:
                 wire.abort(error)
+            if transport is not None:
+                transport.abort()
             raise error from None
         except asyncio.CancelledError:
             if wire is not None:
                 wire.abort(ClientClosedError("the client is closed"))
+            if transport is not None:
+                transport.abort()
             raise
         if not wire.state.was_up:
             assert wire.error is not None
@@ -315,8 +325,12 @@ class BookieConnection:
         explained.__cause__ = error
         return explained
 
-    def _unavailable(self) -> BookieUnavailableError:
+    def _unavailable(self) -> OctavoError:
         reason = self._last_error.message if self._last_error is not None else "not connected"
+        if isinstance(self._last_error, UnauthorizedError):
+            denied = UnauthorizedError(reason, may_have_happened=False)
+            denied.__cause__ = self._last_error
+            return denied
         error = BookieUnavailableError(f"bookie {self._bookie_id}: {reason}", may_have_happened=False)
         error.__cause__ = self._last_error
         return error

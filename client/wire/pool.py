@@ -9,11 +9,14 @@ import asyncio
 import itertools
 import random
 from collections.abc import Mapping, Set
+from functools import partial
 
 from octavo.client.counts import ClientCounts
 from octavo.client.options import ClientOptions
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.connection import BookieConnection
+from octavo.client.wire.security import WireSecurity
+from octavo.client.wire.wire import Wire
 from octavo.metadata.registration import BookieRegistration
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import BookieUnavailableError, ClientClosedError, MetadataUnavailableError
@@ -36,10 +39,14 @@ class ConnectionPool:
     """See the module. Made inside a running loop, used from that loop only."""
 
     def __init__(self, store: MetadataStore, *, cluster_id: str, options: ClientOptions, rng: random.Random) -> None:
+        """Raises :class:`InvalidArgumentError` for files of TLS that cannot be used."""
         self._store = store
         self._cluster_id = cluster_id
         self._options = options
         self._rng = rng
+        self._security = WireSecurity(options) if options.tls else None
+        self._tls_of: dict[BookieId, str] = {}
+        """What registrations say of TLS, as of the last look."""
         self.counts = ClientCounts()
         """What the client counts."""
         self._boot_id = f"{rng.getrandbits(64):016x}"
@@ -72,6 +79,7 @@ class ConnectionPool:
                 options=self._options,
                 rng=self._rng,
                 reconnects=self.counts.reconnects,
+                protect=None if self._security is None else partial(self._protect, bookie_id),
             )
             self._connections[bookie_id] = connection
             self._supervisor.start(connection.run())
@@ -118,13 +126,18 @@ class ConnectionPool:
         except (TimeoutError, MetadataUnavailableError):
             if heard is None:
                 raise
-            return heard.address
+            registration = heard
         if registration is not None:
+            self._tls_of[bookie_id] = registration.tls
             return registration.address
         cookie = await self._store.read_cookie(bookie_id)
         if cookie is not None:
             return cookie.value.address
         raise BookieUnavailableError(f"bookie {bookie_id} is not known to the cluster", may_have_happened=False)
+
+    def _protect(self, bookie_id: BookieId, wire: Wire, host: str) -> asyncio.Protocol:
+        assert self._security is not None, "a pool without TLS protects nothing"
+        return self._security.protocol(wire, bookie_id, host, registered=self._tls_of.get(bookie_id))
 
     async def _watch_registrations(self) -> None:
         try:

@@ -170,8 +170,15 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The transport is gone."""
         self.closed.set()
+        if isinstance(exc, OctavoError):
+            self._lose(type(exc)(f"{self._name}: {exc.message}", may_have_happened=exc.may_have_happened))
+            return
         reason = str(exc) or type(exc).__name__ if exc is not None else "closed by the bookie"
         self._lose(BookieUnavailableError(f"{self._name}: connection lost: {reason}"))
+
+    def not_connected(self, error: OctavoError) -> None:
+        """The TLS handshake has failed: there will be no ``connection_made``."""
+        self._lose(type(error)(f"{self._name}: {error.message}", may_have_happened=False))
 
     def pause_writing(self) -> None:
         """The socket does not keep up."""

@@ -23,13 +23,16 @@ from support.tree import (
 MAY_IMPORT = {
     "metrics": frozenset[str](),
     "protocol": frozenset[str](),
-    "metadata": frozenset({"metrics", "protocol"}),
-    "bookie": frozenset({"metrics", "protocol", "metadata"}),
-    "client": frozenset({"metrics", "protocol", "metadata"}),
+    "security": frozenset({"protocol"}),
+    "metadata": frozenset({"metrics", "protocol", "security"}),
+    "bookie": frozenset({"metrics", "protocol", "security", "metadata"}),
+    "client": frozenset({"metrics", "protocol", "security", "metadata"}),
     "repair": frozenset({"protocol", "metadata", "client"}),
-    "pipeline": frozenset({"octavo", "protocol", "metadata", "client"}),
-    "octavo": frozenset({"metrics", "protocol", "metadata", "client", "pipeline"}),
-    "cli": frozenset({"octavo", "metrics", "protocol", "metadata", "bookie", "client", "repair", "pipeline"}),
+    "pipeline": frozenset({"octavo", "protocol", "security", "metadata", "client"}),
+    "octavo": frozenset({"metrics", "protocol", "security", "metadata", "client", "pipeline"}),
+    "cli": frozenset(
+        {"octavo", "metrics", "protocol", "security", "metadata", "bookie", "client", "repair", "pipeline"}
+    ),
     "deploy": frozenset[str](),
 }
 """Each folder and the other folders its modules may import from (the direction of dependencies in the design)."""
