@@ -1,7 +1,7 @@
 """The names of this project in certificates: URIs in the subject's alternative names. Pure.
 
 ``octavo:NAME`` is the principal NAME. ``octavo:bookie`` is some bookie of the cluster, ``octavo:bookie/ID`` the bookie
-with that id. Everything else in a certificate (its subject above all) names nobody here.
+with that id. Everything else in a certificate (its subject above all) has no meaning here.
 """
 
 import re
