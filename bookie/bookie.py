@@ -16,7 +16,7 @@ from typing import NamedTuple
 import structlog
 from octavo.bookie.admin.subject import ReadyBookie, Subject
 from octavo.bookie.companion import Companion, CompanionTask, CompanionView
-from octavo.bookie.config import BookieConfig
+from octavo.bookie.config import BookieConfig, is_loopback
 from octavo.bookie.copies.face import LedgerCopies
 from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
 from octavo.bookie.disk.free_space import FreeSpaceMonitor
@@ -25,12 +25,14 @@ from octavo.bookie.identity.cookie import note_served, take_identity
 from octavo.bookie.identity.errors import BookieStartError, DataWrongError
 from octavo.bookie.index.format import IndexDamagedError, IndexUnreadableError
 from octavo.bookie.journal.journal import UnsupportedJournalError
+from octavo.bookie.principals_watch import PrincipalsWatch
 from octavo.bookie.registration import Registrar
+from octavo.bookie.server.access import Access
 from octavo.bookie.server.answer_memory import AnswerTiming
 from octavo.bookie.server.arrivals import ArrivalLimits, Arrivals
 from octavo.bookie.server.certificates import CertificateKeeper
 from octavo.bookie.server.server import BookieServer
-from octavo.bookie.server.service import BookieService, ConnectionLimits, Identity
+from octavo.bookie.server.service import BookieService, ConnectionLimits, Identity, TlsFacts
 from octavo.bookie.storage.replay import JournalUnreadableError
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState
@@ -131,6 +133,7 @@ class Bookie:
         me = Identity(self.bookie_id, identity.cluster_id, boot_id, software)
         self.service = service = _make_service(config, storage, me, reviver, host)
         service.switch_read_only(self.subject.operator_read_only)
+        await self._follow_principals(service, store)
         server = BookieServer(service, self._tls_arrivals(service))
         try:
             port = await server.start(config.host, config.port)
@@ -287,6 +290,18 @@ class Bookie:
             served=lambda: len(service.connections),
         )
 
+    async def _follow_principals(self, service: BookieService, store: MetadataStore) -> None:
+        """Before the port opens: no client is served by principals that are not known yet."""
+        if service.access is not None:
+            watch = PrincipalsWatch(store, service.access)
+            await watch.start()
+            self._stack.push_async_callback(watch.stop)
+        elif not is_loopback(self._config.host):
+            log.warning(
+                "bookie is open to all: every host that reaches its port can read and write",
+                host=self._config.host, remedy='set auth = "required"',
+            )  # fmt: skip
+
     def _keep_certificate(self, arrivals: Arrivals | None) -> None:
         self._arrivals = arrivals
         if self._certificate is None or arrivals is None:
@@ -296,6 +311,7 @@ class Bookie:
             arrivals.context = context
 
         self._certificate.changed = changed
+        self.service.tls = TlsFacts(self._config.tls, lambda: self.certificate_expires_at, arrivals.outcomes)
         self._certificate.start()
         self._stack.push_async_callback(self._certificate.stop)
 
@@ -376,10 +392,12 @@ async def _lock_directory(filesystem: FileSystem, directory: Path, stack: contex
 
 
 def _make_service(config: BookieConfig, storage: Storage, me: Identity, reviver: Reviver, host: _Host) -> BookieService:
+    required = config.authentication_required
     return BookieService(
         storage,
         me,
         revive=reviver.revive,
+        access=Access(cluster_id=me.cluster_id, bookie_id=me.bookie_id) if required else None,
         limits=ConnectionLimits(
             connections_max=config.connections_max,
             hello_timeout_seconds=config.hello_timeout_seconds,

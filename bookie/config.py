@@ -143,16 +143,19 @@ def _address(value: Any) -> str:
     return value
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this host can reach what listens there. A name other than localhost counts as no."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def _loopback_address(value: Any) -> str:
     if value == "":
         return ""
     address = _address(value)
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
+    if not is_loopback(address.rpartition(":")[0]):
         raise ValueError(
             "must be HOST:PORT of a loopback interface, like 127.0.0.1:3180, because requests over TCP are not "
             "authenticated; let a proxy on this host serve other hosts"
@@ -221,6 +224,12 @@ class BookieConfig:
     """What the certificates of other bookies must name: the host in their address, or their bookie id."""
     tls_reload_seconds: float = _setting(_seconds(0.01, 86400), 60.0)
     """Time between two looks at the files of TLS. New ones are taken over without losing a connection."""
+    auth: str = _setting(_choice("auto", "required", "none"), "auto")
+    """Whether clients must be principals of the cluster: required, or none. auto: required for a bookie that listens
+    beyond this host."""
+    key_file: Path | None = _setting(_path, None)
+    """File with the key with which this bookie connects to other bookies, where it has no certificate for that: a
+    principal with the roles repair and append."""
     handshakes_max: int = _setting(_integer(1, 65536), 64)
     """TLS handshakes in progress at a time; further clients wait."""
     handshakes_per_second: float = _setting(_number(0.1, 1_000_000), 100.0)
@@ -297,6 +306,11 @@ class BookieConfig:
     """How long a stopping bookie waits until the requests it has begun are answered."""
 
     @property
+    def authentication_required(self) -> bool:
+        """Whether clients must be principals of the cluster."""
+        return self.auth == "required" or (self.auth == "auto" and not is_loopback(self.host))
+
+    @property
     def journal_directory(self) -> Path:
         """Where the journal is."""
         return self.journal_dir if self.journal_dir is not None else self.data_dir / "journal"
@@ -362,12 +376,22 @@ def load_config(config_file: Path | None, environment: Mapping[str, str], flags:
             f"host {config.host} listens on every interface, but clients cannot connect to that address: give the "
             "address of this bookie with --advertise HOST:PORT (advertise in the config file)"
         )
-    _check_tls(config)
+    _check_security(config)
     return config
 
 
-def _check_tls(config: BookieConfig) -> None:
+def _check_security(config: BookieConfig) -> None:
     """Settings that need one another. Raises :class:`InvalidArgumentError`."""
+    if config.authentication_required and config.tls == "off" and not is_loopback(config.host):
+        raise InvalidArgumentError(
+            f"host {config.host} can be reached by other hosts, and clients prove who they are over TLS only: set tls "
+            '(docs/security.md has the steps), or auth = "none" to let every host read and write everything'
+        )
+    if config.authentication_required and config.repair and config.tls_ca is None and config.key_file is None:
+        raise InvalidArgumentError(
+            "authentication is required, also of bookies that repair: set tls_ca, so that bookies know one another by "
+            "their certificates, or key_file"
+        )
     for name in ("tls_certificate", "tls_key"):
         if config.tls != "off" and getattr(config, name) is None:
             raise InvalidArgumentError(f'tls = "{config.tls}" needs {name}; `octavo tls init` makes certificates')

@@ -1,5 +1,6 @@
 """``octavo bookies``: shows the bookies of a cluster, and forgets bookies that have left it for good."""
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,7 +54,19 @@ async def bookies(
         print_json([as_json(bookie) for bookie in known])
         return
     print_table(
-        ["bookie", "address", "state", "doubt", "version", "rack", "free", "capacity", "ledgers", "connections"],
+        [
+            "bookie",
+            "address",
+            "state",
+            "doubt",
+            "version",
+            "rack",
+            "free",
+            "capacity",
+            "ledgers",
+            "connections",
+            "certificate",
+        ],
         [
             [
                 bookie.bookie_id,
@@ -66,6 +79,7 @@ async def bookies(
                 _size(bookie, "total_bytes"),
                 _fact(bookie, "ledgers"),
                 _fact(bookie, "connections"),
+                _certificate(bookie, time.time()),
             ]
             for bookie in known
         ],
@@ -133,6 +147,15 @@ _NOT_FACTS = {"bookie_id", "address", "state", "version", "rack"}
 def _doubt(bookie: "BookieStatus") -> str | None:
     in_doubt = _fact(bookie, "in_doubt")
     return None if in_doubt is None else "in doubt" if in_doubt else "none"
+
+
+def _certificate(bookie: "BookieStatus", now: float) -> str | None:
+    """How long the certificate is still valid."""
+    expires_at = _fact(bookie, "certificate_expires_at")
+    if not isinstance(expires_at, int | float):
+        return None
+    days = int((expires_at - now) // 86_400)
+    return f"{days} days" if days >= 0 else "expired"
 
 
 def _fact(bookie: "BookieStatus", name: str) -> object:

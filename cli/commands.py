@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from octavo.cli import bookies, config, doctor, pipeline, repair, support_bundle, top
+from octavo.cli import access, bookies, config, doctor, pipeline, repair, support_bundle, tls, top
 from octavo.cli.bench import commands as bench
 from octavo.cli.bench import create as bench_create
 from octavo.cli.bench import disk as bench_disk
@@ -63,6 +63,8 @@ bench_log.register(bench.app)
 bench_disk.register(bench.app)
 app.add_typer(bench.app)
 app.add_typer(cluster.app)
+app.add_typer(access.app)
+app.add_typer(tls.app)
 app.add_typer(repair.app)
 app.add_typer(pipeline.app)
 app.add_typer(deploy.app)

@@ -47,6 +47,10 @@ class ClientOptions:
     :class:`octavo.security.tls_options.Tls` with files. False: never; None: as the environment (``OCTAVO_TLS``...)
     says."""
 
+    key_file: str | None = None
+    """File with the key of the principal that the client is, one line ``NAME:SECRET`` (``octavo access key`` prints
+    it). None: as the environment (``OCTAVO_KEY_FILE``) says. A key is used over TLS or within this host only."""
+
     # --- placement
 
     racks_per_write_quorum_min: int = 1
@@ -166,6 +170,8 @@ class ClientOptions:
                 raise InvalidArgumentError(f"option {name} must be a number from {low} to {high}, not {value!r}")
         if not isinstance(self.tls, Tls | bool | None):
             raise InvalidArgumentError(f"option tls must be True, False, None or an octavo.Tls, not {self.tls!r}")
+        if self.key_file is not None:
+            object.__setattr__(self, "key_file", str(self.key_file))  # a Path will do
         for field in fields(self):
             if field.type is int and type(getattr(self, field.name)) is not int:
                 raise InvalidArgumentError(f"option {field.name} must be an integer, not {getattr(self, field.name)!r}")
@@ -194,6 +200,7 @@ class ConnectOptions(TypedDict, total=False):
     outgoing_bytes_max: int
     request_timeout_seconds: float
     tls: Tls | bool | None
+    key_file: str | None
     racks_per_write_quorum_min: int
     window_entries: int
     window_bytes: int

@@ -49,7 +49,7 @@ def _histogram(name: str, text: str, *labels: str, **values: str) -> Metric:
     return Metric(name, Kind.HISTOGRAM, text, labels, values or None)
 
 
-_OPS = "add, read, read_lac, write_lac, list_entries, info, ping, missing"
+_OPS = "add, read, read_lac, write_lac, list_entries, info, ping, missing, authenticate"
 
 # --- bookie: requests -------------------------------------------------------------------------------------------------
 
@@ -83,6 +83,20 @@ CONNECTIONS_REFUSED = _counter(
 PROTOCOL_ERRORS = _counter(
     "octavo_bookie_protocol_errors_total", "Connections closed by the bookie because of an error of the client"
 )
+
+CERTIFICATE_EXPIRY_SECONDS = _gauge(
+    "octavo_bookie_certificate_expiry_seconds",
+    "When the certificate of the bookie expires, in seconds since 1970; 0 while TLS is off",
+)
+TLS_HANDSHAKES = _counter(
+    "octavo_bookie_tls_handshakes_total", "TLS handshakes with clients, by how they ended", "outcome",
+    outcome="ok, refused, failed, timeout",
+)  # fmt: skip
+DENIED = _counter(
+    "octavo_bookie_denied_total",
+    "Refusals by what was not enough: the certificate at the hello, the key, or the roles for a request",
+    "reason", reason="certificate, key, role",
+)  # fmt: skip
 
 # --- bookie: journal --------------------------------------------------------------------------------------------------
 
@@ -250,6 +264,7 @@ BOOKIE_METRICS: Mapping[str, tuple[Metric, ...]] = {
         REQUESTS, REQUEST_SECONDS, ENTRIES_ADDED, ADDED_BYTES, ENTRIES_READ, READ_BYTES, REQUESTS_OUTSTANDING,
         LONG_POLLS, DUPLICATES_REFUSED, FENCES, CONNECTIONS, CONNECTIONS_REFUSED, PROTOCOL_ERRORS,
     ),
+    "Security": (CERTIFICATE_EXPIRY_SECONDS, TLS_HANDSHAKES, DENIED),
     "Journal": (
         JOURNAL_SYNC_SECONDS, JOURNAL_QUEUE_SECONDS, JOURNAL_GROUPS, JOURNAL_BYTES, JOURNAL_SEGMENTS_UNPREPARED,
         JOURNAL_PENDING_BYTES, JOURNAL_REPLAY_BYTES,

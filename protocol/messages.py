@@ -48,6 +48,16 @@ KEY_BYTES_MAX = 64
 CAPABILITY_REPAIR = "repair"
 """In a bookie's hello: it answers MISSING, and understands the flag REPAIR of READ."""
 
+CAPABILITY_AUTHENTICATE = "authenticate"
+"""In a bookie's hello: it answers AUTHENTICATE, and serves only clients that it knows."""
+
+EXTENSION_PRINCIPAL = "principal"
+"""In a bookie's hello, where it requires authentication: the principal that the client's certificate names."""
+
+EXTENSION_DENIED = "denied"
+"""In a bookie's hello, where it requires authentication: why the client's certificate is not enough. A client without
+a key gives up."""
+
 
 class Op(enum.IntEnum):
     """The operation of a frame. Numbers are permanent."""
@@ -62,6 +72,7 @@ class Op(enum.IntEnum):
     INFO = 7
     PING = 8
     MISSING = 9
+    AUTHENTICATE = 10
     ERROR = 127
 
 
@@ -352,6 +363,26 @@ class MissingAnswer(Reply):
     unknown: tuple[tuple[int, int], ...]
 
 
+@_message(Op.AUTHENTICATE, fields.text(32), fields.text(64), fields.binary(1024))
+class Authenticate(Request):
+    """One step of proving who the client is. ``mechanism`` names the exchange, ``name`` the principal. Needs
+    :data:`CAPABILITY_AUTHENTICATE`."""
+
+    mechanism: str
+    name: str
+    data: bytes
+
+
+@_message(Op.AUTHENTICATE, fields.boolean, fields.texts(64, 64), fields.binary(1024))
+class AuthenticateAnswer(Reply):
+    """The bookie's part of the step. ``complete``: the client is authenticated, has these ``roles``, and ``data``
+    proves that the bookie is what it claims to be."""
+
+    complete: bool
+    roles: tuple[str, ...]
+    data: bytes
+
+
 @_message(Op.INFO)
 class Info(Request):
     """Capacity, load and version of the bookie."""
@@ -375,13 +406,25 @@ class Pong(Reply):
 
 
 REQUESTS: dict[int, type[Request]] = {
-    int(request.op): request for request in (Add, Read, ReadLac, WriteLac, Force, ListEntries, Info, Ping, Missing)
+    int(request.op): request
+    for request in (Add, Read, ReadLac, WriteLac, Force, ListEntries, Info, Ping, Missing, Authenticate)
 }
 """Op -> request, without the hello, which is only sent once per connection."""
 
 REPLIES: dict[int, type[Reply]] = {
     int(reply.op): reply
-    for reply in (Added, ReadAnswer, LacAnswer, LacWritten, Forced, EntryList, InfoAnswer, Pong, MissingAnswer)
+    for reply in (
+        Added,
+        ReadAnswer,
+        LacAnswer,
+        LacWritten,
+        Forced,
+        EntryList,
+        InfoAnswer,
+        Pong,
+        MissingAnswer,
+        AuthenticateAnswer,
+    )
 }
 """Op -> reply."""
 

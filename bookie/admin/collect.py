@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.admin.subject import ReadyBookie, Subject
+from octavo.bookie.server.access import DENIAL_REASONS
+from octavo.bookie.server.arrivals import HANDSHAKE_OUTCOMES
 from octavo.bookie.upkeep.upkeep import Upkeep
 from octavo.metrics import table
 from octavo.metrics.exposition import Sample
@@ -28,6 +30,7 @@ def samples(subject: Subject, process: ProcessStatistics) -> Iterator[Sample]:
     ready = subject.ready
     if ready is not None:
         yield from _requests(ready)
+        yield from _security(ready)
         yield from _storage(ready)
         yield from _disks(ready)
         yield from _upkeep(ready.upkeep)
@@ -70,6 +73,16 @@ def _requests(ready: ReadyBookie) -> Iterator[Sample]:
     yield Sample(table.ANSWER_BYTES, service.answers.budget.held)
     yield Sample(table.HELD_BACK_SECONDS, service.held_back_seconds)
     yield Sample(table.CONNECTIONS_EVICTED, service.answers.connections_evicted)
+
+
+def _security(ready: ReadyBookie) -> Iterator[Sample]:
+    service = ready.service
+    yield Sample(table.CERTIFICATE_EXPIRY_SECONDS, service.tls.expires_at() or 0)
+    for outcome in HANDSHAKE_OUTCOMES:
+        yield Sample(table.TLS_HANDSHAKES, service.tls.handshakes[outcome], (outcome,))
+    for reason in DENIAL_REASONS:
+        denied = service.access.denied[reason] if service.access is not None else 0
+        yield Sample(table.DENIED, denied, (reason,))
 
 
 def _storage(ready: ReadyBookie) -> Iterator[Sample]:

@@ -26,6 +26,9 @@ from octavo.security.tls_transport import TlsProtocol
 
 log = structlog.get_logger("octavo.bookie")
 
+HANDSHAKE_OUTCOMES = ("ok", "refused", "failed", "timeout")
+"""How a handshake can end: refused is for the certificate of one side."""
+
 STALLED_SECONDS = 0.5
 """A handshake takes a few round trips. One that takes this long is slow on purpose, or its network is very bad."""
 
@@ -59,7 +62,7 @@ class Arrivals:
         """Of the handshakes that begin from now on. May be replaced at any time; connections live on."""
         self.plain_too = plain_too
         self.outcomes: Counter[str] = Counter()
-        """How handshakes ended: ok, refused (a certificate), failed, timeout."""
+        """How handshakes ended, each of :data:`HANDSHAKE_OUTCOMES`."""
         self._limits = limits
         self._serve = serve
         self._served = served

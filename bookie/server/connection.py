@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 import structlog
+from octavo.bookie.server.access import Gate
 from octavo.bookie.server.answer_memory import AnswerQueue
 from octavo.bookie.server.arrivals import peer_name
 from octavo.bookie.server.lookups import Lookups
@@ -30,6 +31,7 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     OctavoError,
     ProtocolError,
+    UnauthorizedError,
     UnsupportedOperationError,
     UnsupportedVersionError,
     WrongClusterError,
@@ -38,12 +40,14 @@ from octavo.protocol.frames import FrameDecoder, unpack_body
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import (
+    CAPABILITY_AUTHENTICATE,
     CAPABILITY_REPAIR,
     CONNECTION_REQUEST_ID,
     MAGIC,
     PROTOCOL_VERSION,
     Add,
     AddFlag,
+    Authenticate,
     Hello,
     Info,
     InfoAnswer,
@@ -65,6 +69,8 @@ from octavo.protocol.messages import (
     encode_error,
     encode_hello,
 )
+from octavo.security.names import names_of
+from octavo.security.tls_session import TlsSession
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -101,6 +107,7 @@ class Connection(asyncio.Protocol):
             evict=self._evict,
         )
         self._lookups = Lookups(replies, self._answers, service)
+        self._gate = service.access.gate(self.drop) if service.access is not None else None
 
     @property
     def outstanding(self) -> int:
@@ -152,6 +159,8 @@ class Connection(asyncio.Protocol):
         self._closing = True
         if self._hello_timer is not None:
             self._hello_timer.cancel()
+        if self._gate is not None:
+            self._gate.leave()
         self._backlog.clear()
         self._answers.close()
         self._frames.leave(self)
@@ -254,6 +263,8 @@ class Connection(asyncio.Protocol):
             )
             return
         try:
+            if self._gate is not None:
+                self._gate.check(request)
             self._dispatch(request_id, request)
         except ProtocolError as error:
             # An entry that no honest writer sends: the request is refused, and so is the client.
@@ -285,8 +296,18 @@ class Connection(asyncio.Protocol):
             self._replies.start(request_id, request.op, self._info(), self._replies.began_at)
         elif type(request) is Ping:
             self._replies.finish(Pong(), request_id)
+        elif type(request) is Authenticate and self._gate is not None:
+            self._authenticate(request_id, request, self._gate)
         else:
             raise UnsupportedOperationError(f"operation {request.op.name} is not served by this version")
+
+    def _authenticate(self, request_id: int, request: Authenticate, gate: Gate) -> None:
+        try:
+            answer = gate.authenticate(request)
+        except UnauthorizedError as error:
+            self._fail(error)
+        else:
+            self._replies.finish(answer, request_id)
 
     def _add(self, request_id: int, request: Add) -> None:
         recovery = False
@@ -342,9 +363,13 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         identity = self._service.identity
+        capabilities, extensions = CAPABILITIES, {}
+        if self._gate is not None:
+            capabilities = (*CAPABILITIES, CAPABILITY_AUTHENTICATE)
+            extensions = dict(self._gate.greeted(self._certificate_names()))
         ours = Hello(
             MAGIC, PROTOCOL_VERSION, PROTOCOL_VERSION, identity.software, identity.cluster_id, identity.bookie_id,
-            identity.boot_id, CAPABILITIES,
+            identity.boot_id, capabilities, extensions,
         )  # fmt: skip
         if common_version(ours, hello) is None:
             raise UnsupportedVersionError(
@@ -359,6 +384,11 @@ class Connection(asyncio.Protocol):
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._replies.send(encode_hello(ours))
+
+    def _certificate_names(self) -> tuple[str, ...]:
+        """The names in the client's certificate; none without TLS."""
+        session = self._transport.get_extra_info("tls_session")
+        return names_of(session.peer_certificate()) if isinstance(session, TlsSession) else ()
 
     def _hello_overdue(self) -> None:
         if not self._greeted:

@@ -5,10 +5,12 @@ Connections know the service, the server knows both; the service knows connectio
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from octavo.bookie.server.access import Access
 from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
 from octavo.bookie.server.frame_memory import FrameMemory
 from octavo.bookie.server.repair_reads import RepairReads
@@ -44,6 +46,17 @@ class Traffic:
     bytes_read: int = 0
     protocol_errors: int = 0
     connections_refused: int = 0
+
+
+@dataclass(slots=True)
+class TlsFacts:
+    """What the bookie says of its TLS."""
+
+    mode: str = "off"
+    expires_at: Callable[[], float | None] = lambda: None
+    """When the certificate expires, in seconds since 1970; None: TLS is off."""
+    handshakes: Counter[str] = field(default_factory=Counter)
+    """By how they ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,7 @@ class BookieService:
         *,
         revive: Callable[[LedgerId], Awaitable[bool]],
         answer_bytes: int,
+        access: Access | None = None,
         answer_timing: AnswerTiming | None = None,
         limits: ConnectionLimits | None = None,
         repair_read_bytes_per_second: int = REPAIR_READ_BYTES_PER_SECOND,
@@ -101,10 +115,13 @@ class BookieService:
         clock: Callable[[], float] | None = None,
     ) -> None:
         """``revive`` tells whether a deleted ledger was found alive. ``answer_bytes`` bounds the memory of answers to
-        readers, all connections together. ``wall_clock`` gives the time of day for INFO, in seconds since 1970;
+        readers, all connections together. ``access`` decides which clients are served; None: all are.
+        ``wall_clock`` gives the time of day for INFO, in seconds since 1970;
         ``clock`` seconds for the times of requests, by default the event loop's."""
         self._wall_clock = wall_clock
         self.storage = storage
+        self.access = access
+        self.tls = TlsFacts()
         self.revive = revive
         self.answers = AnswerMemory(answer_bytes, answer_timing)
         self.repair_reads = RepairReads(repair_read_bytes_per_second, _delay_of_adds(storage))
@@ -245,6 +262,8 @@ class BookieService:
             "in_doubt": self.storage.doubt is not None,
             "unsure_ledgers": 0 if self.storage.doubt is None else self.storage.doubt.unsure_ledgers,
             "doubt_floor": self.storage.doubted_ids_stop or 0,
+            "tls": self.tls.mode,
+            **({} if (expires_at := self.tls.expires_at()) is None else {"certificate_expires_at": expires_at}),
             **({} if self._wall_clock is None else {"clock_seconds": round(self._wall_clock(), 3)}),
             **self.companion_facts,
         }

@@ -29,7 +29,7 @@ def repair_companion(config: BookieConfig) -> Companion | None:
         bytes_per_second=config.repair_bytes_per_second,
     )
     passwords = _read_passwords(config.repair_password_files)
-    options = ClientOptions(tls=_tls_of(config))
+    options = ClientOptions(tls=_tls_of(config), key_file=None if config.key_file is None else str(config.key_file))
 
     async def run(view: CompanionView) -> None:
         await Agent(view, settings, passwords=passwords, options=options).run()

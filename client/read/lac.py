@@ -10,7 +10,13 @@ from typing import NamedTuple
 from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.range_read import ReplicaReader
 from octavo.protocol.entries import Entry, Opener
-from octavo.protocol.errors import BookieUnavailableError, DigestMismatchError, OctavoError, QuorumLostError
+from octavo.protocol.errors import (
+    BookieUnavailableError,
+    DigestMismatchError,
+    OctavoError,
+    QuorumLostError,
+    UnauthorizedError,
+)
 from octavo.protocol.ids import BookieId
 from octavo.protocol.limits import FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import LacAnswer, ReadFlag, ReadLac
@@ -58,6 +64,7 @@ class LacAsker:
         failures: dict[BookieId, str] = {}
         answered_mask = 0
         tasks: list[asyncio.Task[None]] = []
+        denials: list[bool] = []
 
         async def ask_one(position: int) -> None:
             nonlocal answered_mask
@@ -65,6 +72,7 @@ class LacAsker:
                 await self.ask(bookies[position])
             except OctavoError as error:
                 failures[bookies[position]] = error.message or type(error).__name__
+                denials.append(isinstance(error, UnauthorizedError))
                 self._replicas.blame.blame(bookies[position])
                 return
             answered_mask |= 1 << position
@@ -76,7 +84,8 @@ class LacAsker:
             tasks.extend(group.create_task(ask_one(position)) for position in range(len(bookies)))
         if not answered_mask:
             answers = "; ".join(f"bookie {bookie_id}: {failures.get(bookie_id, 'no answer')}" for bookie_id in bookies)
-            raise QuorumLostError(
+            kind = UnauthorizedError if denials and all(denials) else QuorumLostError
+            raise kind(
                 f"ledger {self._view.metadata.ledger_id}: none of its bookies tells the last add confirmed: {answers}",
                 may_have_happened=False,
             )

@@ -30,6 +30,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Hello, ReadLac, Reply, Request
+from octavo.security.login import ClientLogin
 
 StateListener = Callable[["BookieConnection"], None]
 
@@ -54,9 +55,12 @@ class BookieConnection:
         rng: random.Random,
         reconnects: Counter[str] | None = None,
         protect: Callable[[Wire, str], asyncio.Protocol] | None = None,
+        login: Callable[[Hello, asyncio.Transport], ClientLogin | None] | None = None,
     ) -> None:
         """``reconnects`` counts attempts that failed and connections that were lost, by reason. ``protect`` gives what
-        stands between a wire and its TCP connection to a host (TLS); None: nothing does."""
+        stands between a wire and its TCP connection to a host (TLS); None: nothing does. ``login``: see
+        :class:`octavo.client.wire.wire.Wire`."""
+        self._login = login
         self._protect = protect
         self._reconnects = reconnects if reconnects is not None else Counter()
         self._bookie_id = bookie_id
@@ -259,7 +263,11 @@ class BookieConnection:
                 address = await self._find_address(self._bookie_id)
                 host, port = split_address(address)
                 made = wire = Wire(
-                    self, hello=self._hello, address=address, outgoing_bytes_max=self._options.outgoing_bytes_max
+                    self,
+                    hello=self._hello,
+                    address=address,
+                    outgoing_bytes_max=self._options.outgoing_bytes_max,
+                    login=self._login,
                 )
                 protocol = made if self._protect is None else self._protect(made, host)
                 transport, _ = await self._loop.create_connection(lambda: protocol, host, port)

@@ -15,7 +15,7 @@ from octavo.client.counts import ClientCounts
 from octavo.client.options import ClientOptions
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.connection import BookieConnection
-from octavo.client.wire.security import WireSecurity
+from octavo.client.wire.security import WireSecurity, login_without_key
 from octavo.client.wire.wire import Wire
 from octavo.metadata.registration import BookieRegistration
 from octavo.metadata.store import MetadataStore
@@ -44,7 +44,7 @@ class ConnectionPool:
         self._cluster_id = cluster_id
         self._options = options
         self._rng = rng
-        self._security = WireSecurity(options) if options.tls else None
+        self._security = WireSecurity(options) if options.tls or options.key_file is not None else None
         self._tls_of: dict[BookieId, str] = {}
         """What registrations say of TLS, as of the last look."""
         self.counts = ClientCounts()
@@ -80,6 +80,7 @@ class ConnectionPool:
                 rng=self._rng,
                 reconnects=self.counts.reconnects,
                 protect=None if self._security is None else partial(self._protect, bookie_id),
+                login=login_without_key if self._security is None else self._security.login,
             )
             self._connections[bookie_id] = connection
             self._supervisor.start(connection.run())

@@ -1,13 +1,22 @@
-"""How the connections of a client are protected: what stands between a wire and its TCP connection."""
+"""How the connections of a client are protected: what stands between a wire and its TCP connection, and how the client
+proves who it is."""
 
 import asyncio
+import ipaddress
 import os
+import secrets
+import stat
 from dataclasses import replace
+from pathlib import Path
 
 from octavo.client.options import ClientOptions
 from octavo.client.wire.wire import Wire
+from octavo.protocol.errors import InvalidArgumentError, UnauthorizedError
 from octavo.protocol.ids import BookieId
+from octavo.protocol.messages import EXTENSION_DENIED, EXTENSION_PRINCIPAL, Hello
 from octavo.security.contexts import ClientFiles, check_bookie
+from octavo.security.login import ClientLogin
+from octavo.security.scram import NONCE_BYTES, Key
 from octavo.security.tls_options import Tls
 from octavo.security.tls_session import TlsSession
 from octavo.security.tls_transport import TlsProtocol
@@ -15,9 +24,8 @@ from octavo.security.tls_transport import TlsProtocol
 
 def options_with_environment(options: ClientOptions) -> ClientOptions:
     """The options, with what the environment says where they say nothing. Raises :class:`InvalidArgumentError`."""
-    if options.tls is not None:
-        return options
-    return replace(options, tls=Tls.from_environment(os.environ) or False)
+    tls = options.tls if options.tls is not None else Tls.from_environment(os.environ) or False
+    return replace(options, tls=tls, key_file=options.key_file or os.environ.get("OCTAVO_KEY_FILE") or None)
 
 
 class WireSecurity:
@@ -27,6 +35,9 @@ class WireSecurity:
         """Raises :class:`InvalidArgumentError` for files that cannot be used."""
         self._tls = Tls() if options.tls is True else options.tls or None
         self._files = ClientFiles(self._tls) if self._tls is not None else None
+        self._key_file = options.key_file
+        if self._key_file is not None:
+            read_key(self._key_file)
 
     def protocol(self, wire: Wire, bookie_id: BookieId, host: str, *, registered: str | None) -> asyncio.Protocol:
         """What to give to the event loop for the wire of a connection to ``host``. ``registered``: what the bookie's
@@ -41,3 +52,58 @@ class WireSecurity:
                 check_bookie(session, bookie_id)
 
         return TlsProtocol(session, wire, established=established, failed=wire.not_connected)
+
+    def login(self, theirs: Hello, transport: asyncio.Transport) -> ClientLogin | None:
+        """How to authenticate to a bookie that requires it; None: it knows the client by its certificate. Raises
+        :class:`UnauthorizedError` if there is no way, :class:`InvalidArgumentError` for a key file that has become
+        unusable."""
+        if self._key_file is None:
+            return _by_certificate(theirs)
+        if transport.get_extra_info("tls_session") is None and not _is_within_host(transport):
+            raise UnauthorizedError(
+                f"bookie {theirs.bookie_id} asks for the key of this client without TLS: a key is used over TLS or "
+                "within one host only"
+            )
+        return ClientLogin(
+            read_key(self._key_file),
+            cluster_id=theirs.cluster_id,
+            bookie_id=theirs.bookie_id,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+        )
+
+
+def login_without_key(theirs: Hello, _transport: asyncio.Transport) -> ClientLogin | None:
+    """The same for a client that has neither TLS nor a key."""
+    return _by_certificate(theirs)
+
+
+def read_key(path: str) -> Key:
+    """The key in a file. Raises :class:`InvalidArgumentError`, which never shows the key."""
+    file = Path(path)
+    try:
+        mode, text = file.stat().st_mode, file.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"key file {path}: {getattr(error, 'strerror', None) or 'not a key'}") from error
+    if mode & stat.S_IRWXO:
+        raise InvalidArgumentError(f"key file {path}: every user of this host can read it; run `chmod o= {path}`")
+    try:
+        return Key.from_text(text)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"key file {path}: {error.message}") from None
+
+
+def _by_certificate(theirs: Hello) -> None:
+    if EXTENSION_PRINCIPAL not in theirs.extensions:
+        reason = theirs.extensions.get(EXTENSION_DENIED, b"").decode(errors="replace")
+        raise UnauthorizedError(
+            f"bookie {theirs.bookie_id} requires authentication: {reason or 'the client is not known'}; connect with "
+            "key_file= or a certificate of a principal"
+        )
+
+
+def _is_within_host(transport: asyncio.Transport) -> bool:
+    name = transport.get_extra_info("peername")
+    try:
+        return isinstance(name, tuple) and ipaddress.ip_address(str(name[0])).is_loopback
+    except ValueError:
+        return False

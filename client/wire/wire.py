@@ -29,7 +29,9 @@ from octavo.protocol.errors import (
 from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
 from octavo.protocol.limits import LONG_POLLS_PER_CONNECTION_MAX, REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import (
+    CAPABILITY_AUTHENTICATE,
     CONNECTION_REQUEST_ID,
+    AuthenticateAnswer,
     Hello,
     Reply,
     common_version,
@@ -37,6 +39,7 @@ from octavo.protocol.messages import (
     decode_reply,
     encode_hello,
 )
+from octavo.security.login import ClientLogin
 
 Outcome = Reply | OctavoError
 OnOutcome = Callable[[Outcome], None]
@@ -44,6 +47,9 @@ OnOutcome = Callable[[Outcome], None]
 _JOIN_BYTES_MAX = 128 * 1024
 """Bodies up to this size are copied behind their length prefix: writing the four bytes separately would cost a system
 call and a packet, and would wake the bookie before the body is there."""
+
+_LOGIN_REQUEST_ID = 1
+"""Of the frames of an authentication: no other request is outstanding then."""
 
 _RESUME_REQUESTS = REQUESTS_PER_CONNECTION_MAX * 3 // 4
 """A full wire takes requests again when this few are outstanding. Resuming at every single reply would send requests
@@ -74,7 +80,19 @@ class _Outstanding(NamedTuple):
 class Wire(asyncio.Protocol):
     """See the module."""
 
-    def __init__(self, owner: WireOwner, *, hello: Hello, address: str, outgoing_bytes_max: int) -> None:
+    def __init__(
+        self,
+        owner: WireOwner,
+        *,
+        hello: Hello,
+        address: str,
+        outgoing_bytes_max: int,
+        login: Callable[[Hello, asyncio.Transport], ClientLogin | None] | None = None,
+    ) -> None:
+        """``login`` tells how to authenticate to a bookie that requires it, given its hello."""
+        self._find_login = login
+        self._login: ClientLogin | None = None
+        self._greeting: Hello | None = None
         self._loop = asyncio.get_running_loop()
         self._owner = owner
         self._hello = hello
@@ -226,7 +244,10 @@ class Wire(asyncio.Protocol):
 
     def _frame_received(self, values: list[object]) -> None:
         if self.peer is None:
-            self._hello_received(values)
+            if self._login is None:
+                self._hello_received(values)
+            else:
+                self._login_answered(self._login, values)
             return
         request_id, outcome = decode_reply(values)
         if request_id == CONNECTION_REQUEST_ID:
@@ -273,10 +294,50 @@ class Wire(asyncio.Protocol):
                 )
             )
         else:
-            self.peer = theirs
-            self._go(WireEvent.GREETED)
-            self.settled.set()
-            self._owner.wire_up(self, theirs)
+            self._greeting = theirs
+            if CAPABILITY_AUTHENTICATE in theirs.capabilities and self._find_login is not None:
+                self._begin_login(theirs, self._find_login)
+            else:
+                self._up()
+
+    def _begin_login(self, theirs: Hello, find_login: Callable[[Hello, asyncio.Transport], ClientLogin | None]) -> None:
+        transport = self._transport
+        assert transport is not None, "a hello came over it"
+        try:
+            self._login = find_login(theirs, transport)
+        except OctavoError as error:
+            self.abort(error)
+            return
+        if self._login is None:
+            self._up()
+        else:
+            self._write(self._login.first().encode(_LOGIN_REQUEST_ID))
+
+    def _login_answered(self, login: ClientLogin, values: list[object]) -> None:
+        request_id, outcome = decode_reply(values)
+        if isinstance(outcome, OctavoError):
+            self.abort(type(outcome)(f"{self._name}: {outcome.message}", may_have_happened=False))
+            return
+        if request_id != _LOGIN_REQUEST_ID or not isinstance(outcome, AuthenticateAnswer):
+            raise ProtocolError(f"{self._name}: not an answer to an authentication")
+        try:
+            following = login.answered(outcome)
+        except OctavoError as error:
+            self.abort(error)
+            return
+        if following is None:
+            self._login = None
+            self._up()
+        else:
+            self._write(following.encode(_LOGIN_REQUEST_ID))
+
+    def _up(self) -> None:
+        greeting = self._greeting
+        assert greeting is not None, "the bookie has sent its hello"
+        self.peer = greeting
+        self._go(WireEvent.GREETED)
+        self.settled.set()
+        self._owner.wire_up(self, greeting)
 
     def _go(self, event: WireEvent) -> None:
         self.state = after(self.state, event)

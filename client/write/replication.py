@@ -469,7 +469,21 @@ class Replication:
             return MetadataUnavailableError(f"{message}; the metadata store did not confirm the change of the ensemble")
         if isinstance(self._no_spare, MetadataUnavailableError):
             return MetadataUnavailableError(f"{message}; {self._no_spare.message}")
+        if self._denied_everywhere:
+            return UnauthorizedError(message)
         return QuorumLostError(message if self._no_spare is None else f"{message}; {self._no_spare.message}")
+
+    @property
+    def _denied_everywhere(self) -> bool:
+        """Every bookie that has not confirmed denies this client: another attempt cannot help."""
+        open_positions = [
+            position for position in range(len(self._connections)) if self.pipeline.unconfirmed_at(position)
+        ]
+        return bool(open_positions) and all(
+            not self._connections[position].connected
+            and isinstance(self._connections[position].last_error, UnauthorizedError)
+            for position in open_positions
+        )
 
     def _answer(self, position: int) -> str:
         connection, refusal = self._connections[position], self._refusals[position]

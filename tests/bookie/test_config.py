@@ -14,7 +14,9 @@ def write_toml(directory: Path, text: str) -> Path:
 
 
 def test_flags_are_stronger_than_environment_and_environment_than_file(tmp_path: Path) -> None:
-    file = write_toml(tmp_path, 'data_dir = "from-file"\nport = 1\nhost = "1.1.1.1"\ncache_bytes = 1000000\n')
+    file = write_toml(
+        tmp_path, 'data_dir = "from-file"\nport = 1\nhost = "1.1.1.1"\nauth = "none"\ncache_bytes = 1000000\n'
+    )
     config = load_config(
         file,
         {"OCTAVO_BOOKIE_PORT": "2", "OCTAVO_BOOKIE_HOST": "2.2.2.2", "OCTAVO_METADATA": "sqlite:////m.db"},
@@ -67,5 +69,5 @@ def test_a_missing_config_file_is_named(tmp_path: Path) -> None:
 def test_an_address_that_no_client_can_use_is_refused_with_the_remedy(host: str) -> None:
     with pytest.raises(InvalidArgumentError, match="--advertise HOST:PORT"):
         load_config(None, {}, {"data_dir": Path("d"), "host": host})
-    config = load_config(None, {}, {"data_dir": Path("d"), "host": host, "advertise": "bookie1:3181"})
+    config = load_config(None, {}, {"data_dir": Path("d"), "host": host, "advertise": "bookie1:3181", "auth": "none"})
     assert config.advertise == "bookie1:3181"

@@ -120,6 +120,10 @@ WRONG: dict[str, list[list[Any]]] = {
     "entry_list": [ID, NOT_RUNS],
     "missing": [ID, ID, ID, [*NOT_INTEGERS, 0, 2, E_MAX + 1], RESIDUES_OF_5],
     "missing_answer": [ID, NOT_RUNS, NOT_RUNS],
+    "authenticate": [[*NOT_TEXTS, "x" * 33], [*NOT_TEXTS, "x" * 65], [*NOT_BYTES, None, bytes(1025)]],
+    "authenticate_answer": [
+        NOT_BOOLEANS, [None, "x", [1], ["x" * 65], ["x"] * 65], [*NOT_BYTES, None, bytes(1025)],
+    ],
     "info_answer": [
         [None, [], "x", 1, {1: "x"}, {b"x": "x"}, {"x": None}, {"x": b"x"}, {"x": []}, {"x": {}}, {"x": 1, 2: 1}],
     ],
@@ -216,7 +220,7 @@ def test_what_has_no_request_id_and_operation_is_no_request(values: list[Any]) -
     assert type(raised.value) is ProtocolError
 
 
-@pytest.mark.parametrize("op", [0, 10, 126, 127])
+@pytest.mark.parametrize("op", [0, 11, 126, 127])
 def test_unknown_operation_is_refused_by_itself_with_a_code_of_its_own(op: int) -> None:
     with pytest.raises(UnknownOperationError) as raised:
         decode_request([5, op, "whatever", "it", "has"])

@@ -61,6 +61,7 @@ TYPES: dict[str, tuple[list[Any], list[Any]]] = {
         [{}, {"x" * 64: bytes(4096)}, {str(number): b"" for number in range(16)}],
         [None, [], {"x": "y"}, {"x" * 65: b""}, {"x": bytes(4097)}, {str(number): b"" for number in range(17)}],
     ),
+    "proof": ([b"", bytes(1024)], [bytes(1025), None, "x"]),
     "texts": ([[], ["x" * 64] * 64], [["x"] * 65, ["x" * 65], None, [b"x"]]),
 }
 """Type as documented -> values it takes, values it refuses."""

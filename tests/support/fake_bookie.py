@@ -213,6 +213,10 @@ class FakeBookie:
         """Send ``change(reply)`` for every reply to requests of this kind: a bookie that says what is not so."""
         self._altered[op] = change
 
+    def answer(self, kind: type[Request], how: Callable[[Any], Reply]) -> None:
+        """Answer requests of a kind in this way."""
+        self._answers[kind] = how
+
     def hang(self) -> None:
         """Stop reading from every socket: what is sent piles up at the sender."""
         for wire in self._wires:

@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -72,11 +72,15 @@ async def start_bookie(store: MetadataStore, number: int, **settings: object) ->
 
 
 @asynccontextmanager
-async def cluster_of(*settings: dict[str, object]) -> AsyncIterator[Cluster]:
-    """One bookie with each of the settings."""
+async def cluster_of(
+    *settings: dict[str, object], documents: Mapping[str, bytes] | None = None
+) -> AsyncIterator[Cluster]:
+    """One bookie with each of the settings. ``documents`` are in the metadata before the bookies start."""
     uri = f"memory://tls-{next(_NUMBERS)}"
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await open_metadata_store(uri, create=True))
+        for name, value in (documents or {}).items():
+            await store.create_document(name, value)
         cluster = Cluster(store, uri)
         for number, chosen in enumerate(settings, 1):
             bookie = await start_bookie(store, number, **chosen)

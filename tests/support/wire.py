@@ -67,6 +67,8 @@ EXAMPLES: dict[str, Request | Reply] = {
     "read_repair": messages.Read(7, b"", ReadFlag.REPAIR, 0, 0, 99, 3, (0, 2), 1000, 524288),
     "missing": messages.Missing(7, 0, ID_MAX, 3, (0, 2)),
     "missing_answer": messages.MissingAnswer(99, ((0, 49), (60, 99)), ((50, 50),)),
+    "authenticate": messages.Authenticate("OCTAVO-SCRAM-SHA-256", "writer", bytes(range(32))),
+    "authenticate_answer": messages.AuthenticateAnswer(True, ("read", "append"), bytes(range(32))),
     "info": messages.Info(),
     "info_answer": messages.InfoAnswer({"state": "writable", "ledgers": 3, "uptime_seconds": 1.5}),
     "ping": messages.Ping(),

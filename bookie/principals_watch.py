@@ -1,0 +1,55 @@
+"""Follows the document of principals while the bookie runs. In an outage of the metadata store, or if the document
+cannot be read, the bookie goes on with the principals that it knew."""
+
+import asyncio
+
+import structlog
+from octavo.bookie.server.access import Access
+from octavo.metadata import MetadataStore
+from octavo.metadata.principals import DOCUMENT, Principals, decode_principals
+from octavo.protocol.errors import ClientClosedError, OctavoError
+
+log = structlog.get_logger("octavo.bookie")
+
+RETRY_SECONDS = 10.0
+"""Pause before a document that cannot be read is read again."""
+
+
+class PrincipalsWatch:
+    """See the module. :meth:`start` once, :meth:`stop` at the end."""
+
+    def __init__(self, store: MetadataStore, access: Access) -> None:
+        self._store = store
+        self._access = access
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read the document, and follow it from then on. Raises as the store does: a bookie that does not know its
+        principals serves no client."""
+        stored = await self._store.read_document(DOCUMENT)
+        self._take(None if stored is None else stored.value)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="octavo-principals")
+
+    async def stop(self) -> None:
+        """Follow it no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with self._store.watch_document(DOCUMENT) as watch:
+                    async for stored in watch:
+                        self._take(None if stored is None else stored.value)
+            except ClientClosedError:
+                return
+            except OctavoError as error:
+                log.error("principals cannot be read: those known before stay", reason=error.message)  # noqa: TRY400
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _take(self, value: bytes | None) -> None:
+        principals = Principals() if value is None else decode_principals(value)
+        if principals != self._access.principals:
+            self._access.update(principals)
+            log.info("principals read", principals=len(principals.by_name))

@@ -1,0 +1,199 @@
+"""``octavo access``: the principals of a cluster, their roles and their keys."""
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from octavo.cli.session import CommandError, Session, command
+from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
+
+if TYPE_CHECKING:
+    from octavo.metadata import MetadataStore
+    from octavo.metadata.principals import Principal, Principals
+
+app = typer.Typer(name="access", help="Who may use the cluster: principals, roles and keys.", no_args_is_help=True)
+
+_ATTEMPTS_MAX = 20
+"""Of changing a document that other commands change at the same time."""
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The principal.")]
+
+
+@command(app)
+async def add(
+    session: Session,
+    name: NameArgument,
+    role: Annotated[
+        list[str],
+        typer.Option("--role", metavar="ROLE", help="observe, read, append, repair or admin. May be given repeatedly."),
+    ],
+) -> None:
+    """Add a principal, or give one that exists these roles and enable it.
+
+    A principal is known by a certificate with the URI octavo:NAME, or by its key (octavo access key). observe sees the
+    state of bookies; read also reads entries; append also writes and recovers ledgers; repair is for bookies; admin may
+    do everything.
+    """
+    from dataclasses import replace  # noqa: PLC0415 - `octavo --help` needs none of this
+
+    from octavo.metadata.principals import Principal, roles_from_text  # noqa: PLC0415
+
+    roles = roles_from_text(role)
+
+    def change(principals: "Principals") -> "Principals":
+        before = principals.by_name.get(name)
+        if before is None:
+            return principals.with_principal(Principal(name=name, roles=roles))
+        return principals.with_principal(replace(before, roles=roles, disabled=False))
+
+    await _change(session, change)
+    _say(session, f"{name} has the roles {', '.join(sorted(roles))}", name=name, roles=sorted(roles))
+
+
+@command(app)
+async def key(
+    session: Session,
+    name: NameArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Write the key to this new file, which only you can read."),
+    ] = None,
+) -> None:
+    """Make a new key for a principal, and print it once.
+
+    The cluster keeps two hashes of it only. The key that the principal had before is no longer valid, and connections
+    that it made end.
+    """
+    from dataclasses import replace  # noqa: PLC0415
+
+    from octavo.cli.output import print_line  # noqa: PLC0415
+    from octavo.security.scram import SECRET_BYTES, Key, verifier_of  # noqa: PLC0415
+
+    made = Key(name, secrets.token_bytes(SECRET_BYTES))
+    if output is not None:
+        _write_new(output, made.to_text())
+
+    def change(principals: "Principals") -> "Principals":
+        before = _known(principals, name)
+        return principals.with_principal(replace(before, verifier=verifier_of(made.secret)))
+
+    try:
+        await _change(session, change)
+    except BaseException:
+        if output is not None:
+            output.unlink(missing_ok=True)
+        raise
+    if output is not None:
+        _say(session, f"the key of {name} is in {output}", name=name, file=str(output))
+    elif session.as_json:
+        _say(session, "", name=name, key=made.to_text())
+    else:
+        print_line(made.to_text())
+
+
+@command(app, name="list")
+async def list_principals(session: Session) -> None:
+    """List the principals with their roles. Keys are not shown: the cluster does not have them."""
+    from octavo.cli.output import print_json, print_table  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        principals = (await _read(store))[0]
+    rows = list(principals.by_name.values())
+    if session.as_json:
+        print_json(
+            [
+                {
+                    "name": one.name, "roles": list(one.role_names()), "key": one.verifier is not None,
+                    "disabled": one.disabled,
+                }
+                for one in rows
+            ]
+        )  # fmt: skip
+        return
+    print_table(
+        ["principal", "roles", "key", "state"],
+        [
+            [
+                one.name,
+                ", ".join(one.role_names()),
+                "yes" if one.verifier is not None else "no",
+                "disabled" if one.disabled else "enabled",
+            ]
+            for one in rows
+        ],
+    )
+
+
+@command(app)
+async def disable(session: Session, name: NameArgument) -> None:
+    """Disable a principal: its connections end, and it cannot connect until `octavo access add` enables it."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    await _change(session, lambda all_: all_.with_principal(replace(_known(all_, name), disabled=True)))
+    _say(session, f"{name} is disabled", name=name, disabled=True)
+
+
+@command(app)
+async def remove(session: Session, name: NameArgument) -> None:
+    """Remove a principal with its key: its connections end."""
+
+    def change(principals: "Principals") -> "Principals":
+        _known(principals, name)
+        return principals.without(name)
+
+    await _change(session, change)
+    _say(session, f"{name} is removed", name=name, removed=True)
+
+
+def _known(principals: "Principals", name: str) -> "Principal":
+    one = principals.by_name.get(name)
+    if one is None:
+        raise CommandError(f"there is no principal {name}; `octavo access add {name} --role ROLE` makes one")
+    return one
+
+
+async def _read(store: "MetadataStore") -> "tuple[Principals, int | None]":
+    from octavo.metadata.principals import DOCUMENT, Principals, decode_principals  # noqa: PLC0415
+
+    stored = await store.read_document(DOCUMENT)
+    return (Principals(), None) if stored is None else (decode_principals(stored.value), stored.version)
+
+
+async def _change(session: Session, change: "Callable[[Principals], Principals]") -> None:
+    """Change the document by compare-and-set; when another command has changed it meanwhile, do it again on that."""
+    from octavo.metadata.principals import DOCUMENT, encode_principals  # noqa: PLC0415
+    from octavo.metadata.store import Version  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        for _ in range(_ATTEMPTS_MAX):
+            before, version = await _read(store)
+            value = encode_principals(change(before))
+            try:
+                if version is None:
+                    await store.create_document(DOCUMENT, value)
+                else:
+                    await store.compare_and_set_document(DOCUMENT, value, Version(version))
+            except MetadataConflictError:
+                continue
+            return
+    raise CommandError("other commands change the principals all the time; try again")
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(f"{text}\n")
+    except FileExistsError as error:
+        raise InvalidArgumentError(f"{path} exists already; name a new file") from error
+
+
+def _say(session: Session, text: str, **fields: object) -> None:
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    if session.as_json:
+        print_json(fields)
+    else:
+        print_line(text)

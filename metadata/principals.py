@@ -1,0 +1,130 @@
+"""The principals of a cluster: who may connect to its bookies, and in which roles. One document, changed by
+compare-and-set. Pure.
+
+A principal is identified by a certificate with the URI ``octavo:NAME``, by a key, or by either. Of a key only two
+hashes are stored. Bookies need no principal: their certificates name them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_bytes, encode_object
+from octavo.protocol.errors import InvalidArgumentError
+from octavo.security.names import is_principal_name
+from octavo.security.roles import Role
+from octavo.security.scram import Verifier
+
+DOCUMENT = "security/principals"
+"""The name of the document."""
+
+FORMAT = 1
+
+PRINCIPALS_MAX = 1000
+"""They fit into one document with room to spare."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """One principal. Raises :class:`InvalidArgumentError` for a name that cannot be one, and for no role."""
+
+    name: str
+    roles: frozenset[Role]
+    verifier: Verifier | None = None
+    """Of its key; None: it has none, and is known by its certificate only."""
+    disabled: bool = False
+    unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, hash=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not is_principal_name(self.name):
+            raise InvalidArgumentError(
+                f"{self.name!r} is not a name of a principal: 1 to 64 letters, digits and ._@-, not `bookie`"
+            )
+        if not self.roles:
+            raise InvalidArgumentError(f"principal {self.name} needs a role: one of {', '.join(Role)}")
+
+    def role_names(self) -> tuple[str, ...]:
+        """The roles in the order of :class:`Role`."""
+        return tuple(role.value for role in Role if role in self.roles)
+
+
+@dataclass(frozen=True, slots=True)
+class Principals:
+    """All principals, by name."""
+
+    by_name: Mapping[str, Principal] = field(default_factory=dict)
+    unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, hash=False, repr=False)
+
+    def with_principal(self, principal: Principal) -> "Principals":
+        """The same with this principal added or replaced. Raises :class:`InvalidArgumentError` for too many."""
+        by_name = {**self.by_name, principal.name: principal}
+        if len(by_name) > PRINCIPALS_MAX:
+            raise InvalidArgumentError(f"a cluster has at most {PRINCIPALS_MAX} principals")
+        return replace(self, by_name=dict(sorted(by_name.items())))
+
+    def without(self, name: str) -> "Principals":
+        """The same without this principal."""
+        return replace(self, by_name={other: one for other, one in self.by_name.items() if other != name})
+
+    def changed_since(self, before: "Principals") -> frozenset[str]:
+        """The names whose principal is another one now, or gone."""
+        return frozenset(name for name, one in before.by_name.items() if self.by_name.get(name) != one)
+
+
+def roles_from_text(texts: Iterable[str]) -> frozenset[Role]:
+    """Roles as a user names them. Raises :class:`InvalidArgumentError`."""
+    roles = set()
+    for text in texts:
+        try:
+            roles.add(Role(text))
+        except ValueError:
+            raise InvalidArgumentError(f"{text!r} is not a role; the roles are {', '.join(Role)}") from None
+    return frozenset(roles)
+
+
+def encode_principals(principals: Principals) -> bytes:
+    """The stored form (:mod:`octavo.metadata.encoding`)."""
+    return encode_object(
+        {**principals.unknown_fields, "principals": [_encode(one) for one in principals.by_name.values()]},
+        format_number=FORMAT,
+    )
+
+
+def decode_principals(value: bytes) -> Principals:
+    """What the document holds. Raises :class:`MetadataError`: a bookie then keeps what it knew."""
+    reader = FieldReader(decode_object(value, what="the principals", format_max=FORMAT), "the principals")
+    by_name: dict[str, Principal] = {}
+    for fields in reader.get("principals", list):
+        if not isinstance(fields, dict):
+            raise reader.damaged("a principal is not an object")
+        one = _decode(FieldReader(fields, "the principals"))
+        by_name[one.name] = one
+    return Principals(by_name, reader.unknown_fields() or NO_FIELDS)
+
+
+def _encode(principal: Principal) -> dict[str, Any]:
+    verifier = principal.verifier
+    return {
+        **principal.unknown_fields,
+        "name": principal.name,
+        "roles": list(principal.role_names()),
+        "disabled": principal.disabled,
+        "stored_key": None if verifier is None else encode_bytes(verifier.stored_key),
+        "server_key": None if verifier is None else encode_bytes(verifier.server_key),
+    }
+
+
+def _decode(reader: FieldReader) -> Principal:
+    stored, server = (reader.optional(name, str) for name in ("stored_key", "server_key"))
+    try:
+        return Principal(
+            name=reader.get("name", str),
+            roles=roles_from_text(map(str, reader.get("roles", list))),
+            verifier=None
+            if stored is None or server is None
+            else Verifier(reader.decode_bytes(stored, "stored_key"), reader.decode_bytes(server, "server_key")),
+            disabled=reader.get("disabled", bool),
+            unknown_fields=reader.unknown_fields() or NO_FIELDS,
+        )
+    except InvalidArgumentError as error:
+        raise reader.damaged(error) from error

@@ -1,0 +1,53 @@
+"""A secure cluster as its operator sets it up: three commands, then principals, and what is refused."""
+
+import signal
+from pathlib import Path
+
+from support.processes import BookieProcess, octavo
+
+
+def test_a_secure_cluster_takes_three_commands_and_keeps_its_secrets(tmp_path: Path) -> None:
+    tls, metadata = tmp_path / "tls", f"sqlite:///{tmp_path}/metadata.db"
+    assert sorted(Path(path).name for path in octavo("tls", "init", tls, "--json").json["written"]) == [
+        "admin.crt", "admin.key", "ca.crt", "ca.key", "localhost.crt", "localhost.key",
+    ]  # fmt: skip
+    assert {path.name for path in tls.iterdir() if path.stat().st_mode & 0o077} == {
+        "admin.crt", "ca.crt", "localhost.crt",
+    }  # fmt: skip
+    settings = {
+        "OCTAVO_BOOKIE_TLS": "required", "OCTAVO_BOOKIE_AUTH": "required", "OCTAVO_METADATA": metadata,
+        "OCTAVO_BOOKIE_TLS_CERTIFICATE": f"{tls}/localhost.crt", "OCTAVO_BOOKIE_TLS_KEY": f"{tls}/localhost.key",
+        "OCTAVO_BOOKIE_TLS_CA": f"{tls}/ca.crt",
+    }  # fmt: skip
+    admin = {
+        "OCTAVO_METADATA": metadata, "OCTAVO_TLS_CA": f"{tls}/ca.crt", "OCTAVO_TLS_CERTIFICATE": f"{tls}/admin.crt",
+        "OCTAVO_TLS_KEY": f"{tls}/admin.key",
+    }  # fmt: skip
+    with BookieProcess(tmp_path / "bookie", "--port", 0, "--bookie-id", "b1", **settings) as bookie:
+        bookie.wait_ready()
+        added = octavo("access", "add", "admin", "--role", "admin", "--json", **admin)
+        assert added.json == {"name": "admin", "roles": ["admin"]}
+
+        (known,) = octavo("bookies", "--json", **admin).json
+        assert known["state"] == "writable"
+        assert known["free_bytes"] > 0, "INFO was answered"
+
+        assert octavo("access", "add", "writer", "--role", "append", **admin).status == 0
+        assert octavo("access", "key", "writer", "--output", tmp_path / "writer.key", **admin).status == 0
+        secret = (tmp_path / "writer.key").read_text().strip().partition(":")[2]
+        assert (tmp_path / "writer.key").stat().st_mode & 0o077 == 0
+        writer = {
+            "OCTAVO_METADATA": metadata, "OCTAVO_TLS_CA": f"{tls}/ca.crt",
+            "OCTAVO_KEY_FILE": str(tmp_path / "writer.key"),
+        }  # fmt: skip
+        appended = octavo("ledger", "append", "-E", 1, "-W", 1, "-A", 1, stdin=b"one\ntwo\n", **writer)
+        assert appended.status == 0, appended
+
+        bookie.process.send_signal(signal.SIGHUP)
+        listed = octavo("access", "list", "--json", **admin)
+        assert [one["name"] for one in listed.json] == ["admin", "writer"]
+        assert bookie.stop() == 0
+        assert "TLS files reloaded" in bookie.stderr
+        told = f"{bookie.stderr} {appended} {listed}"
+        assert secret not in told
+        assert "PRIVATE KEY" not in told
