@@ -87,8 +87,8 @@ def test_what_one_side_sends_the_other_receives(
         for message in messages:
             source.send(message)
         flight = source.outgoing()
-        if any(messages):
-            assert b"".join(messages) not in flight
+        for message in messages:
+            assert len(message) < 16 or message not in flight  # a few bytes are there by chance
         received = [target.receive(flight[start : start + piece_bytes]) for start in range(0, len(flight), piece_bytes)]
         assert b"".join(received) == b"".join(messages)
         assert target.outgoing() == b""
