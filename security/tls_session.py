@@ -2,7 +2,7 @@
 
 OpenSSL does the work on two buffers in memory, so nothing here knows a socket or an event loop, and every failure is an
 :class:`OctavoError` that says what was wrong, on the side that notices it and on the other. uvloop's own ``ssl=`` hides
-why a certificate was refused, from both sides (docs/decisions/017).
+why a certificate was refused, from both sides (docs/decisions/018).
 """
 
 import contextlib

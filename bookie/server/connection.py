@@ -363,7 +363,8 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         identity = self._service.identity
-        capabilities, extensions = CAPABILITIES, {}
+        capabilities: tuple[str, ...] = CAPABILITIES
+        extensions: dict[str, bytes] = {}
         if self._gate is not None:
             capabilities = (*CAPABILITIES, CAPABILITY_AUTHENTICATE)
             extensions = dict(self._gate.greeted(self._certificate_names()))

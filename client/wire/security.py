@@ -58,7 +58,8 @@ class WireSecurity:
         :class:`UnauthorizedError` if there is no way, :class:`InvalidArgumentError` for a key file that has become
         unusable."""
         if self._key_file is None:
-            return _by_certificate(theirs)
+            _check_known_by_certificate(theirs)
+            return None
         if transport.get_extra_info("tls_session") is None and not _is_within_host(transport):
             raise UnauthorizedError(
                 f"bookie {theirs.bookie_id} asks for the key of this client without TLS: a key is used over TLS or "
@@ -74,7 +75,8 @@ class WireSecurity:
 
 def login_without_key(theirs: Hello, _transport: asyncio.Transport) -> ClientLogin | None:
     """The same for a client that has neither TLS nor a key."""
-    return _by_certificate(theirs)
+    _check_known_by_certificate(theirs)
+    return None
 
 
 def read_key(path: str) -> Key:
@@ -92,7 +94,7 @@ def read_key(path: str) -> Key:
         raise InvalidArgumentError(f"key file {path}: {error.message}") from None
 
 
-def _by_certificate(theirs: Hello) -> None:
+def _check_known_by_certificate(theirs: Hello) -> None:
     if EXTENSION_PRINCIPAL not in theirs.extensions:
         reason = theirs.extensions.get(EXTENSION_DENIED, b"").decode(errors="replace")
         raise UnauthorizedError(

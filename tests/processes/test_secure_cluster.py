@@ -2,6 +2,7 @@
 
 import signal
 from pathlib import Path
+from typing import Any
 
 from support.processes import BookieProcess, octavo
 
@@ -19,7 +20,7 @@ def test_a_secure_cluster_takes_three_commands_and_keeps_its_secrets(tmp_path: P
         "OCTAVO_BOOKIE_TLS_CERTIFICATE": f"{tls}/localhost.crt", "OCTAVO_BOOKIE_TLS_KEY": f"{tls}/localhost.key",
         "OCTAVO_BOOKIE_TLS_CA": f"{tls}/ca.crt",
     }  # fmt: skip
-    admin = {
+    admin: dict[str, Any] = {
         "OCTAVO_METADATA": metadata, "OCTAVO_TLS_CA": f"{tls}/ca.crt", "OCTAVO_TLS_CERTIFICATE": f"{tls}/admin.crt",
         "OCTAVO_TLS_KEY": f"{tls}/admin.key",
     }  # fmt: skip
@@ -36,7 +37,7 @@ def test_a_secure_cluster_takes_three_commands_and_keeps_its_secrets(tmp_path: P
         assert octavo("access", "key", "writer", "--output", tmp_path / "writer.key", **admin).status == 0
         secret = (tmp_path / "writer.key").read_text().strip().partition(":")[2]
         assert (tmp_path / "writer.key").stat().st_mode & 0o077 == 0
-        writer = {
+        writer: dict[str, Any] = {
             "OCTAVO_METADATA": metadata, "OCTAVO_TLS_CA": f"{tls}/ca.crt",
             "OCTAVO_KEY_FILE": str(tmp_path / "writer.key"),
         }  # fmt: skip

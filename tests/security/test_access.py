@@ -391,7 +391,7 @@ def test_a_bookie_beyond_this_host_requires_tls_and_authentication_unless_told_o
 async def test_a_bookie_that_is_open_to_all_says_so_at_each_start(
     logged: list[MutableMapping[str, object]],
 ) -> None:
-    settings = {"host": "0.0.0.0", "advertise": "127.0.0.1:3181", "auth": "none"}
+    settings: dict[str, object] = {"host": "0.0.0.0", "advertise": "127.0.0.1:3181", "auth": "none"}
     async with cluster_of(settings):
         assert any("open to all" in str(entry["event"]) for entry in logged)
     logged.clear()

@@ -5,12 +5,14 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
+from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello, Ping, Pong, decode_hello, encode_hello
 from octavo.security.contexts import client_context
 from octavo.security.tls_options import Tls
@@ -104,7 +106,7 @@ async def test_one_port_serves_both_kinds_while_tls_is_optional(certificates: Ce
                 await client.greet()
                 assert await client.ask(Ping()) == Pong()
         for options in ({"tls": False}, {"tls": certificates.client(verify="bookie-id")}):
-            async with cluster.client(**options) as client, client.create_ledger(1, 1, 1) as ledger:
+            async with cluster.client(**options) as writing, writing.create_ledger(1, 1, 1) as ledger:
                 assert await ledger.add(b"entry") == 0
 
 
@@ -121,7 +123,7 @@ async def test_a_plain_client_is_told_in_words_that_the_bookie_requires_tls(clus
 
 async def test_a_client_with_tls_never_speaks_without_it_whatever_is_registered(certificates: Certificates) -> None:
     async with cluster_of({}) as cluster:
-        assert (await cluster.store.list_bookies())["b1"].tls == "off"
+        assert (await cluster.store.list_bookies())[BookieId("b1")].tls == "off"
         error = await denied(cluster, tls=certificates.client())
         assert "does not speak TLS" in error.message
         # A bookie itself follows the registration while its cluster changes to TLS.
@@ -141,7 +143,7 @@ async def test_a_client_with_tls_never_speaks_without_it_whatever_is_registered(
     ],
 )
 async def test_a_certificate_that_one_side_refuses_is_an_error_of_the_client_at_once(
-    certificates: Certificates, server: dict[str, object], client: dict[str, object], reason: str
+    certificates: Certificates, server: dict[str, Any], client: dict[str, Any], reason: str
 ) -> None:
     async with cluster_of(tls_settings(certificates.server("b1", **server))) as cluster:
         error = await denied(cluster, tls=certificates.client("writer", **client))

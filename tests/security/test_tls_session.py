@@ -2,6 +2,7 @@
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -164,7 +165,7 @@ def test_a_client_without_a_certificate_is_connected_and_has_no_name(certificate
     ],
 )
 def test_a_client_refuses_the_certificate_of_a_server(
-    certificates: Certificates, what: dict[str, object], reason: str
+    certificates: Certificates, what: dict[str, Any], reason: str
 ) -> None:
     files = certificates.server("odd", **{"hosts": ("localhost",), **what})
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
