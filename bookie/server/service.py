@@ -263,7 +263,7 @@ class BookieService:
             "unsure_ledgers": 0 if self.storage.doubt is None else self.storage.doubt.unsure_ledgers,
             "doubt_floor": self.storage.doubted_ids_stop or 0,
             "tls": self.tls.mode,
-            **({} if (expires_at := self.tls.expires_at()) is None else {"certificate_expires_at": expires_at}),
+            "certificate_expires_at": self.tls.expires_at() or 0,
             **({} if self._wall_clock is None else {"clock_seconds": round(self._wall_clock(), 3)}),
             **self.companion_facts,
         }
