@@ -15,7 +15,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 # Without compiled files every command that a test starts takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo up test check model mutate simulate soak bench docs format clean
+.PHONY: help setup demo up test check model mutate simulate soak rehearse bench docs format clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r target does; do \
@@ -58,6 +58,9 @@ soak: setup ## run crash, kill, recovery and damage tests in their long form, th
 		$(VENV)/pytest tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py \
 		tests/processes/test_recovery_processes.py tests/processes/test_log_takeovers.py
 	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)
+
+rehearse: setup ## install, watch, break and upgrade a cluster on three hosts of namespaces, as an operator does (as root)
+	@$(VENV)/python scripts/rehearsal.py
 
 docs: setup ## build the documentation site, strictly, into .check/docs/site
 	@$(VENV)/python scripts/build_docs.py

@@ -64,11 +64,15 @@ def as_json(
         "cluster_id": cluster_id,
         "release": str(finalized),
         "healthy": not problems,
-        "health": f"has {problems} problems and {warnings} warnings"
+        "health": f"has {_counted(problems, 'problem')} and {_counted(warnings, 'warning')}"
         if problems
-        else f"is healthy, with {warnings} warnings"
+        else f"is healthy, with {_counted(warnings, 'warning')}"
         if warnings
         else "is healthy",
         "bookies": {state: states.count(state) for state in ("writable", "read-only", "unavailable")},
         "findings": [{"severity": finding.severity.value, "text": finding.text} for finding in findings],
     }
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -222,7 +222,7 @@ def test_a_hold_keeps_its_reason_and_is_a_warning(run: Run) -> None:
     assert again["reason"] == "moving disks"
     status = run("cluster", "status")
     assert status.status == 0
-    assert b"is healthy, with 1 warnings" in status.stdout
+    assert b"is healthy, with 1 warning" in status.stdout
     assert b"moving disks" in status.stdout
     assert b"(it was: moving disks)" in run("cluster", "release-garbage").stdout
 

@@ -97,14 +97,14 @@ class Machine:
     def _wait_booted(self) -> None:
         def has_booted() -> bool:
             assert self._process.poll() is None, f"the machine did not boot: {Path(self._log.name).read_text()}"
-            self._first = self._first or self._process_1()
+            self._first = self._first or self._find_systemd()
             if not self._first:
                 return False
             return self.run("systemctl", "is-system-running", check=False).strip() in {"running", "degraded"}
 
         wait_until(has_booted, "the machine to boot")
 
-    def _process_1(self) -> int:
+    def _find_systemd(self) -> int:
         """The machine's process 1 once it is systemd, otherwise 0."""
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         for child in children:
@@ -113,7 +113,12 @@ class Machine:
                     return int(child)
         return 0
 
-    def run(self, *arguments: object, check: bool = True, stdin: str = "") -> str:
+    @property
+    def process_1(self) -> int:
+        """Its systemd, as a process of this host."""
+        return self._first
+
+    def run(self, *arguments: object, check: bool = True, stdin: str = "", seconds_max: float = WAIT_SECONDS) -> str:
         """Run a command as the machine's root; its output. With ``check`` it must succeed."""
         enter = ["nsenter", "--target", str(self._first), "--mount", "--pid", "--net", "--ipc", "--uts", "--cgroup"]
         done = subprocess.run(
@@ -122,7 +127,7 @@ class Machine:
             capture_output=True,
             text=True,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "SYSTEMD_PAGER": ""},
-            timeout=WAIT_SECONDS,
+            timeout=seconds_max,
             check=False,
         )
         assert not check or done.returncode == 0, f"{arguments}: {done.returncode}: {done.stdout}{done.stderr}"
@@ -155,6 +160,10 @@ class Machine:
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {value!r}:\n{self.log(unit)}") from error
         return value
+
+    def wait_for_log(self, unit: str, text: str) -> None:
+        """Wait until the unit has logged something with ``text`` in it."""
+        wait_until(lambda: text in self.log(unit), f"{unit} to log {text!r}")
 
     def log(self, unit: str) -> str:
         """What the unit has logged."""

@@ -1,0 +1,191 @@
+"""Measure what metrics cost: counting them, and scraping them under load.
+
+metrics_cost.py counting [--seconds 200]    the same load on two clusters, one of which counts nothing
+metrics_cost.py scraping [--seconds 200] [--interval 1.0]    on one cluster, with and without scrapes of every bookie
+
+Both sides run in turn, in the opposite order in every second round, so that what else the machine does hits both. Of
+each pair the script takes the ratio of adds per second and of the processor time of all processes per entry; it prints
+their medians and quartiles. The processor time is the steadier of the two.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from local_cluster import Cluster
+
+LOADS = {
+    "100 B": ("--entry-size", "100", "--count", "400000"),
+    "1 KiB": ("--entry-size", "1024", "--count", "150000"),
+}
+
+WITHOUT_COUNTING = """
+from octavo.bookie.server.request_counts import RequestCounts
+from octavo.client.write.replication import Replication
+from octavo.metrics.histogram import Histogram
+
+def count_nothing(*arguments):
+    pass
+
+def forget(self, counts, effect):
+    self._sent.clear()
+
+def make(self, clock, make=RequestCounts.__init__):
+    make(self, lambda: 0.0)
+
+RequestCounts.__init__ = make
+RequestCounts.answered = RequestCounts.note_refused = count_nothing
+Replication._count_acknowledged = forget
+Histogram.observe = count_nothing
+"""
+"""Python runs it in every process of the second cluster, as the module sitecustomize."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Result(NamedTuple):
+    """Of one run."""
+
+    adds_per_second: float
+    cpu_seconds_per_entry: float
+
+
+class Side:
+    """A cluster with its client."""
+
+    def __init__(self, cluster: Cluster, settings: dict[str, str]) -> None:
+        ready = cluster.wait_for("ready")
+        self._settings = {**os.environ, **settings, "OCTAVO_METADATA": ready["metadata"]}
+        self._pids = [bookie["pid"] for bookie in ready["bookies"]]
+        self.sockets = [Path(bookie["data_dir"]) / "admin.sock" for bookie in ready["bookies"]]
+
+    def run(self, load: tuple[str, ...]) -> Result:
+        """One run of the benchmark."""
+        before, client_before = self._cpu_seconds(), os.times()
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "octavo.cli.main", "bench", "write", "--json", "--warm-up", "0.5", "--delete",
+             "--in-flight", "1000", *load],
+            env=self._settings, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        client_after = os.times()
+        cpu = self._cpu_seconds() - before
+        cpu += client_after.children_user - client_before.children_user
+        cpu += client_after.children_system - client_before.children_system
+        found = json.loads(done.stdout.splitlines()[-1])
+        return Result(found["entries_per_second"], cpu / found["entries"])
+
+    def _cpu_seconds(self) -> float:
+        spent = 0
+        for pid in self._pids:
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            spent += int(fields[11]) + int(fields[12])
+        return spent / _TICKS
+
+
+@contextmanager
+def clusters(folder: Path, *, counting_too: bool) -> Iterator[list[Side]]:
+    """One cluster as shipped, and with ``counting_too`` one before it that counts nothing."""
+    settings: list[dict[str, str]] = [{}]
+    if counting_too:
+        (folder / "site").mkdir()
+        (folder / "site" / "sitecustomize.py").write_text(WITHOUT_COUNTING, encoding="utf-8")
+        settings.insert(0, {"PYTHONPATH": str(folder / "site")})
+    with ExitStack() as stack:
+        sides = []
+        for number, more in enumerate(settings):
+            before = {name: os.environ.get(name) for name in more}
+            os.environ.update(more)
+            cluster = stack.enter_context(Cluster(folder / f"cluster-{number}"))
+            sides.append(Side(cluster, more))
+            for name, value in before.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
+        yield sides
+
+
+class Scraper:
+    """Asks every bookie for its metrics, again and again, until its block ends."""
+
+    def __init__(self, sockets: list[Path], interval_seconds: float) -> None:
+        self._sockets = sockets
+        self._interval_seconds = interval_seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self.scrapes = 0
+
+    def __enter__(self) -> "Scraper":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        connections = []
+        for path in self._sockets:
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.connect(str(path))
+            connections.append(connection)
+        while not self._stopped.wait(self._interval_seconds):
+            for connection in connections:
+                connection.request("GET", "/metrics")
+                connection.getresponse().read()
+            self.scrapes += 1
+        for connection in connections:
+            connection.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure what metrics cost.")
+    parser.add_argument("kind", choices=["counting", "scraping"])
+    parser.add_argument("--seconds", type=float, default=200.0, help="no round begins after this time")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two scrapes of all bookies")
+    arguments = parser.parse_args()
+    ratios: dict[str, list[Result]] = {name: [] for name in LOADS}
+    scrapes = number = 0
+    deadline = time.monotonic() + arguments.seconds
+    with (
+        tempfile.TemporaryDirectory(prefix="octavo-metrics-cost-") as name,
+        clusters(Path(name), counting_too=arguments.kind == "counting") as sides,
+    ):
+        while number == 0 or time.monotonic() < deadline:
+            number += 1
+            for load, options in LOADS.items():
+                results = {}
+                for with_it in (False, True) if number % 2 else (True, False):
+                    if arguments.kind == "counting":
+                        results[with_it] = sides[with_it].run(options)
+                    elif with_it:
+                        with Scraper(sides[0].sockets, arguments.interval) as scraper:
+                            results[with_it] = sides[0].run(options)
+                        scrapes += scraper.scrapes
+                    else:
+                        results[with_it] = sides[0].run(options)
+                ratios[load].append(Result(*(a / b for a, b in zip(results[True], results[False], strict=True))))
+    print(f"with {arguments.kind} / without, {number} rounds{f', {scrapes} scrapes' if scrapes else ''}")
+    for load, found in ratios.items():
+        for title, values in zip(
+            ("adds per second", "processor time per entry"), zip(*found, strict=True), strict=True
+        ):
+            low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+            print(f"{load:>6}  {title:<24} {middle:.4f}  ({low:.4f} to {high:.4f})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
