@@ -77,6 +77,11 @@ class Agent:
         self._refill = Refill(bookie, self._jobs, settings)
         self._auditor = Auditor(bookie, self._new_audit, self._show)
 
+    @property
+    def entries_copied(self) -> int:
+        """Entries that this bookie has copied in since it started."""
+        return self._puller.copied.entries
+
     async def run(self) -> None:
         """Work until cancelled. A failure of one part ends all of them and is raised; the caller may begin again."""
         try:
@@ -121,7 +126,7 @@ class Agent:
         while True:
             self._show(
                 {
-                    "repair_entries_copied": self._puller.copied.entries,
+                    "repair_entries_copied": self.entries_copied,
                     "repair_bytes_copied": self._puller.copied.bytes,
                     "repair_conflicts": self._naming.conflicts,
                     "repair_ledgers_named": self._jobs.ledgers_named,

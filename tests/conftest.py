@@ -7,12 +7,13 @@ property tests with many fresh examples instead of a few fixed ones.
 
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator, MutableMapping
 from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from octavo.metadata import MetadataStore, open_metadata_store
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -39,6 +40,21 @@ def logging_as_it_was() -> Generator[None]:
     """A command run inside of a test sets up logging to that test's standard error, which is closed after it."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def logged() -> Generator[list[MutableMapping[str, object]]]:
+    """What the test logs, which is not printed then. A module whose tests all expect errors in the log has
+    ``pytestmark = pytest.mark.usefixtures("logged")``."""
+    with structlog.testing.capture_logs() as events:
+        yield events
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MetadataStore]:
+    """An empty metadata store in memory. Folders and modules that test another store define their own."""
+    async with await open_metadata_store("memory://", create=True) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

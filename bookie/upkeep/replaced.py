@@ -45,13 +45,16 @@ class ReplacedCopies:
         bookie_id: BookieId,
         *,
         keep_seconds: float,
+        ledgers_per_round: int = LEDGERS_PER_ROUND,
     ) -> None:
-        """Copies are kept for ``keep_seconds`` after the metadata were first seen not to name this bookie."""
+        """Copies are kept for ``keep_seconds`` after the metadata were first seen not to name this bookie. A round
+        looks at ``ledgers_per_round`` ledgers, besides those that were pointed out."""
         self._storage = storage
         self._store = store
         self._metadata = metadata
         self._bookie_id = bookie_id
         self._keep_seconds = keep_seconds
+        self._ledgers_per_round = ledgers_per_round
         self._candidates: dict[LedgerId, float] = {}
         """Ledger -> when it was first seen closed and without this bookie, in the loop's seconds."""
         self._hints: dict[LedgerId, None] = {}
@@ -103,8 +106,8 @@ class ReplacedCopies:
     def _next_ledgers(self) -> list[LedgerId]:
         """The ledgers pointed out, and the next ones in turn, as far as entries of them are held."""
         held = [LedgerId(ledger_id) for ledger_id in self._storage.ledgers.live_ids()]
-        later = [ledger_id for ledger_id in held if ledger_id > self._cursor][:LEDGERS_PER_ROUND]
-        self._cursor = later[-1] if len(later) == LEDGERS_PER_ROUND else -1
+        later = [ledger_id for ledger_id in held if ledger_id > self._cursor][: self._ledgers_per_round]
+        self._cursor = later[-1] if len(later) == self._ledgers_per_round else -1
         hints, self._hints = self._hints, {}
         return [ledger_id for ledger_id in dict.fromkeys((*hints, *later)) if self._storage.holds_entries(ledger_id)]
 

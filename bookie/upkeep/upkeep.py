@@ -90,7 +90,8 @@ class Upkeep:
         self._wall_clock = wall_clock
         self._on_disk_state = on_disk_state
         self._on_failure = on_failure
-        self._limiter = RateLimiter(settings.compaction_bytes_per_second)
+        self.compaction_limiter = RateLimiter(settings.compaction_bytes_per_second)
+        """Limits and pauses compaction."""
         self._unlimited = RateLimiter(1e15)
         self._reclaim_wanted = asyncio.Event()
         self._full = False
@@ -171,16 +172,16 @@ class Upkeep:
         """One compaction, after the one that may be running. A failed write or sync ends the bookie."""
         threshold = self._settings.major_live_share if major else self._settings.minor_live_share
         with self._fatal():
-            return await self._compact(threshold, self._limiter)
+            return await self._compact(threshold, self.compaction_limiter)
 
     @property
     def compaction_paused_seconds(self) -> float:
         """Seconds for which compaction is still paused."""
-        return self._limiter.paused_seconds
+        return self.compaction_limiter.paused_seconds
 
     def pause_compaction(self, seconds: float) -> None:
         """Pause compaction for so long, or until a disk is short of space; 0 ends the pause."""
-        self._limiter.pause(seconds)
+        self.compaction_limiter.pause(seconds)
 
     async def scrub(self, bytes_per_second: float | None = None) -> ScrubResult:
         """Verify everything stored once, after the round that may be running; at the configured rate unless another is
@@ -221,7 +222,7 @@ class Upkeep:
             met_full = self._storage.space.take_full_directories()
             if met_full:
                 self._full = True
-                self._reclaim_space()
+                self.reclaim_space()
             await self._look_at_disks(met_full)
             if met_full:
                 await asyncio.sleep(min(1.0, self._settings.disk_check_seconds))
@@ -236,7 +237,7 @@ class Upkeep:
             log.warning("disk is filling up", path=str(path), free_bytes=free[path])
         if self.disks.read_only and not before.read_only:
             log.error("read-only: a disk is short of space", paths=sorted(map(str, self.disks.short)))
-            self._reclaim_space()
+            self.reclaim_space()
         elif before.read_only and not self.disks.read_only:
             log.info("writable again: the disks have enough free space")
         if (self.disks.read_only, self.disks.out_of_space) != (before.read_only, before.out_of_space):
@@ -254,8 +255,9 @@ class Upkeep:
             # The metadata store does not answer, which ends no bookie: tried again at the next look.
             log.warning("state of the disks not announced", error=type(error).__name__, reason=error.message)
 
-    def _reclaim_space(self) -> None:
-        self._limiter.pause(0)
+    def reclaim_space(self) -> None:
+        """Collect garbage and compact soon, ending a pause that was asked for: a disk is short of space."""
+        self.compaction_limiter.pause(0)
         self._reclaim_wanted.set()
 
     # --- garbage --------------------------------------------------------------------------------------------------
@@ -279,7 +281,7 @@ class Upkeep:
                 await self._compact_full_disk()
                 continue
             threshold = settings.major_live_share if major or short_of_space else settings.minor_live_share
-            await self._compact(threshold, self._unlimited if short_of_space else self._limiter)
+            await self._compact(threshold, self._unlimited if short_of_space else self.compaction_limiter)
 
     async def _compact_full_disk(self) -> None:
         """Compact with the reserve, which nothing but compaction, index parts and the manifest gets: it is set aside

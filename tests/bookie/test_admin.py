@@ -13,7 +13,7 @@ import pytest
 import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.identity.errors import BookieStartError
-from octavo.metadata import BookieLease, BookieRegistration, BookieState, MetadataStore, open_metadata_store
+from octavo.metadata import BookieLease, BookieRegistration, BookieState, MetadataStore
 from octavo.metadata.registration import Cookie
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId
@@ -22,12 +22,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.admin import Answer, administered_bookie, ask, exchange
 from support.ledger_metadata import fragment, open_ledger
 from support.raw_client import RawClient, add, seal
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store("memory://", create=True) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -317,7 +311,7 @@ async def test_a_pause_of_compaction_can_be_ended_early(bookie: Bookie, socket: 
     assert (refused.status, refused.json["error"]) == (409, "Paused")
     ready = bookie.subject.ready
     assert ready is not None
-    running = asyncio.ensure_future(ready.upkeep._limiter.take(1))
+    running = asyncio.ensure_future(ready.upkeep.compaction_limiter.take(1))
     await ask(socket, "POST", "/api/v1/bookie/compaction/pause", {"seconds": 0})
     await asyncio.wait_for(running, 30)  # what stood still goes on
     assert (await ask(socket, "POST", "/api/v1/bookie/compaction", {"level": "minor"})).status == 202
@@ -327,7 +321,7 @@ async def test_a_disk_that_is_short_of_space_ends_the_pause_of_compaction(bookie
     await ask(socket, "POST", "/api/v1/bookie/compaction/pause", {"seconds": 3600})
     ready = bookie.subject.ready
     assert ready is not None
-    ready.upkeep._reclaim_space()
+    ready.upkeep.reclaim_space()
     assert (await ask(socket, "GET", "/api/v1/bookie")).json["compaction_paused_seconds"] == 0
 
 

@@ -15,6 +15,7 @@ from octavo.metadata import open_metadata_store
 from octavo.protocol.messages import Added
 from support.admin import Address, administered_bookie, ask, connect, exchange, parse
 from support.raw_client import RawClient, add, seal
+from support.waiting import pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -123,7 +124,7 @@ async def test_a_body_that_comes_byte_by_byte_is_refused_in_time(quick: Path, en
     async def drip() -> None:
         while True:
             writer.write(b" ")
-            await asyncio.sleep(0.01)
+            await pause()
 
     dripping = asyncio.ensure_future(drip())
     async with asyncio.timeout(30):

@@ -12,7 +12,7 @@ from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import RealFileSystem
-from octavo.metadata import BookieState, MetadataStore, open_metadata_store
+from octavo.metadata import BookieState, MetadataStore
 from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates
 from octavo.metrics import table
 from octavo.metrics.exposition import expose
@@ -36,12 +36,6 @@ def scrape(bookie: Bookie) -> Values:
         for sample in family.samples:
             found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
     return found
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store("memory://", create=True) as opened:
-        yield opened
 
 
 @pytest.fixture

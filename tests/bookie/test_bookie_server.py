@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -56,6 +56,7 @@ from octavo.protocol.messages import (
 )
 from support.ledger_metadata import open_ledger
 from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
+from support.waiting import eventually
 
 WIRE_DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "wire-protocol.md").read_text(encoding="utf-8")
 
@@ -97,12 +98,6 @@ def client_of(bookie: Bookie) -> RawClient:
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store("memory://", create=True) as opened:
-        yield opened
-
-
-@pytest.fixture
 async def bookie(tmp_path: Path, store: MetadataStore) -> AsyncIterator[Bookie]:
     async with running_bookie(tmp_path, store) as running:
         yield running
@@ -113,12 +108,6 @@ async def client(bookie: Bookie) -> AsyncIterator[RawClient]:
     async with client_of(bookie) as connected:
         assert isinstance(await connected.greet(), Hello)
         yield connected
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while not await condition():  # noqa: ASYNC110 - the condition is the bookie's, over the wire
-            await asyncio.sleep(0)
 
 
 # --- entries ------------------------------------------------------------
@@ -416,7 +405,7 @@ async def test_a_client_that_does_not_take_its_answers_holds_up_nobody_and_littl
                 await asyncio.sleep(0)
             return bool(before == (await client.ask(Info())).facts["reads"])  # type: ignore[union-attr]
 
-        await until(reads_have_stalled)
+        await eventually(reads_have_stalled)
         info = await client.ask(Info())
         assert isinstance(info, InfoAnswer)
         # What lies in the kernel's buffers has been taken; the bookie itself holds one answer.

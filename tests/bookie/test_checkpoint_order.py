@@ -2,17 +2,17 @@
 
 import asyncio
 import errno
-from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.entrylog.logs import scan_log
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.manifest import decode_manifest
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript
+
+pytestmark = pytest.mark.usefixtures("logged")
 
 DATA, JOURNAL = Path("/bookie/data"), Path("/bookie/journal")
 SETTINGS = StorageSettings(
@@ -23,12 +23,6 @@ SETTINGS = StorageSettings(
 )
 TURNS = 300
 """Turns of the loop after which everything that can happen without the held-up step has happened."""
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 class HeldDisk(MemoryFileSystem):

@@ -1,11 +1,10 @@
 """Deleted ledgers' space comes back, and nothing else changes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.disk.filesystem import FileSystem
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.entrylog.format import PAGE_BYTES
@@ -19,6 +18,8 @@ from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript, ids_of
 from support.recording_filesystem import Recording, RecordingFileSystem
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 SETTINGS = StorageSettings(
     cache_bytes_max=20_000,
     cache_spread=0.0,
@@ -29,12 +30,6 @@ SETTINGS = StorageSettings(
 DATA, JOURNAL = Path("/bookie/data"), Path("/bookie/journal")
 FAST = RateLimiter(1e12)
 KEPT = LedgerScript(1)
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 def never(error: BaseException) -> None:

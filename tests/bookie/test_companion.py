@@ -12,19 +12,13 @@ from octavo.bookie import companion as companion_module
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.companion import Companion, CompanionView
 from octavo.bookie.config import load_config
-from octavo.metadata import BookieState, MetadataStore, open_metadata_store
+from octavo.metadata import BookieState, MetadataStore
 from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Added, Info, InfoAnswer, Missing, MissingAnswer
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript
 from support.raw_client import RawClient, add, seal
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store("memory://", create=True) as opened:
-        yield opened
 
 
 @asynccontextmanager

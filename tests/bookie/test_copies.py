@@ -1,18 +1,16 @@
 """Entries copied in from other bookies, and what a bookie says it does not hold (rules C1, C3, C6 and C7)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, MutableMapping
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from octavo.bookie.copies.face import Stripe
 from octavo.bookie.storage.ledger_locks import LedgerLocks
 from octavo.bookie.storage.storage import Storage
-from octavo.metadata import MetadataStore, open_metadata_store
+from octavo.metadata import open_metadata_store
 from octavo.protocol.errors import (
     BookieReadOnlyError,
     BookieShuttingDownError,
@@ -29,26 +27,9 @@ from support.faulty_filesystem import MemoryFileSystem
 from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript, ids_of
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 SCRIPT, OTHER = LedgerScript(7), LedgerScript(8)
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store("memory://", create=True) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def host(store: MetadataStore) -> AsyncIterator[StorageHost]:
-    made = await StorageHost(MemoryFileSystem(), store).start()
-    yield made
-    await made.storage.close()
 
 
 async def held(storage: Storage, script: LedgerScript = SCRIPT, last: int = 500) -> list[bytes]:

@@ -4,11 +4,10 @@ remedy."""
 
 import errno
 import random
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.journal.journal import JournalSettings
@@ -22,6 +21,8 @@ from octavo.protocol.errors import BookieInDoubtError, BookieStorageError, Inval
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledgers import LedgerScript, ids_of
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 SETTINGS = StorageSettings(
     cache_bytes_max=6_000,
     entry_log_bytes=8_000,
@@ -34,12 +35,6 @@ LAYOUT = Layout.of(DATA)
 SCRIPTS = [LedgerScript(ledger_id, payload_bytes=60) for ledger_id in (1, 2, 3)]
 FENCED, NEVER = LedgerScript(4), LedgerScript(9)
 COUNT = 60
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 async def open_storage(filesystem: MemoryFileSystem) -> Storage:

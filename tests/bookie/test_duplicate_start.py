@@ -13,16 +13,10 @@ from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.identity.cookie import COOKIE_NAME, IdentityRefusedError, decode_cookie
 from octavo.bookie.identity.duplicate_start import find_running_original
-from octavo.metadata import BookieRegistration, BookieState, MetadataStore, open_metadata_store
+from octavo.metadata import BookieRegistration, BookieState, MetadataStore
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Added, ReadAnswer
 from support.raw_client import RawClient, add, read, seal
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store("memory://", create=True) as opened:
-        yield opened
 
 
 @asynccontextmanager

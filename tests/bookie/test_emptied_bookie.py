@@ -2,30 +2,19 @@
 
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.offline.layout import Layout
 from octavo.bookie.offline.rebuild_index import IndexRebuild
-from octavo.metadata import MetadataStore, open_metadata_store
+from octavo.metadata import MetadataStore
 
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store("memory://", create=True) as opened:
-        yield opened
+pytestmark = pytest.mark.usefixtures("logged")
 
 
 async def start_and_stop(data: Path, store: MetadataStore) -> tuple[str, int | None]:

@@ -1,12 +1,11 @@
 """Which ledgers a bookie forgets, and everything that keeps it from forgetting the wrong ones (rule B5)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.garbage import DELETIONS_AT_ONCE, Collection, GarbageCollector
@@ -27,16 +26,12 @@ from support.faulty_filesystem import MemoryFileSystem
 from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 SETTINGS = StorageSettings(
     checkpoint_seconds=3600, journal=JournalSettings(segment_bytes=64 * 1024, first_fill_bytes=0)
 )
 BOOKIE = BookieId("b1")
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@ next attempt succeeds."""
 
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.identity.cookie import IdentityRefusedError, note_served, take_identity
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.offline.check import OfflineCheck
@@ -22,6 +21,8 @@ from octavo.protocol.errors import BookieInDoubtError, BookieStorageError, Ledge
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledgers import LedgerScript, ids_of
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 DATA, JOURNAL = Path("/b"), Path("/b/journal")
 LAYOUT = Layout.of(DATA)
 SETTINGS = StorageSettings(
@@ -33,12 +34,6 @@ SETTINGS = StorageSettings(
 SCRIPTS = [LedgerScript(ledger_id, payload_bytes=60) for ledger_id in (1, 2)]
 FENCED = LedgerScript(3)
 COUNT = 40
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 async def open_storage(filesystem: MemoryFileSystem) -> Storage:

@@ -2,12 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.metadata import open_metadata_store
@@ -16,14 +15,11 @@ from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import Added, ReadAnswer, Reply
 from support.faulty_filesystem import MemoryFileSystem
 from support.raw_client import RawClient, add, read, seal
+from support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("logged")
 
 CACHE_BYTES = 512 * 1024
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 class SlowDisk(MemoryFileSystem):
@@ -154,9 +150,8 @@ async def test_a_client_that_reads_nothing_for_long_loses_its_connection_and_fre
             reader.pause_reading()
             for _ in range(100):
                 reader.send(read(1, 0, 159, bytes_max=4 << 20))
-            async with asyncio.timeout(60):
-                while bookie.service.answers.connections_evicted == 0 or len(bookie.service.connections) > 1:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: bookie.service.answers.connections_evicted > 0)
+            await eventually(lambda: len(bookie.service.connections) == 1)
         assert isinstance(await writer.ask(add(2, seal(2, 0, [b"goes on"]))), Added)
         assert bookie.service.answers.budget.held == 0
 

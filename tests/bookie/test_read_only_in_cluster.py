@@ -3,25 +3,20 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import DiskSpace, RealFileSystem
 from octavo.metadata import open_metadata_store
+from support.waiting import eventually
 
 import octavo
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 MEBIBYTE = 1024 * 1024
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 class Disk(RealFileSystem):
@@ -72,9 +67,11 @@ async def test_writer_leaves_a_bookie_that_turned_read_only_and_no_add_fails(tmp
         states = {bookie.bookie_id: bookie.state.value for bookie in await client.bookies()}
         assert [bookie_id for bookie_id, state in states.items() if state == "read-only"] == [full]
         disks[full].free_bytes = 4 * MEBIBYTE
-        async with asyncio.timeout(30):
-            while {bookie.state.value for bookie in await client.bookies()} != {"writable"}:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+
+        async def all_writable() -> bool:
+            return {bookie.state.value for bookie in await client.bookies()} == {"writable"}
+
+        await eventually(all_writable)
         await ledger.close()
         async with client.open_ledger(ledger.id) as reader:
             assert [entry.payload async for entry in reader] == [b"%d" % entry for entry in range(added)]

@@ -1,14 +1,14 @@
 """Copies of ledgers in which other bookies have taken this one's place are dropped, and the fence is kept (rule C8)."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 import pytest
-import structlog
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.offline.check import OfflineCheck
 from octavo.bookie.offline.layout import Layout
-from octavo.bookie.upkeep import replaced as replaced_module
+from octavo.bookie.upkeep.replaced import may_be_asked
 from octavo.metadata import LedgerMetadata, MetadataStore, Versioned, open_metadata_store
 from octavo.protocol.errors import LedgerFencedError, MetadataError, NoSuchLedgerError
 from octavo.protocol.holdings import Holdings
@@ -18,24 +18,7 @@ from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledger_metadata import fragment, open_ledger
 from support.ledgers import LedgerScript
 
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store("memory://", create=True) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def host(store: MetadataStore) -> AsyncIterator[StorageHost]:
-    made = await StorageHost(MemoryFileSystem(), store).start()
-    yield made
-    await made.storage.close()
+pytestmark = pytest.mark.usefixtures("logged")
 
 
 def closed(ledger_id: int, *ensembles: str, last: int = 9) -> LedgerMetadata:
@@ -139,27 +122,27 @@ async def test_bookie_that_names_itself_under_the_lock_keeps_its_copies(host: St
     assert host.copies.holds_ledger(script.ledger_id)
 
 
-async def test_metadata_are_read_synced_under_the_lock_before_copies_are_dropped(
-    host: StorageHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_metadata_are_read_synced_under_the_lock_before_copies_are_dropped(store: MetadataStore) -> None:
     """A change that this bookie made under the lock must be seen, so the read is made current inside the lock."""
-    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
-    await host.replaced.round()
     locked: list[bool] = []
 
     class Watched:
         def __getattr__(self, name: str) -> object:
-            return getattr(host.store, name)
+            return getattr(store, name)
 
         async def confirm_absent(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
             locked.extend(host.storage.copy_locks.is_held(ledger_id) for ledger_id in ledger_ids)
-            return await host.store.confirm_absent(ledger_ids)
+            return await store.confirm_absent(ledger_ids)
 
-    monkeypatch.setattr(host.replaced, "_store", Watched())
+    host = await StorageHost(MemoryFileSystem(), cast("MetadataStore", Watched())).start()
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    await host.replaced.round()
+    assert locked == []
     assert await host.replaced.round() == 1
     assert locked == [True]
     assert host.storage.copy_locks.count == 0
     assert not host.copies.holds_ledger(script.ledger_id)
+    await host.storage.close()
 
 
 async def test_dropped_ledger_takes_new_copies_and_nothing_of_the_old_ones_is_left(host: StorageHost) -> None:
@@ -273,24 +256,22 @@ async def test_stale_or_older_metadata_drop_nothing(host: StorageHost) -> None:
     assert host.copies.holds_ledger(script.ledger_id)
 
 
-async def test_ledgers_are_looked_at_in_turn_and_hints_at_once(
-    host: StorageHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replaced_module, "LEDGERS_PER_ROUND", 2)
-    scripts = [await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz")) for _ in range(5)]
+async def test_ledgers_are_looked_at_in_turn_and_hints_at_once(store: MetadataStore) -> None:
     read: list[int] = []
 
     class Watched:
         """The store, noting which ledgers are read."""
 
         def __getattr__(self, name: str) -> object:
-            return getattr(host.store, name)
+            return getattr(store, name)
 
         async def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
             read.append(ledger_id)
-            return await host.store.read_ledger(ledger_id)
+            return await store.read_ledger(ledger_id)
 
-    monkeypatch.setattr(host.replaced, "_store", Watched())
+    watched = cast("MetadataStore", Watched())
+    host = await StorageHost(MemoryFileSystem(), watched, ledgers_per_round=2).start()
+    scripts = [await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz")) for _ in range(5)]
     ids = [script.ledger_id for script in scripts]
     host.copies.unnamed([ids[4], LedgerId(10**6)])
     rounds = []
@@ -302,6 +283,7 @@ async def test_ledgers_are_looked_at_in_turn_and_hints_at_once(
     assert set(ids[2:4]) <= set(rounds[1])
     assert host.replaced.dropped == 5
     assert host.replaced.waiting == 0
+    await host.storage.close()
 
 
 async def test_drop_is_durable_before_anything_is_removed() -> None:
@@ -347,4 +329,4 @@ def test_bookie_may_be_asked_until_the_ledger_is_closed_without_it() -> None:
     for case, (metadata, dropped) in NAMED.items():
         found = metadata(7)
         if found is not None:
-            assert replaced_module.may_be_asked(found, BOOKIE) != dropped, case
+            assert may_be_asked(found, BOOKIE) != dropped, case

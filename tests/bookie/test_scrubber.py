@@ -40,7 +40,7 @@ async def test_index_part_that_is_merged_away_during_a_scrub_is_no_damage() -> N
     distraction = Distraction(storage, LedgerScript(1))
     await distraction.more()
     await distraction.more()
-    assert len(storage._index.parts) > 1
+    assert storage.statistics().index_parts > 1
     result = await storage.scrubber.round(distraction)
     assert result.damaged_places == 0
     assert storage.statistics().index_damage_seen == 0

@@ -2,17 +2,17 @@
 could still take back (rule B1)."""
 
 import asyncio
-from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.ids import EntryId
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledgers import LedgerScript
+
+pytestmark = pytest.mark.usefixtures("logged")
 
 SETTINGS = StorageSettings(
     checkpoint_seconds=3600, journal=JournalSettings(segment_bytes=1024 * 1024, first_fill_bytes=0)
@@ -21,12 +21,6 @@ DATA, JOURNAL = Path("/bookie/data"), Path("/bookie/journal")
 MANIFEST = DATA / "manifest"
 DELETED, KEPT = LedgerScript(1), LedgerScript(2)
 KEPT_IDS = range(5)
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 async def open_storage(filesystem: MemoryFileSystem) -> Storage:

@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.disk.filesystem import FileSystem, RealFileSystem
 from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.journal.journal import JournalSettings
@@ -24,6 +23,9 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import EntryId, LedgerId
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript, ids_of
+from support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("logged")
 
 SMALL = StorageSettings(
     cache_bytes_max=20_000,
@@ -33,12 +35,6 @@ SMALL = StorageSettings(
     journal=JournalSettings(segment_bytes=64 * 1024, first_fill_bytes=0),
 )
 DATA, JOURNAL = Path("/bookie/data"), Path("/bookie/journal")
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 def never(error: BaseException) -> None:
@@ -65,15 +61,6 @@ async def read_all(storage: Storage, script: LedgerScript, last: int = 10**6) ->
         found += result.entries
         first = result.last_covered + 1
     return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the storage's own tasks run until something has happened; the disk takes no time."""
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it does not happen")
 
 
 @pytest.fixture
@@ -452,7 +439,7 @@ async def test_failed_write_or_sync_is_fatal_and_nothing_is_acknowledged_after_i
         filesystem.fault = fault
         storage.request_checkpoint()
         add = storage.writer.add(script.ledger_id, script.key, script.entries(range(100, 110)), recovery=False)
-        await until(lambda happened=failures: bool(happened))  # type: ignore[misc]
+        await eventually(lambda happened=failures: bool(happened))  # type: ignore[misc]
         if folder == "journal":
             with pytest.raises(BookieStorageError):
                 await add
@@ -507,8 +494,8 @@ async def test_parts_are_merged_and_nothing_changes(filesystem: MemoryFileSystem
             await storage.writer.fence(scripts[0].ledger_id, scripts[0].key)
             scripts.pop(0)
         storage.request_checkpoint()
-        await until(lambda expected=round_number + 2: storage.statistics().checkpoints == expected)  # type: ignore[misc]
-    await until(lambda: storage.statistics().merges >= 2)
+        await eventually(lambda expected=round_number + 2: storage.statistics().checkpoints == expected)  # type: ignore[misc]
+    await eventually(lambda: storage.statistics().merges >= 2)
     assert storage.statistics().index_parts < 6
     for _ in range(2):
         for script in scripts:

@@ -7,12 +7,10 @@ The workload crosses flushes, checkpoints, rolled logs, merges of the index and 
 
 import asyncio
 import os
-from collections.abc import Iterator, MutableMapping
 from functools import partial
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.journal.format import DATA_START, Record, SegmentHeader, encode_record, examine
 from octavo.bookie.journal.journal import JournalPosition, JournalSettings
 from octavo.bookie.storage.storage import Storage, StorageSettings
@@ -20,6 +18,8 @@ from octavo.protocol.errors import LedgerFencedError
 from octavo.protocol.ids import EntryId
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledgers import LedgerScript, ids_of
+
+pytestmark = pytest.mark.usefixtures("logged")
 
 SETTINGS = StorageSettings(
     cache_bytes_max=2_500,
@@ -29,12 +29,6 @@ SETTINGS = StorageSettings(
     journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0),
 )
 SEEDS = int(os.environ.get("OCTAVO_CRASH_SEEDS", "1"))
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 class Witness:

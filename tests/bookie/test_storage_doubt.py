@@ -1,11 +1,10 @@
 """A bookie whose journal was damaged may have lost what it acknowledged: it is in doubt from then on (rule B4)."""
 
 import asyncio
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.server.answers import answer_read_lac
 from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, EMPTY, decode_manifest, encode_manifest
@@ -16,17 +15,13 @@ from octavo.protocol.messages import ReadFlag, ReadLac
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledgers import LedgerScript, ids_of
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 SETTINGS = StorageSettings(
     checkpoint_seconds=3600, journal=JournalSettings(segment_bytes=64 * 1024, first_fill_bytes=0)
 )
 DATA, JOURNAL = Path("/bookie/data"), Path("/bookie/journal")
 SCRIPT, LOST, LATER = LedgerScript(7), LedgerScript(8), LedgerScript(50)
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 async def open_storage(filesystem: MemoryFileSystem) -> Storage:

@@ -1,11 +1,9 @@
 """An opening or closing that is cut short leaves no task behind: such a task would outlive the files it works on."""
 
 import asyncio
-from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.disk.filesystem import replace_file
 from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.journal.journal import JournalSettings
@@ -15,16 +13,12 @@ from octavo.bookie.storage.storage import Storage, StorageSettings
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledgers import LedgerScript, ids_of
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 SETTINGS = StorageSettings(
     checkpoint_seconds=3600, journal=JournalSettings(segment_bytes=64 * 1024, first_fill_bytes=0)
 )
 SCRIPT = LedgerScript(1)
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 async def open_storage(filesystem: MemoryFileSystem) -> Storage:

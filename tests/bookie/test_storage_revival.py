@@ -1,17 +1,16 @@
 """A deletion forgets nothing that protects the ledger, and is reversed into doubt (rule B5)."""
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.storage import Storage, StorageSettings
-from octavo.metadata import MetadataStore, open_metadata_store
+from octavo.metadata import MetadataStore
 from octavo.protocol.errors import (
     BookieInDoubtError,
     LedgerFencedError,
@@ -24,16 +23,12 @@ from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript
 from support.raw_client import RawClient, add, key_of, read, seal
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 SETTINGS = StorageSettings(
     checkpoint_seconds=3600, journal=JournalSettings(segment_bytes=64 * 1024, first_fill_bytes=0)
 )
 SCRIPT = LedgerScript(7)
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 async def open_storage(filesystem: MemoryFileSystem) -> Storage:
@@ -99,12 +94,6 @@ async def test_nothing_of_a_revived_ledger_is_absent_though_its_entries_have_bee
 
 
 # --- over the wire ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store("memory://", create=True) as opened:
-        yield opened
 
 
 async def test_a_fence_and_adds_that_reach_a_deleted_ledger_find_it_alive(store: MetadataStore) -> None:

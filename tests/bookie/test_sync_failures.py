@@ -17,6 +17,7 @@ from octavo.bookie.journal.journal import Journal, JournalFailedError, JournalSe
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript
+from support.waiting import eventually
 
 FOLDER = Path("/folder")
 
@@ -107,14 +108,6 @@ async def started(filesystem: MemoryFileSystem, failures: list[BaseException]) -
     return journal
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(20_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never happens")
-
-
 @pytest.mark.parametrize(("operation", "part"), [("sync_directory", "folder"), ("sync", "spare-")])
 async def test_journal_whose_next_segment_cannot_be_synced_fails_at_the_end_of_the_active_one(
     operation: str, part: str
@@ -141,7 +134,7 @@ async def test_spare_whose_header_finds_the_disk_full_is_removed_and_the_journal
     journal = await started(filesystem, failures)
     fails = Fails(filesystem, "write", "spare-", times=3)
     adding = [journal.append(RecordKind.ADD, [bytes(3000)]) for _ in range(12)]
-    await until(lambda: fails.failed == 3)
+    await eventually(lambda: fails.failed == 3)
     await asyncio.gather(*adding)
     assert failures == []
     spares = [path for path in filesystem.files(FOLDER) if path.name.startswith("spare-")]
@@ -205,7 +198,7 @@ async def test_free_space_is_kept_until_urgent_writes_have_had_it() -> None:
         free.pop()
 
     writing = asyncio.ensure_future(retry.retry_while_full(FOLDER, manifest))
-    await until(lambda: retry.urgent_writes_wait)
+    await eventually(lambda: retry.urgent_writes_wait)
     for _ in range(2):  # the first time it finds the disk full again
         retry.space_freed()
         await asyncio.wait_for(retry.urgent_writes_ended(), 60)

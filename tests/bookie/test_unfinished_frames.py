@@ -2,12 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.metadata import open_metadata_store
@@ -18,13 +17,9 @@ from octavo.protocol.messages import Added, Hello, Ping, Pong, decode_hello
 from support.faulty_filesystem import MemoryFileSystem
 from support.raw_client import RawClient, add, seal
 
+pytestmark = pytest.mark.usefixtures("logged")
+
 MIB = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
 
 
 @asynccontextmanager

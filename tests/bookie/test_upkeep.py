@@ -2,13 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.disk.filesystem import DiskSpace
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.storage import Storage, StorageSettings
@@ -23,6 +22,9 @@ from octavo.protocol.ids import BookieId, LedgerId
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript, ids_of
+from support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("logged")
 
 DATA, MORE, JOURNAL = Path("/bookie/data"), Path("/bookie/more"), Path("/bookie/journal")
 SETTINGS = StorageSettings(
@@ -37,20 +39,8 @@ NO_LIMITS = DiskLimits(0, 0, 0)
 KEPT = LedgerScript(1_000)
 
 
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
-
-
 def never(error: BaseException) -> None:
     raise AssertionError("the bookie failed") from error
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in timers of the bookie
-            await asyncio.sleep(0)
 
 
 class WatchedDisk(MemoryFileSystem):
@@ -172,13 +162,13 @@ async def test_filling_disk_turns_read_only_collects_compacts_and_comes_back(sto
             await bookie.add(kept, range(count // 4, count // 4 + 5))
             count += 20
             looks = filesystem.looks
-            await until(lambda: filesystem.looks > looks)  # noqa: B023
+            await eventually(lambda: filesystem.looks > looks)  # noqa: B023
         assert count > 100
         await check(bookie.storage, kept, count // 4)
         await check(bookie.storage, doomed, count)
         assert bookie.storage.statistics().disk_full_met == 0, "in time"
         await store.delete_ledger(doomed.ledger_id)
-        await until(lambda: not bookie.read_only)
+        await eventually(lambda: not bookie.read_only)
         assert bookie.states == [True, False]
         await bookie.add(kept, range(count // 4, count // 4 + 5))
         await check(bookie.storage, kept, count // 4 + 5)
@@ -208,12 +198,12 @@ async def test_full_disk_comes_back_by_itself_again_and_again_and_nothing_acknow
             doomed = await bookie.new_ledger()
             filling = asyncio.ensure_future(write(doomed, 10))
             met = bookie.storage.statistics().disk_full_met
-            await until(lambda: bookie.read_only and bookie.storage.statistics().disk_full_met > met + 3)  # noqa: B023
+            await eventually(lambda: bookie.read_only and bookie.storage.statistics().disk_full_met > met + 3)  # noqa: B023
             before = added[kept]
             await check(bookie.storage, kept, before)
             filling.cancel()
             await store.delete_ledger(doomed.ledger_id)
-            await until(lambda: added[kept] > before + 30)  # noqa: B023
+            await eventually(lambda: added[kept] > before + 30)  # noqa: B023
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         count = added[kept]
@@ -241,8 +231,8 @@ async def test_entries_and_journal_do_not_get_the_reserve(store: MetadataStore) 
         while bookie.storage.statistics().disk_full_met < 8:
             first = next(ids)
             adding = asyncio.ensure_future(bookie.add(kept, range(first, first + 10)))
-            await until(lambda: adding.done() or bookie.storage.statistics().disk_full_met >= 8)  # noqa: B023
-        await until(lambda: DATA / "reserve" in filesystem.files())
+            await eventually(lambda: adding.done() or bookie.storage.statistics().disk_full_met >= 8)  # noqa: B023
+        await eventually(lambda: DATA / "reserve" in filesystem.files())
         adding.cancel()
         filesystem.capacity_bytes = None
     assert [name for name in taken if name.endswith(".log") or name == "fresh.segment"] == []
@@ -256,7 +246,7 @@ async def test_closing_on_a_full_disk_leaves_everything_to_the_journal(store: Me
         count = 0
         while not bookie.storage.statistics().disk_full_met:
             adding = asyncio.ensure_future(bookie.add(kept, range(count, count + 10)))
-            await until(lambda: adding.done() or bookie.storage.statistics().disk_full_met > 0)  # noqa: B023
+            await eventually(lambda: adding.done() or bookie.storage.statistics().disk_full_met > 0)  # noqa: B023
             count += 10 * adding.done()
     filesystem.capacity_bytes = None
     async with rig(filesystem, quick(), store) as bookie:
@@ -298,11 +288,11 @@ async def test_major_compaction_waits_for_its_hours(store: MetadataStore) -> Non
             await bookie.add(doomed, range(first, first + 20))
             await bookie.add(kept, range(first, first + 20))
         await store.delete_ledger(doomed.ledger_id)
-        await until(lambda: bookie.upkeep.garbage_rounds > 5)
+        await eventually(lambda: bookie.upkeep.garbage_rounds > 5)
         assert bookie.storage.ledgers.live_ids() == [kept.ledger_id]
         assert bookie.storage.statistics().logs_compacted == 0
         hour[0] = 1.5
-        await until(lambda: bookie.storage.statistics().logs_compacted > 2)
+        await eventually(lambda: bookie.storage.statistics().logs_compacted > 2)
         await check(bookie.storage, kept, 200)
 
 
@@ -317,7 +307,7 @@ async def test_metadata_that_do_not_answer_change_nothing_and_end_nothing(
         await store.delete_cookie(BookieId("b1"), cookie.version)
         await store.delete_ledger(LedgerId(kept.ledger_id))
         failed = bookie.upkeep.garbage_rounds_failed
-        await until(lambda: bookie.upkeep.garbage_rounds_failed > failed + 3)
+        await eventually(lambda: bookie.upkeep.garbage_rounds_failed > failed + 3)
         assert bookie.storage.ledgers.live_ids() == [kept.ledger_id]
         await check(bookie.storage, kept, 5)
     assert any("cannot be relied upon" in str(event["event"]) for event in logged)
@@ -332,12 +322,12 @@ async def test_disk_that_fills_up_while_the_metadata_are_away_ends_no_bookie_and
     async with rig(filesystem, quick(limits), store) as bookie:
         bookie.store_down = True
         filesystem.set_content(DATA / "others", bytes(700_000))
-        await until(lambda: bookie.refused > 3)
+        await eventually(lambda: bookie.refused > 3)
         assert bookie.read_only
         bookie.store_down = False
-        await until(lambda: bookie.states == [True])
+        await eventually(lambda: bookie.states == [True])
         filesystem.set_content(DATA / "others", b"")
-        await until(lambda: bookie.states == [True, False])
+        await eventually(lambda: bookie.states == [True, False])
 
 
 async def test_scrubber_finds_rot_that_nobody_has_read(
@@ -360,7 +350,7 @@ async def test_scrubber_finds_rot_that_nobody_has_read(
         part = filesystem.files(DATA / "index")[0]
         filesystem.damage(part, 50)
         rounds = bookie.storage.statistics().scrub_rounds
-        await until(lambda: bookie.storage.statistics().scrub_rounds > rounds + 3)
+        await eventually(lambda: bookie.storage.statistics().scrub_rounds > rounds + 3)
         statistics = bookie.storage.statistics()
         assert (statistics.entries_damaged, statistics.index_damage_seen) == (2, 1)
         result = await bookie.storage.reader.read(kept.ledger_id, 0, 0, entries_max=1, bytes_max=1_000)

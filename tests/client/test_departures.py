@@ -9,8 +9,8 @@ from octavo.metadata import LedgerMetadata
 from octavo.metadata.repair_states import DOCUMENT, BookieCondition, Condition, RepairStates, encode_states
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.quorums import Quorums
-from support.log_cluster import eventually
 from support.reading import Cluster, cluster_of
+from support.waiting import eventually
 from support.writing import QUICK
 
 import octavo

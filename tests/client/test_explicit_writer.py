@@ -163,11 +163,11 @@ async def test_closing_the_client_closes_the_ledger_and_tells_of_the_gap() -> No
 
 
 async def test_when_the_writer_is_fenced_what_is_held_did_not_happen() -> None:
-    async with connected() as (_, client):
+    async with connected() as (cluster, client):
         ledger = await client.create_ledger(ids="explicit")
         await ledger.add(b"kept", entry_id=0)
         held = ledger.add_nowait(b"x", entry_id=2)
-        await update_ledger(client._store, ledger.id, BeginRecovery(), writer_token="other")
+        await update_ledger(cluster.store, ledger.id, BeginRecovery(), writer_token="other")
         with pytest.raises(octavo.LedgerFencedError) as raised:
             async with asyncio.timeout(10):
                 await held

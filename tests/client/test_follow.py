@@ -1,7 +1,7 @@
 """Following a ledger while it is written: which bookies are polled, what ends it, what it costs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -10,6 +10,7 @@ from octavo.protocol.entries import Entry
 from octavo.protocol.errors import BookieStorageError, ClientClosedError, NoSuchLedgerError
 from octavo.protocol.messages import Op, ReadLac
 from support.reading import QUICK, Cluster, TroubledStore, cluster_of
+from support.waiting import eventually, loop_turns, pause
 
 
 class Following:
@@ -32,16 +33,9 @@ class Following:
                 await self._got.wait()
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until the condition holds."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - several bookies change it, none of them alone knows
-            await asyncio.sleep(0)
-
-
 async def polls(cluster: Cluster, count: int) -> None:
     """Wait until that many long polls wait at the bookies."""
-    await _until(lambda: sum(bookie.long_polls for bookie in cluster.bookies) >= count)
+    await eventually(lambda: sum(bookie.long_polls for bookie in cluster.bookies) >= count)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (5, 2, 1)])
@@ -121,7 +115,7 @@ async def test_adds_that_come_one_by_one_need_no_read(
             ledger.add_numbered(1)
             for bookie in reversed(cluster.bookies):
                 ledger.say_lac(bookie.bookie_id)
-                await asyncio.sleep(0.001)
+                await loop_turns(20)
             await following.got(len(ledger.payloads) - 1)
         assert following.payloads == ledger.payloads[1:]
         assert sum(bookie.count(Op.READ) for bookie in cluster.bookies) == before
@@ -174,7 +168,7 @@ async def test_idle_follower_asks_nothing_while_its_polls_wait() -> None:
         following = Following(reader.follow())
         await polls(cluster, 2)
         before = [len(bookie.requests) for bookie in cluster.bookies]
-        await asyncio.sleep(0.05)
+        await loop_turns()
         assert [len(bookie.requests) for bookie in cluster.bookies] == before
         following.task.cancel()
 
@@ -185,7 +179,7 @@ async def test_nobody_is_polled_while_nobody_waits() -> None:
         ledger.add_numbered(5)
         reader = await cluster.open(ledger)
         await reader.read(0, 3)
-        await asyncio.sleep(0.02)
+        await loop_turns()
         assert not any(bookie.long_polls for bookie in cluster.bookies)
 
 
@@ -195,7 +189,7 @@ async def test_poll_whose_time_is_over_is_asked_again() -> None:
         reader = await cluster.open(ledger)
         following = Following(reader.follow())
         await polls(cluster, 1)
-        await asyncio.sleep(0.002)
+        await pause(0.002)  # so that the poll counts as held to its end
         cluster.bookies[0].end_long_polls()
         await polls(cluster, 1)
         ledger.add(b"a", b"b")
@@ -238,7 +232,7 @@ async def test_fenced_ledger_is_not_polled_in_a_hot_loop() -> None:
         for bookie in cluster.bookies:
             bookie.fence(ledger.id)
         following = Following(reader.follow())
-        await asyncio.sleep(0.1)
+        await loop_turns()  # a hot loop polls a hundred times in these turns
         assert sum(bookie.count(Op.READ_LAC) for bookie in cluster.bookies) < 20
         await ledger.close()
         await following.task
@@ -255,7 +249,7 @@ async def test_follower_moves_on_to_a_new_ensemble() -> None:
         await polls(cluster, 2)
         await ledger.change_ensemble("b3", "b4", "b5")
         await following.got(3)
-        await _until(lambda: sum(bookie.long_polls for bookie in cluster.bookies[3:]) == 2)
+        await eventually(lambda: sum(bookie.long_polls for bookie in cluster.bookies[3:]) == 2)
         ledger.add_numbered(3)
         await following.got(5)
         await ledger.close()
@@ -283,7 +277,7 @@ async def test_metadata_are_read_again_when_a_watch_says_nothing(hint: str) -> N
                     bookie.disconnect()
                 case "silent":
                     bookie.end_long_polls()
-        await _until(lambda: sum(bookie.long_polls for bookie in cluster.bookies[3:]) == 2)
+        await eventually(lambda: sum(bookie.long_polls for bookie in cluster.bookies[3:]) == 2)
         ledger.add_numbered(3)
         await following.got(5)
         await ledger.close()
@@ -304,7 +298,7 @@ async def test_metadata_out_of_reach_end_no_follower() -> None:
         await polls(cluster, 2)
         for bookie in cluster.bookies:
             bookie.end_long_polls()
-        await _until(lambda: store.reads >= 1)
+        await eventually(lambda: store.reads >= 1)
         ledger.add_numbered(3)
         await following.got(5)
         store.down = False
@@ -324,7 +318,7 @@ async def test_polls_move_on_with_metadata_that_somebody_else_has_read() -> None
         await polls(cluster, 2)
         await ledger.change_ensemble("b3", "b4", "b5")
         assert await reader.refresh_last_add_confirmed() == 2
-        await _until(lambda: sum(bookie.long_polls for bookie in cluster.bookies[3:]) == 2)
+        await eventually(lambda: sum(bookie.long_polls for bookie in cluster.bookies[3:]) == 2)
         await ledger.close()
         await reader.refresh_last_add_confirmed()
         await following.task

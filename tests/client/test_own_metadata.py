@@ -1,25 +1,17 @@
 """What a writer believes of its ledger's metadata: its own changes, and what its watch reports, late or not."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 
-import pytest
 from octavo.client.write.ensemble_changes import Commit
 from octavo.client.write.own_metadata import OwnMetadata
-from octavo.metadata import LedgerMetadata, MetadataStore, Versioned, open_metadata_store
+from octavo.metadata import LedgerMetadata, MetadataStore, Versioned
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import EntryId
 from support.ledger_metadata import bookie_ids, fragment, open_ledger
 
 type Reported = Versioned[LedgerMetadata] | None
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store("memory://", create=True) as opened:
-        yield opened
 
 
 class LateWatch:

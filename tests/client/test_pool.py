@@ -6,17 +6,11 @@ from typing import Any
 import pytest
 from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore, open_metadata_store
+from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore
 from octavo.protocol.errors import BookieUnavailableError, ClientClosedError, MetadataUnavailableError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Ping, Pong
 from support.fake_bookie import FakeBookie
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store("memory://") as store:
-        yield store
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.messages import Op, Ping
+from support.waiting import loop_turns
 from support.writing import FakeCluster, fake_cluster
 
 HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.001}
@@ -177,7 +178,7 @@ async def test_an_idle_writer_changes_no_metadata(cluster: FakeCluster) -> None:
         await cluster.until(lambda: all(len(cluster.held(at, ledger.id)) == 1 for at in range(3)))
         version = (await cluster.store.read_ledger(ledger.id)).version
         await cluster.bookies[0].stop()
-        await asyncio.sleep(0.02)
+        await loop_turns()
         assert (await cluster.store.read_ledger(ledger.id)).version == version
 
 

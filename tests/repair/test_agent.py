@@ -2,11 +2,9 @@
 C9 and C10, O1 and O3, D3)."""
 
 import re
-from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 
 import pytest
-import structlog
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.metadata.repair_states import Condition
 from octavo.protocol.ids import BookieId, LedgerId
@@ -14,12 +12,9 @@ from octavo.repair.documents import AUDITOR_LOCK
 from octavo.repair.operators import ask_for_checks, find_unfinished, take_checked
 from octavo.repair.planning import BlockedClass
 from support.repair_cluster import RepairCluster, payload, repair_cluster
+from support.waiting import eventually
 
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
+pytestmark = pytest.mark.usefixtures("logged")
 
 
 async def auditor_of(cluster: RepairCluster) -> str:
@@ -37,7 +32,7 @@ async def next_round(cluster: RepairCluster, auditor: str) -> None:
     async def newer() -> bool:
         return bool(cluster.bookie(auditor).service.companion_facts.get("repair_round_at_ms") != before)
 
-    await cluster.eventually(newer)
+    await eventually(newer)
 
 
 async def healed(cluster: RepairCluster, ledgers: list[int], *gone: str) -> bool:
@@ -54,7 +49,7 @@ async def test_copies_of_a_lost_bookie_come_back_on_others_and_nothing_else_chan
         before = {ledger_id: await cluster.metadata(ledger_id) for ledger_id in ledgers}
         await client.delete_ledger(deleted)
         await cluster.stop("b1")
-        await cluster.eventually(lambda: healed(cluster, ledgers, "b1"))
+        await eventually(lambda: healed(cluster, ledgers, "b1"))
         assert (await cluster.states()).condition_of(BookieId("b1")) is Condition.LOST
         for ledger_id in ledgers:
             await cluster.check_entries(client, ledger_id, 0 if ledger_id == ledgers[-1] else 20)
@@ -69,7 +64,7 @@ async def test_copies_of_a_lost_bookie_come_back_on_others_and_nothing_else_chan
             summary, names = await cluster.summary(), await cluster.document_versions()
             return summary is not None and summary.is_quiet and not any("work" in one or "done" in one for one in names)
 
-        await cluster.eventually(tidy)
+        await eventually(tidy)
         assert await find_unfinished(cluster.store, await cluster.states()) == []
 
 
@@ -103,13 +98,13 @@ async def test_a_drained_bookie_serves_on_and_is_emptied_and_a_new_auditor_takes
         async def left() -> bool:
             return drained not in {name for one in ledgers for name in await cluster.names(one)}
 
-        await cluster.eventually(left)
+        await eventually(left)
 
         # The writer is idle, and replaces the bookie all the same; then what lies before is moved, too (rule O2).
         async def replaced() -> bool:
             return drained not in await cluster.names(writer.id)
 
-        await cluster.eventually(replaced)
+        await eventually(replaced)
         assert await writer.add(payload(writer.id, 1, 100)) == 1
         await writer.close()
         await cluster.check_entries(client, writer.id, 2)
@@ -124,7 +119,7 @@ async def test_a_drain_concerns_ledgers_that_were_created_after_the_last_round()
         ledgers = [await cluster.ledger(client, 5) for _ in range(2)]
         drained = next(iter(await cluster.names(ledgers[0])))
         await cluster.set_condition(drained, Condition.DRAINING)
-        await cluster.eventually(lambda: healed(cluster, ledgers, drained))
+        await eventually(lambda: healed(cluster, ledgers, drained))
 
 
 async def test_a_bookie_with_new_disks_is_filled_again_and_is_sure_of_its_ledgers() -> None:
@@ -141,25 +136,25 @@ async def test_a_bookie_with_new_disks_is_filled_again_and_is_sure_of_its_ledger
         async def full() -> bool:
             return all([await cluster.is_whole(one) for one in ledgers])
 
-        await cluster.eventually(full)
+        await eventually(full)
 
         async def almost_sure() -> bool:
             doubt = bookie.service.storage.doubt
             return doubt is not None and doubt.sure_below == doubt.stop and set(doubt.exceptions) == {writer.id}
 
-        await cluster.eventually(almost_sure)  # of the open ledger it cannot be sure (rule D3)
+        await eventually(almost_sure)  # of the open ledger it cannot be sure (rule D3)
         await writer.close()
 
         async def sure() -> bool:
             return bookie.service.storage.doubt is None
 
-        await cluster.eventually(sure)
+        await eventually(sure)
         assert await cluster.is_whole(writer.id)
 
         async def ordinary() -> bool:
             return (await cluster.states()).condition_of(BookieId("b2")) is None
 
-        await cluster.eventually(ordinary)
+        await eventually(ordinary)
 
 
 async def test_holes_are_found_when_a_ledger_is_closed_and_filled() -> None:
@@ -175,7 +170,7 @@ async def test_holes_are_found_when_a_ledger_is_closed_and_filled() -> None:
         await writer.close()
         await next_round(cluster, auditor)
         await cluster.start(away)
-        await cluster.eventually(lambda: cluster.is_whole(writer.id))
+        await eventually(lambda: cluster.is_whole(writer.id))
         assert (await cluster.metadata(writer.id)).fragments == writer.metadata.fragments
 
 
@@ -193,14 +188,14 @@ async def test_what_no_bookie_has_is_short_keeps_its_names_and_is_tried_when_a_b
             summary = await cluster.summary()
             return summary is not None and summary.blocked_counts.get(BlockedClass.SHORT.value) == 1
 
-        await cluster.eventually(blocked)
+        await eventually(blocked)
         summary = await cluster.summary()
         assert summary is not None
         assert summary.blocked[0].ledger_id == ledger_id
         assert "no sound copy" in summary.blocked[0].reason
         assert await cluster.names(ledger_id) == {first, second}
         await cluster.start(second)
-        await cluster.eventually(lambda: healed(cluster, [ledger_id], first))
+        await eventually(lambda: healed(cluster, [ledger_id], first))
         await cluster.check_entries(client, ledger_id, 5)
 
 
@@ -216,11 +211,11 @@ async def test_an_abandoned_ledger_is_recovered_before_it_is_too_late_and_then_r
         async def closed() -> bool:
             return (await cluster.metadata(writer.id)).is_closed
 
-        await cluster.eventually(closed)
+        await eventually(closed)
         metadata = await cluster.metadata(writer.id)
         assert re.fullmatch(r"octavo repair, bookie b\d", metadata.fenced_by)
         assert metadata.fenced_at is not None
-        await cluster.eventually(lambda: healed(cluster, [writer.id], lost))
+        await eventually(lambda: healed(cluster, [writer.id], lost))
         await cluster.check_entries(client, writer.id, 5)
 
 
@@ -238,7 +233,7 @@ async def test_a_check_mends_what_was_damaged_and_says_what_is_short() -> None:
             result.update(await take_checked(cluster.store, [ledger_id]))
             return bool(result)
 
-        await cluster.eventually(checked)
+        await eventually(checked)
         assert result == {ledger_id: False}
         assert await cluster.is_whole(ledger_id)
         assert cluster.copied("b0") >= 1  # by the check, and by the bookie, which was told of the damage
@@ -254,5 +249,5 @@ async def test_a_ledger_that_was_deleted_by_mistake_is_filled_again_when_it_is_r
         for _ in range(2):
             await bookie.service.storage.compact(0.99, RateLimiter(1e12))
         assert await bookie.service.revive(ledger_id)  # as any request that reaches the ledger does
-        await cluster.eventually(lambda: cluster.is_whole(ledger_id))
+        await eventually(lambda: cluster.is_whole(ledger_id))
         assert cluster.copied("b0") == 10

@@ -6,7 +6,7 @@ from octavo.bookie.copies.face import LedgerCopies
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
-from octavo.bookie.upkeep.replaced import ReplacedCopies
+from octavo.bookie.upkeep.replaced import LEDGERS_PER_ROUND, ReplacedCopies
 from octavo.metadata import Cookie, MetadataStore
 from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.ids import BookieId, LedgerId
@@ -24,9 +24,17 @@ BOOKIE = BookieId("b1")
 
 
 class StorageHost:
-    """The storage of bookie :data:`BOOKIE` on a file system, beside a metadata store."""
+    """The storage of bookie :data:`BOOKIE` on a file system, with a metadata store."""
 
-    def __init__(self, filesystem: MemoryFileSystem, store: MetadataStore, *, keep_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        filesystem: MemoryFileSystem,
+        store: MetadataStore,
+        *,
+        keep_seconds: float = 0.0,
+        ledgers_per_round: int = LEDGERS_PER_ROUND,
+    ) -> None:
+        self._ledgers_per_round = ledgers_per_round
         self.filesystem = filesystem
         self.store = store
         self.full = False
@@ -43,7 +51,14 @@ class StorageHost:
             self.filesystem, directory=DATA, journal_directory=JOURNAL, settings=SMALL, on_fatal=self._failed
         )
         check = MetadataCheck(self.store, KnownStart(BOOKIE, await self.store.cluster_id(), 1))
-        self.replaced = ReplacedCopies(storage, self.store, check, BOOKIE, keep_seconds=self._keep_seconds)
+        self.replaced = ReplacedCopies(
+            storage,
+            self.store,
+            check,
+            BOOKIE,
+            keep_seconds=self._keep_seconds,
+            ledgers_per_round=self._ledgers_per_round,
+        )
         self.copies = LedgerCopies(storage, revive=self._revive, check_space=self._check_space, replaced=self.replaced)
         return self
 

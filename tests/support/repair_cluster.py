@@ -1,10 +1,9 @@
 """Whole bookies with repair in one process: files and metadata in memory, real connections, grace times of a moment."""
 
-import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -159,12 +158,6 @@ class RepairCluster:
 
     # --- what must hold -----------------------------------------------------------------------------------------------
 
-    async def eventually(self, holds: Callable[[], Awaitable[bool]], *, seconds: float = 30.0) -> None:
-        """Return once ``holds`` is true."""
-        async with asyncio.timeout(seconds):
-            while not await holds():  # noqa: ASYNC110 - of other tasks' doing
-                await asyncio.sleep(0.01)
-
     async def is_whole(self, ledger_id: int) -> bool:
         """Whether every member that the metadata name is running and holds, sound, all that it should."""
         metadata = await self.metadata(ledger_id)
@@ -192,7 +185,7 @@ class RepairCluster:
 
     def copied(self, name: str) -> int:
         """Entries that the bookie has copied since its last start."""
-        return self.members[name].agents[-1]._puller.copied.entries
+        return self.members[name].agents[-1].entries_copied
 
     async def states(self) -> RepairStates:
         found = await self.store.read_document(DOCUMENT)

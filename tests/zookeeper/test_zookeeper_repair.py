@@ -1,20 +1,14 @@
 """Repair on ZooKeeper: its lock, its watches and its transactions of many ledgers (rules A4 and A8)."""
 
-from collections.abc import Iterator, MutableMapping
-
 import pytest
-import structlog
 from octavo.metadata.repair_states import Condition
 from octavo.protocol.ids import BookieId
 from octavo.repair.documents import AUDITOR_LOCK
 from support.repair_cluster import RepairCluster, repair_cluster
+from support.waiting import eventually
 from support.zookeeper import new_cluster_uri
 
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
+pytestmark = pytest.mark.usefixtures("logged")
 
 
 async def without(cluster: RepairCluster, ledgers: list[int], *gone: str) -> bool:
@@ -32,9 +26,9 @@ async def test_a_drained_and_a_lost_bookie_are_replaced_and_the_auditor_may_be_o
         assert holder is not None
         drained = next(name for name in sorted(cluster.members) if name != holder.holder)
         await cluster.set_condition(drained, Condition.DRAINING)
-        await cluster.eventually(lambda: without(cluster, ledgers, drained))
+        await eventually(lambda: without(cluster, ledgers, drained))
         await cluster.stop(holder.holder)
-        await cluster.eventually(lambda: without(cluster, ledgers, drained, holder.holder))
+        await eventually(lambda: without(cluster, ledgers, drained, holder.holder))
         assert (await cluster.states()).condition_of(BookieId(holder.holder)) is Condition.LOST
         for ledger_id in ledgers[::10]:
             await cluster.check_entries(client, ledger_id, 5)

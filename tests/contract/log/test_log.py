@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from octavo.protocol.messages import Op
-from support.log_cluster import LogCluster, collect, eventually
+from support.log_cluster import LogCluster, collect
+from support.waiting import eventually
 
 import octavo
 from octavo import (

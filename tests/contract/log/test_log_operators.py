@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 import pytest
 from support.log_cluster import LogCluster, collect
+from support.waiting import pause
 
 import octavo
 from octavo import Gap, InvalidArgumentError, TruncatedError
@@ -83,7 +84,7 @@ async def test_the_last_segment_is_given_up_where_an_operator_says_it_ended(logs
 async def _roll_for_ever(writer: octavo.LogWriter) -> None:
     while True:
         await writer.roll()
-        await asyncio.sleep(0.01)
+        await pause()
 
 
 async def test_retention_of_an_existing_log_is_replaced(logs: LogCluster) -> None:
