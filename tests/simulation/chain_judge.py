@@ -23,6 +23,10 @@ TIDY_ROUNDS = 25
 ten times."""
 
 
+class _LogGoneError(Exception):
+    """The log was deleted while it was judged: a delete that a client requested earlier has taken effect."""
+
+
 class ChainJudge:
     """Checks every log at the end of a universe. Raises :class:`Violation`."""
 
@@ -45,10 +49,18 @@ class ChainJudge:
             await client.delete_log(chain.name)
 
     async def _judge(self, host: ClientHost, client: Client, chain: ChainHistory) -> None:
+        try:
+            if not self._gone(chain):
+                await self._examine(host, client, chain)
+        except _LogGoneError:
+            pass
         if chain.document.state is LogState.DELETED:
             await self._again(host, chain, lambda: self._delete(client, chain))
-        if chain.deleted:
-            return
+
+    def _gone(self, chain: ChainHistory) -> bool:
+        return chain.deleted or chain.document.state is LogState.DELETED
+
+    async def _examine(self, host: ClientHost, client: Client, chain: ChainHistory) -> None:
         log = await self._again(host, chain, lambda: client.open_log(chain.name, password=PASSWORD))
         writer = await self._again(host, chain, lambda: log.lead(name="judge"))
         leader = chain.leads(host.name, writer.term)
@@ -102,6 +114,8 @@ class ChainJudge:
             except OctavoError as error:
                 what = f"{type(error).__name__} {error.message}"
                 self.world.note(host.name, "log %s: %s", chain.name, what)
+                if isinstance(error, NoSuchLogError) and self._gone(chain):
+                    raise _LogGoneError from error
                 if attempt == ATTEMPTS_MAX:
                     raise Violation("I8", f"log {chain.name}: {what}") from error
             await asyncio.sleep(1.0)
