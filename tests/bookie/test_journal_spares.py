@@ -1,5 +1,6 @@
 """Spare segments of the journal: recycled by trimming, used again, given up when the disk is full."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -39,6 +40,37 @@ async def test_trimmed_segments_are_used_again_once_their_new_names_are_durable(
     await fill(journal, 20)
     made = [name for name, _ in filesystem.history[before:]]
     assert made.index("rename") < (made.index("create") if "create" in made else len(made))
+    await journal.close()
+
+
+async def test_spares_are_given_up_but_those_to_keep() -> None:
+    filesystem = MemoryFileSystem()
+    journal, _ = await started(filesystem)
+    await fill(journal, 60)
+    await settle()
+    await journal.trim(journal.position)
+    assert journal.statistics().spare_segments > 1
+    await journal.release_spares(keep=1)
+    assert journal.statistics().spare_segments == 1
+    assert len([path for path in filesystem.files(DIRECTORY) if path.name.startswith("spare-")]) == 1
+    await journal.release_spares()
+    assert journal.statistics().spare_segments == 0
+    await journal.close()
+
+
+async def test_journal_that_is_kept_from_growing_uses_what_it_has_and_goes_on_later() -> None:
+    filesystem = MemoryFileSystem()
+    journal, _ = await started(filesystem)
+    await settle()
+    async with journal.kept_from_growing():
+        before = len(filesystem.history)
+        filling = asyncio.ensure_future(fill(journal, 100))
+        for _ in range(5_000):
+            await asyncio.sleep(0)
+        assert not filling.done()
+        assert len(journal.segments) > 1, "it has gone on to the segment that was prepared"
+        assert "allocate" not in [name for name, _ in filesystem.history[before:]]
+    assert len(await filling) == 100
     await journal.close()
 
 
