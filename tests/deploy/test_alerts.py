@@ -76,11 +76,10 @@ CASES = [
     Case(
         "DescriptorsLow", one("process_open_fds", "10x9 90x60") | one("process_max_fds", "100x70"), 20,
     ),
-    Case("LedgersShort", one("octavo_bookie_repair_ledgers", "0x9 2x60", ',state="short"'), 25, {"state": "short"}),
     Case("RepairStuck", one("octavo_bookie_repair_ledgers", "0x9 5x200", ',state="queued"'), 70, {"state": "queued"}),
     Case(
-        "RepairSuspended", one("octavo_bookie_repair_suspended", "0x9 1x100", ',reason="brake"'), 70,
-        {"reason": "brake"},
+        "RepairPaused", one("octavo_bookie_repair_suspended", "0x9 1x100", ',reason="paused"'), 70,
+        {"reason": "paused"},
     ),
 ]  # fmt: skip
 
