@@ -31,6 +31,7 @@ from octavo.bookie.server.access import Access
 from octavo.bookie.server.answer_memory import AnswerTiming
 from octavo.bookie.server.arrivals import ArrivalLimits, Arrivals
 from octavo.bookie.server.certificates import CertificateKeeper
+from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.server import BookieServer
 from octavo.bookie.server.service import BookieService, ConnectionLimits, Identity, TlsFacts
 from octavo.bookie.storage.replay import JournalUnreadableError
@@ -131,7 +132,10 @@ class Bookie:
         reviver = Reviver(storage, store, cluster_id=identity.cluster_id)
         stack.push_async_callback(reviver.stop)
         me = Identity(self.bookie_id, identity.cluster_id, boot_id, software)
-        self.service = service = _make_service(config, storage, me, reviver, host)
+        new_ledgers = NewLedgers(storage, store) if config.verifies_new_ledgers else None
+        if new_ledgers is not None:
+            stack.push_async_callback(new_ledgers.stop)
+        self.service = service = _make_service(config, storage, me, reviver, host, new_ledgers=new_ledgers)
         service.switch_read_only(self.subject.operator_read_only)
         await self._follow_principals(service, store)
         server = BookieServer(service, self._tls_arrivals(service))
@@ -391,12 +395,21 @@ async def _lock_directory(filesystem: FileSystem, directory: Path, stack: contex
     stack.callback(unlock)
 
 
-def _make_service(config: BookieConfig, storage: Storage, me: Identity, reviver: Reviver, host: _Host) -> BookieService:
+def _make_service(
+    config: BookieConfig,
+    storage: Storage,
+    me: Identity,
+    reviver: Reviver,
+    host: _Host,
+    *,
+    new_ledgers: NewLedgers | None,
+) -> BookieService:
     required = config.authentication_required
     return BookieService(
         storage,
         me,
         revive=reviver.revive,
+        new_ledgers=new_ledgers,
         access=Access(cluster_id=me.cluster_id, bookie_id=me.bookie_id) if required else None,
         limits=ConnectionLimits(
             connections_max=config.connections_max,

@@ -230,6 +230,9 @@ class BookieConfig:
     key_file: Path | None = _setting(_path, None)
     """File with the key with which this bookie connects to other bookies, where it has no certificate for that: a
     principal with the roles repair and append."""
+    verify_new_ledgers: str = _setting(_choice("auto", "true", "false"), "auto")
+    """Whether the first add or fence of a ledger that is new here waits until the metadata have shown that the ledger
+    exists, with this key. auto: where authentication is required."""
     handshakes_max: int = _setting(_integer(1, 65536), 64)
     """TLS handshakes in progress at a time; further clients wait."""
     handshakes_per_second: float = _setting(_number(0.1, 1_000_000), 100.0)
@@ -309,6 +312,11 @@ class BookieConfig:
     def authentication_required(self) -> bool:
         """Whether clients must be principals of the cluster."""
         return self.auth == "required" or (self.auth == "auto" and not is_loopback(self.host))
+
+    @property
+    def verifies_new_ledgers(self) -> bool:
+        """Whether ledgers that are new here are looked up in the metadata."""
+        return self.verify_new_ledgers == "true" or (self.verify_new_ledgers == "auto" and self.authentication_required)
 
     @property
     def journal_directory(self) -> Path:

@@ -20,6 +20,7 @@ from octavo.bookie.server.access import Gate
 from octavo.bookie.server.answer_memory import AnswerQueue
 from octavo.bookie.server.arrivals import peer_name
 from octavo.bookie.server.lookups import Lookups
+from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
 from octavo.protocol.entries import verify_batch, verify_explicit_lac
@@ -107,6 +108,7 @@ class Connection(asyncio.Protocol):
             evict=self._evict,
         )
         self._lookups = Lookups(replies, self._answers, service)
+        self._new_ledgers = service.new_ledgers
         self._gate = service.access.gate(self.drop) if service.access is not None else None
 
     @property
@@ -265,7 +267,10 @@ class Connection(asyncio.Protocol):
         try:
             if self._gate is not None:
                 self._gate.check(request)
-            self._dispatch(request_id, request)
+            if self._new_ledgers is not None and self._new_ledgers.must_wait(request):
+                self._hold_for_metadata(request_id, request, self._new_ledgers)
+            else:
+                self._dispatch(request_id, request)
         except ProtocolError as error:
             # An entry that no honest writer sends: the request is refused, and so is the client.
             replies.refuse(request_id, request.op, error)
@@ -347,6 +352,31 @@ class Connection(asyncio.Protocol):
                 self._dispatch(request_id, request)
             else:
                 self._replies.refuse(request_id, request.op, error)
+        except Exception as refusal:
+            self._replies.refuse(request_id, request.op, refusal)
+        finally:
+            self._storage.admission.release_waiting(held_bytes)
+
+    def _hold_for_metadata(self, request_id: int, request: Request, new_ledgers: NewLedgers) -> None:
+        """The request is the first that writes or fences a ledger here: ask the metadata for the ledger."""
+        held_bytes = 2 * sum(map(len, request.entries)) if type(request) is Add else 0
+        self._storage.admission.charge_waiting(held_bytes)
+        self._service.hold_back_if_full()
+        self._replies.spawn(
+            self._dispatch_if_it_exists(request_id, request, new_ledgers, held_bytes, self._replies.began_at)
+        )
+
+    async def _dispatch_if_it_exists(
+        self, request_id: int, request: Request, new_ledgers: NewLedgers, held_bytes: int, began_at: float
+    ) -> None:
+        try:
+            assert isinstance(request, Add | Read | ReadLac | WriteLac), "only these write or fence a ledger"
+            ledger_id = LedgerId(request.ledger_id)
+            await new_ledgers.verify(ledger_id, request.ledger_key)
+            self._replies.began_at = began_at
+            if self._storage.ledgers.is_deleted(ledger_id) and await self._service.revive(ledger_id):
+                self._replies.began_at = began_at
+            self._dispatch(request_id, request)
         except Exception as refusal:
             self._replies.refuse(request_id, request.op, refusal)
         finally:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from octavo.bookie.server.access import Access
 from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
 from octavo.bookie.server.frame_memory import FrameMemory
+from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.repair_reads import RepairReads
 from octavo.bookie.server.request_counts import RequestCounts
 from octavo.bookie.storage.storage import Storage
@@ -108,6 +109,7 @@ class BookieService:
         revive: Callable[[LedgerId], Awaitable[bool]],
         answer_bytes: int,
         access: Access | None = None,
+        new_ledgers: NewLedgers | None = None,
         answer_timing: AnswerTiming | None = None,
         limits: ConnectionLimits | None = None,
         repair_read_bytes_per_second: int = REPAIR_READ_BYTES_PER_SECOND,
@@ -116,11 +118,13 @@ class BookieService:
     ) -> None:
         """``revive`` tells whether a deleted ledger was found alive. ``answer_bytes`` bounds the memory of answers to
         readers, all connections together. ``access`` decides which clients are served; None: all are.
+        ``new_ledgers`` verifies ledgers that are new here; None: they are not verified.
         ``wall_clock`` gives the time of day for INFO, in seconds since 1970;
         ``clock`` seconds for the times of requests, by default the event loop's."""
         self._wall_clock = wall_clock
         self.storage = storage
         self.access = access
+        self.new_ledgers = new_ledgers
         self.tls = TlsFacts()
         self.revive = revive
         self.answers = AnswerMemory(answer_bytes, answer_timing)

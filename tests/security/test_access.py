@@ -113,7 +113,7 @@ for _role, _key in KEYS.items():
         Principal(name=_key.name, roles=frozenset({_role}), verifier=verifier_of(_key.secret))
     )
 
-LOCAL = {"auth": "required", "repair": False}
+LOCAL = {"auth": "required", "repair": False, "verify_new_ledgers": "false"}
 
 
 async def set_principals(cluster: Cluster, principals: Principals) -> None:

@@ -1,0 +1,112 @@
+"""Ledgers that do not exist yet: no client can fence them, pin its key to them, or fill a bookie with them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from octavo.bookie.config import load_config
+from octavo.protocol.errors import NoSuchLedgerError, UnauthorizedError
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.messages import Added, LacAnswer, LacWritten, ReadFlag, ReadLac, WriteLac
+from support.raw_client import PASSWORD, RawClient, add, key_of, read, seal, seal_lac
+from support.tls_bookies import Cluster, cluster_of
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_of({"verify_new_ledgers": "true"}) as cluster:
+        yield cluster
+
+
+def attacker_of(cluster: Cluster) -> RawClient:
+    host, _, port = cluster.bookies[0].address.rpartition(":")
+    return RawClient(host, int(port))
+
+
+def fence_of(ledger_id: int, password: bytes = PASSWORD) -> ReadLac:
+    return ReadLac(ledger_id, key_of(ledger_id, password), ReadFlag.FENCE, 0, None, 0, 0, 0)
+
+
+async def test_a_ledger_of_the_future_is_neither_fenced_nor_pinned_nor_filled(cluster: Cluster) -> None:
+    async with attacker_of(cluster) as attacker, cluster.client() as client:
+        await attacker.greet()
+        for attack in (
+            fence_of(0),
+            read(0, 0, 9, fence=True),
+            add(0, seal(0, 0, [b"mine"])),
+            add(0, seal(0, 0, [b"mine"]), recovery=True),
+            WriteLac(0, key_of(0), 0, seal_lac(0, 0)),
+        ):
+            assert isinstance(await attacker.ask(attack), NoSuchLedgerError), attack
+        assert cluster.bookies[0].service.storage.ledgers.known_ids() == []
+        async with client.create_ledger(1, 1, 1, password=b"the victim's") as ledger:
+            assert ledger.id == 0
+            assert await ledger.add(b"first") == 0
+            for attack in (fence_of(0), add(0, seal(0, 1, [b"mine"]))):
+                assert isinstance(await attacker.ask(attack), UnauthorizedError), attack
+            assert await ledger.add(b"second") == 1
+
+
+async def test_a_wrong_key_is_refused_before_the_first_add_has_pinned_the_right_one(cluster: Cluster) -> None:
+    async with attacker_of(cluster) as attacker, cluster.client() as client:
+        await attacker.greet()
+        async with client.create_ledger(1, 1, 1, password=b"the victim's") as ledger:
+            for attack in (fence_of(0), add(0, seal(0, 0, [b"mine"]))):
+                assert isinstance(await attacker.ask(attack), UnauthorizedError), attack
+            assert await ledger.add(b"first") == 0
+
+
+async def test_requests_that_wait_together_are_answered_and_the_ledger_is_looked_up_once(cluster: Cluster) -> None:
+    async with attacker_of(cluster) as honest, cluster.client() as client:
+        await honest.greet()
+        ledger = await client.create_ledger(1, 1, 1, password=PASSWORD)
+        ids = [honest.send(add(0, seal(0, number, [b"entry"]))) for number in range(50)]
+        ids.append(honest.send(WriteLac(0, key_of(0), 0, seal_lac(0, 10))))
+        async with asyncio.timeout(60):
+            answers = dict([await honest.receive_reply() for _ in ids])
+        assert sorted(answers) == ids
+        assert [answer for answer in answers.values() if answer != Added()] == [LacWritten()]
+        read_ledgers = cluster.bookies[0].service.storage.ledgers.known_ids()
+        assert read_ledgers == [0]
+        fenced = await honest.ask(fence_of(0))
+        assert isinstance(fenced, LacAnswer)
+        assert fenced.fenced
+        await ledger.close()
+
+
+async def test_a_fence_is_looked_up_once_although_it_pins_no_key(cluster: Cluster) -> None:
+    new_ledgers = cluster.bookies[0].service.new_ledgers
+    assert new_ledgers is not None
+    async with attacker_of(cluster) as honest, cluster.client() as client:
+        await honest.greet()
+        await client.create_ledger(1, 1, 1, password=PASSWORD)
+        assert new_ledgers.must_wait(fence_of(0))
+        assert isinstance(await honest.ask(fence_of(0)), LacAnswer)
+        assert not new_ledgers.must_wait(fence_of(0))
+        assert new_ledgers.must_wait(fence_of(0, b"another")), "another key was not verified"
+        assert not new_ledgers.must_wait(ReadLac(0, b"", ReadFlag.NONE, 0, None, 0, 0, 0))
+
+
+async def test_invented_ids_are_remembered_nowhere(cluster: Cluster) -> None:
+    new_ledgers = cluster.bookies[0].service.new_ledgers
+    assert new_ledgers is not None
+    for number in range(200):
+        with pytest.raises(NoSuchLedgerError):
+            await new_ledgers.verify(LedgerId(number), b"key")
+    assert new_ledgers.remembered == 0
+    assert new_ledgers.refused == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, False),
+        ({"auth": "required", "key_file": "/k"}, True),
+        ({"auth": "required", "key_file": "/k", "verify_new_ledgers": "false"}, False),
+        ({"verify_new_ledgers": "true"}, True),
+    ],
+)
+def test_new_ledgers_are_verified_where_authentication_is_required(settings: dict[str, str], expected: bool) -> None:
+    config = load_config(None, {}, {"data_dir": Path("/b"), **settings})
+    assert config.verifies_new_ledgers is expected
