@@ -207,7 +207,9 @@ class Machine:
     async def _run(self, process: Process) -> None:
         world = self.world
         rng = world.rng_for(f"{self.name} {self.starts}")
-        config = BookieConfig(data_dir=DATA, journal_dir=JOURNAL, host=self.name, port=PORT, **world.plan.bookie)
+        config = BookieConfig(
+            data_dir=DATA, journal_dir=JOURNAL, host=self.name, port=PORT, auth="none", **world.plan.bookie
+        )
         self._stop = stop = asyncio.Event()
         filesystem = self.filesystem = SimulatedFileSystem(process, self.disk)
         store = world.metadata.open(process, lease_seconds=config.lease_seconds, rng=rng)
