@@ -28,10 +28,14 @@ async def add(
     name: NameArgument,
     role: Annotated[
         list[str],
-        typer.Option("--role", metavar="ROLE", help="observe, read, append, repair or admin. May be given repeatedly."),
+        typer.Option(
+            "--role", metavar="ROLE", help="Role: observe, read, append, repair or admin. May be given repeatedly."
+        ),
     ],
 ) -> None:
-    """Add a principal, or give one that exists these roles and enable it.
+    """Add a principal, or change its roles.
+
+    A principal that exists gets these roles, and is enabled.
 
     A principal is known by a certificate with the URI octavo:NAME, or by its key (octavo access key). observe sees the
     state of bookies; read also reads entries; append also writes and recovers ledgers; repair is for bookies; admin may
@@ -129,7 +133,10 @@ async def list_principals(session: Session) -> None:
 
 @command(app)
 async def disable(session: Session, name: NameArgument) -> None:
-    """Disable a principal: its connections end, and it cannot connect until `octavo access add` enables it."""
+    """Disable a principal, and end its connections.
+
+    It cannot connect until `octavo access add` enables it.
+    """
     from dataclasses import replace  # noqa: PLC0415
 
     await _change(session, lambda all_: all_.with_principal(replace(_known(all_, name), disabled=True)))

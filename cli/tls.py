@@ -31,9 +31,9 @@ async def init(
         ),
     ] = None,
 ) -> None:
-    """Make an authority, a certificate for each bookie's host, and one for an administrator.
+    """Make an authority and the first certificates.
 
-    Writes ca.crt and ca.key, HOST.crt and HOST.key for each host, and admin.crt and admin.key. Every bookie gets ca.crt
+    There is one for each host of a bookie, and one for an administrator. Writes ca.crt and ca.key, HOST.crt and HOST.key for each host, and admin.crt and admin.key. Every bookie gets ca.crt
     and the two files of its host; clients get ca.crt and their own. Keep ca.key off the bookies.
     """
     from octavo.security.authority import make_authority  # noqa: PLC0415 - needs the extra `tls`
