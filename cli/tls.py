@@ -33,8 +33,9 @@ async def init(
 ) -> None:
     """Make an authority and the first certificates.
 
-    There is one for each host of a bookie, and one for an administrator. Writes ca.crt and ca.key, HOST.crt and HOST.key for each host, and admin.crt and admin.key. Every bookie gets ca.crt
-    and the two files of its host; clients get ca.crt and their own. Keep ca.key off the bookies.
+    There is one for each host of a bookie, and one for an administrator. Writes ca.crt and ca.key, HOST.crt and
+    HOST.key for each host, and admin.crt and admin.key. Every bookie gets ca.crt and the two files of its host;
+    clients get ca.crt and their own. Keep ca.key off the bookies.
     """
     from octavo.security.authority import make_authority  # noqa: PLC0415 - needs the extra `tls`
 
