@@ -53,7 +53,7 @@ LOGS = {
     "log-roll-does-not-wait": 30,
     "log-heals-from-first-doubt": 2,
     "log-outcome-too-early": 62,
-    "log-truncation-inexact": 2,
+    "log-truncation-inexact": 6,
     "log-retention-ignores-cursors": 14,
     "log-retention-believes-clock": 9,
     "log-retention-below-size": 8,
