@@ -356,7 +356,8 @@ async def test_a_profile_names_what_the_loop_is_busy_with(socket: Path) -> None:
 
     async def keep_busy() -> None:
         while busy:
-            for _ in range(100_000):  # in Python: a single call into C would not let the sampling thread run
+            # In Python and for long: the thread that takes samples gets its turn every 5 ms, or when the loop polls.
+            for _ in range(1_000_000):
                 pass
             await asyncio.sleep(0)
 
