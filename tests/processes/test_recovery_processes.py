@@ -110,11 +110,13 @@ def make_the_writer_replace_a_bookie(up: Up, writer: WritingProcess) -> str:
     failed = asyncio.run(ensembles(up, writer.ledger_id))[-1][0]
     pid = pid_of(up, failed)
     killed = next(name for name in up.pids if up.pids[name] == pid)
-    up.kill_bookie(killed)
-    for _ in range(1000):
-        writer.wait_acknowledged(writer.acknowledged + 50)
-        if failed not in asyncio.run(ensembles(up, writer.ledger_id))[-1]:
-            return killed
+    for _ in range(20):
+        up.kill_bookie(killed)
+        for _ in range(50):
+            writer.wait_acknowledged(writer.acknowledged + 50)
+            if failed not in asyncio.run(ensembles(up, writer.ledger_id))[-1]:
+                return killed
+        up.wait_for("started again", killed)  # it was back before the writer replaced it
     raise AssertionError(f"{killed} was never replaced")
 
 

@@ -31,7 +31,7 @@ CHEAPEST = {
 BESIEGED = {
     "ack-during-change": ("exchange", 10),
     "corruption-is-absence": ("blackout", 4),
-    "doubt-answers-absent": ("blackout", 9),
+    "doubt-answers-absent": ("blackout", 30),
     "fence-after-lookup": ("race", 2),
     "fence-not-durable": ("absence", 1),
     "entry-log-rewrites-pages": ("rack", 5),
@@ -52,7 +52,7 @@ LOGS = {
     "log-follower-guesses-end": 62,
     "log-roll-does-not-wait": 30,
     "log-heals-from-first-doubt": 2,
-    "log-outcome-too-early": 62,
+    "log-outcome-too-early": 130,
     "log-truncation-inexact": 6,
     "log-retention-ignores-cursors": 14,
     "log-retention-believes-clock": 9,
