@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import structlog
 from octavo.metadata import BookieLease, BookieRegistration, MetadataStore
-from octavo.protocol.errors import ClientClosedError, MetadataConflictError, OctavoError
+from octavo.protocol.errors import ClientClosedError, LeaseLostError, MetadataConflictError, OctavoError
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -45,7 +45,7 @@ class Registrar:
         """Update the registration. If the lease is lost, registering again does so."""
         if self._lease is None:
             return
-        with contextlib.suppress(MetadataConflictError):
+        with contextlib.suppress(LeaseLostError, MetadataConflictError):
             await self._lease.update(self._current())
 
     async def stop(self) -> None:
