@@ -4,8 +4,11 @@ A client makes the bookie hold the bytes of a frame that it has sent in part. On
 very many connections are not. When their bytes reach ``bytes_max``:
 
 1. unfinished frames that have not grown for ``stalled_seconds`` are dropped with their connections, the oldest first;
-2. if that is not enough, only the connection with the oldest unfinished frame goes on reading its socket. The others
-   follow when it is complete, or is dropped because it stalls. So memory stays bounded, and every frame is completed.
+2. if that is not enough, the bookie reads from the connection with the oldest unfinished frame, and from those that
+   have none. The others follow when the oldest is complete, or is dropped because it stalls. So every frame is
+   completed, and a client whose requests are small does not notice;
+3. if new connections fill the memory to twice ``bytes_max`` with the beginnings of frames, the largest unfinished frame
+   but the oldest is dropped with its connection.
 
 The bookie reads from all sockets again when a quarter of the memory is free. Independently of this, a frame must be
 completed within ``timeout_seconds``; time in which the bookie itself does not read the socket does not count.
@@ -55,7 +58,7 @@ class FrameMemory:
         self._timer: asyncio.TimerHandle | None = None
         self.held = 0
         self.full = False
-        """Only the oldest unfinished frame may grow."""
+        """Of the unfinished frames only the oldest may grow."""
         self.dropped = 0
         """Connections closed because of an unfinished frame."""
 
@@ -70,7 +73,7 @@ class FrameMemory:
 
     def may_read(self, holder: FrameHolder) -> bool:
         """Whether the connection may read its socket."""
-        return not self.full or next(iter(self._unfinished), None) is holder
+        return not self.full or holder not in self._unfinished or next(iter(self._unfinished)) is holder
 
     def note(self, holder: FrameHolder, size: int, *, begins: bool) -> None:
         """The connection holds ``size`` bytes of an unfinished frame, which ``begins`` if the one before it has been
@@ -98,6 +101,10 @@ class FrameMemory:
                 self._set_full(full=False)
             elif oldest is holder:
                 self._resume_oldest(now)
+            elif frame is None and size:
+                holder.regulate()
+                if self.held >= 2 * self._bytes_max:
+                    self._drop_largest_but_oldest()
 
     def close(self) -> None:
         """Check no more."""
@@ -111,6 +118,14 @@ class FrameMemory:
         if self.held >= self._bytes_max:
             self._set_full(full=True)
             self._resume_oldest(now)
+
+    def _drop_largest_but_oldest(self) -> None:
+        others = list(self._unfinished)[1:]
+        if others:
+            self._drop(
+                max(others, key=lambda holder: self._unfinished[holder].size),
+                BookieOverloadedError(f"unfinished frames hold {self.held} bytes", may_have_happened=False),
+            )
 
     def _set_full(self, *, full: bool) -> None:
         self.full = full

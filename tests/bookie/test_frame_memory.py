@@ -1,0 +1,78 @@
+"""Which connections may read while unfinished frames fill their memory, and which of them are dropped."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from octavo.bookie.server.frame_memory import FrameMemory
+from octavo.protocol.errors import BookieOverloadedError, OctavoError
+
+
+class Holder:
+    """A connection that reads whenever it may."""
+
+    def __init__(self, memory: FrameMemory) -> None:
+        self._memory = memory
+        self.reading_is_paused = False
+        self.dropped: OctavoError | None = None
+        memory.enter(self)
+
+    def regulate(self) -> None:
+        self.reading_is_paused = not self._memory.may_read(self)
+
+    def drop(self, error: OctavoError) -> None:
+        self.dropped = error
+
+    def holds(self, size: int, *, begins: bool = False) -> None:
+        self._memory.note(self, size, begins=begins)
+
+
+@pytest.fixture
+async def memory() -> AsyncIterator[FrameMemory]:
+    memory = FrameMemory(100, timeout_seconds=3600, stalled_seconds=3600)
+    yield memory
+    memory.close()
+
+
+async def test_a_full_memory_reads_the_oldest_frame_and_connections_without_one(memory: FrameMemory) -> None:
+    first, second, small, large = (Holder(memory) for _ in range(4))
+    first.holds(60)
+    second.holds(40)
+    assert [holder.reading_is_paused for holder in (first, second, small, large)] == [False, True, False, False]
+    small.holds(0, begins=True)
+    assert not small.reading_is_paused, "a request that came whole goes on"
+    large.holds(10)
+    assert large.reading_is_paused, "it must wait for its turn"
+    first.holds(0, begins=True)
+    assert not any(holder.reading_is_paused for holder in (first, second, small, large)), "half of the memory is free"
+    assert memory.held == 50
+
+
+async def test_the_next_oldest_frame_follows_the_one_that_is_complete(memory: FrameMemory) -> None:
+    first, second, third = (Holder(memory) for _ in range(3))
+    first.holds(10)
+    second.holds(60)
+    third.holds(30)
+    first.holds(0, begins=True)
+    assert [holder.reading_is_paused for holder in (first, second, third)] == [False, False, True]
+
+
+async def test_beginnings_of_frames_that_fill_it_twice_cost_the_largest_its_connection(memory: FrameMemory) -> None:
+    oldest, large, small, late = (Holder(memory) for _ in range(4))
+    oldest.holds(80)
+    large.holds(70)
+    small.holds(45)
+    assert not any(holder.dropped for holder in (oldest, large, small))
+    late.holds(5)
+    assert isinstance(large.dropped, BookieOverloadedError)
+    assert large.dropped.may_have_happened is False
+    assert memory.held == 130
+    assert not any(holder.dropped for holder in (oldest, small, late)), "the oldest frame will be complete first"
+    assert memory.dropped == 1
+
+
+async def test_an_oldest_frame_that_alone_fills_it_twice_goes_on(memory: FrameMemory) -> None:
+    oldest = Holder(memory)
+    oldest.holds(100)
+    oldest.holds(300)
+    assert not oldest.reading_is_paused
+    assert oldest.dropped is None
