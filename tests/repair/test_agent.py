@@ -201,11 +201,11 @@ async def test_what_no_bookie_has_is_short_keeps_its_names_and_is_tried_when_a_b
 
 async def test_an_abandoned_ledger_is_recovered_before_it_is_too_late_and_then_repaired() -> None:
     async with repair_cluster("abandoned", 4) as cluster:
-        client = await cluster.client()
-        writer = await client.create_ledger()
+        gone = await cluster.client()
+        writer = await gone.create_ledger()
         await writer.add_many([payload(writer.id, number, 100) for number in range(5)])
         lost = writer.metadata.last_fragment.bookies[0]
-        await client._departures.close()  # a client of the time before: it replaces no departed members
+        await cluster.kill_client(gone)
         await cluster.stop(lost)
 
         async def closed() -> bool:
@@ -216,7 +216,7 @@ async def test_an_abandoned_ledger_is_recovered_before_it_is_too_late_and_then_r
         assert re.fullmatch(r"octavo repair, bookie b\d", metadata.fenced_by)
         assert metadata.fenced_at is not None
         await eventually(lambda: healed(cluster, [writer.id], lost))
-        await cluster.check_entries(client, writer.id, 5)
+        await cluster.check_entries(await cluster.client(), writer.id, 5)
 
 
 async def test_a_check_mends_what_was_damaged_and_says_what_is_short() -> None:

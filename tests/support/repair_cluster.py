@@ -74,6 +74,7 @@ class RepairCluster:
         self.store = store
         self.members: dict[str, Member] = {}
         self._stack = stack
+        self._killed: set[octavo.Client] = set()
 
     # --- bookies ----------------------------------------------------------------------------------------------------
 
@@ -137,7 +138,21 @@ class RepairCluster:
     # --- clients and ledgers ----------------------------------------------------------------------------------------
 
     async def client(self, **options: Any) -> octavo.Client:
-        return await self._stack.enter_async_context(octavo.connect(self.uri, **(CLIENT | options)))
+        client = await octavo.connect(self.uri, **(CLIENT | options))
+        self._stack.push_async_callback(self._close_client, client)
+        return client
+
+    async def kill_client(self, client: octavo.Client) -> None:
+        """The client's process dies: its ledgers stay open, and it replaces no bookie any more. While its writer lived,
+        it would replace a bookie that does not confirm an add, or is lost."""
+        self._killed.add(client)
+        await client._store.close()  # first: from here on it changes no metadata
+        await client._departures.close()
+        await client._pool.close()
+
+    async def _close_client(self, client: octavo.Client) -> None:
+        with contextlib.suppress(*([octavo.OctavoError] if client in self._killed else [])):
+            await client.close()
 
     async def ledger(self, client: octavo.Client, entries: int, *sizes: int, payload_bytes: int = 100) -> int:
         """A closed ledger with as many entries; ``sizes`` are E, Qw and Qa."""
