@@ -60,7 +60,7 @@ fi
 PRERM = """#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl stop octavo.target 'octavo-bookie@*.service'
+    systemctl stop octavo.target 'octavo-bookie@*.service' octavo-console.service
 fi
 """
 
@@ -70,7 +70,8 @@ if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 # Python has left compiled modules beside those of the package.
 if [ "$1" = remove ]; then rm -rf /opt/octavo; fi
 if [ "$1" = purge ]; then
-    for link in /etc/systemd/system/*.wants/octavo-bookie@*.service /etc/systemd/system/*.wants/octavo.target; do
+    for link in /etc/systemd/system/*.wants/octavo-bookie@*.service /etc/systemd/system/*.wants/octavo.target \
+        /etc/systemd/system/*.wants/octavo-console.service; do
         if [ -L "$link" ]; then rm -f "$link"; fi
     done
     # Enabling the first bookie has made this directory. What an administrator has put into it stays.
@@ -85,6 +86,7 @@ fi
 
 PLACES = {
     "octavo-bookie@.service": "usr/lib/systemd/system/octavo-bookie@.service",
+    "octavo-console.service": "usr/lib/systemd/system/octavo-console.service",
     "octavo.target": "usr/lib/systemd/system/octavo.target",
     "octavo.sysusers": "usr/lib/sysusers.d/octavo.conf",
     "octavo.tmpfiles": "usr/lib/tmpfiles.d/octavo.conf",

@@ -3,15 +3,18 @@
 The old release is the wheel of this tree. The new one is the same wheel with the next version number, so what is proved
 is that processes of two releases work together, and that the rules of an upgrade hold. That formats of earlier versions
 can be read is proved by the golden files.
+
+`make soak` runs the long form: on both metadata stores, and up and back several times before the upgrade is finalized.
 """
 
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +22,13 @@ import pytest
 from support.installed import make_environment, unpack_wheel
 from support.processes import BookieProcess, environment, free_neighbours
 from support.waiting import WAIT_SECONDS, wait_until
+from support.zookeeper import new_cluster_uri
 
 LOAD_SECONDS_MAX = 60.0
+
+LONG_ROUNDS = int(os.environ.get("OCTAVO_UPGRADE_ROUNDS", "0"))
+"""How often the long form takes all bookies to the new release and back, before the upgrade that stays; 0: short form,
+on the embedded store alone."""
 
 
 class Releases(NamedTuple):
@@ -65,6 +73,13 @@ class Running:
         assert status == (0 if how == signal.SIGTERM else -how), bookie.stderr
         bookie.__exit__()
 
+    def exchange(self, number: int, command: Path, how: int = signal.SIGTERM, *, meanwhile: Callable[[], None]) -> None:
+        """Stop a bookie, and let the other release run it; ``meanwhile`` happens without it, and again with it."""
+        self.stop(number, how)
+        meanwhile()
+        self.start(number, command)
+        meanwhile()
+
     def close(self) -> None:
         for bookie in self.bookies.values():
             bookie.__exit__()
@@ -92,9 +107,10 @@ class Running:
         return lines[0]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Running]:
-    running = Running(tmp_path, f"sqlite:///{tmp_path}/metadata.db")
+@pytest.fixture(params=["sqlite", "zookeeper"] if LONG_ROUNDS else ["sqlite"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
+    uri = f"sqlite:///{tmp_path}/metadata.db" if request.param == "sqlite" else new_cluster_uri()
+    running = Running(tmp_path, uri)
     yield running
     running.close()
 
@@ -127,20 +143,19 @@ def test_bookies_are_upgraded_one_by_one_under_load_and_back_until_the_upgrade_i
 
     add_lines()
     wait_until(lambda: cluster.run(old, "ledger", "list", "--state", "open").stdout.count(b"\n") == 2, "a segment")
+    for number in range(LONG_ROUNDS):
+        for command in (new, old):
+            for bookie in range(3):
+                how = signal.SIGKILL if (number + bookie) % 2 else signal.SIGTERM
+                cluster.exchange(bookie, command, how, meanwhile=add_lines)
     for number, how in [(0, signal.SIGTERM), (1, signal.SIGKILL), (2, signal.SIGTERM)]:
-        cluster.stop(number, how)
-        add_lines()
-        cluster.start(number, new)
-        add_lines()
+        cluster.exchange(number, new, how, meanwhile=add_lines)
         if number == 0:
             assert "b1 (0.1)" in cluster.refused(new, "cluster", "finalize", "0.2")
             status = cluster.json(new, "cluster", "status")
             assert any("0.1.0, 0.2.0" in finding["text"] for finding in status["findings"])
     # Back to the old release, as nothing has been finalized.
-    cluster.stop(2)
-    add_lines()
-    cluster.start(2, old)
-    add_lines()
+    cluster.exchange(2, old, meanwhile=add_lines)
     _, errors = load.communicate(timeout=LOAD_SECONDS_MAX)
     assert load.returncode == 0, errors
     expected = b"".join(b"line %d\n" % number for number in range(lines))
