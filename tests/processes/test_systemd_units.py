@@ -22,6 +22,9 @@ AS_OCTAVO = f"setpriv --reuid octavo --regid octavo --clear-groups {OCTAVO}"
 
 METADATA = "--metadata sqlite:////var/lib/octavo/metadata.db"
 
+LEASE_SECONDS = 2.0
+"""Of a bookie that is killed: it registers again only when its old registration has expired."""
+
 REPLAY_BYTES = int(os.environ.get("OCTAVO_REPLAY_BYTES", "16000000"))
 """Bytes of entries that a killed bookie has to replay. `make soak` takes 2 GB."""
 
@@ -130,8 +133,8 @@ def test_a_reload_takes_over_the_log_level_and_keeps_the_process(machine: Machin
 
 
 def test_a_bookie_that_hangs_is_ended_and_started_again(machine: Machine) -> None:
-    unit = prepare(machine, "seven", 3187)
-    machine.write(f"/etc/systemd/system/{unit}.service.d/fast.conf", "[Service]\nWatchdogSec=8\n")
+    unit = prepare(machine, "seven", 3187, lease_seconds=LEASE_SECONDS)
+    machine.write(f"/etc/systemd/system/{unit}.service.d/fast.conf", "[Service]\nWatchdogSec=5\n")
     machine.run("systemctl", "daemon-reload")
     machine.start(unit)
     machine.run("kill", "-STOP", machine.property(unit, "MainPID"))
@@ -142,7 +145,14 @@ def test_a_bookie_that_hangs_is_ended_and_started_again(machine: Machine) -> Non
 
 
 def test_a_killed_bookie_is_given_the_time_that_its_replay_takes(machine: Machine) -> None:
-    unit = prepare(machine, "eight", 3188, checkpoint_journal_bytes=4 * REPLAY_BYTES + 2**29, checkpoint_seconds=3600)
+    unit = prepare(
+        machine,
+        "eight",
+        3188,
+        lease_seconds=LEASE_SECONDS,
+        checkpoint_journal_bytes=4 * REPLAY_BYTES + 2**29,
+        checkpoint_seconds=3600,
+    )
     machine.start(unit)
     append = f"{AS_OCTAVO} ledger append - --quiet --whole-file --chunk 100000 -E 1 -W 1 -A 1 {METADATA}"
     added = machine.run("bash", "-c", f"head -c {REPLAY_BYTES} /dev/zero | {append}", seconds_max=REPLAY_SECONDS_MAX)

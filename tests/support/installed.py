@@ -14,7 +14,8 @@ PACKAGES = next(
 
 def unpack_wheel(folder: Path, *, tree: Path = ROOT) -> Path:
     """The unpacked wheel of a tree, in ``folder``. The tree's own script builds it."""
-    subprocess.run([sys.executable, "scripts/build_wheel.py", "--unpack", str(folder)], cwd=tree, check=True)
+    command = [sys.executable, "scripts/build_wheel.py", "--unpack", str(folder)]
+    subprocess.run(command, cwd=tree, check=True, stdout=subprocess.DEVNULL)
     return folder
 
 

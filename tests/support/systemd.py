@@ -122,7 +122,7 @@ class Machine:
         """Run a command as the machine's root; its output. With ``check`` it must succeed."""
         enter = ["nsenter", "--target", str(self._first), "--mount", "--pid", "--net", "--ipc", "--uts", "--cgroup"]
         done = subprocess.run(
-            [*enter, "--root", "--wd=/", *map(str, arguments)],
+            [*enter, "--root", "--wdns=/", *map(str, arguments)],
             input=stdin,
             capture_output=True,
             text=True,
