@@ -26,6 +26,9 @@ from support.zookeeper import new_cluster_uri
 
 LOAD_SECONDS_MAX = 60.0
 
+LEASE_SECONDS = "2"
+"""A bookie that was killed registers again only when its old registration has expired."""
+
 LONG_ROUNDS = int(os.environ.get("OCTAVO_UPGRADE_ROUNDS", "0"))
 """How often the long form takes all bookies to the new release and back, before the upgrade that stays; 0: short form,
 on the embedded store alone."""
@@ -41,6 +44,7 @@ class Releases(NamedTuple):
 @pytest.fixture(scope="module")
 def releases(module_folder: Path) -> Releases:
     old = unpack_wheel(module_folder / "old-wheel")
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(old)], check=True)  # once for both
     new = module_folder / "new-wheel"
     shutil.copytree(old, new)
     version = new / "octavo" / "_version.py"
@@ -65,7 +69,8 @@ class Running:
     def start(self, number: int, command: Path) -> None:
         directory = self.folder / f"bookie-{number}"
         options = ("--metadata", self.uri, "--port", self.base_port + number, "--bookie-id", f"b{number}")
-        self.bookies[number] = BookieProcess(directory, *options, command=(str(command),)).wait_ready()
+        bookie = BookieProcess(directory, *options, command=(str(command),), OCTAVO_BOOKIE_LEASE_SECONDS=LEASE_SECONDS)
+        self.bookies[number] = bookie.wait_ready()
 
     def stop(self, number: int, how: int = signal.SIGTERM) -> None:
         bookie = self.bookies.pop(number)
@@ -119,8 +124,8 @@ def test_bookies_are_upgraded_one_by_one_under_load_and_back_until_the_upgrade_i
     cluster: Running, releases: Releases
 ) -> None:
     old, new = releases
-    for number in range(3):
-        cluster.start(number, old)
+    for number, command in enumerate([old, old, new]):
+        cluster.start(number, command)
     kept = cluster.json(old, "ledger", "append", stdin=b"kept\n" * 100)["ledger_id"]
     cluster.json(old, "log", "create", "orders")
     load = subprocess.Popen(
@@ -148,28 +153,27 @@ def test_bookies_are_upgraded_one_by_one_under_load_and_back_until_the_upgrade_i
             for bookie in range(3):
                 how = signal.SIGKILL if (number + bookie) % 2 else signal.SIGTERM
                 cluster.exchange(bookie, command, how, meanwhile=add_lines)
+    # Back to the old release, as nothing has been finalized.
+    cluster.exchange(2, old, meanwhile=add_lines)
     for number, how in [(0, signal.SIGTERM), (1, signal.SIGKILL), (2, signal.SIGTERM)]:
         cluster.exchange(number, new, how, meanwhile=add_lines)
         if number == 0:
             assert "b1 (0.1)" in cluster.refused(new, "cluster", "finalize", "0.2")
             status = cluster.json(new, "cluster", "status")
             assert any("0.1.0, 0.2.0" in finding["text"] for finding in status["findings"])
-    # Back to the old release, as nothing has been finalized.
-    cluster.exchange(2, old, meanwhile=add_lines)
     _, errors = load.communicate(timeout=LOAD_SECONDS_MAX)
     assert load.returncode == 0, errors
     expected = b"".join(b"line %d\n" % number for number in range(lines))
     for reader in (old, new):
         assert cluster.run(reader, "log", "read", "orders").stdout == expected
     assert cluster.run(new, "ledger", "read", kept).stdout == b"kept\n" * 100
-    cluster.stop(2)
-    cluster.start(2, new)
     assert "does not know a release 0.2" in cluster.refused(old, "cluster", "finalize", "0.2")
     status = cluster.json(new, "cluster", "status")
     assert any("octavo cluster finalize 0.2" in finding["text"] for finding in status["findings"])
     assert cluster.json(new, "cluster", "finalize", "0.2") == {"release": "0.2", "before": "0.1", "changed": True}
-    assert cluster.json(new, "cluster", "show")["release"] == "0.2"
     assert "cannot go back" in cluster.refused(new, "cluster", "finalize", "0.1")
+    status = cluster.json(new, "cluster", "status")
+    assert (status["release"], status["health"], status["findings"]) == ("0.2", "is healthy", [])
     cluster.stop(2)
     refused = subprocess.run(
         [str(old), "bookie", "--data-dir", str(cluster.folder / "bookie-2"), "--metadata", cluster.uri, "--port", "0"],
@@ -180,6 +184,4 @@ def test_bookies_are_upgraded_one_by_one_under_load_and_back_until_the_upgrade_i
     )
     assert refused.returncode == 78, refused
     assert re.search(r"finalized at release 0\.2, whose formats release 0\.1 does not", refused.stderr.decode())
-    cluster.start(2, new)
     assert cluster.run(old, "log", "read", "orders").stdout == expected
-    wait_until(lambda: cluster.json(new, "cluster", "status")["healthy"], "the cluster is healthy again")
