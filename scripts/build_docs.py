@@ -186,12 +186,16 @@ def main() -> int:
         return 0
     # The reference is read from the sources as they are installed: the folders of the tree have other names.
     unpack_wheel(BUILD / "wheel")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(configuration)]
+    # Not --quiet: it keeps --strict from counting warnings.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(configuration)]
     # The notice about the future of the theme is no warning about these documents.
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=False)
-    if done.returncode == 0:
-        print(BUILD / "site" / "index.html")
-    return done.returncode
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.stderr.write(done.stderr + done.stdout)
+        return done.returncode
+    print(BUILD / "site" / "index.html")
+    return 0
 
 
 if __name__ == "__main__":
