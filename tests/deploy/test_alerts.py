@@ -73,6 +73,8 @@ CASES = [
     Case("GarbageStuck", one("octavo_bookie_garbage_round_age_seconds", "0+600x60"), 37),
     Case("ScrubStale", one("octavo_bookie_scrub_round_age_seconds", "0+86400x60"), 15),
     Case("ConnectionsRefused", one("octavo_bookie_connections_refused_total", "0x9 3x60"), 10),
+    Case("CertificateExpires", one("octavo_bookie_certificate_expiry_seconds", f"{14 * 86400 + 600}x60"), 11),
+    Case("AccessDenied", one("octavo_bookie_denied_total", "0x9 0+10x60", ',reason="key"'), 17),
     Case(
         "DescriptorsLow", one("process_open_fds", "10x9 90x60") | one("process_max_fds", "100x70"), 20,
     ),
