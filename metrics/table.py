@@ -76,7 +76,11 @@ DUPLICATES_REFUSED = _counter(
     "Entries refused because the bookie holds other bytes under the same id (rule W11)",
 )
 FENCES = _counter("octavo_bookie_fences_total", "Ledgers fenced")
-CONNECTIONS = _gauge("octavo_bookie_connections", "Open connections of clients")
+CONNECTIONS = _gauge(
+    "octavo_bookie_connections",
+    "Open connections of clients, by whether they use TLS and whether the client has proved to be a principal",
+    "tls", "authenticated", tls="yes, no", authenticated="yes, no",
+)  # fmt: skip
 CONNECTIONS_REFUSED = _counter(
     "octavo_bookie_connections_refused_total", "Connections refused because connections_max was reached"
 )

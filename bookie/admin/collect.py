@@ -1,6 +1,8 @@
 """The metrics of a bookie, taken from the objects that count them. Nothing is computed that a scrape in a loop could
 make expensive: every value is a number that is at hand."""
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator
 
 from octavo.bookie.admin.process import ProcessStatistics
@@ -67,7 +69,9 @@ def _requests(ready: ReadyBookie) -> Iterator[Sample]:
     connections = list(service.connections)
     yield Sample(table.REQUESTS_OUTSTANDING, sum(connection.outstanding for connection in connections))
     yield Sample(table.LONG_POLLS, sum(connection.long_polls for connection in connections))
-    yield Sample(table.CONNECTIONS, len(connections))
+    kinds = Counter((connection.uses_tls, connection.principal is not None) for connection in connections)
+    for tls, known in itertools.product((True, False), repeat=2):
+        yield Sample(table.CONNECTIONS, kinds[tls, known], ("yes" if tls else "no", "yes" if known else "no"))
     yield Sample(table.CONNECTIONS_REFUSED, traffic.connections_refused)
     yield Sample(table.PROTOCOL_ERRORS, traffic.protocol_errors)
     yield Sample(table.ANSWER_BYTES, service.answers.budget.held)

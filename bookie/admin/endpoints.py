@@ -165,6 +165,8 @@ async def _connections(call: Call) -> HttpAnswer:
     items = [
         {
             "peer": connection.peer,
+            "principal": connection.principal,
+            "tls": connection.uses_tls,
             "outstanding": connection.outstanding,
             "long_polls": connection.long_polls,
             "unsent_bytes": connection.unsent_bytes,

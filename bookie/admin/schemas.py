@@ -49,7 +49,16 @@ BOOKIE = _object(
     settings=_ANY_OBJECT,
 )
 CONNECTIONS = _object(
-    items=_list(_object(peer=_TEXT, outstanding=_COUNT, long_polls=_COUNT, unsent_bytes=_COUNT)),
+    items=_list(
+        _object(
+            peer=_TEXT,
+            principal=_or_null(_TEXT),
+            tls={"type": "boolean"},
+            outstanding=_COUNT,
+            long_polls=_COUNT,
+            unsent_bytes=_COUNT,
+        )
+    ),
 )
 CLUSTER = _object(
     cluster_id=_TEXT,

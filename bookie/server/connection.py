@@ -132,6 +132,16 @@ class Connection(asyncio.Protocol):
         return self._peer
 
     @property
+    def uses_tls(self) -> bool:
+        """Whether the client speaks TLS."""
+        return self._transport.get_extra_info("tls_session") is not None
+
+    @property
+    def principal(self) -> str | None:
+        """Who the client has proved to be; None while that is not known, or not asked for."""
+        return self._gate.name if self._gate is not None else None
+
+    @property
     def reading_is_paused(self) -> bool:
         """The bookie does not read the socket."""
         return self._read_paused

@@ -161,7 +161,10 @@ async def test_connections_are_listed_with_what_they_hold(bookie: Bookie, socket
     client = await client_of(bookie)
     name = client.writer.get_extra_info("sockname")
     (connection,) = (await ask(socket, "GET", "/api/v1/connections")).json["items"]
-    assert connection == {"peer": f"{name[0]}:{name[1]}", "outstanding": 0, "long_polls": 0, "unsent_bytes": 0}
+    assert connection == {
+        "peer": f"{name[0]}:{name[1]}", "principal": None, "tls": False, "outstanding": 0, "long_polls": 0,
+        "unsent_bytes": 0,
+    }  # fmt: skip
     client.writer.close()
 
 

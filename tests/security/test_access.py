@@ -232,6 +232,9 @@ async def test_a_certificate_names_a_principal_and_every_bookie_is_one(certifica
             tls = certificates.client("any", uris=(uri,))
             async with cluster.client(tls=tls) as client, client.create_ledger(1, 1, 1) as ledger:
                 assert await ledger.add(b"entry") == 0
+                (bookie,) = cluster.bookies
+                seen = {(connection.principal, connection.uses_tls) for connection in bookie.service.connections}
+                assert (uri.removeprefix("octavo:"), True) in seen
         error = await denied(cluster, tls=certificates.client("stranger"))
         assert isinstance(error, UnauthorizedError)
         assert "octavo:stranger is no principal of this cluster" in error.message
