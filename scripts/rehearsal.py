@@ -2,9 +2,10 @@
 
 Each host is a real systemd with processes, files and a network of its own, connected by veth to a bridge, on which the
 metadata (ZooKeeper), the operator's commands, the console and a client that writes a log all the time run. The steps
-are those of the documents: install (docs/operations.md), see the cluster on dashboard and console, be alerted by a
-killed bookie and by a filling disk, follow the runbooks, upgrade under load and finalize. At the end every line that
-the client has added is read back. Each step is timed; the first that does not end as it should ends the rehearsal.
+are those of the documents: install (docs/operations.md) with certificates and principals (docs/security.md), see the
+cluster on dashboard and console, be alerted by a killed bookie and by a filling disk, follow the runbooks, replace
+certificates, upgrade under load and finalize. At the end every line that the client has added is read back. Each step
+is timed; the first that does not end as it should ends the rehearsal.
 
 The alert rules are the shipped ones, except that an alert fires after five seconds instead of minutes. Needs root;
 takes a few minutes. Nothing outside the namespaces is changed.
@@ -31,7 +32,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 
-from debian_tools import program  # noqa: E402 - from the paths above
+from debian_tools import TOOLS_NEEDED, ToolsError, program  # noqa: E402 - from the paths above
 from make_dashboard import queries  # noqa: E402
 from support.browser import Browser  # noqa: E402
 from support.installed import PACKAGES, make_environment, unpack_wheel  # noqa: E402
@@ -51,7 +52,6 @@ SETTINGS = """
 bookie_id = "bookie-{number}"
 rack = "/rack-{number}"
 host = "0.0.0.0"
-auth = "none"
 advertise = "{address}:3181"
 admin_listen = "127.0.0.1:3180"
 lease_seconds = 4.0
@@ -60,9 +60,12 @@ disk_warn_bytes = 600000000
 disk_read_only_bytes = 400000000
 disk_writable_bytes = 500000000
 disk_check_seconds = 1.0
+tls = "required"
+tls_certificate = "/etc/octavo/tls/bookie.crt"
+tls_key = "/etc/octavo/tls/bookie.key"
+tls_ca = "/etc/octavo/tls/ca.crt"
 """
-"""What an operator puts before the shipped settings. The disks are small, so their limits are, too; nothing but the
-hosts themselves can reach the network, so that it needs neither certificates nor keys."""
+"""What an operator puts before the shipped settings. The disks are small, so their limits are, too."""
 
 PROMETHEUS_UNIT = """[Service]
 ExecStart=/opt/prometheus/prometheus --config.file=/etc/prometheus.json --storage.tsdb.path=/var/lib/prometheus \
@@ -119,8 +122,8 @@ class Host:
         machine.write("/etc/ld.so.conf.d/python.conf", "/opt/python/lib\n")
         machine.run("ldconfig")
 
-    def install(self) -> None:
-        """As docs/operations.md says."""
+    def install(self, certificates: Path) -> None:
+        """As docs/operations.md and docs/security.md say. ``certificates`` is the directory of `octavo tls init`."""
         octavo = "/opt/octavo/bin/octavo"
         self.machine.run(octavo, "deploy", "install")
         self.machine.run("mkdir", "-p", "/var/lib/octavo/one")
@@ -129,9 +132,20 @@ class Host:
         shown = self.machine.run("cat", "/etc/octavo/one.toml")
         shown = re.sub(r"^metadata = .*$", f'metadata = "{METADATA}"', shown, flags=re.MULTILINE)
         self.machine.write("/etc/octavo/one.toml", SETTINGS.format(number=self.number, address=self.address) + shown)
+        self.give_certificate(certificates)
         self.machine.run(octavo, "config", "check", "/etc/octavo/one.toml")
         self.machine.run("systemctl", "enable", "--now", "octavo.target", UNIT)
         self.machine.wait_for(UNIT, "ActiveState", "active")
+
+    def give_certificate(self, certificates: Path) -> None:
+        """Copy the authority's certificate and the two files of this host to it, readable for the bookie alone."""
+        files = {"ca.crt": "ca.crt", f"{self.address}.crt": "bookie.crt", f"{self.address}.key": "bookie.key"}
+        for source, target in files.items():
+            path = f"/etc/octavo/tls/{target}"
+            self.machine.write(f"{path}.new", (certificates / source).read_text(encoding="ascii"))
+            self.machine.run("chown", "root:octavo", f"{path}.new")
+            self.machine.run("chmod", "640", f"{path}.new")
+            self.machine.run("mv", f"{path}.new", path)
 
     def watch(self) -> None:
         """Let a Prometheus scrape the bookie, with the shipped rules."""
@@ -230,8 +244,20 @@ class Rehearsal:
         self._pictures = pictures
         self._stack = stack
         self._settings = {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")}
-        self._settings["OCTAVO_METADATA"] = METADATA
+        self._certificates = folder / "tls"
+        self._settings |= {
+            "OCTAVO_METADATA": METADATA,
+            "OCTAVO_TLS_CA": str(self._certificates / "ca.crt"),
+            "OCTAVO_TLS_CERTIFICATE": str(self._certificates / "admin.crt"),
+            "OCTAVO_TLS_KEY": str(self._certificates / "admin.key"),
+        }
         self._hosts: list[Host] = []
+
+    def _settings_of_orders(self) -> dict[str, str]:
+        """The environment of the client that writes the log: a principal with a key and no certificate."""
+        administrator = {"OCTAVO_TLS_CERTIFICATE", "OCTAVO_TLS_KEY"}
+        settings = {name: value for name, value in self._settings.items() if name not in administrator}
+        return settings | {"OCTAVO_KEY_FILE": str(self._folder / "orders.key")}
 
     def octavo(self, *arguments: object, ok: bool = True) -> str:
         """Run a command as the operator; what it prints."""
@@ -293,12 +319,20 @@ class Rehearsal:
         return mounts
 
     def install(self) -> None:
-        """Three bookies, each with its Prometheus."""
+        """Certificates and principals, and three bookies, each with its Prometheus."""
+        hosts = [argument for host in self._hosts for argument in ("--host", host.address)]
+        self.octavo("tls", "init", self._certificates, *hosts)
         for host in self._hosts:
-            host.install()
+            host.install(self._certificates)
             host.watch()
+        refused = self.octavo("cluster", "test", ok=False)
+        check("admin" in refused and "octavo access add" in refused, f"nobody is a principal yet, but: {refused}")
+        self.octavo("access", "add", "admin", "--role", "admin")
+        self.octavo("access", "add", "orders", "--role", "append")
+        self.octavo("access", "key", "orders", "--output", self._folder / "orders.key")
         check(self.problems() == [], f"the new cluster has problems: {self.problems()}")
         self.octavo("cluster", "test")
+        self.octavo("doctor")
         self.octavo("log", "create", "orders")
 
     def dashboard(self) -> None:
@@ -373,6 +407,16 @@ class Rehearsal:
         wait_for(lambda: "BookieReadOnly" not in host.alerts(), "the end of the alert BookieReadOnly")
         browser.run("location.hash = '#/cluster'")
 
+    def replace_certificates(self) -> None:
+        """Every host gets a new certificate, which its bookie takes over without a restart."""
+        hosts = [argument for host in self._hosts for argument in ("--host", host.address)]
+        self.octavo("tls", "issue", self._certificates, *hosts)
+        for host in self._hosts:
+            host.give_certificate(self._certificates)
+            host.machine.run("systemctl", "reload", UNIT)
+            host.machine.wait_for_log(UNIT, "TLS files reloaded")
+        check(self.problems() == [], f"the cluster has problems with its new certificates: {self.problems()}")
+
     def upgrade(self) -> None:
         """One host after the other, the second one with a kill in between; then finalize."""
         new = "/opt/octavo-new/bin/octavo"
@@ -396,7 +440,7 @@ class Rehearsal:
             self.prepare()
         with step("install three bookies"):
             self.install()
-        load = Load(self._settings)
+        load = Load(self._settings_of_orders())
         self._stack.callback(load.kill)
         with step("dashboard: every query answered"):
             self.octavo("bench", "write", "--duration", "1", "--delete")
@@ -408,6 +452,8 @@ class Rehearsal:
             self.killed_bookie(browser)
         with step("filling disk: alerts, console, runbook"):
             self.filling_disk(browser)
+        with step("new certificates, without a restart"):
+            self.replace_certificates()
         with step("upgrade under load, finalize"):
             self.upgrade()
         with step("every line that was added"):
@@ -424,6 +470,11 @@ def main() -> int:
     if os.geteuid() != 0:
         parser.error("the rehearsal makes namespaces: run it as root")
     if INSIDE not in os.environ:
+        try:
+            for tool in TOOLS_NEEDED:
+                program(tool)  # fetched now if need be: the network inside leads nowhere
+        except ToolsError as error:
+            parser.exit(1, f"rehearsal: {error}\n")
         # Everything that this process starts is in a network of its own from here on.
         os.environ[INSIDE] = "1"
         os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])
