@@ -47,7 +47,7 @@ from octavo.bookie.upkeep.upkeep import Upkeep, UpkeepSettings
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
-from octavo.security.contexts import ServerContext, ServerFiles
+from octavo.security.contexts import ServerContext
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -433,13 +433,7 @@ def _certificate_keeper(config: BookieConfig) -> CertificateKeeper | None:
     """None: TLS is off. Raises :class:`InvalidArgumentError` for files that cannot be used."""
     if config.tls == "off":
         return None
-    files = ServerFiles(
-        certificate=str(config.tls_certificate),
-        key=str(config.tls_key),
-        ca=None if config.tls_ca is None else str(config.tls_ca),
-        minimum=config.tls_minimum,
-    )
-    return CertificateKeeper(files, reload_seconds=config.tls_reload_seconds)
+    return CertificateKeeper(config.tls_files, reload_seconds=config.tls_reload_seconds)
 
 
 def _storage_settings(config: BookieConfig) -> StorageSettings:

@@ -22,6 +22,7 @@ from octavo.metadata.connect import without_password
 from octavo.metadata.model import is_bookie_id
 from octavo.metadata.registration import RACK_UNNAMED, check_rack
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.security.contexts import ServerFiles
 
 ENVIRONMENT_PREFIX = "OCTAVO_BOOKIE_"
 _SHARED_VARIABLES = {
@@ -322,6 +323,16 @@ class BookieConfig:
     def journal_directory(self) -> Path:
         """Where the journal is."""
         return self.journal_dir if self.journal_dir is not None else self.data_dir / "journal"
+
+    @property
+    def tls_files(self) -> ServerFiles:
+        """The files of a bookie with TLS, as the settings name them."""
+        return ServerFiles(
+            certificate=str(self.tls_certificate),
+            key=str(self.tls_key),
+            ca=None if self.tls_ca is None else str(self.tls_ca),
+            minimum=self.tls_minimum,
+        )
 
     @property
     def directories(self) -> dict[str, Path]:

@@ -151,11 +151,10 @@ def _doubt(bookie: "BookieStatus") -> str | None:
 
 def _certificate(bookie: "BookieStatus", now: float) -> str | None:
     """How long the certificate is still valid."""
-    expires_at = _fact(bookie, "certificate_expires_at")
-    if not isinstance(expires_at, int | float) or not expires_at:
-        return None
-    days = int((expires_at - now) // 86_400)
-    return f"{days} days" if days >= 0 else "expired"
+    from octavo.cli.cluster.health import certificate_days  # noqa: PLC0415
+
+    days = certificate_days(bookie.facts, now)
+    return None if days is None else f"{days} days" if days >= 0 else "expired"
 
 
 def _fact(bookie: "BookieStatus", name: str) -> object:

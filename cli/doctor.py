@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from octavo.cli.cluster.health import CERTIFICATE_DAYS_MIN, certificate_days
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, describe
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
 
@@ -144,10 +145,19 @@ async def _bookie_of_this_host(config_file: Path) -> list[Finding]:
             "settings", "failed" if contradictions else "ok", "; ".join(contradictions) or f"{config_file} is valid"
         )
     ]
+    if config.tls != "off":
+        findings += await _guarded("certificate", lambda: _certificate(config))
     for role, directory in config.directories.items():
         findings += _directory(role, directory, config)
     findings += await _guarded("sync", lambda: _sync_speed(config.journal_directory))
     return findings
+
+
+async def _certificate(config: "BookieConfig") -> list[Finding]:
+    from octavo.security.contexts import server_context
+
+    days = int((server_context(config.tls_files).expires_at - time.time()) // 86_400)
+    return [certificate_finding("certificate", days)]
 
 
 def _directory(role: str, directory: Path, config: "BookieConfig") -> list[Finding]:
@@ -261,10 +271,19 @@ async def _facts_of_bookies(session: Session) -> list[Finding]:
     else:
         findings.append(Finding("versions", "warning", f"in use: {', '.join(versions)}; finish the upgrade"))
     for bookie in bookies:
+        if (days := certificate_days(bookie.facts, after)) is not None:
+            findings.append(certificate_finding(f"certificate of {bookie.bookie_id}", days))
         clock: Any = (bookie.facts or {}).get("clock_seconds")
         if isinstance(clock, int | float) and not isinstance(clock, bool):
             findings.append(clock_finding(bookie.bookie_id, clock, before, after))
     return findings
+
+
+def certificate_finding(check: str, days: int) -> Finding:
+    """Whether a certificate that expires in ``days`` must be replaced."""
+    result = "failed" if days < 0 else "warning" if days < CERTIFICATE_DAYS_MIN else "ok"
+    advice = "" if result == "ok" else "; write a new one over its file"
+    return Finding(check, result, f"{f'expires in {days} days' if days >= 0 else 'has expired'}{advice}")
 
 
 def clock_finding(bookie_id: str, clock: float, before: float, after: float) -> Finding:

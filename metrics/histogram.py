@@ -44,6 +44,20 @@ class Histogram:
         return quantile_of(self.counts, share)
 
 
+def counts_as_text(counts: list[int]) -> str:
+    """The counts of a histogram's buckets in a message: numbers separated by spaces, without the zeros at the end."""
+    last = max((bucket for bucket, count in enumerate(counts) if count), default=-1)
+    return " ".join(map(str, counts[: last + 1]))
+
+
+def counts_from_text(text: str) -> list[int]:
+    """The counts that :func:`counts_as_text` has written, one for each bucket. Raises ValueError for other texts."""
+    counts = [int(word) for word in text.split(" ")] if text else []
+    if len(counts) > _LAST + 1 or any(count < 0 for count in counts):
+        raise ValueError(f"{text[:100]!r} are not the counts of a histogram")
+    return counts + [0] * (_LAST + 1 - len(counts))
+
+
 def quantile_of(counts: list[int], share: float) -> float | None:
     """As :meth:`Histogram.quantile`, of the counts of its buckets or of their increase between two moments."""
     if not 0 <= share <= 1:

@@ -17,9 +17,11 @@ from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.repair_reads import RepairReads
 from octavo.bookie.server.request_counts import RequestCounts
 from octavo.bookie.storage.storage import Storage
+from octavo.metrics.histogram import counts_as_text
 from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import HELLO_TIMEOUT_SECONDS
+from octavo.protocol.messages import Op
 
 REPAIR_READ_BYTES_PER_SECOND = 64 * 1024 * 1024
 """Default rate of the reads of repairs: a fraction of what a disk gives, so that ordinary reads have the rest."""
@@ -90,6 +92,14 @@ class ServedConnection(Protocol):
     @property
     def peer(self) -> str:
         """``HOST:PORT`` of the client."""
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the client speaks TLS."""
+
+    @property
+    def principal(self) -> str | None:
+        """Who the client has proved to be; None while that is not known, or not asked for."""
 
     def regulate(self) -> None:
         """Read the socket, or stop reading it, as the limits say now."""
@@ -257,6 +267,9 @@ class BookieService:
             "reads": traffic.reads,
             "entries_read": traffic.entries_read,
             "bytes_read": traffic.bytes_read,
+            "add_seconds": counts_as_text(self.requests.seconds[Op.ADD].counts),
+            "read_seconds": counts_as_text(self.requests.seconds[Op.READ].counts),
+            "journal_sync_seconds": counts_as_text(statistics.journal.sync_seconds.counts),
             "log_bytes": statistics.log_bytes,
             "bytes_compacted": statistics.compaction_bytes_freed,
             "entries_damaged": statistics.entries_damaged,

@@ -21,6 +21,9 @@ WRITABLE_MIN: Final = 3
 FREE_SHARE_MIN: Final = 0.1
 """Below this share of free space an operator should add space or bookies."""
 
+CERTIFICATE_DAYS_MIN: Final = 14
+"""With fewer days left an operator should replace a certificate."""
+
 
 class Severity(enum.StrEnum):
     """How urgent a finding is."""
@@ -37,14 +40,15 @@ class Finding(NamedTuple):
 
 
 def examine(
-    bookies: "Sequence[BookieStatus]", hold: "GarbageHold | None", finalized: "Release | None" = None
+    bookies: "Sequence[BookieStatus]", hold: "GarbageHold | None", finalized: "Release | None" = None, *, now: float
 ) -> list[Finding]:
-    """What is wrong, problems first. Empty for a healthy cluster. ``finalized``: the cluster's release."""
+    """What is wrong, problems first. Empty for a healthy cluster. ``finalized``: the cluster's release; ``now``: the
+    time in seconds since 1970."""
     findings: list[Finding] = []
     if not bookies:
         return [Finding(Severity.PROBLEM, "the cluster has no bookie; start one with `octavo bookie`")]
     for bookie in bookies:
-        findings += _of_bookie(bookie)
+        findings += _of_bookie(bookie, now)
     writable = sum(bookie.state.value == "writable" for bookie in bookies)
     if writable < WRITABLE_MIN:
         severity = Severity.PROBLEM if writable == 0 else Severity.WARNING
@@ -66,7 +70,13 @@ def examine(
     return sorted(findings, key=lambda finding: finding.severity is Severity.WARNING)
 
 
-def _of_bookie(bookie: "BookieStatus") -> list[Finding]:
+def certificate_days(facts: Mapping[str, Any] | None, now: float) -> int | None:
+    """Whole days until a bookie's certificate expires, negative once it has; None: it has none, or does not tell."""
+    expires_at = _number(facts or {}, "certificate_expires_at")
+    return int((expires_at - now) // 86_400) if expires_at else None
+
+
+def _of_bookie(bookie: "BookieStatus", now: float) -> list[Finding]:
     name = f"bookie {bookie.bookie_id} at {bookie.address}"
     if bookie.state.value == "unavailable":
         return [Finding(Severity.PROBLEM, f"{name} is not registered: check its process and its log")]
@@ -81,6 +91,12 @@ def _of_bookie(bookie: "BookieStatus") -> list[Finding]:
     damaged = sum(_number(facts, fact) for fact in ("entries_damaged", "index_damage"))
     if damaged:
         findings.append(Finding(Severity.PROBLEM, f"{name} has found {damaged:.0f} damaged places: see its log"))
+    days = certificate_days(facts, now)
+    if days is not None and days < 0:
+        findings.append(Finding(Severity.PROBLEM, f"the certificate of {name} has expired: clients refuse it"))
+    elif days is not None and days < CERTIFICATE_DAYS_MIN:
+        text = f"the certificate of {name} expires in {days} days: write a new one over its file"
+        findings.append(Finding(Severity.WARNING, text))
     total = _number(facts, "total_bytes")
     if total and _number(facts, "free_bytes") < FREE_SHARE_MIN * total:
         free = _number(facts, "free_bytes") / 1e9

@@ -1,5 +1,6 @@
 """``octavo cluster status``: whether a cluster is healthy, in one sentence, and what is wrong with it."""
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,16 +48,16 @@ async def cluster_facts(session: Session) -> dict[str, Any]:
     async with await session.open_metadata() as store:
         cluster_id, hold = await store.cluster_id(), await read_hold(store)
         finalized = await finalized_release(store)
-    return as_json(cluster_id, bookies, hold, finalized)
+    return as_json(cluster_id, bookies, hold, finalized, now=time.time())
 
 
 def as_json(
-    cluster_id: str, bookies: "Sequence[BookieStatus]", hold: "GarbageHold | None", finalized: "Release"
+    cluster_id: str, bookies: "Sequence[BookieStatus]", hold: "GarbageHold | None", finalized: "Release", *, now: float
 ) -> dict[str, Any]:
-    """The same from what has been read. ``finalized``: the cluster's release."""
+    """The same from what has been read. ``finalized``: the cluster's release; ``now`` in seconds since 1970."""
     from octavo.cli.cluster.health import Severity, examine  # noqa: PLC0415
 
-    findings = examine(bookies, hold, finalized)
+    findings = examine(bookies, hold, finalized, now=now)
     problems = sum(finding.severity is Severity.PROBLEM for finding in findings)
     warnings = len(findings) - problems
     states = [bookie.state.value for bookie in bookies]

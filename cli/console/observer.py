@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.cluster.status import as_json as cluster_as_json
-from octavo.cli.rates import RATES, compare
+from octavo.cli.rates import RATES, compare, latencies
 from octavo.metadata.cluster_release import finalized_release
 from octavo.metadata.garbage_hold import read_hold
 from octavo.protocol.errors import OctavoError
@@ -29,6 +29,9 @@ such a page gets a fresh look when it asks again."""
 HISTORY_SECONDS = 300.0
 
 BLOCKED_SHOWN_MAX = 100
+
+MORE_FACTS = ("uptime_seconds", "tls", "certificate_expires_at")
+"""Facts of INFO that pages show and `octavo top` does not."""
 
 
 class Observer:
@@ -52,7 +55,7 @@ class Observer:
         self._seen: dict[str, Any] | None = None
         self._error: str | None = None
         self._before: tuple[Sequence[BookieStatus], float] | None = None
-        self._history: deque[tuple[float, ...]] = deque(maxlen=round(HISTORY_SECONDS / interval_seconds))
+        self._history: deque[tuple[float | None, ...]] = deque(maxlen=round(HISTORY_SECONDS / interval_seconds))
 
     async def state(self) -> dict[str, Any]:
         """The latest look. ``cluster`` is None while there has been none, and ``error`` says why."""
@@ -92,7 +95,7 @@ class Observer:
         loop, store = asyncio.get_running_loop(), self._store
         bookies, now = await self._client.bookies(details=True), loop.time()
         cluster = cluster_as_json(
-            await store.cluster_id(), bookies, await read_hold(store), await finalized_release(store)
+            await store.cluster_id(), bookies, await read_hold(store), await finalized_release(store), now=self._clock()
         )
         facts: dict[str, dict[str, Any]] = {one.bookie_id: dict(one.facts) for one in bookies if one.facts is not None}
         repair = status_fields(
@@ -104,13 +107,16 @@ class Observer:
         for name in RATES:
             rates = [row[name] for row in rows if row[name] is not None]
             totals[name] = round(sum(rates), 1) if rates and self._before is not None else None
+        totals |= latencies(before, bookies)
         if self._before is not None:
-            self._history.append((self._clock(), *(totals[name] or 0.0 for name in RATES)))
+            rates_now = (totals[name] or 0.0 for name in RATES)
+            times_now = (totals[name] for name in ("add_p50_seconds", "add_p99_seconds"))
+            self._history.append((self._clock(), *rates_now, *times_now))
         self._before = (bookies, now)
         conditions = {one["bookie_id"]: one for one in repair["bookies"]}
         for row, bookie in zip(rows, bookies, strict=True):
             row |= {"version": bookie.version, "rack": bookie.rack, "answers": bookie.facts is not None}
-            row["uptime_seconds"] = None if bookie.facts is None else bookie.facts.get("uptime_seconds")
+            row |= {name: None if bookie.facts is None else bookie.facts.get(name) for name in MORE_FACTS}
             row["condition"] = conditions.get(bookie.bookie_id, {}).get("state", "ordinary")
         return {
             "looked_at": self._clock(),

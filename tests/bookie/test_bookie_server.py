@@ -14,6 +14,7 @@ from octavo.bookie.config import BookieConfig, load_config
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.identity.errors import BookieStartError, DataWrongError
 from octavo.metadata import BookieState, MetadataStore, open_metadata_store
+from octavo.metrics.histogram import counts_from_text
 from octavo.protocol import limits
 from octavo.protocol.errors import (
     BookieInDoubtError,
@@ -451,6 +452,9 @@ async def test_info_tells_the_facts_that_the_document_lists(bookie: Bookie, clie
     size = sum(map(len, entries))
     assert (counted["adds"], counted["entries_added"], counted["bytes_added"]) == (1, 2, size)
     assert (counted["reads"], counted["entries_read"], counted["bytes_read"]) == (1, 1, len(entries[1]))
+    timed = {name: sum(counts_from_text(counted[f"{name}_seconds"])) for name in ("add", "read", "journal_sync")}
+    assert (timed["add"], timed["read"]) == (1, 1)
+    assert timed["journal_sync"] >= 1
     assert (counted["ledgers"], counted["connections"], counted["state"]) == (1, 1, "writable")
     assert counted["boot_id"] == bookie.service.identity.boot_id
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from octavo.cli.cluster.health import Severity, examine
-from octavo.cli.doctor import clock_finding
+from octavo.cli.doctor import certificate_finding, clock_finding
 from octavo.client.client import BookieStatus
 from octavo.metadata import BookieState
 from octavo.metadata.garbage_hold import GarbageHold
@@ -20,13 +20,14 @@ def bookie(name: str, state: BookieState = BookieState.WRITABLE, version: str = 
     return BookieStatus(BookieId(name), f"{name}:3181", state, version, "/r", GOOD | facts)
 
 
+NOW, DAY = 1_800_000_000.0, 86_400.0
 THREE = [bookie("a"), bookie("b"), bookie("c")]
 SILENT = BookieStatus(BookieId("d"), "d:3181", BookieState.WRITABLE, "0.1.0", "/r", None)
 PROBLEM, WARNING = Severity.PROBLEM, Severity.WARNING
 
 
 def test_a_healthy_cluster_has_no_findings() -> None:
-    assert examine(THREE, None) == []
+    assert examine(THREE, None, now=NOW) == []
 
 
 @pytest.mark.parametrize(
@@ -41,17 +42,34 @@ def test_a_healthy_cluster_has_no_findings() -> None:
         ([*THREE, bookie("d", index_damage=1)], PROBLEM, "1 damaged"),
         ([*THREE, bookie("d", free_bytes=9)], WARNING, "disk space left"),
         ([*THREE, bookie("d", version="0.2.0")], WARNING, "0.1.0, 0.2.0"),
+        ([*THREE, bookie("d", certificate_expires_at=NOW + 13.5 * DAY)], WARNING, "expires in 13 days"),
+        ([*THREE, bookie("d", certificate_expires_at=NOW - 1)], PROBLEM, "d at d:3181 has expired"),
         (THREE[:2], WARNING, "2 writable bookies"),
         ([bookie(name, BookieState.READ_ONLY) for name in "abc"], PROBLEM, "0 writable bookies"),
     ],
 )
 def test_each_thing_that_is_wrong_is_found(bookies: list[BookieStatus], severity: Severity, text: str) -> None:
-    assert any(found.severity is severity and text in found.text for found in examine(bookies, None))
+    assert any(found.severity is severity and text in found.text for found in examine(bookies, None, now=NOW))
+
+
+@pytest.mark.parametrize("expires_at", [0, NOW + 15 * DAY])
+def test_a_bookie_without_a_certificate_or_with_one_that_lasts_is_healthy(expires_at: float) -> None:
+    assert examine([*THREE, bookie("d", certificate_expires_at=expires_at)], None, now=NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("days", "result", "words"),
+    [(14, "ok", "in 14 days"), (13, "warning", "write a new one"), (-1, "failed", "expired")],
+)
+def test_doctor_tells_how_long_a_certificate_lasts(days: int, result: str, words: str) -> None:
+    finding = certificate_finding("certificate of b", days)
+    assert finding.result == result
+    assert words in finding.detail
 
 
 def test_problems_come_first_and_a_hold_on_garbage_collection_is_a_warning() -> None:
     hold = GarbageHold("restored", datetime(2026, 1, 1, tzinfo=UTC))
-    findings = examine([*THREE, bookie("d", BookieState.UNAVAILABLE)], hold)
+    findings = examine([*THREE, bookie("d", BookieState.UNAVAILABLE)], hold, now=NOW)
     assert [found.severity for found in findings] == [PROBLEM, WARNING]
     assert "restored" in findings[1].text
 

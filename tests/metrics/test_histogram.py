@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.metrics.histogram import BOUNDS_SECONDS, Histogram
+from octavo.metrics.histogram import BOUNDS_SECONDS, Histogram, counts_as_text, counts_from_text
 
 
 @given(st.floats(min_value=0, max_value=1e9))
@@ -41,3 +41,14 @@ def test_a_quantile_is_the_bound_of_the_bucket_that_reaches_it() -> None:
     assert histogram.quantile(1) == float("inf")
     with pytest.raises(ValueError, match="between 0 and 1"):
         histogram.quantile(99)
+
+
+@given(counts=st.lists(st.integers(0, 2**40), min_size=len(BOUNDS_SECONDS) + 1, max_size=len(BOUNDS_SECONDS) + 1))
+def test_counts_in_a_message_come_back_as_they_were(counts: list[int]) -> None:
+    assert counts_from_text(counts_as_text(counts)) == counts
+
+
+@pytest.mark.parametrize("text", ["x", "1  2", " 1", "1.5", "-1", " ".join(["1"] * (len(BOUNDS_SECONDS) + 2))])
+def test_other_texts_are_no_counts(text: str) -> None:
+    with pytest.raises(ValueError, match=r"counts|invalid literal"):
+        counts_from_text(text)

@@ -1,4 +1,4 @@
-import { bytes, column, count, duration, h, narrow, number, s, state as stateOf, table } from "./dom.js";
+import { bytes, column, count, duration, h, latency, narrow, number, s, state as stateOf, table } from "./dom.js";
 
 function disk(row) {
   if (!row.total_bytes) return "–";
@@ -12,6 +12,17 @@ function disk(row) {
   ];
 }
 
+const DAY = 86400, DAYS_LOW = 14;
+
+function certificate(row, now) {
+  if (!row.certificate_expires_at) return row.tls === "off" ? "no TLS" : "–";
+  const left = row.certificate_expires_at - now;
+  if (left < 0) return h("span", { class: "bad" }, "has expired");
+  return h("span", { class: left < DAYS_LOW * DAY ? "warn" : null }, `${duration(left)} left`);
+}
+
+const small = (text) => h("div", {}, h("small", { class: "quiet" }, text));
+
 export function bookiesPage(state) {
   const rows = state.bookies.map((row) => [
     [row.bookie_id, h("br"), h("small", { class: "quiet" }, row.address)],
@@ -19,16 +30,21 @@ export function bookiesPage(state) {
     [row.condition === "ordinary" ? "–" : stateOf(row.condition), row.in_doubt ? h("div", { class: "warn" }, "in doubt") : null],
     row.rack ?? "–",
     disk(row),
-    count(row.entries_added_per_second), bytes(row.bytes_added_per_second),
-    count(row.entries_read_per_second), bytes(row.bytes_read_per_second),
+    [count(row.entries_added_per_second), small(`${bytes(row.bytes_added_per_second)}/s`)],
+    [latency(row.add_p99_seconds), small(`half ${latency(row.add_p50_seconds)}`)],
+    [latency(row.journal_sync_p99_seconds), small(`half ${latency(row.journal_sync_p50_seconds)}`)],
+    [count(row.entries_read_per_second), small(`${bytes(row.bytes_read_per_second)}/s`)],
+    [latency(row.read_p99_seconds), small(`half ${latency(row.read_p50_seconds)}`)],
     bytes(row.journal_bytes), bytes(row.cache_bytes), count(row.ledgers), count(row.connections),
-    row.version ?? "–", duration(row.uptime_seconds),
+    certificate(row, state.now), row.version ?? "–", duration(row.uptime_seconds),
   ]);
   return [
     h("h1", {}, "Bookies"),
     h("section", { class: "panel" }, table(null,
       [narrow("Bookie"), column("State"), column("Condition"), column("Rack"), narrow("Disk"),
-        number("Added/s"), number("In/s"), number("Read/s"), number("Out/s"), number("To replay"), number("Cache"),
-        number("Ledgers"), number("Clients"), narrow("Version"), number("Up")], rows, "The cluster has no bookie.")),
+        number("Added/s"), number("99 % of adds"), number("99 % of syncs"), number("Read/s"), number("99 % of reads"),
+        number("To replay"), number("Cache"), number("Ledgers"), number("Clients"), narrow("Certificate"),
+        narrow("Version"), number("Up")], rows, "The cluster has no bookie.")),
+    h("p", { class: "quiet" }, "Times are those of the last two seconds, as upper bounds: exact to a factor of two."),
   ];
 }

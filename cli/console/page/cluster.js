@@ -1,17 +1,22 @@
-import { bytes, cards, clock, count, facts, h, s } from "./dom.js";
+import { bytes, cards, clock, count, facts, h, latency, s } from "./dom.js";
 
 const WIDTH = 900, HEIGHT = 110, LEFT = 60, BOTTOM = 20;
 
-// Two rates over the last minutes. `points`: [time, value, value].
-function chart(title, names, points, format) {
-  const top = Math.max(1, ...points.flatMap((point) => point.slice(1)));
+// Two values over the last minutes. `points`: [time, value, value]; a value that is not known interrupts its line.
+function chart(title, names, points, format, { per = "/s", least = 1 } = {}) {
+  const top = Math.max(least, ...points.flatMap((point) => point.slice(1)));
   const last = points.at(-1)?.[0] ?? 0, first = Math.min(points[0]?.[0] ?? 0, last - 60);
   const x = (time) => LEFT + (time - first) / (last - first || 1) * (WIDTH - LEFT - 10);
   const y = (value) => 10 + (1 - value / top) * (HEIGHT - BOTTOM - 10);
-  const line = (at, name) => s("polyline", { class: name,
-    points: points.map((point) => `${x(point[0]).toFixed(1)},${y(point[at]).toFixed(1)}`).join(" ") });
-  const now = points.at(-1) ?? [0, 0, 0];
-  const label = `${title}: ${names[0]} ${format(now[1])}, ${names[1]} ${format(now[2])} per second now`;
+  const runs = (at) => points.reduce((found, point) => {
+    if (point[at] === null) found.push([]);
+    else found.at(-1).push(`${x(point[0]).toFixed(1)},${y(point[at]).toFixed(1)}`);
+    return found;
+  }, [[]]).filter((run) => run.length);
+  const line = (at, name) => runs(at).map((run) => s("polyline", { class: name, points: run.join(" ") }));
+  const now = points.at(-1) ?? [0, null, null];
+  const value = (at) => now[at] === null ? "–" : `${format(now[at])}${per}`;
+  const label = `${title}: ${names[0]} ${value(1)}, ${names[1]} ${value(2)} now`;
   return h("section", { class: "panel" },
     h("h2", {}, title),
     s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
@@ -21,8 +26,8 @@ function chart(title, names, points, format) {
       s("text", { x: LEFT, y: HEIGHT - 4 }, `${Math.round(last - first)} s ago`),
       s("text", { x: WIDTH - 10, y: HEIGHT - 4, "text-anchor": "end" }, "now"),
       line(1, "one"), line(2, "two")),
-    h("p", { class: "legend" }, h("span", { class: "one" }, `${names[0]} ${format(now[1])}/s`),
-      h("span", { class: "two" }, `${names[1]} ${format(now[2])}/s`)));
+    h("p", { class: "legend" }, h("span", { class: "one" }, `${names[0]} ${value(1)}`),
+      h("span", { class: "two" }, `${names[1]} ${value(2)}`)));
 }
 
 export function clusterPage(state) {
@@ -36,6 +41,9 @@ export function clusterPage(state) {
       ["Bytes added", bytes(totals.bytes_added_per_second), "per second"],
       ["Entries read", count(totals.entries_read_per_second), "per second"],
       ["Bytes read", bytes(totals.bytes_read_per_second), "per second"],
+      ["99 % of adds", latency(totals.add_p99_seconds), "or less"],
+      ["99 % of reads", latency(totals.read_p99_seconds), "or less"],
+      ["99 % of journal syncs", latency(totals.journal_sync_p99_seconds), "or less"],
     ]),
     h("section", { class: "panel" },
       h("h2", {}, "Findings"),
@@ -45,6 +53,8 @@ export function clusterPage(state) {
         : h("p", { class: "quiet" }, "Nothing is wrong.")),
     chart("Entries per second", ["added", "read"], history.map((point) => [point[0], point[2], point[5]]), count),
     chart("Bytes per second", ["added", "read"], history.map((point) => [point[0], point[3], point[6]]), bytes),
+    chart("Time that a bookie takes for an add", ["half of them at most", "99 % at most"],
+      history.map((point) => [point[0], point[7], point[8]]), latency, { per: "", least: .001 }),
     h("section", { class: "panel" },
       h("h2", {}, "About"),
       facts([["Cluster", cluster.cluster_id], ["Formats", `release ${cluster.release}`],

@@ -84,6 +84,12 @@ export function bytes(value) {
   return `${value.toLocaleString("en", { maximumFractionDigits: value < 10 && at ? 1 : 0 })} ${units[at]}`;
 }
 
+// A bucket's upper bound: two digits say all that it knows.
+export function latency(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  return seconds < 1 ? `${Number((seconds * 1000).toPrecision(2))} ms` : `${Number(seconds.toPrecision(2))} s`;
+}
+
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 90) return `${Math.round(seconds)} s`;
