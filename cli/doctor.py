@@ -70,16 +70,14 @@ async def doctor(
     session: Session,
     config: Annotated[
         Path | None,
-        typer.Option(
-            "--config", metavar="FILE", help="Settings of a bookie of this host, whose disks are checked too."
-        ),
+        typer.Option("--config", metavar="FILE", help="Settings of a bookie of this host, which is checked too."),
     ] = None,
 ) -> int:
     """Check this host and the cluster for common problems.
 
-    The command checks limits, clock, versions, the metadata store and the way to every bookie. With --config it also
-    checks the directories of a bookie of this host: their file systems, free space and speed. It changes nothing for
-    good. The exit status is 1 if a check failed.
+    The command checks limits, clocks, versions, certificates, the metadata store and the way to every bookie. With
+    --config it also checks the certificate of a bookie of this host, and its directories: their file systems, free
+    space and speed. It changes nothing for good. The exit status is 1 if a check failed.
     """
     from octavo.cli.output import print_json, print_table
 

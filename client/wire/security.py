@@ -99,7 +99,7 @@ def _check_known_by_certificate(theirs: Hello) -> None:
         reason = theirs.extensions.get(EXTENSION_DENIED, b"").decode(errors="replace")
         raise UnauthorizedError(
             f"bookie {theirs.bookie_id} requires authentication: {reason or 'the client is not known'}; connect with "
-            "key_file= or a certificate of a principal"
+            "key_file= or a certificate of a principal (`octavo access add NAME` makes NAME one)"
         )
 
 

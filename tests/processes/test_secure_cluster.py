@@ -32,6 +32,11 @@ def test_a_secure_cluster_takes_three_commands_and_keeps_its_secrets(tmp_path: P
         (known,) = octavo("bookies", "--json", **admin).json
         assert known["state"] == "writable"
         assert known["free_bytes"] > 0, "INFO was answered"
+        (tmp_path / "bookie.toml").write_text(f'data_dir = "{tmp_path}/bookie"\n')
+        checked = octavo("doctor", "--config", tmp_path / "bookie.toml", "--json", **(settings | admin)).json
+        days = {one["check"]: (one["result"], one["detail"]) for one in checked if "certificate" in one["check"]}
+        assert days.keys() == {"certificate", "certificate of b1"}
+        assert all(result == "ok" and "expires in" in detail for result, detail in days.values())
 
         assert octavo("access", "add", "writer", "--role", "append", **admin).status == 0
         assert octavo("access", "key", "writer", "--output", tmp_path / "writer.key", **admin).status == 0

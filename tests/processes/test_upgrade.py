@@ -4,7 +4,8 @@ The old release is the wheel of this tree. The new one is the same wheel with th
 is that processes of two releases work together, and that the rules of an upgrade hold. That formats of earlier versions
 can be read is proved by the golden files.
 
-`make soak` runs the long form: on both metadata stores, and up and back several times before the upgrade is finalized.
+`make soak` runs the long form: the old release is the wheel of an earlier commit, on both metadata stores, and all
+bookies go up and back several times before the upgrade is finalized.
 """
 
 import json
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.installed import make_environment, unpack_wheel
 from support.processes import BookieProcess, environment, free_neighbours
+from support.tree import ROOT
 from support.waiting import WAIT_SECONDS, wait_until
 from support.zookeeper import new_cluster_uri
 
@@ -33,6 +35,9 @@ LONG_ROUNDS = int(os.environ.get("OCTAVO_UPGRADE_ROUNDS", "0"))
 """How often the long form takes all bookies to the new release and back, before the upgrade that stays; 0: short form,
 on the embedded store alone."""
 
+EARLIER_COMMIT = os.environ.get("OCTAVO_UPGRADE_FROM", "")
+"""The commit of this repository that is the old release; empty: the tree as it is."""
+
 
 class Releases(NamedTuple):
     """The `octavo` of two releases."""
@@ -43,10 +48,13 @@ class Releases(NamedTuple):
 
 @pytest.fixture(scope="module")
 def releases(module_folder: Path) -> Releases:
-    old = unpack_wheel(module_folder / "old-wheel")
+    old = unpack_wheel(module_folder / "old-wheel", tree=old_tree(module_folder))
     subprocess.run([sys.executable, "-m", "compileall", "-q", str(old)], check=True)  # once for both
     new = module_folder / "new-wheel"
-    shutil.copytree(old, new)
+    if EARLIER_COMMIT:
+        unpack_wheel(new)
+    else:
+        shutil.copytree(old, new)
     version = new / "octavo" / "_version.py"
     text = version.read_text()
     assert '__version__ = "0.1.0"' in text
@@ -55,6 +63,17 @@ def releases(module_folder: Path) -> Releases:
         *(make_environment(module_folder / name, wheel, python=Path(sys.base_prefix)) for name, wheel in
           [("old", old), ("new", new)])
     )  # fmt: skip
+
+
+def old_tree(folder: Path) -> Path:
+    """The sources of the old release."""
+    if not EARLIER_COMMIT:
+        return ROOT
+    tree = folder / "old-tree"
+    tree.mkdir()
+    archive = subprocess.run(["git", "archive", EARLIER_COMMIT], cwd=ROOT, capture_output=True, check=True).stdout
+    subprocess.run(["tar", "--extract", "--directory", str(tree)], input=archive, check=True)
+    return tree
 
 
 class Running:
