@@ -28,7 +28,8 @@ async def top(
 ) -> None:
     """Watch what the bookies of the cluster do.
 
-    The table shows state, rates, memory and free disk space of each bookie. With --json, each interval is a line of
+    The table shows state, rates, latencies, memory and free disk space of each bookie. 99 % of the adds and reads took
+    at most "p99 ms", which is exact to a factor of two. With --json, each interval is a line of
     JSON. Ctrl-C ends the command.
     """
     from octavo.cli.output import print_json, print_table  # noqa: PLC0415 - `octavo --help` needs no tables
@@ -65,8 +66,8 @@ async def _intervals(client: "Client", interval: float, *, count: int | None) ->
 
 
 _HEADERS = (
-    "bookie", "state", "adds/s", "entries/s", "in MB/s", "reads/s", "entries/s", "out MB/s", "conns", "ledgers",
-    "journal MB", "cache MB", "free",
+    "bookie", "state", "adds/s", "entries/s", "in MB/s", "p99 ms", "reads/s", "entries/s", "out MB/s", "p99 ms",
+    "conns", "ledgers", "journal MB", "cache MB", "free",
 )  # fmt: skip
 
 
@@ -81,9 +82,11 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         _number(row["adds_per_second"]),
         _number(row["entries_added_per_second"]),
         _number(row["bytes_added_per_second"], 1e6),
+        _number(row["add_p99_seconds"], 1e-3),
         _number(row["reads_per_second"]),
         _number(row["entries_read_per_second"]),
         _number(row["bytes_read_per_second"], 1e6),
+        _number(row["read_p99_seconds"], 1e-3),
         _number(row["connections"]),
         _number(row["ledgers"]),
         _number(row["journal_bytes"], 1e6),
