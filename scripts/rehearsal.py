@@ -359,6 +359,7 @@ class Rehearsal:
         browser.open(f"{place['url']}#token={place['token']}")
         browser.wait_for("The cluster is healthy", "#health")
         browser.wait_for("writable of 3", "main")
+        browser.wait_for(" ms", "main")  # the latencies of the load
         return browser
 
     def picture(self, browser: Browser, name: str) -> None:

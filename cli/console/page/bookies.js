@@ -23,28 +23,33 @@ function certificate(row, now) {
 
 const small = (text) => h("div", {}, h("small", { class: "quiet" }, text));
 
+// How long 99 % of something took at most, and below it half of it.
+function times(row, name) {
+  const most = row[`${name}_p99_seconds`];
+  return most === null ? "–" : [latency(most), small(`half ${latency(row[`${name}_p50_seconds`])}`)];
+}
+
 export function bookiesPage(state) {
   const rows = state.bookies.map((row) => [
-    [row.bookie_id, h("br"), h("small", { class: "quiet" }, row.address)],
-    [stateOf(row.state), row.state !== "unavailable" && !row.answers ? h("div", { class: "bad" }, "does not answer") : null],
-    [row.condition === "ordinary" ? "–" : stateOf(row.condition), row.in_doubt ? h("div", { class: "warn" }, "in doubt") : null],
-    row.rack ?? "–",
+    [row.bookie_id, small(row.address), row.rack === null ? null : small(`rack ${row.rack}`)],
+    [stateOf(row.state), row.condition === "ordinary" ? null : h("div", {}, stateOf(row.condition)),
+      row.state !== "unavailable" && !row.answers ? h("div", { class: "bad" }, "does not answer") : null,
+      row.in_doubt ? h("div", { class: "warn" }, "in doubt") : null],
     disk(row),
     [count(row.entries_added_per_second), small(`${bytes(row.bytes_added_per_second)}/s`)],
-    [latency(row.add_p99_seconds), small(`half ${latency(row.add_p50_seconds)}`)],
-    [latency(row.journal_sync_p99_seconds), small(`half ${latency(row.journal_sync_p50_seconds)}`)],
+    times(row, "add"), times(row, "journal_sync"),
     [count(row.entries_read_per_second), small(`${bytes(row.bytes_read_per_second)}/s`)],
-    [latency(row.read_p99_seconds), small(`half ${latency(row.read_p50_seconds)}`)],
-    bytes(row.journal_bytes), bytes(row.cache_bytes), count(row.ledgers), count(row.connections),
-    certificate(row, state.now), row.version ?? "–", duration(row.uptime_seconds),
+    times(row, "read"),
+    [bytes(row.journal_bytes), small(`cache ${bytes(row.cache_bytes)}`)],
+    count(row.ledgers), count(row.connections), certificate(row, state.now),
+    [duration(row.uptime_seconds), row.version === null ? null : small(row.version)],
   ]);
   return [
     h("h1", {}, "Bookies"),
     h("section", { class: "panel" }, table(null,
-      [narrow("Bookie"), column("State"), column("Condition"), column("Rack"), narrow("Disk"),
-        number("Added/s"), number("99 % of adds"), number("99 % of syncs"), number("Read/s"), number("99 % of reads"),
-        number("To replay"), number("Cache"), number("Ledgers"), number("Clients"), narrow("Certificate"),
-        narrow("Version"), number("Up")], rows, "The cluster has no bookie.")),
-    h("p", { class: "quiet" }, "Times are those of the last two seconds, as upper bounds: exact to a factor of two."),
+      [narrow("Bookie"), column("State"), narrow("Disk"), number("Added/s"), number("99 % of adds"),
+        number("99 % of syncs"), number("Read/s"), number("99 % of reads"), number("To replay"), number("Ledgers"),
+        number("Clients"), narrow("Certificate"), number("Up")], rows, "The cluster has no bookie.")),
+    h("p", { class: "quiet" }, `Rates and times are those of the last ${state.interval_seconds} seconds. 99 % took at most the time shown, which is exact to a factor of two.`),
   ];
 }

@@ -30,6 +30,8 @@ function chart(title, names, points, format, { per = "/s", least = 1 } = {}) {
       h("span", { class: "two" }, `${names[1]} ${value(2)}`)));
 }
 
+const atMost = (title, seconds) => [title, latency(seconds), seconds === null ? null : "or less"];
+
 export function clusterPage(state) {
   const { cluster, totals, history } = state;
   const numbers = cluster.bookies;
@@ -41,9 +43,9 @@ export function clusterPage(state) {
       ["Bytes added", bytes(totals.bytes_added_per_second), "per second"],
       ["Entries read", count(totals.entries_read_per_second), "per second"],
       ["Bytes read", bytes(totals.bytes_read_per_second), "per second"],
-      ["99 % of adds", latency(totals.add_p99_seconds), "or less"],
-      ["99 % of reads", latency(totals.read_p99_seconds), "or less"],
-      ["99 % of journal syncs", latency(totals.journal_sync_p99_seconds), "or less"],
+      atMost("99 % of adds", totals.add_p99_seconds),
+      atMost("99 % of reads", totals.read_p99_seconds),
+      atMost("99 % of journal syncs", totals.journal_sync_p99_seconds),
     ]),
     h("section", { class: "panel" },
       h("h2", {}, "Findings"),
