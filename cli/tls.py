@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 app = typer.Typer(name="tls", help="Certificates for a small cluster.", no_args_is_help=True)
 
 CA = "ca"
+ADMIN = "admin"
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the authority.")]
 
@@ -40,14 +41,16 @@ async def init(
     from octavo.security.authority import make_authority  # noqa: PLC0415 - needs the extra `tls`
 
     hosts = host or ["localhost"]
+    if ADMIN in map(_stem, hosts):
+        raise InvalidArgumentError(f"a host cannot be named {ADMIN} here: {ADMIN}.crt is for the administrator")
     directory.mkdir(parents=True, exist_ok=True)
     if (directory / f"{CA}.crt").exists() or (directory / f"{CA}.key").exists():
         raise CommandError(f"{directory} has an authority already; `octavo tls issue` makes further certificates")
     authority = make_authority("Octavo cluster")
     written = _write(directory, CA, authority)
     for name in dict.fromkeys(hosts):
-        written += _write(directory, name, _for_host(authority, name))
-    written += _write(directory, "admin", _for_principal(authority, "admin"))
+        written += _write(directory, _stem(name), _for_host(authority, name))
+    written += _write(directory, ADMIN, _for_principal(authority, ADMIN))
     _tell(session, written)
 
 
@@ -75,11 +78,17 @@ async def issue(
     if not host and not client:
         raise InvalidArgumentError("give --host NAME or --client NAME")
     authority = _read_authority(directory)
+    for name in host or ():
+        _check_kind(directory, name, of_a_bookie=True)
+    for name in client or ():
+        _check_kind(directory, name, of_a_bookie=False)
+    if both := {*map(_stem, host or ())} & {*map(_stem, client or ())}:
+        raise InvalidArgumentError(f"{min(both)} is the name of a host and of a client: their files would be the same")
     written: list[str] = []
     for name in dict.fromkeys(host or ()):
-        written += _write(directory, name, _for_host(authority, name, bookie))
+        written += _write(directory, _stem(name), _for_host(authority, name, bookie))
     for name in dict.fromkeys(client or ()):
-        written += _write(directory, name, _for_principal(authority, name))
+        written += _write(directory, _stem(name), _for_principal(authority, name))
     _tell(session, written)
 
 
@@ -111,9 +120,11 @@ def _read_authority(directory: Path) -> "Pair":
         ) from error
 
 
-def _write(directory: Path, name: str, pair: "Pair") -> list[str]:
-    """Write the two files, each whole or not at all. The key first: a bookie that looks between them keeps the old."""
-    stem = name.replace(":", "-").replace("/", "-")
+def _write(directory: Path, stem: str, pair: "Pair") -> list[str]:
+    """Write the two files of this stem, each whole or not at all.
+
+    The key comes first: a bookie that looks between the two goes on with what it has.
+    """
     written = []
     for suffix, content, mode in ((".key", pair.key, 0o600), (".crt", pair.certificate, 0o644)):
         path = directory / f"{stem}{suffix}"
@@ -124,6 +135,33 @@ def _write(directory: Path, name: str, pair: "Pair") -> list[str]:
         new.replace(path)
         written.append(str(path))
     return written
+
+
+def _check_kind(directory: Path, name: str, *, of_a_bookie: bool) -> None:
+    """Raises :exc:`InvalidArgumentError` if the files that a certificate would replace are not a former one of the
+    same kind."""
+    from octavo.security.authority import names_in  # noqa: PLC0415
+    from octavo.security.names import is_of_a_bookie  # noqa: PLC0415
+
+    path = directory / f"{_stem(name)}.crt"
+    if not path.exists():
+        return
+    try:
+        names = names_in(path.read_bytes())
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{path}: {error.message}; remove it to make a new one") from error
+    if any(is_of_a_bookie(one) != of_a_bookie for one in names):
+        kind = "a host" if not of_a_bookie else "a client"
+        raise InvalidArgumentError(f"{path} is the certificate of {kind} of this name: take another name")
+
+
+def _stem(name: str) -> str:
+    """The name of the two files of a host or client, without suffix. Raises :exc:`InvalidArgumentError` for one whose
+    files would replace the authority's."""
+    stem = name.replace(":", "-").replace("/", "-")
+    if stem == CA:
+        raise InvalidArgumentError(f"{name} is the name of the authority's files: {CA}.crt and {CA}.key")
+    return stem
 
 
 def _tell(session: Session, written: list[str]) -> None:

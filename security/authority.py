@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.security.names import names_of
 
 try:
     from cryptography import x509
@@ -89,6 +90,24 @@ def issue(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
     return _pair(builder.sign(signer, hashes.SHA256()), key)
+
+
+def names_in(certificate: bytes) -> tuple[str, ...]:
+    """What a certificate in PEM names of ours, as :func:`octavo.security.names.names_of` tells it.
+
+    Raises :class:`InvalidArgumentError` for bytes that are no certificate.
+    """
+    try:
+        extensions = x509.load_pem_x509_certificate(certificate).extensions
+    except ValueError as error:
+        raise InvalidArgumentError(f"it is not a certificate: {error}") from error
+    try:
+        uris = extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(
+            x509.UniformResourceIdentifier
+        )
+    except x509.ExtensionNotFound:
+        return ()
+    return names_of({"subjectAltName": [("URI", uri) for uri in uris]})
 
 
 def _builder(
