@@ -10,7 +10,9 @@ from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.manifest import decode_manifest
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from support.faulty_filesystem import MemoryFileSystem
+from support.held_disk import HeldDisk
 from support.ledgers import LedgerScript
+from support.waiting import loop_turns
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -21,38 +23,12 @@ SETTINGS = StorageSettings(
     checkpoint_seconds=3600,
     journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0),
 )
-TURNS = 300
-"""Turns of the loop after which everything that can happen without the held-up step has happened."""
-
-
-class HeldDisk(MemoryFileSystem):
-    """Steps on paths that contain :attr:`held` wait until :meth:`let_go`."""
-
-    held = ""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._free = asyncio.Event()
-
-    async def step(self, name: str, path: Path) -> None:
-        if self.held and self.held in str(path):
-            await self._free.wait()
-        await super().step(name, path)
-
-    def let_go(self) -> None:
-        self.held = ""
-        self._free.set()
 
 
 async def open_storage(filesystem: MemoryFileSystem) -> Storage:
     return await Storage.open(
         filesystem, directory=DATA, journal_directory=JOURNAL, settings=SETTINGS, on_fatal=lambda _error: None
     )
-
-
-async def turns() -> None:
-    for _ in range(TURNS):
-        await asyncio.sleep(0)
 
 
 def manifest_of(filesystem: MemoryFileSystem) -> tuple[int, int] | None:
@@ -69,17 +45,17 @@ async def read_back(filesystem: MemoryFileSystem, script: LedgerScript, count: i
 
 async def test_no_manifest_has_a_mark_that_the_journal_is_not_synced_up_to() -> None:
     """It would point beyond the end of the journal that a crash leaves, perhaps into a segment that is not there."""
-    filesystem = HeldDisk()
+    filesystem = HeldDisk(lambda _name, path: "/journal-" in str(path))
     storage, script = await open_storage(filesystem), LedgerScript(1)
     await storage.writer.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
     before = manifest_of(filesystem)
-    filesystem.held = "/journal-"
+    filesystem.hold()
     add = storage.writer.add(script.ledger_id, script.key, [script.entry(1)], recovery=False)
     checkpoint = asyncio.ensure_future(storage.checkpoint())
-    await turns()
+    await loop_turns()
     assert not checkpoint.done()
     assert manifest_of(filesystem) == before
-    filesystem.let_go()
+    filesystem.release()
     await asyncio.gather(add, checkpoint)
     after = manifest_of(filesystem)
     assert before is not None
@@ -91,16 +67,16 @@ async def test_no_manifest_has_a_mark_that_the_journal_is_not_synced_up_to() -> 
 @pytest.mark.parametrize("held", ["/index/", "/entries/", "/manifest"])
 async def test_adds_that_fill_segments_during_a_checkpoint_keep_them(held: str) -> None:
     """Whatever came after the mark stands in the journal alone, however many segments ago it was."""
-    filesystem = HeldDisk()
+    filesystem = HeldDisk(lambda _name, path: held in str(path))
     storage, script, count = await open_storage(filesystem), LedgerScript(1, payload_bytes=1000), 60
     await storage.writer.add(script.ledger_id, script.key, [script.entry(0)], recovery=False)
-    filesystem.held = held
+    filesystem.hold()
     checkpoint = asyncio.ensure_future(storage.checkpoint())
-    await turns()
+    await loop_turns()
     assert not checkpoint.done(), "held up behind its mark"
     for entry_id in range(1, count):
         await storage.writer.add(script.ledger_id, script.key, [script.entry(entry_id)], recovery=False)
-    filesystem.let_go()
+    filesystem.release()
     await checkpoint
     mark = manifest_of(filesystem)
     assert mark is not None

@@ -2,7 +2,6 @@
 
 import asyncio
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,6 +23,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.holdings import Holdings
 from support.copies import DATA, JOURNAL, StorageHost
 from support.faulty_filesystem import MemoryFileSystem
+from support.held_disk import syncs_below
 from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript, ids_of
 
@@ -89,17 +89,9 @@ async def test_copies_fill_gaps_below_what_is_held_and_the_same_again_is_a_succe
 
 
 async def test_same_copy_again_is_a_success_only_once_the_first_is_durable(host: StorageHost) -> None:
-    class HeldSyncs(MemoryFileSystem):
-        released = asyncio.Event()
-
-        async def step(self, name: str, path: Path) -> None:
-            if name == "sync" and path.parent == JOURNAL and not self.released.is_set():
-                await self.released.wait()
-            await super().step(name, path)
-
-    HeldSyncs.released.set()
-    slow = await StorageHost(HeldSyncs(), host.store).start()
-    HeldSyncs.released.clear()
+    disk = syncs_below(JOURNAL)
+    slow = await StorageHost(disk, host.store).start()
+    disk.hold()
     first = asyncio.ensure_future(slow.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries([0])))
     for _ in range(20):
         await asyncio.sleep(0)
@@ -108,7 +100,7 @@ async def test_same_copy_again_is_a_success_only_once_the_first_is_durable(host:
         await asyncio.sleep(0)
     assert not first.done()
     assert not again.done()
-    HeldSyncs.released.set()
+    disk.release()
     await asyncio.gather(first, again)
     await slow.storage.close()
 
@@ -116,17 +108,9 @@ async def test_same_copy_again_is_a_success_only_once_the_first_is_durable(host:
 async def test_what_is_held_counts_only_once_it_is_durable(host: StorageHost) -> None:
     """Rule C3: an add that has been accepted and not synced is lost in a power cut, and is no copy yet."""
 
-    class HeldSyncs(MemoryFileSystem):
-        released = asyncio.Event()
-
-        async def step(self, name: str, path: Path) -> None:
-            if name == "sync" and path.parent == JOURNAL and not self.released.is_set():
-                await self.released.wait()
-            await super().step(name, path)
-
-    HeldSyncs.released.set()
-    slow = await StorageHost(HeldSyncs(), host.store).start()
-    HeldSyncs.released.clear()
+    disk = syncs_below(JOURNAL)
+    slow = await StorageHost(disk, host.store).start()
+    disk.hold()
     adding = asyncio.ensure_future(add(slow.storage, SCRIPT, 0, 1))
     for _ in range(20):
         await asyncio.sleep(0)
@@ -135,7 +119,7 @@ async def test_what_is_held_counts_only_once_it_is_durable(host: StorageHost) ->
         await asyncio.sleep(0)
     assert not adding.done()
     assert not looking.done()
-    HeldSyncs.released.set()
+    disk.release()
     assert await looking == Holdings(2, ((2, 2),), ())
     assert adding.done()
     await slow.storage.close()

@@ -14,8 +14,9 @@ from octavo.protocol.errors import LedgerFencedError, OctavoError
 from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import Added, ReadAnswer, Reply
 from support.faulty_filesystem import MemoryFileSystem
+from support.held_disk import HeldDisk
 from support.raw_client import RawClient, add, read, seal
-from support.waiting import eventually
+from support.waiting import eventually, pause
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -29,7 +30,7 @@ class SlowDisk(MemoryFileSystem):
 
     async def step(self, name: str, path: Path) -> None:
         if name == "sync":
-            await asyncio.sleep(self.sync_seconds)
+            await pause(self.sync_seconds)
         await super().step(name, path)
 
 
@@ -156,28 +157,14 @@ async def test_a_client_that_reads_nothing_for_long_loses_its_connection_and_fre
         assert bookie.service.answers.budget.held == 0
 
 
-class HeldReads(MemoryFileSystem):
-    """Reads of entry logs wait until they are let through."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.released = asyncio.Event()
-        self.released.set()
-
-    async def step(self, name: str, path: Path) -> None:
-        if name == "read" and path.parent.name == "entries":
-            await self.released.wait()
-        await super().step(name, path)
-
-
 async def test_adds_of_held_ids_push_back_and_their_memory_stays_bounded() -> None:
     """A writer that sends everything again makes the bookie read what it holds before it can answer."""
-    disk = HeldReads()
+    disk = HeldDisk(lambda name, path: name == "read" and path.parent.name == "entries")
     async with bookie_on(disk) as bookie:
         service, storage = bookie.service, bookie.service.storage
         await asyncio.gather(*(flood(bookie, ledger_id, 60) for ledger_id in range(1, 9)))
         await storage.checkpoint()
-        disk.released.clear()
+        disk.hold()
 
         def outstanding() -> int:
             return sum(connection.outstanding for connection in service.connections)
@@ -192,7 +179,7 @@ async def test_adds_of_held_ids_push_back_and_their_memory_stays_bounded() -> No
         assert service.held_back
         # What one turn of the loop has read from each socket comes on top; entries are charged with their joined copy.
         assert CACHE_BYTES <= storage.admission.waiting_bytes <= CACHE_BYTES + 8 * 2 * 256 * 1024
-        disk.released.set()
+        disk.release()
         await asyncio.gather(*again)
         assert storage.admission.waiting_bytes == 0
         assert storage.statistics().duplicates_refused == 0

@@ -13,6 +13,7 @@ from octavo.protocol.errors import BookieInDoubtError, LedgerFencedError
 from octavo.protocol.holdings import Doubt
 from octavo.protocol.messages import ReadFlag, ReadLac
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
+from support.held_disk import syncs_below
 from support.ledgers import LedgerScript, ids_of
 
 pytestmark = pytest.mark.usefixtures("logged")
@@ -277,28 +278,12 @@ async def test_doubt_that_begins_again_covers_what_had_become_sure() -> None:
     await storage.close()
 
 
-class HeldSyncs(MemoryFileSystem):
-    """Syncs of the journal wait until they are let through."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held = asyncio.Event()
-        self.released = asyncio.Event()
-        self.released.set()
-
-    async def step(self, name: str, path: Path) -> None:
-        if name == "sync" and path.parent == JOURNAL and not self.released.is_set():
-            self.held.set()
-            await self.released.wait()
-        await super().step(name, path)
-
-
 async def test_a_second_fence_is_answered_only_once_the_first_is_durable() -> None:
     """Rule F2: what the second recovering client reads may be answered only by a bookie that stays fenced."""
-    filesystem = HeldSyncs()
+    filesystem = syncs_below(JOURNAL)
     storage = await open_storage(filesystem)
     await add(storage, SCRIPT, 0)
-    filesystem.released.clear()
+    filesystem.hold()
     first = storage.writer.fence(SCRIPT.ledger_id, SCRIPT.key)
     await filesystem.held.wait()
     second = storage.writer.fence(SCRIPT.ledger_id, SCRIPT.key)
@@ -306,7 +291,7 @@ async def test_a_second_fence_is_answered_only_once_the_first_is_durable() -> No
         await asyncio.sleep(0)
     assert not first.done()
     assert not second.done()
-    filesystem.released.set()
+    filesystem.release()
     await first
     await second
     await storage.close()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore
+from octavo.metadata import Cookie, MetadataStore
 from octavo.protocol.errors import BookieUnavailableError, ClientClosedError, MetadataUnavailableError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Ping, Pong
@@ -32,20 +32,10 @@ async def pool_on(store: MetadataStore) -> ConnectionPool:
     return ConnectionPool(store, cluster_id=await store.cluster_id(), options=options, rng=random.Random(0))
 
 
-def registration(bookie: FakeBookie) -> BookieRegistration:
-    return BookieRegistration(
-        bookie_id=BookieId(bookie.bookie_id),
-        address=bookie.address,
-        state=BookieState.WRITABLE,
-        version="1",
-        boot_id=bookie.boot_id,
-    )
-
-
 async def test_a_bookie_is_reached_where_it_is_registered_over_one_connection(
     store: MetadataStore, bookie: FakeBookie, pool: ConnectionPool
 ) -> None:
-    await store.register_bookie(registration(bookie))
+    await store.register_bookie(bookie.registration())
     asks = [pool.get(BookieId("b1")).request(Ping(), timeout_seconds=10) for _ in range(5)]
     assert await asyncio.gather(*asks) == [Pong()] * 5
     assert bookie.connections_made == 1
@@ -72,7 +62,7 @@ async def test_a_bookie_that_registers_is_connected_to_without_waiting_for_the_b
     connection.add_state_listener(lambda it: up.set() if it.connected else None)
     with pytest.raises(BookieUnavailableError):
         await connection.wait_writable(timeout_seconds=10)
-    await store.register_bookie(registration(bookie))
+    await store.register_bookie(bookie.registration())
     await asyncio.wait_for(up.wait(), 10)
 
 
@@ -81,7 +71,7 @@ async def test_while_the_metadata_do_not_answer_the_address_last_heard_of_will_d
 ) -> None:
     options = ClientOptions(reconnect_delay_seconds_min=0.001, reconnect_delay_seconds_max=0.01)
     pool = ConnectionPool(store, cluster_id=await store.cluster_id(), options=options, rng=random.Random(0))
-    await store.register_bookie(registration(bookie))
+    await store.register_bookie(bookie.registration())
     connection = pool.get(BookieId("b1"))
     await connection.request(Ping(), timeout_seconds=10)
     async with asyncio.timeout(10):
@@ -110,7 +100,7 @@ async def test_request_ids_are_never_given_twice(pool: ConnectionPool) -> None:
 async def test_closing_ends_every_connection_and_is_said_to_late_comers(
     store: MetadataStore, bookie: FakeBookie, pool: ConnectionPool
 ) -> None:
-    await store.register_bookie(registration(bookie))
+    await store.register_bookie(bookie.registration())
     connection = pool.get(BookieId("b1"))
     await connection.request(Ping(), timeout_seconds=10)
     await asyncio.gather(pool.close(), pool.close())
@@ -122,7 +112,7 @@ async def test_closing_ends_every_connection_and_is_said_to_late_comers(
 
 
 async def test_the_pool_outlives_its_store(store: MetadataStore, bookie: FakeBookie, pool: ConnectionPool) -> None:
-    await store.register_bookie(registration(bookie))
+    await store.register_bookie(bookie.registration())
     connection = pool.get(BookieId("b1"))
     await connection.request(Ping(), timeout_seconds=10)
     await store.close()

@@ -12,7 +12,7 @@ from octavo.client.write.own_metadata import OwnMetadata
 from octavo.client.write.pipeline import Pipeline
 from octavo.client.write.replication import metadata_did_not_answer
 from octavo.client.write.writer import LedgerWriter
-from octavo.metadata import BeginRecovery, BookieRegistration, BookieState, update_ledger
+from octavo.metadata import BeginRecovery, update_ledger
 from octavo.metadata.handle import RecordMetadataStore
 from octavo.protocol.errors import (
     BookieInDoubtError,
@@ -363,16 +363,9 @@ async def test_who_was_replaced_is_not_chosen_again_until_it_registers_anew(clus
         await cluster.bookies[0].stop()
         await ledger.add(b"x")
         assert set(pool.quarantined()) == {"b0"}
+        cluster.bookies[0].restarted()
         await cluster.bookies[0].start()
-        await cluster.store.register_bookie(
-            BookieRegistration(
-                bookie_id=BookieId("b0"),
-                address=cluster.bookies[0].address,
-                state=BookieState.WRITABLE,
-                version="1",
-                boot_id="boot-2",
-            )
-        )
+        await cluster.store.register_bookie(cluster.bookies[0].registration())
         await cluster.until(lambda: not pool.quarantined())
 
 

@@ -98,51 +98,51 @@ def alert_at(case: Case, minute: int, *, fires: bool) -> dict[str, Any]:
     return {"eval_time": f"{minute}m", "alertname": case.alert, "exp_alerts": expected}
 
 
+def alert_test(series: dict[str, str], *expected: dict[str, Any]) -> dict[str, Any]:
+    """What promtool is to evaluate once a minute on these series, and what it is to find."""
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": list(expected),
+    }
+
+
+def try_rules(folder: Path, *tests: dict[str, Any]) -> None:
+    """Test the rules with promtool."""
+    file = folder / "tests.yml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    promtool("test", "rules", file)
+
+
+def promtool(*arguments: str | Path) -> None:
+    """Run Prometheus's tool, which must find nothing wrong."""
+    done = subprocess.run([program("promtool"), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_each_alert_fires_when_it_should_and_not_a_minute_before(tmp_path: Path) -> None:
-    tests = [
-        {
-            "interval": "1m",
-            "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
-            "alert_rule_test": [
+    promtool("check", "rules", RULES)
+    try_rules(
+        tmp_path,
+        *(
+            alert_test(
+                case.series,
                 alert_at(case, case.fires_at_minute - 1, fires=False),
                 alert_at(case, case.fires_at_minute, fires=True),
-            ],
-        }
-        for case in CASES
-    ]
-    file = tmp_path / "tests.yml"
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
-    promtool = program("promtool")
-    checked = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
-    done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+            )
+            for case in CASES
+        ),
+    )
 
 
 def test_a_queue_of_repair_that_becomes_shorter_is_not_stuck(tmp_path: Path) -> None:
     series = one("octavo_bookie_repair_ledgers", "1000-5x150", ',state="queued"')
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "alert_rule_test": [alert_at(Case("RepairStuck", series, 0), 100, fires=False)],
-    }
-    file = tmp_path / "tests.yml"
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
-    done = subprocess.run([program("promtool"), "test", "rules", file], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    try_rules(tmp_path, alert_test(series, alert_at(Case("RepairStuck", series, 0), 100, fires=False)))
 
 
 def test_a_bookie_that_starts_or_stops_need_not_be_registered(tmp_path: Path) -> None:
     series = one("octavo_bookie_registered", "0x60") | one("octavo_bookie_state", "1x60", ',state="starting"')
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "alert_rule_test": [alert_at(Case("BookieUnregistered", series, 0), 30, fires=False)],
-    }
-    file = tmp_path / "tests.yml"
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
-    done = subprocess.run([program("promtool"), "test", "rules", file], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    try_rules(tmp_path, alert_test(series, alert_at(Case("BookieUnregistered", series, 0), 30, fires=False)))
 
 
 def test_every_alert_is_tested_and_has_a_runbook_of_its_own() -> None:

@@ -2,21 +2,18 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from itertools import cycle
 from pathlib import Path
 
 import pytest
-import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import BookieConfig, load_config
 from octavo.client.options import ClientOptions
 from octavo.client.wire.security import WireSecurity, read_key
 from octavo.metadata.principals import DOCUMENT, Principal, Principals, encode_principals
-from octavo.metadata.registration import BookieRegistration, BookieState
 from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
-from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import (
     CAPABILITY_AUTHENTICATE,
     REQUESTS,
@@ -42,8 +39,11 @@ from support.certificates import Certificates
 from support.fake_bookie import FakeBookie
 from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
 from support.tls_bookies import Cluster, cluster_of, tls_settings
+from support.waiting import eventually
 
 import octavo
+
+pytestmark = pytest.mark.usefixtures("logged")
 
 KEYS = {role: Key(f"the-{role}", random.Random(role.value).randbytes(32)) for role in Role}
 
@@ -83,17 +83,6 @@ MAY: dict[Role | None, set[str]] = {
     Role.REPAIR: READ | REPAIR,
     Role.ADMIN: READ | WRITE | REPAIR,
 }
-
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
@@ -290,9 +279,7 @@ async def test_a_damaged_document_changes_nothing(cluster: Cluster, logged: list
     stored = await cluster.store.read_document(DOCUMENT)
     assert stored is not None
     await cluster.store.compare_and_set_document(DOCUMENT, b"damaged", stored.version)
-    async with asyncio.timeout(60):
-        while not any("principals cannot be read" in str(entry["event"]) for entry in logged):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await eventually(lambda: any("principals cannot be read" in str(entry["event"]) for entry in logged))
     async with raw(bookie, Role.READ) as client:
         assert await client.ask(Ping()) == Pong()
 
@@ -360,11 +347,7 @@ async def test_a_false_bookie_that_cannot_sign_is_not_believed(key_files: dict[R
             [AuthenticateAnswer(False, (), bytes(32)), AuthenticateAnswer(True, ("admin",), bytes(32))]
         )
         false.answer(Authenticate, lambda _request: next(nonce_then_lie))
-        await cluster.store.register_bookie(
-            BookieRegistration(
-                bookie_id=BookieId("b1"), address=false.address, state=BookieState.WRITABLE, version="0", boot_id="x"
-            )
-        )
+        await cluster.store.register_bookie(false.registration())
         error = await denied(cluster, key_file=key_files[Role.READ])
         assert isinstance(error, UnauthorizedError)
         assert "does not know the key of the-read" in error.message

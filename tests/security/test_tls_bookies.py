@@ -2,13 +2,12 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
@@ -20,19 +19,11 @@ from octavo.security.tls_session import TlsSession
 from support.certificates import STRANGER, Certificates, days_ago
 from support.raw_client import RawClient, add, read, seal
 from support.tls_bookies import Cluster, cluster_of, start_bookie, tls_settings
+from support.waiting import eventually
 
 import octavo
 
-
-@pytest.fixture(autouse=True)
-def logged() -> Iterator[list[MutableMapping[str, object]]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
+pytestmark = pytest.mark.usefixtures("logged")
 
 
 @pytest.fixture
@@ -66,12 +57,6 @@ class TlsClient(RawClient):
 def outcomes(bookie: Bookie) -> dict[str, int]:
     assert bookie.tls_arrivals is not None
     return dict(bookie.tls_arrivals.outcomes)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - the bookie sets no event for tests
-            await asyncio.sleep(0.005)
 
 
 async def write_and_read(cluster: Cluster, **options: object) -> None:
@@ -228,7 +213,7 @@ async def test_connections_that_never_tell_their_kind_are_closed(certificates: C
 async def test_a_connection_over_the_limit_is_refused(certificates: Certificates) -> None:
     settings = {**tls_settings(certificates.server("b1")), "connections_max": 1}
     async with cluster_of(settings) as cluster, plain_client_of(cluster.bookies[0]):
-        await until(lambda: cluster.bookies[0].tls_arrivals.waiting == 1)  # type: ignore[union-attr]
+        await eventually(lambda: cluster.bookies[0].tls_arrivals.waiting == 1)  # type: ignore[union-attr]
         async with plain_client_of(cluster.bookies[0]) as second:
             error = decode_hello(await asyncio.wait_for(second.receive(), 60))
             assert isinstance(error, octavo.BookieOverloadedError)
@@ -283,12 +268,14 @@ async def test_a_reader_that_stalls_keeps_no_more_than_the_memory_of_answers(cer
         client.pause_reading()
         for _ in range(60):
             client.send(read(7, 0, 11, bytes_max=8 << 20))
-        held = 0
-        async with asyncio.timeout(60):
-            while bookie.service.connections:
-                held = max(held, bookie.service.answers.budget.held)
-                await asyncio.sleep(0.005)
-        assert 0 < held <= 33 << 20
+        held = []
+
+        def evicted() -> bool:
+            held.append(bookie.service.answers.budget.held)
+            return not bookie.service.connections
+
+        await eventually(evicted)
+        assert 0 < max(held) <= 33 << 20
         assert bookie.service.answers.connections_evicted == 1
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from debian_tools import TOOLS, library_path, program
-from support.waiting import WAIT_SECONDS
+from support.waiting import WAIT_SECONDS, wait_until
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """The key under which the protocol returns the handle of an element."""
@@ -82,10 +81,7 @@ class Browser:
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until a condition holds."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"{what} never came; the page shows:\n{self.text()}\n{self.messages()}"
-            time.sleep(0.05)
+        wait_until(condition, lambda: f"{what}; the page shows:\n{self.text()}\n{self.messages()}")
 
     def click(self, selector: str) -> None:
         """Click the first element that fits, as a user does: it must be visible."""
@@ -136,12 +132,13 @@ class Browser:
         return str(found[ELEMENT])
 
     def _wait_port(self) -> int:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while (found := re.search(r"successfully on port (\d+)", shown := self._log.read_text())) is None:
-            assert self._process.poll() is None, shown
-            assert time.monotonic() < deadline, shown
-            time.sleep(0.02)
-        return int(found[1])
+        def found() -> re.Match[str] | None:
+            return re.search(r"successfully on port (\d+)", self._log.read_text())
+
+        wait_until(lambda: bool(found() or self._process.poll() is not None), self._log.read_text)
+        listening = found()
+        assert listening is not None, self._log.read_text()
+        return int(listening[1])
 
     def _ask(self, method: str, path: str, value: object = None) -> Any:
         data = None if value is None else json.dumps(value).encode()

@@ -14,10 +14,12 @@ counts time: a held answer waits until the test releases it, so tests decide eve
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from octavo.metadata import BookieRegistration, BookieState, MetadataStore
 from octavo.protocol.entries import Header, header_of, is_intact, verify_batch, verify_explicit_lac
 from octavo.protocol.errors import (
     DigestMismatchError,
@@ -29,7 +31,7 @@ from octavo.protocol.errors import (
     UnsupportedOperationError,
 )
 from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
-from octavo.protocol.ids import LedgerId
+from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.messages import (
     CAPABILITY_REPAIR,
     CONNECTION_REQUEST_ID,
@@ -147,6 +149,16 @@ class FakeBookie:
     def restarted(self) -> None:
         """Take a new boot id, as a process started again has."""
         self.boot_id = f"boot-{int(self.boot_id.split('-')[1]) + 1}"
+
+    def registration(self) -> BookieRegistration:
+        """What a bookie at this address registers."""
+        return BookieRegistration(
+            bookie_id=BookieId(self.bookie_id),
+            address=self.address,
+            state=BookieState.WRITABLE,
+            version="fake",
+            boot_id=self.boot_id,
+        )
 
     async def __aenter__(self) -> "FakeBookie":
         await self.start()
@@ -443,6 +455,18 @@ class FakeBookie:
         self._long_polls = [poll for poll in self._long_polls if poll not in ready]
         for poll in ready:
             poll.wire.answer(poll.request_id, Op.READ_LAC, self._read_lac(poll.request))
+
+
+@asynccontextmanager
+async def registered_bookies(store: MetadataStore, count: int) -> AsyncIterator[list[FakeBookie]]:
+    """Bookies ``b0``, ``b1``, ... of the store's cluster, registered as writable. All are stopped at the end."""
+    cluster_id = await store.cluster_id()
+    async with AsyncExitStack() as stack:
+        bookies = [FakeBookie(f"b{number}", cluster_id=cluster_id) for number in range(count)]
+        for bookie in bookies:
+            await stack.enter_async_context(bookie)
+            await store.register_bookie(bookie.registration())
+        yield bookies
 
 
 def _unaltered(reply: Reply) -> Reply:

@@ -15,7 +15,7 @@ from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript
 from support.processes import OCTAVO, environment
 from support.raw_client import RawClient, add, key_of, read
-from support.waiting import WAIT_SECONDS
+from support.waiting import WAIT_SECONDS, pause
 
 SETTINGS = """
 cache_bytes = 400000
@@ -64,7 +64,7 @@ class KillCycles:
             for cycle in range(cycles):
                 if cycle % 4 == 3:  # in the middle of a start, which replays
                     process, _ = await self._start(wait=False)
-                    await asyncio.sleep(self._chance.uniform(0.1, 0.6))
+                    await pause(self._chance.uniform(0.1, 0.6))
                     await self._kill(process)
                     self.kills_before_ready += 1
                 process, port = await self._start()
@@ -72,7 +72,7 @@ class KillCycles:
                     await self._check(port)
                     await self._change_ledgers(store)
                     load = asyncio.ensure_future(self._load(port))
-                    await asyncio.sleep(self._chance.uniform(0.05, 0.8))
+                    await pause(self._chance.uniform(0.05, 0.8))
                 finally:
                     await self._kill(process)
                 with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -102,7 +102,7 @@ class KillCycles:
                 for line in log.read_bytes()[start:].decode().splitlines():
                     if '"bookie is ready"' in line:
                         port = int(line.partition('"address": "127.0.0.1:')[2].partition('"')[0])
-                await asyncio.sleep(LOOK_SECONDS)
+                await pause(LOOK_SECONDS)
                 looks -= 1
             assert port or not wait, f"the bookie is not ready in time: {log.read_text()[-2000:]}"
         except BaseException:

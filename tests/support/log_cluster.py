@@ -9,11 +9,10 @@ from typing import Any
 
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
-from octavo.metadata import BookieRegistration, BookieState, MetadataStore
-from octavo.protocol.ids import BookieId
-from support.fake_bookie import FakeBookie
+from octavo.metadata import MetadataStore
+from support.fake_bookie import FakeBookie, registered_bookies
 from support.metadata_clusters import Cluster as MetadataCluster
-from support.waiting import eventually as eventually  # noqa: PLC0414 - exported
+from support.waiting import eventually
 
 import octavo
 
@@ -79,18 +78,6 @@ async def open_log_cluster(metadata: MetadataCluster, layout: str = "chain") -> 
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(metadata.stack)
         store = await metadata.open()
-        cluster_id = await store.cluster_id()
-        bookies = [FakeBookie(f"b{number}", cluster_id=cluster_id) for number in range(3)]
-        for bookie in bookies:
-            await stack.enter_async_context(bookie)
-            await store.register_bookie(
-                BookieRegistration(
-                    bookie_id=BookieId(bookie.bookie_id),
-                    address=bookie.address,
-                    state=BookieState.WRITABLE,
-                    version="fake",
-                    boot_id=bookie.boot_id,
-                )
-            )
+        bookies = await stack.enter_async_context(registered_bookies(store, 3))
         clients = await stack.enter_async_context(contextlib.AsyncExitStack())
-        yield LogCluster(metadata, store, cluster_id, bookies, layout, clients)
+        yield LogCluster(metadata, store, await store.cluster_id(), bookies, layout, clients)

@@ -14,8 +14,6 @@ from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader, open_reader
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import (
-    BookieRegistration,
-    BookieState,
     Fragment,
     LedgerMetadata,
     MetadataStore,
@@ -26,7 +24,7 @@ from octavo.protocol.entries import Digest, LedgerSecrets, Sealer, derive_secret
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
-from support.fake_bookie import FakeBookie
+from support.fake_bookie import FakeBookie, registered_bookies
 
 _names = itertools.count()
 
@@ -209,20 +207,8 @@ async def cluster_of(count: int = 3, options: ClientOptions = QUICK) -> AsyncIte
     uri = f"memory://reading-{next(_names)}"
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await open_metadata_store(uri, create=True, rng=random.Random(1)))
-        cluster_id = await store.cluster_id()
-        bookies = [FakeBookie(f"b{number}", cluster_id=cluster_id) for number in range(count)]
-        for bookie in bookies:
-            await stack.enter_async_context(bookie)
-            await store.register_bookie(
-                BookieRegistration(
-                    bookie_id=BookieId(bookie.bookie_id),
-                    address=bookie.address,
-                    state=BookieState.WRITABLE,
-                    version="fake",
-                    boot_id=bookie.boot_id,
-                )
-            )
-        pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=random.Random(2))
+        bookies = await stack.enter_async_context(registered_bookies(store, count))
+        pool = ConnectionPool(store, cluster_id=await store.cluster_id(), options=options, rng=random.Random(2))
         stack.push_async_callback(pool.close)
         cluster = Cluster(bookies, store, uri, options, pool, BlameList(blame_seconds=60.0, now=lambda: 0.0))
         try:

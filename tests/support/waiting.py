@@ -39,12 +39,12 @@ async def eventually(
         raise
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """As :func:`eventually`, for tests without an event loop."""
+def wait_until(condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
+    """As :func:`eventually`, for tests without an event loop. A ``what`` that is called says more after a failure."""
     deadline = time.monotonic() + WAIT_SECONDS
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, f"this never happened: {what}"
+        assert time.monotonic() < deadline, f"this never happened: {what() if callable(what) else what}"
         pause.wait(_POLL_SECONDS)
 
 

@@ -12,8 +12,6 @@ from octavo.client.place.placer import Placer
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata import (
-    BookieRegistration,
-    BookieState,
     Fragment,
     LedgerMetadata,
     MetadataStore,
@@ -22,7 +20,7 @@ from octavo.metadata import (
 )
 from octavo.protocol.entries import Digest, Entry, Opener, derive_secrets, make_verifier
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
-from support.fake_bookie import FakeBookie
+from support.fake_bookie import FakeBookie, registered_bookies
 from support.waiting import eventually
 
 QUICK: dict[str, Any] = {
@@ -103,25 +101,10 @@ class FakeCluster:
 @asynccontextmanager
 async def fake_cluster(size: int = 3) -> AsyncIterator[FakeCluster]:
     """Start that many bookies, registered; stop everything on the way out."""
-    async with await open_metadata_store("memory://") as store:
-        cluster_id = await store.cluster_id()
-        bookies = [FakeBookie(f"b{number}", cluster_id=cluster_id) for number in range(size)]
-        for bookie in bookies:
-            await bookie.start()
-            await store.register_bookie(
-                BookieRegistration(
-                    bookie_id=BookieId(bookie.bookie_id),
-                    address=bookie.address,
-                    state=BookieState.WRITABLE,
-                    version="1",
-                    boot_id=bookie.boot_id,
-                )
-            )
-        cluster = FakeCluster(store, bookies, cluster_id)
+    async with await open_metadata_store("memory://") as store, registered_bookies(store, size) as bookies:
+        cluster = FakeCluster(store, bookies, await store.cluster_id())
         try:
             yield cluster
         finally:
             for pool in cluster.pools:
                 await pool.close()
-            for bookie in bookies:
-                await bookie.stop()

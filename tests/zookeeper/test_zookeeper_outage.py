@@ -16,7 +16,7 @@ from octavo.client.options import ClientOptions
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.errors import MetadataUnavailableError
 from support.processes import Up, is_running
-from support.waiting import eventually
+from support.waiting import eventually, pause
 from support.zookeeper import QUICK
 from zookeeper_server import ServerGroup
 
@@ -92,7 +92,7 @@ async def test_all_servers_gone_and_back(servers: ServerGroup, tmp_path: Path) -
                 await add(going_on, 50)  # two of three will do, or three do
             finally:
                 os.kill(hung, signal.SIGCONT)
-            await asyncio.sleep(max(0.0, gone_at + LEASE_SECONDS + 1.0 - time.monotonic()))
+            await pause(max(0.0, gone_at + LEASE_SECONDS + 1.0 - time.monotonic()))
             assert [name for name, pid in up.pids.items() if not is_running(pid)] == []
             await add(going_on, 50)
 

@@ -1,0 +1,49 @@
+"""Tests wait for events, or poll with the helpers of ``tests/support/waiting.py``.
+
+A test that sleeps for a fixed time is too quick for a busy machine and too slow for any other. Where a test is about
+time itself, it says so with ``support.waiting.pause``.
+"""
+
+import ast
+
+from support.tree import python_files, syntax_tree
+
+OWN_SLEEPS = {
+    "tests/bookie/test_repair_reads.py": "the time of the simulator's loop, which passes at once",
+    "tests/pipeline/test_scan.py": "a function that Spark runs in a worker without the tests' modules",
+    "tests/pipeline/test_sink.py": "a class that Spark runs in a worker without the tests' modules",
+    "tests/support/failing_disk.py": "a program of its own: the delay is its fault",
+    "tests/support/leading_process.py": "a program of its own, which pauses between two adds",
+    "tests/support/waiting.py": "the helpers",
+}
+"""File with sleeps -> why it does not use the helpers. Besides these, all of `tests/simulation`, whose time is not
+real."""
+
+
+def sleeps(tree: ast.AST) -> list[int]:
+    """The lines with ``time.sleep`` or ``asyncio.sleep`` of any time but 0."""
+    return sorted(
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"asyncio.sleep", "time.sleep"}
+        and not (node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
+    )
+
+
+def test_no_test_sleeps_for_a_fixed_time() -> None:
+    found = {
+        str(path): lines
+        for path in python_files()
+        if path.parts[0] == "tests" and path.parts[1] != "simulation" and (lines := sleeps(syntax_tree(path)))
+    }
+    assert {path: lines for path, lines in found.items() if path not in OWN_SLEEPS} == {}
+    assert OWN_SLEEPS.keys() - found.keys() == set(), "no longer needed"
+
+
+def test_a_sleep_is_found() -> None:
+    source = (
+        "async def f():\n    await asyncio.sleep(0.1)\n    time.sleep(2)\n"
+        "    await asyncio.sleep(0)\n    await asyncio.sleep(PAUSE)\n"
+    )
+    assert sleeps(ast.parse(source)) == [2, 3, 5]
