@@ -6,14 +6,11 @@ bench.py [--seconds 5] [--data-dir DIR]
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from local_cluster import Cluster
+from local_cluster import add_data_dir, temporary_cluster
 
 WRITES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("add 100 B, 1,000 in flight", ("--entry-size", "100")),
@@ -53,29 +50,22 @@ def main() -> int:
     """Run the suite. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5.0, help="duration of each write case")
-    parser.add_argument(
-        "--data-dir", type=Path, help="where the cluster keeps its data (default: the temporary folder)"
-    )
+    add_data_dir(parser)
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="octavo-bench-", dir=arguments.data_dir))
-    try:
-        with Cluster(folder / "data") as cluster:
-            uri = cluster.wait_for("ready")["metadata"]
-            print("| case | entries/s | MB/s | p50 ms | p99 ms | p99.9 ms | max ms |\n|---|---|---|---|---|---|---|")
-            read_back: list[str] = []
-            for name, options in WRITES:
-                written = bench(uri, "write", "--duration", str(arguments.seconds), *options)
-                show(name, written)
-                if name.startswith("add 1 KiB"):
-                    read_back = [str(ledger_id) for ledger_id in written["ledger_ids"]]
-            show("read 1 KiB in order", bench(uri, "read", *read_back))
-            show(
-                "read 1 KiB at random, 100 in flight",
-                bench(uri, "read", "--random", "--in-flight", "100", "--duration", str(arguments.seconds), *read_back),
-            )
-            cluster.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with temporary_cluster(arguments.data_dir) as cluster:
+        uri = cluster.wait_for("ready")["metadata"]
+        print("| case | entries/s | MB/s | p50 ms | p99 ms | p99.9 ms | max ms |\n|---|---|---|---|---|---|---|")
+        read_back: list[str] = []
+        for name, options in WRITES:
+            written = bench(uri, "write", "--duration", str(arguments.seconds), *options)
+            show(name, written)
+            if name.startswith("add 1 KiB"):
+                read_back = [str(ledger_id) for ledger_id in written["ledger_ids"]]
+        show("read 1 KiB in order", bench(uri, "read", *read_back))
+        show(
+            "read 1 KiB at random, 100 in flight",
+            bench(uri, "read", "--random", "--in-flight", "100", "--duration", str(arguments.seconds), *read_back),
+        )
     return 0
 
 

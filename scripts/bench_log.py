@@ -6,13 +6,10 @@ Runs `octavo bench log` for each size of an entry on a fresh three-bookie cluste
 """
 
 import argparse
-import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-from local_cluster import Cluster
+from local_cluster import add_data_dir, temporary_cluster
 
 
 def main() -> int:
@@ -23,28 +20,23 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="log and ledger in turn, so often")
     parser.add_argument("--failovers", type=int, default=5, help="leaders that are killed, after the last size")
     parser.add_argument("--lease-seconds", type=float, default=2.0, help="lease of the lock")
-    parser.add_argument("--data-dir", type=Path, help="where the cluster keeps its data (default: temporary)")
+    add_data_dir(parser)
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="octavo-bench-log-", dir=arguments.data_dir))
-    try:
-        with Cluster(folder / "data") as cluster:
-            uri = cluster.wait_for("ready")["metadata"]
-            for size in arguments.entry_sizes:
-                failovers = arguments.failovers if size == arguments.entry_sizes[-1] else 0
-                print(f"entries of {size} bytes", flush=True)
-                command = [sys.executable, "-P", "-m", "octavo.cli.main", "bench", "log", "--metadata", uri]
-                for name, value in {
-                    "entry-size": size,
-                    "duration": arguments.seconds,
-                    "rounds": arguments.rounds,
-                    "failovers": failovers,
-                    "lease-seconds": arguments.lease_seconds,
-                }.items():
-                    command += [f"--{name}", str(value)]
-                subprocess.run(command, check=True)
-            cluster.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with temporary_cluster(arguments.data_dir) as cluster:
+        uri = cluster.wait_for("ready")["metadata"]
+        for size in arguments.entry_sizes:
+            failovers = arguments.failovers if size == arguments.entry_sizes[-1] else 0
+            print(f"entries of {size} bytes", flush=True)
+            command = [sys.executable, "-P", "-m", "octavo.cli.main", "bench", "log", "--metadata", uri]
+            for name, value in {
+                "entry-size": size,
+                "duration": arguments.seconds,
+                "rounds": arguments.rounds,
+                "failovers": failovers,
+                "lease-seconds": arguments.lease_seconds,
+            }.items():
+                command += [f"--{name}", str(value)]
+            subprocess.run(command, check=True)
     return 0
 
 

@@ -18,14 +18,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from local_cluster import Cluster
+from local_cluster import add_data_dir, temporary_cluster, temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -138,7 +137,7 @@ def main() -> int:
     parser.add_argument("--reads-only", action="store_true", help="skip verify and ingest")
     parser.add_argument("--spark-arguments", help="additional arguments of spark-submit, as one string after =")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--data-dir", type=Path, help="folder for the cluster's data (default: the temporary folder)")
+    add_data_dir(parser)
     arguments = parser.parse_args()
     os.environ["PYTHONSAFEPATH"] = "1"
     if arguments.spark_arguments:
@@ -146,14 +145,9 @@ def main() -> int:
     entries = arguments.megabytes * 1_000_000 // ENTRY_BYTES // 2 * 2
     for number in range(arguments.rounds):
         print(f"round {number + 1}: {arguments.megabytes} MB in entries of {ENTRY_BYTES} B", flush=True)
-        folder = Path(tempfile.mkdtemp(prefix="octavo-bench-", dir=arguments.data_dir))
-        try:
-            with Cluster(folder / "data") as cluster:
-                uri = cluster.wait_for("ready")["metadata"]
-                measure(uri, entries, folder, arguments.scans, reads_only=arguments.reads_only)
-                cluster.stop()
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with temporary_folder(arguments.data_dir) as folder, temporary_cluster(folder) as cluster:
+            uri = cluster.wait_for("ready")["metadata"]
+            measure(uri, entries, folder, arguments.scans, reads_only=arguments.reads_only)
     return 0
 
 

@@ -10,20 +10,16 @@ a noisy machine is equally unfair to both. The medians over all rounds and their
 import argparse
 import json
 import os
-import shutil
 import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster import TIME_SECONDS_MAX, Cluster
+from local_cluster import TIME_SECONDS_MAX, Cluster, add_data_dir, temporary_folder
 
 RUN_SECONDS_MAX = 600.0
 YARDSTICK = Path(__file__).parent / "yardstick.py"
@@ -46,16 +42,6 @@ CASES = (
     Case("1 KiB, 1,000 in flight: adds/s", 200_000, 1024, 1000, latency=False),
     Case("100 B, 1 in flight: median ms", 2_000, 100, 1, latency=True),
 )
-
-
-@contextmanager
-def empty_folder(parent: Path | None) -> Iterator[Path]:
-    """A folder that is removed afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="octavo-compare-", dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def free_ports(number: int) -> list[int]:
@@ -147,13 +133,13 @@ def main() -> int:
     """Measure and print; exit status 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--data-dir", type=Path, help="where both keep their data (default: the temporary folder)")
+    add_data_dir(parser)
     arguments = parser.parse_args()
 
     measured: dict[str, dict[str, list[float]]] = {"yardstick": defaultdict(list), "octavo": defaultdict(list)}
     for round_number in range(1, arguments.rounds + 1):
         for side in ("yardstick", "octavo"):
-            with empty_folder(arguments.data_dir) as folder:
+            with temporary_folder(arguments.data_dir) as folder:
                 got = measure_yardstick(folder) if side == "yardstick" else measure_octavo(folder)
             for name, value in got.items():
                 measured[side][name].append(value)

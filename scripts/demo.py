@@ -10,10 +10,8 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -22,7 +20,7 @@ from typing import Any
 
 import uvloop
 from demo_leader import LEASE_SECONDS, SAMPLE
-from local_cluster import TIME_SECONDS_MAX, Cluster, ClusterError
+from local_cluster import TIME_SECONDS_MAX, Cluster, ClusterError, temporary_folder
 from zookeeper_server import ServerGroup, ZooKeeperError
 
 import octavo
@@ -259,16 +257,6 @@ async def read_and_compare(uri: str, end: int, lines: list[bytes], story: Story)
             f"a fresh client read all {position:,} entries back, every byte as added, in {seconds:.1f} s"
             f" ({position / seconds:,.0f} entries/s, {size / seconds / 1e6:,.0f} MB/s)"
         )
-
-
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """A folder that is removed at the end, also after an error."""
-    folder = Path(tempfile.mkdtemp(prefix="octavo-demo-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

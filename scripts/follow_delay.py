@@ -13,16 +13,14 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import uvloop
-from local_cluster import Cluster
+from local_cluster import add_data_dir, temporary_cluster
 
 import octavo
 
@@ -91,22 +89,17 @@ def main() -> int:
     parser.add_argument("-W", type=int, default=3)
     parser.add_argument("-A", type=int, default=2)
     parser.add_argument("--idle-seconds", type=float, default=10.0)
-    parser.add_argument("--data-dir", type=Path, help="folder for the cluster's data (default: the temporary folder)")
+    add_data_dir(parser)
     parser.add_argument("--follow", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--uri", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.follow is not None:
         uvloop.run(follow(arguments.uri, arguments.follow))
         return 0
-    folder = Path(tempfile.mkdtemp(prefix="octavo-follow-", dir=arguments.data_dir))
-    try:
-        with Cluster(folder / "data", bookies=max(3, arguments.E)) as cluster:
-            ready = cluster.wait_for("ready")
-            pids = [bookie["pid"] for bookie in ready["bookies"]]
-            print(json.dumps(uvloop.run(measure(ready["metadata"], pids, arguments)), indent=1))
-            cluster.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with temporary_cluster(arguments.data_dir, bookies=max(3, arguments.E)) as cluster:
+        ready = cluster.wait_for("ready")
+        pids = [bookie["pid"] for bookie in ready["bookies"]]
+        print(json.dumps(uvloop.run(measure(ready["metadata"], pids, arguments)), indent=1))
     return 0
 
 

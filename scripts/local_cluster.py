@@ -1,12 +1,17 @@
 """A cluster on this machine for scripts: runs `octavo up` as a child process and reads the events that it prints."""
 
+import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Self
@@ -17,6 +22,30 @@ TIME_SECONDS_MAX = 60.0
 
 class ClusterError(Exception):
     """The cluster did not start, stop or report an event as expected."""
+
+
+@contextmanager
+def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
+    """A folder in ``parent`` (default: the system's temporary folder), removed at the end, also after an error."""
+    folder = Path(tempfile.mkdtemp(prefix="octavo-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def temporary_cluster(parent: Path | None = None, *, bookies: int = 3) -> "Iterator[Cluster]":
+    """A cluster on SQLite in a temporary folder. It is stopped at the end of the block, and killed after an error.
+    Raises :class:`ClusterError` if it does not start or stop as it should."""
+    with temporary_folder(parent) as folder, Cluster(folder / "data", bookies=bookies) as cluster:
+        yield cluster
+        cluster.stop()
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    """The option of a benchmark that says where its cluster keeps its data."""
+    parser.add_argument("--data-dir", type=Path, help="folder for the cluster's data (default: the temporary folder)")
 
 
 class Cluster:

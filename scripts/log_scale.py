@@ -11,11 +11,9 @@ import asyncio
 import json
 import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -23,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from local_cluster import Cluster
+from local_cluster import add_data_dir, temporary_cluster
 from octavo.client.log.document import PageReference, Segment, SegmentEnd, decode_log, encode_page, page_reference
 from octavo.client.log.names import list_document, page_document
 from octavo.metadata import open_metadata_store
@@ -232,24 +230,19 @@ def main() -> int:
     parser.add_argument("--idle-seconds", type=float, default=60.0)
     parser.add_argument("--part", choices=PARTS, help="only this one")
     parser.add_argument("--uri", help=argparse.SUPPRESS)
-    parser.add_argument("--data-dir", type=Path, help="where the cluster keeps its data (default: temporary)")
+    add_data_dir(parser)
     arguments = parser.parse_args()
     if arguments.uri is not None:
         print(json.dumps(uvloop.run(PARTS[arguments.part](arguments.uri, arguments))))
         return 0
-    folder = Path(tempfile.mkdtemp(prefix="octavo-log-scale-", dir=arguments.data_dir))
-    try:
-        with Cluster(folder / "data") as cluster:
-            uri = cluster.wait_for("ready")["metadata"]
-            for part in [arguments.part] if arguments.part else PARTS:
-                command = [sys.executable, __file__, "--part", part, "--uri", uri]
-                for name in ("segments", "seconds", "rate", "logs", "idle_seconds"):
-                    command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-                done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-                print(part, json.dumps(json.loads(done.stdout), indent=2), flush=True)
-            cluster.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with temporary_cluster(arguments.data_dir) as cluster:
+        uri = cluster.wait_for("ready")["metadata"]
+        for part in [arguments.part] if arguments.part else PARTS:
+            command = [sys.executable, __file__, "--part", part, "--uri", uri]
+            for name in ("segments", "seconds", "rate", "logs", "idle_seconds"):
+                command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+            print(part, json.dumps(json.loads(done.stdout), indent=2), flush=True)
     return 0
 
 

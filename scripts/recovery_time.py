@@ -13,17 +13,15 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import uvloop
-from local_cluster import Cluster
+from local_cluster import Cluster, add_data_dir, temporary_cluster
 
 import octavo
 
@@ -118,15 +116,10 @@ def main() -> int:
     parser.add_argument("--entry-size", type=int, default=1024)
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--data-dir", type=Path, help="folder for the cluster's data (default: the temporary folder)")
+    add_data_dir(parser)
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="octavo-recovery-", dir=arguments.data_dir))
-    try:
-        with Cluster(folder / "data", bookies=4) as cluster:
-            print(json.dumps(uvloop.run(measure(Bookies(cluster), arguments)), indent=1))
-            cluster.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with temporary_cluster(arguments.data_dir, bookies=4) as cluster:
+        print(json.dumps(uvloop.run(measure(Bookies(cluster), arguments)), indent=1))
     return 0
 
 

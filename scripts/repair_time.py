@@ -14,16 +14,15 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import uvloop
+from local_cluster import add_data_dir, temporary_folder
 from octavo.metadata import open_metadata_store
 from octavo.protocol.ids import BookieId
 from octavo.repair.operators import ledgers_naming, read_status, retire
@@ -183,19 +182,16 @@ def main() -> int:
     parser.add_argument("--bookies", type=int, default=4)
     parser.add_argument("--load", type=float, default=0, help="adds per second meanwhile")
     parser.add_argument("--metadata", help="URI of an empty metadata store (default: SQLite)")
-    parser.add_argument("--data-dir", type=Path, help="folder for the cluster's data (default: the temporary folder)")
+    add_data_dir(parser)
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="octavo-repair-", dir=arguments.data_dir))
-    uri = arguments.metadata or f"sqlite:///{folder}/metadata.db"
-    bookies = None
-    try:
+    with temporary_folder(arguments.data_dir) as folder:
+        uri = arguments.metadata or f"sqlite:///{folder}/metadata.db"
         uvloop.run(create(uri))
         bookies = Bookies(folder, uri, arguments.bookies)
-        print(json.dumps(uvloop.run(measure(uri, bookies, arguments)), indent=1))
-    finally:
-        if bookies is not None:
+        try:
+            print(json.dumps(uvloop.run(measure(uri, bookies, arguments)), indent=1))
+        finally:
             bookies.stop()
-        shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

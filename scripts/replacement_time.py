@@ -13,18 +13,16 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import uvloop
-from local_cluster import TIME_SECONDS_MAX, Cluster
+from local_cluster import TIME_SECONDS_MAX, Cluster, add_data_dir, temporary_cluster
 
 import octavo
 
@@ -162,18 +160,13 @@ def main() -> int:
     parser.add_argument("-E", type=int, default=3)
     parser.add_argument("-W", type=int, default=3)
     parser.add_argument("-A", type=int, default=2)
-    parser.add_argument("--data-dir", type=Path, help="folder for the cluster's data (default: the temporary folder)")
+    add_data_dir(parser)
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="octavo-replace-", dir=arguments.data_dir))
-    try:
-        with Cluster(folder / "data", bookies=arguments.E + 1) as cluster:
-            ready = cluster.wait_for("ready")
-            cookies = {one["name"]: Path(one["data_dir"], "cookie").read_bytes() for one in ready["bookies"]}
-            told = uvloop.run(measure(cluster, ready, cookies, arguments))
-            print(json.dumps(told, indent=1))
-            cluster.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with temporary_cluster(arguments.data_dir, bookies=arguments.E + 1) as cluster:
+        ready = cluster.wait_for("ready")
+        cookies = {one["name"]: Path(one["data_dir"], "cookie").read_bytes() for one in ready["bookies"]}
+        told = uvloop.run(measure(cluster, ready, cookies, arguments))
+        print(json.dumps(told, indent=1))
     return 1 if told["failed"] else 0
 
 
