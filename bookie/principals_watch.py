@@ -5,9 +5,10 @@ import asyncio
 
 import structlog
 from octavo.bookie.server.access import Access
-from octavo.metadata import MetadataStore
+from octavo.metadata import MetadataStore, Versioned
+from octavo.metadata.follow import follow
 from octavo.metadata.principals import DOCUMENT, Principals, decode_principals
-from octavo.protocol.errors import ClientClosedError, OctavoError
+from octavo.protocol.errors import OctavoError
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -26,8 +27,7 @@ class PrincipalsWatch:
     async def start(self) -> None:
         """Read the document, and follow it from then on. Raises as the store does: a bookie that does not know its
         principals serves no client."""
-        stored = await self._store.read_document(DOCUMENT)
-        self._take(None if stored is None else stored.value)
+        await self._take(await self._store.read_document(DOCUMENT))
         self._task = asyncio.get_running_loop().create_task(self._run(), name="octavo-principals")
 
     async def stop(self) -> None:
@@ -37,19 +37,15 @@ class PrincipalsWatch:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        while True:
-            try:
-                async with self._store.watch_document(DOCUMENT) as watch:
-                    async for stored in watch:
-                        self._take(None if stored is None else stored.value)
-            except ClientClosedError:
-                return
-            except OctavoError as error:
-                log.error("principals cannot be read: those known before stay", reason=error.message)  # noqa: TRY400
-            await asyncio.sleep(RETRY_SECONDS)
+        def on_error(error: OctavoError) -> None:
+            log.error("principals cannot be read: those known before stay", reason=error.message)
 
-    def _take(self, value: bytes | None) -> None:
-        principals = Principals() if value is None else decode_principals(value)
+        await follow(
+            lambda: self._store.watch_document(DOCUMENT), self._take, on_error=on_error, retry_seconds=RETRY_SECONDS
+        )
+
+    async def _take(self, stored: Versioned[bytes] | None) -> None:
+        principals = Principals() if stored is None else decode_principals(stored.value)
         if principals != self._access.principals:
             self._access.update(principals)
             log.info("principals read", principals=len(principals.by_name))

@@ -14,9 +14,10 @@ from weakref import WeakValueDictionary
 
 from octavo.client.supervisor import Supervisor
 from octavo.client.write.writer import LedgerWriter
+from octavo.metadata.follow import follow
 from octavo.metadata.repair_states import DOCUMENT, decode_states
-from octavo.metadata.store import MetadataStore
-from octavo.protocol.errors import ClientClosedError, MetadataError, MetadataUnavailableError
+from octavo.metadata.store import MetadataStore, Versioned
+from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId, LedgerId
 
 log = logging.getLogger("octavo.client")
@@ -28,8 +29,8 @@ AGAIN_SECONDS: Final = 10.0
 """How often writers are told again while any bookie is departed: of ledgers created meanwhile, and of spares that were
 not there before."""
 
-PAUSE_SECONDS: Final = 1.0
-"""Pause after the document could not be read."""
+RETRY_SECONDS: Final = 1.0
+"""Pause before a document that cannot be read is read again."""
 
 
 class Departures:
@@ -57,19 +58,16 @@ class Departures:
         await self._supervisor.close()
 
     async def _watch(self) -> None:
-        while True:
-            try:
-                async with self._store.watch_document(DOCUMENT) as watch:
-                    async for found in watch:
-                        departed = decode_states(None if found is None else found.value).departed
-                        if departed != self.departed:
-                            self.departed = departed
-                            self._changed.set()
-            except ClientClosedError:
-                return
-            except (MetadataUnavailableError, MetadataError) as error:
-                log.warning("which bookies have departed is not known: %s", error.message)
-            await asyncio.sleep(PAUSE_SECONDS)
+        async def take(found: Versioned[bytes] | None) -> None:
+            departed = decode_states(None if found is None else found.value).departed
+            if departed != self.departed:
+                self.departed = departed
+                self._changed.set()
+
+        def on_error(error: OctavoError) -> None:
+            log.warning("which bookies have departed is not known: %s", error.message)
+
+        await follow(lambda: self._store.watch_document(DOCUMENT), take, on_error=on_error, retry_seconds=RETRY_SECONDS)
 
     async def _replace(self) -> None:
         before: frozenset[BookieId] = frozenset()

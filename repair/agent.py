@@ -4,7 +4,6 @@ Every bookie is a target and works off its own doubt and damage; every bookie st
 """
 
 import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -14,11 +13,15 @@ from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.recover.recovery import Recoverer
 from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.follow import follow
 from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.registration import BookieRegistration
 from octavo.metadata.repair_states import DOCUMENT, Condition, RepairStates, decode_states
+from octavo.metadata.store import Versioned
 from octavo.protocol.adaptive_rate import AdaptiveRate
 from octavo.protocol.entries import derive_secrets, verifier_matches
-from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
+from octavo.protocol.errors import OctavoError
+from octavo.protocol.ids import BookieId
 from octavo.repair.auditor import Audit, Auditor
 from octavo.repair.jobs import Jobs
 from octavo.repair.local import LocalBookie
@@ -34,8 +37,8 @@ log = structlog.get_logger("octavo.repair")
 PUBLISH_SECONDS: Final = 5.0
 """Time between two updates of the facts that the bookie shows."""
 
-PAUSE_SECONDS: Final = 1.0
-"""Pause after the metadata store has not answered."""
+RETRY_SECONDS: Final = 1.0
+"""Pause before metadata that cannot be read are read again."""
 
 _TOKEN_BITS = 128
 
@@ -100,27 +103,35 @@ class Agent:
 
     async def _follow_states(self) -> None:
         me, was_draining = self._bookie.bookie_id, False
-        while True:
-            with contextlib.suppress(MetadataError, MetadataUnavailableError):
-                async with self._bookie.store.watch_document(DOCUMENT) as watch:
-                    async for found in watch:
-                        self._states = decode_states(None if found is None else found.value)
-                        draining = self._states.condition_of(me) is Condition.DRAINING
-                        if draining is not was_draining:
-                            await self._bookie.set_draining(draining)
-                            was_draining = draining
-            await asyncio.sleep(PAUSE_SECONDS)
+
+        async def take(found: Versioned[bytes] | None) -> None:
+            nonlocal was_draining
+            self._states = decode_states(None if found is None else found.value)
+            draining = self._states.condition_of(me) is Condition.DRAINING
+            if draining is not was_draining:
+                await self._bookie.set_draining(draining)
+                was_draining = draining
+
+        def on_error(error: OctavoError) -> None:
+            log.warning("the states of the bookies cannot be read: those known before stay", reason=error.message)
+
+        await follow(
+            lambda: self._bookie.store.watch_document(DOCUMENT), take, on_error=on_error, retry_seconds=RETRY_SECONDS
+        )
 
     async def _follow_registrations(self) -> None:
-        while True:
-            with contextlib.suppress(MetadataError, MetadataUnavailableError):
-                async with self._bookie.store.watch_bookies() as watch:
-                    boots: dict[str, str] = {}
-                    async for registrations in watch:
-                        before, boots = boots, {name: one.boot_id for name, one in registrations.items()}
-                        if any(before.get(name) != boot_id for name, boot_id in boots.items()):
-                            self._refill.try_again()
-            await asyncio.sleep(PAUSE_SECONDS)
+        boots: dict[str, str] = {}
+
+        async def take(registrations: Mapping[BookieId, BookieRegistration]) -> None:
+            nonlocal boots
+            before, boots = boots, {name: one.boot_id for name, one in registrations.items()}
+            if any(before.get(name) != boot_id for name, boot_id in boots.items()):
+                self._refill.try_again()
+
+        def on_error(error: OctavoError) -> None:
+            log.warning("the registered bookies cannot be read", reason=error.message)
+
+        await follow(self._bookie.store.watch_bookies, take, on_error=on_error, retry_seconds=RETRY_SECONDS)
 
     async def _publish(self) -> None:
         while True:
