@@ -12,6 +12,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
@@ -278,7 +279,7 @@ class Connection(asyncio.Protocol):
             if self._gate is not None:
                 self._gate.check(request)
             if self._new_ledgers is not None and self._new_ledgers.must_wait(request):
-                self._hold_for_metadata(request_id, request, self._new_ledgers)
+                self._hold(request_id, request, partial(self._check_existence, request, self._new_ledgers))
             else:
                 self._dispatch(request_id, request)
         except ProtocolError as error:
@@ -286,7 +287,7 @@ class Connection(asyncio.Protocol):
             replies.refuse(request_id, request.op, error)
             raise
         except NoSuchLedgerError as error:
-            self._hold_for_revival(request_id, request, error)
+            self._hold(request_id, request, partial(self._check_revival, request, error))
         except OctavoError as error:
             replies.refuse(request_id, request.op, error)
         if replies.outstanding >= REQUESTS_PER_CONNECTION_MAX:
@@ -345,52 +346,44 @@ class Connection(asyncio.Protocol):
         if not storage.admission.has_room:
             service.hold_back_if_full()
 
-    def _hold_for_revival(self, request_id: int, request: Request, error: NoSuchLedgerError) -> None:
-        """A request has reached a deleted ledger: ask the metadata before it is refused (rule B5)."""
+    def _hold(self, request_id: int, request: Request, ask_metadata: Callable[[], Awaitable[None]]) -> None:
+        """Keep the request until ``ask_metadata`` returns, and dispatch it then. What it raises refuses the request."""
         held_bytes = 2 * sum(map(len, request.entries)) if type(request) is Add else 0
         self._storage.admission.charge_waiting(held_bytes)
         self._service.hold_back_if_full()
-        self._replies.spawn(self._retry_if_revived(request_id, request, error, held_bytes, self._replies.began_at))
+        self._replies.spawn(self._dispatch_after(ask_metadata, request_id, request, held_bytes, self._replies.began_at))
 
-    async def _retry_if_revived(
-        self, request_id: int, request: Request, error: NoSuchLedgerError, held_bytes: int, began_at: float
+    async def _dispatch_after(
+        self,
+        ask_metadata: Callable[[], Awaitable[None]],
+        request_id: int,
+        request: Request,
+        held_bytes: int,
+        began_at: float,
     ) -> None:
         try:
-            assert isinstance(request, Add | Read | ReadLac | WriteLac | ListEntries | Missing), "these name a ledger"
-            if await self._service.revive(LedgerId(request.ledger_id)):
-                self._replies.began_at = began_at
-                self._dispatch(request_id, request)
-            else:
-                self._replies.refuse(request_id, request.op, error)
-        except Exception as refusal:
-            self._replies.refuse(request_id, request.op, refusal)
-        finally:
-            self._storage.admission.release_waiting(held_bytes)
-
-    def _hold_for_metadata(self, request_id: int, request: Request, new_ledgers: NewLedgers) -> None:
-        """The request is the first that writes or fences a ledger here: ask the metadata for the ledger."""
-        held_bytes = 2 * sum(map(len, request.entries)) if type(request) is Add else 0
-        self._storage.admission.charge_waiting(held_bytes)
-        self._service.hold_back_if_full()
-        self._replies.spawn(
-            self._dispatch_if_it_exists(request_id, request, new_ledgers, held_bytes, self._replies.began_at)
-        )
-
-    async def _dispatch_if_it_exists(
-        self, request_id: int, request: Request, new_ledgers: NewLedgers, held_bytes: int, began_at: float
-    ) -> None:
-        try:
-            assert isinstance(request, Add | Read | ReadLac | WriteLac), "only these write or fence a ledger"
-            ledger_id = LedgerId(request.ledger_id)
-            await new_ledgers.verify(ledger_id, request.ledger_key)
-            self._replies.began_at = began_at
-            if self._storage.ledgers.is_deleted(ledger_id) and await self._service.revive(ledger_id):
-                self._replies.began_at = began_at
+            await ask_metadata()
+            self._replies.began_at = began_at  # other requests have been dispatched meanwhile
             self._dispatch(request_id, request)
         except Exception as refusal:
             self._replies.refuse(request_id, request.op, refusal)
         finally:
             self._storage.admission.release_waiting(held_bytes)
+
+    async def _check_revival(self, request: Request, refusal: NoSuchLedgerError) -> None:
+        """The request has reached a deleted ledger: it is refused only if the metadata do not have the ledger either
+        (rule B5)."""
+        assert isinstance(request, Add | Read | ReadLac | WriteLac | ListEntries | Missing), "these name a ledger"
+        if not await self._service.revive(LedgerId(request.ledger_id)):
+            raise refusal
+
+    async def _check_existence(self, request: Request, new_ledgers: NewLedgers) -> None:
+        """The request is the first that writes or fences a ledger here: the metadata must have the ledger."""
+        assert isinstance(request, Add | Read | ReadLac | WriteLac), "only these write or fence a ledger"
+        ledger_id = LedgerId(request.ledger_id)
+        await new_ledgers.verify(ledger_id, request.ledger_key)
+        if self._storage.ledgers.is_deleted(ledger_id):
+            await self._service.revive(ledger_id)
 
     async def _info(self) -> Reply:
         return InfoAnswer(await self._service.info())
