@@ -214,8 +214,8 @@ class Census:
     def counts(self, unavailable: Collection[BookieId]) -> "Steps[dict[BookieId, tuple[int, int]]]":
         """For each bookie that is named: the number of ledgers that name it, and of those the number that also name
         another bookie which is unavailable. In steps."""
+        # Ledgers that name an unavailable bookie, and those of them that name two.
         one, two = array("Q"), array("Q")
-        """Ledgers that name an unavailable bookie, and those of them that name two."""
         short = _grouped(self._named, dict.fromkeys(sorted(unavailable), 0))
         for number, (ledger_id, count, _) in enumerate(short):
             one.append(ledger_id)

@@ -81,7 +81,7 @@ class Dispatcher:
         self._urgent = LedgerQueue()
         self._later = LedgerQueue()
         self._own: dict[tuple[BookieId, Job], None] = {}
-        """Members, and jobs that complete their own copies."""
+        """The jobs in which members complete their own copies, in the order in which they came."""
         self._leaving: frozenset[BookieId] = frozenset()
         self._paused = False
         self._reports: dict[BookieId, Version] = {}

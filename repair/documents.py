@@ -132,7 +132,7 @@ class Summary:
     queued_since_ms: int | None = None
     """Since when there has been something to do; None when there is nothing."""
     blocked: tuple[Blocked, ...] = ()
-    """The first :data:`BLOCKED_MAX` of them."""
+    """The first :data:`BLOCKED_MAX` blocked ledgers."""
 
     @property
     def is_quiet(self) -> bool:

@@ -58,7 +58,7 @@ class _Taken:
     """Jobs that were taken from one target."""
 
     number: int
-    """Of the last plan that had one of them."""
+    """The number of the last plan that had one of the jobs."""
     ledgers: set[LedgerId]
 
 

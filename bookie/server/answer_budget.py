@@ -76,7 +76,7 @@ class AnswerBudget:
         self._stalled_seconds_max = stalled_seconds_max
         self._stalled_seconds_min = stalled_seconds_min
         self.held = 0
-        """By all shares together."""
+        """Bytes that all shares hold together."""
         self._holding: dict[Share, None] = {}
 
     @property

@@ -35,7 +35,7 @@ class _Turn:
     """A request that waits for something else before it waits for memory: a long poll, or a repair's read."""
 
     grant: Grant | None = None
-    """Once it may be answered."""
+    """The memory for its answer; None until it may be answered."""
 
 
 class Lookups:

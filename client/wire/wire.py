@@ -89,7 +89,9 @@ class Wire(asyncio.Protocol):
         outgoing_bytes_max: int,
         login: Callable[[Hello, asyncio.Transport], ClientLogin | None] | None = None,
     ) -> None:
-        """``login`` tells how to authenticate to a bookie that requires it, given its hello."""
+        """``login`` returns the authentication to go through with a bookie that offers it, given its hello and the
+        transport, or None to go without; it raises the error with which the connection is to fail. None: the client
+        never authenticates."""
         self._find_login = login
         self._login: ClientLogin | None = None
         self._greeting: Hello | None = None

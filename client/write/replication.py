@@ -132,10 +132,11 @@ class Replication:
         self._change_settled: asyncio.Future[None] | None = None
         self._no_spare: OctavoError | None = None
         self._asked_metadata_at: float | None = None
-        """Whether a search for spares waits for the metadata store."""
+        """When the metadata store was asked for a spare, in the loop's seconds; None: no answer is awaited."""
         self._grace_since: float | None = None
+        """Push time of the oldest add for which the deadline was postponed; None: it never was."""
         self._grace_started_at = 0.0
-        """Push time of the oldest add for which the deadline was postponed."""
+        """When the deadline was postponed last, in the loop's seconds."""
         self._refusals: list[OctavoError | None] = [None] * quorums.ensemble_size
         self._pauses: list[asyncio.TimerHandle | None] = [None] * quorums.ensemble_size
         self._quorum_timer: asyncio.TimerHandle | None = None
@@ -144,7 +145,7 @@ class Replication:
         """Mask of the positions that have not been sent the explicit LAC."""
         self._stopped = False
         self._counts = pool.counts if not flags & AddFlag.RECOVERY else None
-        """Of the client; None for write-backs, which are no adds of an application."""
+        """The counts of the client; None for write-backs, which are no adds of an application."""
         self._sent: deque[tuple[int, float]] = deque()
         """Of each frame that is not acknowledged as a whole: its last id, and when it was pushed."""
         self._connections = [pool.get(bookie_id) for bookie_id in ensemble]
