@@ -92,7 +92,11 @@ type Companion = Callable[[CompanionView], Awaitable[None]]
 class CompanionTask:
     """Runs a companion until :meth:`stop`."""
 
-    def __init__(self, companion: Companion, view: CompanionView) -> None:
+    def __init__(
+        self, companion: Companion, view: CompanionView, *, restart_seconds: float = RESTART_SECONDS_FIRST
+    ) -> None:
+        """``restart_seconds``: the first pause before it is run again."""
+        self._restart_seconds = restart_seconds
         self._companion = companion
         self._view = view
         self._task = asyncio.get_running_loop().create_task(self._run(), name="octavo-companion")
@@ -104,7 +108,7 @@ class CompanionTask:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        delay = RESTART_SECONDS_FIRST
+        delay = self._restart_seconds
         while True:
             try:
                 await self._companion(self._view)

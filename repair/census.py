@@ -102,7 +102,9 @@ class Applied:
 class Census:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, block: int = BLOCK) -> None:
+        """``block``: ids of one step."""
+        self._block = block
         self._ids: array[int] = array("Q")
         self._named: dict[BookieId, array[int]] = {}
         self._open: dict[LedgerId, Seen] = {}
@@ -147,19 +149,19 @@ class Census:
     def apply(self, found: Round) -> "Steps[Applied]":
         """Take over a round that went to its end, in steps."""
         newly_closed = array("Q")
-        for start in range(0, len(found.read), BLOCK):
+        for start in range(0, len(found.read), self._block):
             newly_closed.extend(
                 one
-                for one in found.read[start : start + BLOCK]
+                for one in found.read[start : start + self._block]
                 if one not in found.open and (one in self._open or not _contains(self._ids, one))
             )
             yield
-        deleted = yield from _missing_from(found.listed, self._ids)
-        changed = yield from _merged(found.read, deleted)
+        deleted = yield from _missing_from(found.listed, self._ids, self._block)
+        changed = yield from _merged(found.read, deleted, self._block)
         named: dict[BookieId, array[int]] = {}
         for name in sorted({*self._named, *found.named}):
-            kept = yield from _without(self._named.get(name, array("Q")), changed)
-            ids = yield from _merged(kept, found.named.get(name, array("Q")))
+            kept = yield from _without(self._named.get(name, array("Q")), changed, self._block)
+            ids = yield from _merged(kept, found.named.get(name, array("Q")), self._block)
             if ids:
                 named[name] = ids
         kept_open = {one: seen for one, seen in self._open.items() if not _contains(changed, one)}
@@ -204,7 +206,7 @@ class Census:
         buckets: dict[tuple[int, int], array[int]] = {}
         for number, (ledger_id, count, rank) in enumerate(_grouped(self._named, ranks)):
             buckets.setdefault((-count, rank), array("Q")).append(ledger_id)
-            if number % BLOCK == 0:
+            if number % self._block == 0:
                 yield
         ordered = array("Q")
         for key in sorted(buckets):
@@ -221,11 +223,11 @@ class Census:
             one.append(ledger_id)
             if count > 1:
                 two.append(ledger_id)
-            if number % BLOCK == 0:
+            if number % self._block == 0:
                 yield
         figures: dict[BookieId, tuple[int, int]] = {}
         for name, ids in sorted(self._named.items()):
-            thin = yield from _common(ids, two if name in unavailable else one)
+            thin = yield from _common(ids, two if name in unavailable else one, self._block)
             figures[name] = (len(ids), thin)
         return figures
 
@@ -257,11 +259,11 @@ def _contains(ids: "array[int]", ledger_id: int) -> bool:
     return at < len(ids) and ids[at] == ledger_id
 
 
-def _missing_from(listed: "array[int]", ids: "array[int]") -> "Steps[array[int]]":
+def _missing_from(listed: "array[int]", ids: "array[int]", size: int) -> "Steps[array[int]]":
     """Those of ``ids`` that ``listed`` lacks; both ascending."""
     missing, at = array("Q"), 0
-    for start in range(0, len(ids), BLOCK):
-        block = ids[start : start + BLOCK]
+    for start in range(0, len(ids), size):
+        block = ids[start : start + size]
         if listed[at : at + len(block)] == block:
             at += len(block)
         else:
@@ -273,13 +275,13 @@ def _missing_from(listed: "array[int]", ids: "array[int]") -> "Steps[array[int]]
     return missing
 
 
-def _without(ids: "array[int]", removed: "array[int]") -> "Steps[array[int]]":
+def _without(ids: "array[int]", removed: "array[int]", size: int) -> "Steps[array[int]]":
     """``ids`` without ``removed``; both ascending."""
     if not removed:
         return ids
     kept = array("Q")
-    for start in range(0, len(ids), BLOCK):
-        block = ids[start : start + BLOCK]
+    for start in range(0, len(ids), size):
+        block = ids[start : start + size]
         low, high = bisect_left(removed, block[0]), bisect_right(removed, block[-1])
         if low < high:
             gone = set(removed[low:high])
@@ -290,19 +292,19 @@ def _without(ids: "array[int]", removed: "array[int]") -> "Steps[array[int]]":
     return kept
 
 
-def _merged(ids: "array[int]", added: "array[int]") -> "Steps[array[int]]":
+def _merged(ids: "array[int]", added: "array[int]", size: int) -> "Steps[array[int]]":
     """Both together, ascending; they have no id in common."""
     if not added:
         return ids
     if not ids or ids[-1] < added[0]:
         return ids + added
     merged, at = array("Q"), 0
-    for start in range(0, len(added), BLOCK):
-        block = added[start : start + BLOCK]
+    for start in range(0, len(added), size):
+        block = added[start : start + size]
         low = bisect_left(ids, block[0], at)
         merged.extend(ids[at:low])
         at = bisect_left(ids, block[-1], low)
-        if at - low < 8 * BLOCK:
+        if at - low < 8 * size:
             merged.extend(merge(ids[low:at], block))
         else:  # few among many
             for one in block:
@@ -315,12 +317,12 @@ def _merged(ids: "array[int]", added: "array[int]") -> "Steps[array[int]]":
     return merged
 
 
-def _common(ids: "array[int]", others: "array[int]") -> "Steps[int]":
+def _common(ids: "array[int]", others: "array[int]", size: int) -> "Steps[int]":
     """How many ids both have; both ascending."""
     few, many = sorted((ids, others), key=len)
     count = 0
-    for start in range(0, len(few), BLOCK):
-        block = few[start : start + BLOCK]
+    for start in range(0, len(few), size):
+        block = few[start : start + size]
         low, high = bisect_left(many, block[0]), bisect_right(many, block[-1])
         count += len(set(block).intersection(many[low:high]))
         yield

@@ -16,7 +16,7 @@ import struct
 import sys
 from collections.abc import Callable
 
-_CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
+SYSTEM_CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """Machine -> numbers of io_setup, io_destroy, io_getevents, io_submit."""
 
 _CONTROL_BLOCK = struct.Struct("<QIIHhIQQqQII")
@@ -32,14 +32,25 @@ _RWF_DSYNC, _RWF_NOWAIT = 0x2, 0x8
 OUTSTANDING_MAX = 64
 """Maximum of concurrent writes in one context: a bookie needs one for each of its journals."""
 
+type SystemCall = Callable[..., int]
+"""``syscall`` of the C library: the number of a system call and its arguments."""
+
 type OnWritten = Callable[[int], None]
 """Called with the bytes written, all durable, or a negative errno; in a step of the event loop. Must not raise."""
+
+
+def c_system_call() -> SystemCall:
+    """The C library's."""
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    syscall.restype = ctypes.c_long
+    call: SystemCall = syscall
+    return call
 
 
 class AsyncWrites:
     """One kernel context for asynchronous writes. Used from one event loop."""
 
-    def __init__(self, syscall: Callable[..., int], calls: tuple[int, int, int, int], context: int) -> None:
+    def __init__(self, syscall: SystemCall, calls: tuple[int, int, int, int], context: int) -> None:
         """Use :meth:`open`."""
         self._syscall = syscall
         self._destroy = (ctypes.c_long(calls[1]), ctypes.c_ulong(context))
@@ -58,13 +69,13 @@ class AsyncWrites:
         self._loop.add_reader(self._eventfd, self._completed)
 
     @classmethod
-    def open(cls) -> "AsyncWrites | None":
-        """A context for the running loop; None where the system has none (not Linux, a sandbox)."""
-        calls = _CALLS.get(platform.machine())
+    def open(cls, syscall: SystemCall | None = None) -> "AsyncWrites | None":
+        """A context for the running loop; None where the system has none (not Linux, a sandbox). ``syscall``: in place
+        of the C library's."""
+        calls = SYSTEM_CALLS.get(platform.machine())
         if calls is None or sys.platform != "linux" or sys.byteorder != "little":
             return None
-        syscall = ctypes.CDLL(None, use_errno=True).syscall
-        syscall.restype = ctypes.c_long
+        syscall = syscall or c_system_call()
         context = ctypes.c_ulong(0)
         if syscall(ctypes.c_long(calls[0]), ctypes.c_long(OUTSTANDING_MAX), ctypes.byref(context)) != 0:
             return None

@@ -164,13 +164,16 @@ async def replace_file(filesystem: FileSystem, path: Path, content: bytes) -> No
 class RealFileSystem:
     """The operating system's files. All blocking calls run in threads of this object."""
 
-    def __init__(self, *, reader_threads: int = 4, asynchronous_writes: bool = True) -> None:
-        """``asynchronous_writes``: let the kernel perform direct writes asynchronously where it can; otherwise threads
-        perform all of them."""
+    def __init__(
+        self, *, reader_threads: int = 4, open_async_writes: Callable[[], AsyncWrites | None] = AsyncWrites.open
+    ) -> None:
+        """``open_async_writes``: makes the context in which the kernel performs direct writes asynchronously. Called
+        for the first file with direct writes; where it returns None, threads perform all of them."""
         self._lane = Lane("octavo-background-io")
         self._readers = ThreadPoolExecutor(reader_threads, thread_name_prefix="octavo-read-io")
         self._async_writes: AsyncWrites | None = None
-        self._async_writes_tried = not asynchronous_writes
+        self._open_async_writes = open_async_writes
+        self._async_writes_tried = False
 
     async def open(
         self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
@@ -187,7 +190,7 @@ class RealFileSystem:
             return RealFile(path, descriptor, lane, self._readers, owns_lane=dedicated_thread)
         if not self._async_writes_tried:
             self._async_writes_tried = True
-            self._async_writes = AsyncWrites.open()
+            self._async_writes = self._open_async_writes()
         return DirectFile(
             *(path, descriptor, lane, self._readers),
             writer=writer,

@@ -65,7 +65,7 @@ _STRIPED_ENTRIES_MAX = 8
 """Entries that each bookie of a striped ledger sends with its answer: enough for a writer that adds one entry at a
 time, and little waste at high rates, where every bookie has only some of the next entries."""
 
-_ENTRY_WAIT_SECONDS = 0.002
+ENTRY_WAIT_SECONDS = 0.002
 """How long waiting callers are not woken after the LAC has risen, because another answer may bring the entry: a few
 round trips."""
 
@@ -82,8 +82,11 @@ class LedgerTail:
         replicas: ReplicaReader,
         asker: LacAsker,
         draw: Callable[[], float],
+        entry_wait_seconds: float = ENTRY_WAIT_SECONDS,
     ) -> None:
+        """``entry_wait_seconds``: how long callers are not woken for an entry that another answer may bring."""
         self._store = store
+        self._entry_wait_seconds = entry_wait_seconds
         self._view = view
         self._quorums = quorums
         self._replicas = replicas
@@ -286,7 +289,7 @@ class LedgerTail:
         if polled.entries or not self._polled:
             self.notify()
         elif self._notify_timer is None and self._waiters:
-            self._notify_timer = self._loop.call_later(_ENTRY_WAIT_SECONDS, self.notify)
+            self._notify_timer = self._loop.call_later(self._entry_wait_seconds, self.notify)
 
     def _choose(self) -> BookieId:
         """The preferred bookie that no other slot polls."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from octavo.client.closable import Closable
 from octavo.client.options import ClientOptions
-from octavo.client.read.follow import LedgerTail
+from octavo.client.read.follow import ENTRY_WAIT_SECONDS, LedgerTail
 from octavo.client.read.lac import LacAsker
 from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.plan import Segment, VerdictKind
@@ -79,6 +79,7 @@ class LedgerReader(Closable):
         options: ClientOptions,
         blame: BlameList,
         draw: Callable[[], float],
+        entry_wait_seconds: float,
         on_close: Callable[["LedgerReader"], None],
     ) -> None:
         metadata = ledger.value
@@ -103,8 +104,9 @@ class LedgerReader(Closable):
             replicas=self._replicas, opener=opener, view=self._view, quorums=self._quorums, on_change=self._notify
         )
         self._tail = LedgerTail(
-            store=store, view=self._view, quorums=self._quorums, replicas=self._replicas, asker=self._asker, draw=draw
-        )
+            store=store, view=self._view, quorums=self._quorums, replicas=self._replicas, asker=self._asker, draw=draw,
+            entry_wait_seconds=entry_wait_seconds,
+        )  # fmt: skip
         self._entry_bytes = float(_ENTRY_BYTES_GUESS)
         if metadata.is_closed and metadata.last_entry_id is not None:
             self._entry_bytes = metadata.length / (metadata.last_entry_id + 1)
@@ -467,6 +469,7 @@ async def open_reader(
     options: ClientOptions,
     blame: BlameList,
     draw: Callable[[], float],
+    entry_wait_seconds: float = ENTRY_WAIT_SECONDS,
     on_made: Callable[[LedgerReader], None] = lambda _reader: None,
     on_close: Callable[[LedgerReader], None] = lambda _reader: None,
 ) -> LedgerReader:
@@ -476,8 +479,9 @@ async def open_reader(
     :class:`QuorumLostError` if no bookie of an open ledger answers; the reader is closed then.
     """
     reader = LedgerReader(
-        ledger, secrets, store=store, pool=pool, options=options, blame=blame, draw=draw, on_close=on_close
-    )
+        ledger, secrets, store=store, pool=pool, options=options, blame=blame, draw=draw, on_close=on_close,
+        entry_wait_seconds=entry_wait_seconds,
+    )  # fmt: skip
     on_made(reader)
     try:
         await reader._start()

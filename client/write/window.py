@@ -24,8 +24,10 @@ class AddWindow:
     written out there, because no other path's cost counts for every single entry.
     """
 
-    def __init__(self, options: ClientOptions) -> None:
+    def __init__(self, options: ClientOptions, *, wait_seconds_max: float = WAIT_SECONDS_MAX) -> None:
+        """``wait_seconds_max``: the longest time that adds wait for company."""
         self._options = options
+        self._wait_seconds_max = wait_seconds_max
         self._loop = asyncio.get_running_loop()
         self._create_future: Callable[[], asyncio.Future[Any]] = self._loop.create_future
         self._skips_queue = True
@@ -55,7 +57,7 @@ class AddWindow:
         if payloads and not waits_for_company(self._frames_under_way, payloads):
             self._send_turn()
         elif payloads and self._wait_timer is None:
-            self._wait_timer = self._loop.call_later(WAIT_SECONDS_MAX, self._send_turn)
+            self._wait_timer = self._loop.call_later(self._wait_seconds_max, self._send_turn)
 
     def _take_turn(self) -> tuple[list[bytes], Futures]:
         """The adds that have been collected, which are sent now."""

@@ -34,6 +34,7 @@ from octavo.client.place.placer import Placer
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.adds import Payload, Queued, checked_payload, copy_error, frames_of, internal_error, reject
+from octavo.client.write.batching import WAIT_SECONDS_MAX
 from octavo.client.write.ensemble_changes import Commit
 from octavo.client.write.lac_teller import LacTeller
 from octavo.client.write.own_metadata import OwnMetadata
@@ -68,6 +69,8 @@ class WriterTools(NamedTuple):
     options: ClientOptions
     clock_ms: Callable[[], int]
     """The time of day in milliseconds since 1970, which is sealed into the entries."""
+    wait_seconds_max: float = WAIT_SECONDS_MAX
+    """The longest time that adds wait for company."""
 
 
 class LedgerWriter(AddWindow, Closable):
@@ -91,8 +94,8 @@ class LedgerWriter(AddWindow, Closable):
     ) -> None:
         """``ledger``: as just created, empty and OPEN. ``on_close`` is called when closing is over, with or without an
         error; ``on_failure`` when the writer fails, in the same step."""
-        store, pool, placer, options, clock_ms = tools
-        super().__init__(options)
+        store, pool, placer, options, clock_ms, wait_seconds_max = tools
+        super().__init__(options, wait_seconds_max=wait_seconds_max)
         self._own_metadata = OwnMetadata(ledger, store=store, retry_seconds=options.resend_delay_seconds)
         self._secrets = secrets
         self._pool = pool

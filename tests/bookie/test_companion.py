@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import structlog
-from octavo.bookie import companion as companion_module
 from octavo.bookie.bookie import Bookie
-from octavo.bookie.companion import Companion, CompanionView
+from octavo.bookie.companion import Companion, CompanionTask, CompanionView
 from octavo.bookie.config import load_config
 from octavo.metadata import BookieState, MetadataStore
 from octavo.protocol.errors import BookieReadOnlyError
@@ -127,15 +126,16 @@ async def test_published_facts_are_in_info(store: MetadataStore) -> None:
 
 
 async def test_companion_that_fails_is_run_again_and_the_bookie_goes_on(
-    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+    store: MetadataStore,
 ) -> None:
-    monkeypatch.setattr(companion_module, "RESTART_SECONDS_FIRST", 0.001)
-    recorder = Recorder(ValueError("one"), OSError("two"))
+    healthy, failing = Recorder(), Recorder(ValueError("one"), OSError("two"))
     with structlog.testing.capture_logs() as events:
-        async with running(store, recorder) as bookie:
-            await recorder.view()
-            assert len(recorder.views) == 3
+        async with running(store, healthy) as bookie:
+            task = CompanionTask(failing, await healthy.view(), restart_seconds=0.001)
+            await failing.view()
+            assert len(failing.views) == 3
             assert not bookie.is_broken
+            await task.stop()
     failed = [event for event in events if event["event"].startswith("companion failed")]
     assert [event["restarts"] for event in failed] == [0, 1]
 

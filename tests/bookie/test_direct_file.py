@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import override
 
 import pytest
 from octavo.bookie.disk.async_writes import AsyncWrites
@@ -24,8 +25,10 @@ def by_kernel(request: pytest.FixtureRequest) -> bool:
 
 
 @asynccontextmanager
-async def direct_file(path: Path, *, size: int = SIZE, by_kernel: bool = True) -> AsyncIterator[File]:
-    filesystem = RealFileSystem(asynchronous_writes=by_kernel)
+async def direct_file(
+    path: Path, *, size: int = SIZE, by_kernel: bool = True, writes: type[AsyncWrites] = AsyncWrites
+) -> AsyncIterator[File]:
+    filesystem = RealFileSystem(open_async_writes=writes.open if by_kernel else lambda: None)
     file = await filesystem.open(path, create=True, dedicated_thread=True, direct=True)
     await file.allocate(size)
     try:
@@ -42,6 +45,20 @@ def written_by_kernel(path: Path) -> bool:
         if opened is not None:
             opened.close()
     return context is not None and writer is not None
+
+
+def writes_that_end_with(result: int) -> type[AsyncWrites]:
+    """Asynchronous writes that the kernel accepts, and that end with this result; nothing is written."""
+
+    class Ended(AsyncWrites):
+        @override
+        def write_and_sync(
+            self, descriptor: int, address: int, size: int, offset: int, on_written: Callable[[int], None]
+        ) -> bool:
+            on_written(result)
+            return True
+
+    return Ended
 
 
 def pieces(chance: random.Random, size: int) -> list[bytes]:
@@ -125,17 +142,8 @@ async def test_a_cancelled_waiter_withdraws_nothing(tmp_path: Path, by_kernel: b
 
 
 @pytest.mark.parametrize("refusal", [errno.EAGAIN, errno.EOPNOTSUPP])
-async def test_what_the_kernel_cannot_begin_at_once_is_written_by_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
-) -> None:
-    def refuse(
-        _self: AsyncWrites, _fd: int, _at: int, _size: int, _offset: int, on_written: Callable[[int], None]
-    ) -> bool:
-        on_written(-refusal)
-        return True
-
-    monkeypatch.setattr(AsyncWrites, "write_and_sync", refuse)
-    async with direct_file(tmp_path / "file") as file:
+async def test_what_the_kernel_cannot_begin_at_once_is_written_by_a_thread(tmp_path: Path, refusal: int) -> None:
+    async with direct_file(tmp_path / "file", writes=writes_that_end_with(-refusal)) as file:
         await file.write_and_sync(0, [b"a" * 4096])
         await file.write_and_sync(4096, [b"b" * 4096])
         assert await file.read(0, 8192) == b"a" * 4096 + b"b" * 4096
@@ -144,19 +152,10 @@ async def test_what_the_kernel_cannot_begin_at_once_is_written_by_a_thread(
 @pytest.mark.parametrize(
     ("result", "expected"), [(-errno.EIO, errno.EIO), (0, errno.EIO), (-errno.ENOSPC, errno.ENOSPC)]
 )
-async def test_a_failed_or_short_write_of_the_kernel_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: int, expected: int
-) -> None:
-    def fail(
-        _self: AsyncWrites, _fd: int, _at: int, _size: int, _offset: int, on_written: Callable[[int], None]
-    ) -> bool:
-        on_written(result)
-        return True
-
-    async with direct_file(tmp_path / "file") as file:
+async def test_a_failed_or_short_write_of_the_kernel_is_an_error(tmp_path: Path, result: int, expected: int) -> None:
+    async with direct_file(tmp_path / "file", writes=writes_that_end_with(result)) as file:
         if not written_by_kernel(tmp_path / "file"):
             return
-        monkeypatch.setattr(AsyncWrites, "write_and_sync", fail)
         with pytest.raises(OSError, match="file") as raised:
             await file.write_and_sync(0, [b"a" * 4096])
         assert raised.value.errno == expected

@@ -73,7 +73,7 @@ class Disk:
 
 @pytest.fixture(params=MODES)
 async def disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Disk]:
-    filesystem = RealFileSystem(asynchronous_writes=False)
+    filesystem = RealFileSystem(open_async_writes=lambda: None)
     yield Disk(filesystem, tmp_path, request.param, monkeypatch)
     await filesystem.close()
 

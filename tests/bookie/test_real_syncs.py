@@ -3,13 +3,14 @@ pulling the plug."""
 
 import ctypes
 import os
+import platform
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, override
 
 import pytest
-from octavo.bookie.disk.async_writes import AsyncWrites
+from octavo.bookie.disk.async_writes import SYSTEM_CALLS, AsyncWrites, c_system_call
 from octavo.bookie.disk.direct_io import BUFFER_BYTES
 from octavo.bookie.disk.filesystem import RealFileSystem, replace_file
 
@@ -42,16 +43,18 @@ class Kernel:
 
         return write
 
-    def submitting(self, call: Callable[..., int], number: int) -> Callable[..., int]:
+    def open_async_writes(self) -> AsyncWrites | None:
+        call = c_system_call()
+
         def syscall(*arguments: Any) -> int:
-            if arguments[0].value == number:
+            if arguments[0].value == SYSTEM_CALLS[platform.machine()][3]:
                 block = ctypes.string_at(arguments[3][0], _CONTROL_BLOCK.size)
                 _, _, flags, _, _, descriptor, *_ = _CONTROL_BLOCK.unpack(block)
                 if flags & os.RWF_DSYNC:
                     self._note(descriptor)
             return call(*arguments)
 
-        return syscall
+        return AsyncWrites.open(syscall)
 
 
 @pytest.fixture
@@ -60,19 +63,12 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(os, "fsync", seen.syncing(os.fsync))
     monkeypatch.setattr(os, "fdatasync", seen.syncing(os.fdatasync))
     monkeypatch.setattr(os, "pwritev", seen.writing(os.pwritev))
-    begin = AsyncWrites.__init__
-
-    def watched(self: AsyncWrites, syscall: Callable[..., int], calls: tuple[int, int, int, int], context: int) -> None:
-        begin(self, seen.submitting(syscall, calls[3]), calls, context)
-
-    monkeypatch.setattr(AsyncWrites, "__init__", watched)
     return seen
 
 
 @pytest.fixture
 async def filesystem(kernel: Kernel) -> AsyncIterator[RealFileSystem]:
-    del kernel  # first: what it replaces is looked up when files are opened
-    opened = RealFileSystem()
+    opened = RealFileSystem(open_async_writes=kernel.open_async_writes)
     yield opened
     await opened.close()
 
@@ -85,7 +81,7 @@ SMALL, MANY, LARGE = [b"x" * 4096], [b"y" * 4] * 3072, [b"z" * (BUFFER_BYTES + 4
 async def test_a_write_that_is_durable_was_written_with_a_sync(
     tmp_path: Path, kernel: Kernel, direct: str, buffers: list[bytes]
 ) -> None:
-    filesystem = RealFileSystem(asynchronous_writes=direct == "kernel")
+    filesystem = RealFileSystem(open_async_writes=kernel.open_async_writes if direct == "kernel" else lambda: None)
     path = tmp_path / "file"
     file = await filesystem.open(path, create=True, dedicated_thread=True, direct=direct != "page cache")
     await file.allocate(1 << 24)
@@ -100,13 +96,19 @@ async def test_a_write_that_is_durable_was_written_with_a_sync(
 
 
 async def test_a_write_that_the_kernel_cannot_begin_is_made_by_the_thread_with_a_sync(
-    tmp_path: Path, filesystem: RealFileSystem, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kernel: Kernel
 ) -> None:
-    monkeypatch.setattr(AsyncWrites, "write_and_sync", lambda *_arguments: False)
+    class Refusing(AsyncWrites):
+        @override
+        def write_and_sync(self, *_arguments: object) -> bool:
+            return False
+
+    filesystem = RealFileSystem(open_async_writes=Refusing.open)
     file = await filesystem.open(tmp_path / "file", create=True, direct=True)
     await file.write_and_sync(0, SMALL)
     assert kernel.synced == [tmp_path / "file"]
     await file.close()
+    await filesystem.close()
 
 
 async def test_syncs_reach_the_kernel(tmp_path: Path, filesystem: RealFileSystem, kernel: Kernel) -> None:

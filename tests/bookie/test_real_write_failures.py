@@ -11,10 +11,11 @@ LIMIT_BYTES = 64 * 1024
 PROGRAM = """
 import asyncio, errno, resource, signal, sys
 from pathlib import Path
+from octavo.bookie.disk.async_writes import AsyncWrites
 from octavo.bookie.disk.filesystem import RealFileSystem
 
 async def main(path, direct, by_kernel, synced):
-    filesystem = RealFileSystem(asynchronous_writes=by_kernel)
+    filesystem = RealFileSystem(open_async_writes=AsyncWrites.open if by_kernel else lambda: None)
     file = await filesystem.open(Path(path), create=True, direct=direct)
     data = [b"a" * 4096] * 32
     try:

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from octavo.client.write import batching, window
+from octavo.client.write import batching
 from octavo.client.write.batching import BYTES_MAX, ENTRIES_MAX, waits_for_company
+from octavo.metadata import BeginRecovery, update_ledger
+from octavo.protocol.errors import LedgerFencedError
 from octavo.protocol.messages import Add, Op
 from support.writing import FakeCluster, fake_cluster
 
@@ -27,9 +29,9 @@ def let_go(cluster: FakeCluster) -> None:
 
 
 @pytest.fixture
-async def behind_one(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+async def behind_one(cluster: FakeCluster) -> FakeCluster:
     """Bookies answer no add before :func:`let_go`, and adds wait without a limit."""
-    monkeypatch.setattr(window, "WAIT_SECONDS_MAX", 3600.0)
+    cluster.wait_seconds_max = 3600.0
     for bookie in cluster.bookies:
         bookie.hold(Op.ADD)
     return cluster
@@ -138,14 +140,12 @@ async def test_adds_that_wait_are_flushed_and_closed_with_the_others(behind_one:
 
 
 async def test_an_add_that_waits_when_the_writer_fails_did_not_happen(behind_one: FakeCluster) -> None:
-    from octavo.protocol.errors import LedgerFencedError  # noqa: PLC0415
-
     ledger = await behind_one.writer()
     sent = ledger.add_nowait(b"0")
     await asyncio.gather(*(bookie.received(Op.ADD) for bookie in behind_one.bookies))
     waiting = ledger.add_nowait(b"1")
     await asyncio.sleep(0)
-    ledger._fail(LedgerFencedError("fenced"))
+    await update_ledger(behind_one.store, ledger.id, BeginRecovery(), writer_token="another")
     for add, may_have_happened in ((sent, True), (waiting, False)):
         with pytest.raises(LedgerFencedError) as raised:
             await add

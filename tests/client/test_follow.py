@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from octavo.client.read import follow
 from octavo.protocol.entries import Entry
 from octavo.protocol.errors import BookieStorageError, ClientClosedError, NoSuchLedgerError
 from octavo.protocol.messages import Op, ReadLac
@@ -99,15 +98,14 @@ async def test_new_entries_come_along_with_the_answer_to_the_poll() -> None:
 
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2), (5, 3, 1), (4, 1, 1)])
 async def test_adds_that_come_one_by_one_need_no_read(
-    sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+    sizes: tuple[int, int, int],
 ) -> None:
     """Also in a striped ledger: the bookie with the next entry sends it, whatever the other bookies answered before."""
-    monkeypatch.setattr(follow, "_ENTRY_WAIT_SECONDS", 60.0)
     async with cluster_of(sizes[0]) as cluster:
         ledger = await cluster.ledger(sizes)
         ledger.add_numbered(1)
         ledger.say_lac()
-        reader = await cluster.open(ledger)
+        reader = await cluster.open(ledger, entry_wait_seconds=60.0)
         following = Following(reader.follow(first=1))
         before = sum(bookie.count(Op.READ) for bookie in cluster.bookies)
         for _ in range(2 * sizes[0]):

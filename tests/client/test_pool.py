@@ -11,6 +11,7 @@ from octavo.protocol.errors import BookieUnavailableError, ClientClosedError, Me
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Ping, Pong
 from support.fake_bookie import FakeBookie
+from support.interposed_store import InterposedStore
 
 
 @pytest.fixture
@@ -67,10 +68,11 @@ async def test_a_bookie_that_registers_is_connected_to_without_waiting_for_the_b
 
 
 async def test_while_the_metadata_do_not_answer_the_address_last_heard_of_will_do(
-    store: MetadataStore, bookie: FakeBookie, monkeypatch: pytest.MonkeyPatch
+    store: MetadataStore, bookie: FakeBookie
 ) -> None:
     options = ClientOptions(reconnect_delay_seconds_min=0.001, reconnect_delay_seconds_max=0.01)
-    pool = ConnectionPool(store, cluster_id=await store.cluster_id(), options=options, rng=random.Random(0))
+    interposed = InterposedStore(store)
+    pool = ConnectionPool(interposed.face, cluster_id=await store.cluster_id(), options=options, rng=random.Random(0))
     await store.register_bookie(bookie.registration())
     connection = pool.get(BookieId("b1"))
     await connection.request(Ping(), timeout_seconds=10)
@@ -83,7 +85,7 @@ async def test_while_the_metadata_do_not_answer_the_address_last_heard_of_will_d
         asked.set()
         raise MetadataUnavailableError("no answer")
 
-    monkeypatch.setattr(store, "list_bookies", unavailable)
+    interposed.interpose("list_bookies", unavailable)
     connection.add_state_listener(lambda it: up.set() if it.connected else None)
     bookie.disconnect()
     await asyncio.wait_for(up.wait(), 10)

@@ -488,26 +488,25 @@ async def test_closing_while_bookies_hang_is_bounded_and_what_is_cut_off_did_not
 
 
 async def test_once_the_end_is_being_written_no_answer_of_a_bookie_changes_what_adds_are_told(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster,
 ) -> None:
     ledger = await cluster.writer(close_timeout_seconds=0.2)
     await ledger.add(b"kept")
     hold_adds(cluster)
     lost = ledger.add_nowait(b"lost")
     await asyncio.gather(*(bookie.received(Op.ADD, 2) for bookie in cluster.bookies))
-    change = cluster.store.compare_and_set_ledger
 
     async def answers_come_first(metadata: LedgerMetadata, expected: Version) -> Version:
         release_adds(cluster)
         for bookie in cluster.bookies:
             await cluster.pools[0].get(BookieId(bookie.bookie_id)).request(Ping(), timeout_seconds=10)
-        version = await change(metadata, expected)
+        version = await cluster.interposed.real.compare_and_set_ledger(metadata, expected)
         # Our own end is in the watch before we know that it stands.
         for _ in range(20):
             await asyncio.sleep(0)
         return version
 
-    monkeypatch.setattr(cluster.store, "compare_and_set_ledger", answers_come_first)
+    cluster.interposed.interpose("compare_and_set_ledger", answers_come_first)
     with pytest.raises(QuorumLostError):
         await ledger.close()
     with pytest.raises(QuorumLostError) as caught:

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.ensemble_changes import EnsembleChanges, Phase
-from octavo.client.write.own_metadata import OwnMetadata
 from octavo.client.write.pipeline import Pipeline
 from octavo.client.write.replication import metadata_did_not_answer
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import BeginRecovery, update_ledger
-from octavo.metadata.handle import RecordMetadataStore
 from octavo.protocol.errors import (
     BookieInDoubtError,
     BookieOverloadedError,
@@ -183,9 +181,9 @@ async def test_an_idle_writer_changes_no_metadata(cluster: FakeCluster) -> None:
 
 
 async def test_a_writer_whose_ledger_is_being_recovered_finds_out_when_it_changes_the_ensemble(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster,
 ) -> None:
-    monkeypatch.setattr(OwnMetadata, "watch", lambda *_: asyncio.Event().wait())  # no report but by its own change
+    cluster.interposed.silence("watch_ledger")
     ledger = await cluster.writer(3, 3, 3, **HASTY)
     await ledger.add(b"x")
     await update_ledger(cluster.store, ledger.id, BeginRecovery(), writer_token="other")
@@ -201,17 +199,17 @@ async def test_a_writer_whose_ledger_is_being_recovered_finds_out_when_it_change
 
 
 async def test_nothing_is_acknowledged_while_the_metadata_do_not_answer_and_everything_afterwards(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster,
 ) -> None:
     async with await cluster.writer(3, 3, 2, **HASTY) as ledger:
         await ledger.add(b"x")
-        really, refused = RecordMetadataStore.compare_and_set_ledger, asyncio.Event()
+        refused = asyncio.Event()
 
         async def unavailable(*_arguments: Any) -> Any:
             refused.set()
             raise MetadataUnavailableError("no answer")
 
-        monkeypatch.setattr(RecordMetadataStore, "compare_and_set_ledger", unavailable)
+        cluster.interposed.interpose("compare_and_set_ledger", unavailable)
         cluster.bookies[1].hold(Op.ADD)
         await cluster.bookies[0].stop()
         pending = [ledger.add_nowait(b"y") for _ in range(5)]
@@ -220,33 +218,29 @@ async def test_nothing_is_acknowledged_while_the_metadata_do_not_answer_and_ever
         later = ledger.add_nowait(b"z")
         await cluster.until(lambda: len(cluster.held(1, ledger.id)) == len(cluster.held(2, ledger.id)) == 7)
         assert not later.done(), "on two of three, but above a first id that has been chosen (rule W1)"
-        monkeypatch.setattr(RecordMetadataStore, "compare_and_set_ledger", really)
+        cluster.interposed.restore()
         assert [await add for add in pending] == [1, 2, 3, 4, 5]
         assert await later == 6
 
 
 async def test_a_writer_that_gave_up_a_change_of_unknown_fate_closes_behind_it(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster,
 ) -> None:
     """The new fragment stands there though the answer was lost: it is the writer's own, and the end goes behind it."""
     ledger = await cluster.writer(3, 3, 2, add_quorum_timeout_seconds=0.3, **HASTY)
     await ledger.add(b"acknowledged")
-    really = RecordMetadataStore.compare_and_set_ledger
-    with monkeypatch.context() as away:
 
-        async def made_and_lost(self: RecordMetadataStore, *change: Any) -> Any:
-            await really(self, *change)
-            raise MetadataUnavailableError("the answer was lost")
+    async def made_and_lost(*change: Any) -> Any:
+        await cluster.interposed.real.compare_and_set_ledger(*change)
+        raise MetadataUnavailableError("the answer was lost")
 
-        async def unavailable(_self: RecordMetadataStore, *_arguments: Any) -> Any:
-            raise MetadataUnavailableError("no answer")
-
-        away.setattr(RecordMetadataStore, "compare_and_set_ledger", made_and_lost)
-        away.setattr(RecordMetadataStore, "read_ledger", unavailable)
-        await asyncio.gather(cluster.bookies[0].stop(), cluster.bookies[1].stop())
-        with pytest.raises(MetadataUnavailableError) as raised:
-            await ledger.add(b"in doubt")
-        assert raised.value.may_have_happened
+    cluster.interposed.interpose("compare_and_set_ledger", made_and_lost)
+    cluster.interposed.make_unavailable("read_ledger")
+    await asyncio.gather(cluster.bookies[0].stop(), cluster.bookies[1].stop())
+    with pytest.raises(MetadataUnavailableError) as raised:
+        await ledger.add(b"in doubt")
+    assert raised.value.may_have_happened
+    cluster.interposed.restore()
     with pytest.raises(MetadataUnavailableError):
         await ledger.close()
     closed = (await cluster.store.read_ledger(ledger.id)).value
@@ -264,13 +258,16 @@ async def test_a_defect_met_while_changing_the_ensemble_ends_the_writer(
     def broken(*_arguments: Any) -> Any:
         raise ZeroDivisionError("a defect")
 
-    owner = RecordMetadataStore if step == "compare_and_set_ledger" else ConnectionPool
-    monkeypatch.setattr(owner, step, broken)
+    if step == "compare_and_set_ledger":
+        cluster.interposed.interpose(step, broken)
+    else:
+        monkeypatch.setattr(ConnectionPool, step, broken)
     await cluster.bookies[0].stop()
     await cluster.bookies[1].stop()
     with pytest.raises(InternalError, match="ZeroDivisionError: a defect") as raised:
         await asyncio.wait_for(ledger.add(b"in doubt"), 5.0)
     assert raised.value.may_have_happened
+    cluster.interposed.restore()
     monkeypatch.undo()
     with pytest.raises(InternalError):
         await asyncio.wait_for(ledger.close(), 5.0)
@@ -330,19 +327,19 @@ async def test_a_defect_in_any_step_ends_the_writer_and_acknowledges_nothing(
 
 
 async def test_closing_waits_for_a_change_that_is_under_way(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster,
 ) -> None:
     """Rule W5: one change of the metadata at a time."""
     ledger = await cluster.writer(3, 3, 2, **HASTY)
     await ledger.add(b"x")
-    really, begun, go = RecordMetadataStore.compare_and_set_ledger, asyncio.Event(), asyncio.Event()
+    begun, go = asyncio.Event(), asyncio.Event()
 
-    async def slow(store: RecordMetadataStore, *arguments: Any) -> Any:
+    async def slow(*arguments: Any) -> Any:
         begun.set()
         await go.wait()
-        return await really(store, *arguments)
+        return await cluster.interposed.real.compare_and_set_ledger(*arguments)
 
-    monkeypatch.setattr(RecordMetadataStore, "compare_and_set_ledger", slow)
+    cluster.interposed.interpose("compare_and_set_ledger", slow)
     cluster.bookies[1].hold(Op.ADD)
     await cluster.bookies[0].stop()
     pending = ledger.add_nowait(b"y")

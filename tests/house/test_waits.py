@@ -38,7 +38,7 @@ def test_no_test_sleeps_for_a_fixed_time() -> None:
         if path.parts[0] == "tests" and path.parts[1] != "simulation" and (lines := sleeps(syntax_tree(path)))
     }
     assert {path: lines for path, lines in found.items() if path not in OWN_SLEEPS} == {}
-    assert OWN_SLEEPS.keys() - found.keys() == set(), "no longer needed"
+    assert OWN_SLEEPS.keys() - found.keys() == set(), "excused without need"
 
 
 def test_a_sleep_is_found() -> None:

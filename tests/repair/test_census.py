@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
-from octavo.repair import census as census_module
-from octavo.repair.census import Census, Round, Seen, at_once
+from octavo.repair.census import BLOCK, Census, Round, Seen, at_once
 from octavo.repair.ledger_queue import LedgerQueue
 from support.ledger_metadata import fragment, open_ledger
 
@@ -80,16 +79,10 @@ LEDGERS = st.dictionaries(st.integers(0, 30), st.tuples(NAMES, st.booleans()), m
 type Rounds = list[tuple[dict[int, tuple[str, bool]], dict[int, str | None]]]
 
 
-@pytest.mark.parametrize("block", [8, census_module.BLOCK])
+@pytest.mark.parametrize("block", [8, BLOCK])
 @given(st.lists(st.tuples(LEDGERS, st.dictionaries(st.integers(0, 30), st.none() | NAMES, max_size=5)), max_size=5))
 def test_the_census_is_what_the_ledgers_say(block: int, rounds: Rounds) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(census_module, "BLOCK", block)  # small, so that blocks begin and end everywhere
-        compare(rounds)
-
-
-def compare(rounds: Rounds) -> None:
-    census = Census()
+    census = Census(block)  # of small blocks, too: they begin and end everywhere then
     for ledgers, updates in rounds:
         now = {ledger_id: seen(names, closed=closed) for ledger_id, (names, closed) in ledgers.items()}
         census.mark(map(LedgerId, range(31)))  # anything may have changed
@@ -123,10 +116,9 @@ def test_the_census_of_many_ledgers_takes_eight_bytes_for_each_member() -> None:
     assert census.some_from(19_990, 100) == list(array("Q", range(19_990, 20_000)))
 
 
-def test_work_on_many_ledgers_is_done_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_on_many_ledgers_is_done_in_steps() -> None:
     """The auditor is a bookie that serves adds meanwhile."""
-    monkeypatch.setattr(census_module, "BLOCK", 64)
-    census, number = Census(), 20 * 64
+    census, number = Census(64), 20 * 64
     for first in (0, 5, 5):  # all are new; a few have come and gone; nothing has changed
         found = Round()
         for ledger_id in range(first, first + number):

@@ -26,6 +26,7 @@ from octavo.repair.documents import (
 )
 from octavo.repair.operators import RepairRefusedError
 from octavo.repair.planning import Blocked, BlockedClass
+from support.interposed_store import InterposedStore
 from support.ledger_metadata import fragment, open_ledger
 from support.metadata_clusters import cookie, registration
 
@@ -111,11 +112,8 @@ async def test_a_bookie_that_is_named_is_retired_as_lost_only(store: MetadataSto
 
 
 @pytest.mark.parametrize("what", ["registers", "raises its generation"])
-async def test_a_bookie_that_starts_while_it_is_being_retired_is_not_retired(
-    store: MetadataStore, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+async def test_a_bookie_that_starts_while_it_is_being_retired_is_not_retired(store: MetadataStore, what: str) -> None:
     """A loss may be accepted on the strength of its absence (rule O4), so it must not serve on."""
-    listed = store.list_ledgers
 
     async def start() -> AsyncIterator[LedgerId]:
         if what == "registers":
@@ -124,12 +122,13 @@ async def test_a_bookie_that_starts_while_it_is_being_retired_is_not_retired(
             found = await store.read_cookie(A)
             assert found is not None
             await store.compare_and_set_cookie(replace(found.value, generation=9), found.version)
-        async for ledger_id in listed():
+        async for ledger_id in store.list_ledgers():
             yield ledger_id
 
-    monkeypatch.setattr(store, "list_ledgers", start)
+    interposed = InterposedStore(store)
+    interposed.interpose("list_ledgers", start)
     with pytest.raises(RepairRefusedError, match="has been started meanwhile"):
-        await operators.retire(store, "a", silent, lost=True, now_ms=5)
+        await operators.retire(interposed.face, "a", silent, lost=True, now_ms=5)
     assert await condition(store) is None
     assert await store.read_cookie(A) is not None
 
@@ -160,16 +159,17 @@ async def test_a_bookie_that_answers_although_its_session_has_expired_is_not_ret
 
 
 async def test_a_bookie_is_not_retired_while_metadata_that_may_name_it_cannot_be_understood(
-    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+    store: MetadataStore,
 ) -> None:
     await new_ledger(store, "bcd")
 
     async def not_understood(ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         raise MetadataError(f"ledger {ledger_id}: metadata of a newer version")
 
-    monkeypatch.setattr(store, "read_ledger", not_understood)
+    interposed = InterposedStore(store)
+    interposed.interpose("read_ledger", not_understood)
     with pytest.raises(MetadataError, match="newer version"):
-        await operators.retire(store, "a", silent, lost=False, now_ms=5)
+        await operators.retire(interposed.face, "a", silent, lost=False, now_ms=5)
     assert await condition(store) is None
     assert await store.read_cookie(A) is not None
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from octavo.client.options import ClientOptions
+from octavo.client.read.follow import ENTRY_WAIT_SECONDS
 from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader, open_reader
 from octavo.client.wire.pool import ConnectionPool
@@ -91,6 +92,7 @@ class Cluster:
             options=changes.get("options", self.options),
             blame=self.blame,
             draw=changes.get("draw", lots()),
+            entry_wait_seconds=changes.get("entry_wait_seconds", ENTRY_WAIT_SECONDS),
             on_made=self.readers.append,
         )
 
@@ -185,7 +187,7 @@ class HandmadeLedger:
 
     async def change_ensemble(self, *bookie_ids: str) -> None:
         """Go on with other bookies from the next entry on."""
-        await self._change(
+        await self.change(
             self.versioned.value.with_ensemble_change(
                 EntryId(len(self.sealed)), tuple(map(BookieId, bookie_ids)), self.length
             )
@@ -194,9 +196,10 @@ class HandmadeLedger:
     async def close(self) -> None:
         """Close it at its last entry."""
         last = EntryId(len(self.sealed) - 1) if self.sealed else None
-        await self._change(self.versioned.value.closed(last, self.length))
+        await self.change(self.versioned.value.closed(last, self.length))
 
-    async def _change(self, metadata: LedgerMetadata) -> None:
+    async def change(self, metadata: LedgerMetadata) -> None:
+        """Store these metadata."""
         version = await self.cluster.store.compare_and_set_ledger(metadata, self.versioned.version)
         self.versioned = Versioned(metadata, version)
 

@@ -10,6 +10,7 @@ from typing import Any
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.wire.pool import ConnectionPool
+from octavo.client.write.batching import WAIT_SECONDS_MAX
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata import (
     Fragment,
@@ -21,6 +22,7 @@ from octavo.metadata import (
 from octavo.protocol.entries import Digest, Entry, Opener, derive_secrets, make_verifier
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from support.fake_bookie import FakeBookie, registered_bookies
+from support.interposed_store import InterposedStore
 from support.waiting import eventually
 
 QUICK: dict[str, Any] = {
@@ -40,16 +42,20 @@ class FakeCluster:
     """Bookies ``b0``, ``b1``, ... , which form every ensemble in this order."""
 
     store: MetadataStore
+    interposed: InterposedStore
+    """The same store, to change what its methods do."""
     bookies: list[FakeBookie]
     cluster_id: str
     pools: list[ConnectionPool] = field(default_factory=list)
     """Those of the writers, in their order, and of whatever else a test makes."""
     writers: list[LedgerWriter] = field(default_factory=list)
+    wait_seconds_max: float = WAIT_SECONDS_MAX
 
     async def writer(
         self, ensemble_size: int = 3, write_quorum: int = 3, ack_quorum: int = 2, **options: Any
     ) -> LedgerWriter:
-        """A writer of a new ledger, connected to every bookie that is up."""
+        """A writer of a new ledger, connected to every bookie that is up. It waits for company as
+        :attr:`wait_seconds_max` says."""
         checked = ClientOptions.from_keywords(QUICK | options)
         pool = ConnectionPool(self.store, cluster_id=self.cluster_id, options=checked, rng=random.Random(0))
         self.pools.insert(len(self.writers), pool)
@@ -73,7 +79,7 @@ class FakeCluster:
         writer = LedgerWriter(
             Versioned(metadata, version),
             secrets,
-            WriterTools(self.store, pool, placer, checked, clock_ms=lambda: 0),
+            WriterTools(self.store, pool, placer, checked, lambda: 0, self.wait_seconds_max),
         )
         self.writers.append(writer)
         for bookie in self.bookies[:ensemble_size]:
@@ -101,8 +107,9 @@ class FakeCluster:
 @asynccontextmanager
 async def fake_cluster(size: int = 3) -> AsyncIterator[FakeCluster]:
     """Start that many bookies, registered; stop everything on the way out."""
-    async with await open_metadata_store("memory://") as store, registered_bookies(store, size) as bookies:
-        cluster = FakeCluster(store, bookies, await store.cluster_id())
+    async with await open_metadata_store("memory://") as opened, registered_bookies(opened, size) as bookies:
+        store = InterposedStore(opened)
+        cluster = FakeCluster(store.face, store, bookies, await store.cluster_id())
         try:
             yield cluster
         finally:
