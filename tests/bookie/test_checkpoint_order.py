@@ -86,6 +86,23 @@ async def test_adds_that_fill_segments_during_a_checkpoint_keep_them(held: str) 
     await read_back(filesystem.after_crash(seed=1), script, count)
 
 
+@pytest.mark.parametrize("held", ["/index/", "/manifest"])
+async def test_entries_are_found_while_a_checkpoint_commits_them(held: str) -> None:
+    """They have left the cache and are in no index part yet."""
+    filesystem = HeldDisk()
+    storage, script = await open_storage(filesystem), LedgerScript(1)
+    await storage.writer.add(script.ledger_id, script.key, script.entries(range(5)), recovery=False)
+    filesystem.held = held
+    checkpoint = asyncio.ensure_future(storage.checkpoint())
+    await turns()
+    assert not checkpoint.done()
+    found = await storage.reader.read(script.ledger_id, 0, 4, entries_max=10, bytes_max=1 << 20)
+    assert found.entries == script.entries(range(5))
+    filesystem.let_go()
+    await checkpoint
+    await storage.close()
+
+
 async def test_a_log_whose_last_page_cannot_be_filled_is_not_written_on() -> None:
     """A full disk: the next flush must not share a page with what the manifest counts (rule B3)."""
     filesystem = MemoryFileSystem()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from octavo.bookie.disk.filesystem import FileSystem
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.entrylog.format import PAGE_BYTES
 from octavo.bookie.journal.journal import JournalSettings
-from octavo.bookie.storage.compaction import CompactionResult
+from octavo.bookie.storage.compaction import COPY_BYTES, CompactionResult
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import EntryId
@@ -30,6 +31,8 @@ SETTINGS = StorageSettings(
 DATA, JOURNAL = Path("/bookie/data"), Path("/bookie/journal")
 FAST = RateLimiter(1e12)
 KEPT = LedgerScript(1)
+ALL = 1.1
+"""A bound above every live share: a compaction lets go even of a log that is being written and has nothing dead."""
 
 
 def never(error: BaseException) -> None:
@@ -329,6 +332,64 @@ async def test_log_is_kept_where_damage_hides_what_counts(
     assert [event["path"] for event in kept].count(str(first)) == 1, "reported once"
 
 
+async def test_log_is_kept_where_another_part_of_the_index_still_tells_of_its_ledger(
+    storage: Storage, filesystem: MemoryFileSystem
+) -> None:
+    """Entries of the same ledger that can be found elsewhere say nothing of those that damage hides."""
+    doomed = LedgerScript(2)
+    await add(storage, doomed, range(50))
+    await add(storage, KEPT, range(50))
+    await storage.checkpoint()
+    (first,) = log_files(filesystem)
+    parts = filesystem.files(DATA / "index")
+    await storage.compact(ALL, FAST)  # lets go of the log
+    await add(storage, KEPT, range(50, 100))
+    await storage.checkpoint()
+    assert len(log_files(filesystem)) == 2
+    for path in parts:
+        filesystem.damage(path, 40)
+    await storage.writer.delete(doomed.ledger_id)
+    await compact(storage)
+    assert first in log_files(filesystem)
+
+
+async def test_copies_outlive_a_power_cut_at_the_instant_their_log_goes() -> None:
+    filesystem = MemoryFileSystem()
+    storage = await open_storage(filesystem)
+    scripts = await many_logs(storage, ledgers=range(2, 4))
+    await storage.writer.delete(scripts[0].ledger_id)
+    await storage.compact(0.0, FAST)  # lets go of the log that is being written
+    await storage.checkpoint()
+
+    def cut_the_power(name: str, path: Path) -> None:
+        if name == "remove" and path.suffix == ".log":
+            filesystem.crash()
+
+    filesystem.fault = cut_the_power
+    compacting = asyncio.ensure_future(storage.compact(0.9, FAST))
+    await filesystem.crashed.wait()
+    for seed in range(5):
+        again = await open_storage(filesystem.after_crash(seed))
+        assert await read(again, KEPT) == KEPT.entries(range(200))
+        await again.close()
+    compacting.cancel()
+    await asyncio.gather(compacting, return_exceptions=True)
+
+
+async def test_a_run_larger_than_what_is_copied_at_a_time_is_copied_to_its_end() -> None:
+    filesystem = MemoryFileSystem()
+    storage = await open_storage(filesystem, replace(SETTINGS, cache_bytes_max=16 << 20, entry_log_bytes=64 << 20))
+    kept, doomed = LedgerScript(1, payload_bytes=COPY_BYTES // 8), LedgerScript(2, payload_bytes=COPY_BYTES // 8)
+    for entry_id in range(20):
+        for script in (kept, doomed):
+            await add(storage, script, range(entry_id, entry_id + 1))
+    await storage.checkpoint()
+    await storage.writer.delete(doomed.ledger_id)
+    assert (await compact(storage)).logs_removed == 1
+    assert await read(storage, kept, 19) == kept.entries(range(20))
+    await storage.close()
+
+
 async def test_index_forgets_runs_of_deleted_ledgers(storage: Storage, filesystem: MemoryFileSystem) -> None:
     scripts = [LedgerScript(ledger_id) for ledger_id in range(2, 40)]
     for first in range(0, 600, 60):
@@ -409,7 +470,12 @@ async def test_a_log_of_fillers_and_living_entries_is_not_compacted(
     for entry_id in range(4):
         await add(storage, KEPT, range(entry_id, entry_id + 1))
         await storage.checkpoint()
+    (log,) = log_files(filesystem)
+    assert len(filesystem.content(log)) >= 4 * PAGE_BYTES
+    await storage.compact(ALL, FAST)  # lets go of the log
+    await add(storage, KEPT, range(4, 5))
+    await storage.checkpoint()
     files = log_files(filesystem)
-    assert sum(len(filesystem.content(path)) for path in files) >= 4 * PAGE_BYTES
-    assert await compact(storage, 1.0) == CompactionResult(0, 0, 0, 0, out_of_space=False)
+    assert len(files) == 2
+    assert await storage.compact(1.0, FAST) == CompactionResult(0, 0, 0, 0, out_of_space=False)
     assert log_files(filesystem) == files
