@@ -29,8 +29,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from compare_yardstick import SETTLE_SECONDS, empty_folder, free_ports, wait_listening
-from local_cluster import Cluster
+from compare_yardstick import SETTLE_SECONDS, free_ports, wait_listening
+from local_cluster import Cluster, add_data_dir, temporary_folder
 from zookeeper_server import ServerGroup, ZooKeeperError, find_java
 
 HERE = Path(__file__).resolve().parent / "bookkeeper"
@@ -281,7 +281,7 @@ def main() -> int:
     parser.add_argument("--cases", default=";".join(by_name), metavar="'NAME;NAME'")
     parser.add_argument("--seconds", type=float, default=10.0, help="time of each measurement (default: 10)")
     parser.add_argument("--java-warm-up", type=float, default=8.0, help="load before it, for Java (default: 8)")
-    parser.add_argument("--data-dir", type=Path, help="where all keep their data (default: the temporary folder)")
+    add_data_dir(parser)
     parser.add_argument("--list", action="store_true", help="list systems and cases, and measure nothing")
     arguments = parser.parse_args()
     if arguments.list:
@@ -296,7 +296,7 @@ def main() -> int:
         for round_number in range(1, arguments.rounds + 1):
             for name, start in systems.items():
                 results = measured.setdefault(name, defaultdict(list))
-                with empty_folder(arguments.data_dir) as folder:
+                with temporary_folder(arguments.data_dir) as folder:
                     print(f"round {round_number}, {name}; a synced write of 4 KiB: {disk(folder)}", flush=True)
                     with start(folder / "data", times) as run:
                         for case in cases.values():

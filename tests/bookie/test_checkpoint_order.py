@@ -89,16 +89,16 @@ async def test_adds_that_fill_segments_during_a_checkpoint_keep_them(held: str) 
 @pytest.mark.parametrize("held", ["/index/", "/manifest"])
 async def test_entries_are_found_while_a_checkpoint_commits_them(held: str) -> None:
     """They have left the cache and are in no index part yet."""
-    filesystem = HeldDisk()
+    filesystem = HeldDisk(lambda _name, path: held in str(path))
     storage, script = await open_storage(filesystem), LedgerScript(1)
     await storage.writer.add(script.ledger_id, script.key, script.entries(range(5)), recovery=False)
-    filesystem.held = held
+    filesystem.hold()
     checkpoint = asyncio.ensure_future(storage.checkpoint())
-    await turns()
+    await loop_turns()
     assert not checkpoint.done()
     found = await storage.reader.read(script.ledger_id, 0, 4, entries_max=10, bytes_max=1 << 20)
     assert found.entries == script.entries(range(5))
-    filesystem.let_go()
+    filesystem.release()
     await checkpoint
     await storage.close()
 
