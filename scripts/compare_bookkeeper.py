@@ -237,7 +237,7 @@ def output_of(command: Sequence[str | Path], environment: dict[str, str] | None 
 
 def disk(folder: Path) -> str:
     """The disk's synced writes, in words."""
-    command = [sys.executable, "-P", "-m", "octavo.cli.main", "bench", "disk", folder, "--duration", "1", "--json"]
+    command = [sys.executable, "-P", "-m", "octavo.cli.main", "bench", "disk", str(folder), "--duration", "1", "--json"]
     (smallest, *_) = json.loads(output_of(command))["writes"]
     names = {"p50": "p50_seconds", "p99": "p99_seconds", "p99.9": "p999_seconds"}
     return ", ".join(f"{told} {1000 * smallest[name]:.2f} ms" for told, name in names.items())
