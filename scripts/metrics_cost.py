@@ -1,7 +1,7 @@
 """Measure what metrics cost: counting them, and scraping them under load.
 
-metrics_cost.py counting [--seconds 200]    the same load on two clusters, one of which counts nothing
-metrics_cost.py scraping [--seconds 200] [--interval 1.0]    on one cluster, with and without scrapes of every bookie
+metrics_cost.py counting [--seconds 115]    the same load on two clusters, one of which counts nothing
+metrics_cost.py scraping [--seconds 115] [--interval 1.0]    on one cluster, with and without scrapes of every bookie
 
 Both sides run in turn, in the opposite order in every second round, so that what else the machine does hits both. Of
 each pair the script takes the ratio of adds per second and of the processor time of all processes per entry; it prints
@@ -153,7 +153,7 @@ class Scraper:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what metrics cost.")
     parser.add_argument("kind", choices=["counting", "scraping"])
-    parser.add_argument("--seconds", type=float, default=200.0, help="no round begins after this time")
+    parser.add_argument("--seconds", type=float, default=115.0, help="no round begins after this time")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two scrapes of all bookies")
     arguments = parser.parse_args()
     ratios: dict[str, list[Result]] = {name: [] for name in LOADS}

@@ -428,6 +428,7 @@ class Rehearsal:
                 host.machine.wait_for(UNIT, "ActiveState", "active")
             host.machine.run(new, "deploy", "install")
             host.machine.run("systemctl", "restart", UNIT)
+            self.octavo("repair", "wait", "--timeout", WAIT_SECONDS / 2)
             wait_for(lambda: not self.problems(), f"a cluster without problems after host {host.number}")
         first = self._hosts[0].machine
         first.run(new, "cluster", "finalize", "0.2", "--metadata", METADATA)
