@@ -401,6 +401,7 @@ class Rehearsal:
         wait_for(fill, "the alerts DiskFullSoon and BookieReadOnly")
         browser.run("location.hash = '#/bookies'")
         browser.wait_for("read-only", "main")
+        browser.wait_for("days left", "main")  # of the certificates
         self.picture(browser, "disk")
         reason = host.ask('octavo_bookie_read_only_reason{reason="disk"} == 1')
         check(reason, "the metric does not tell the reason")

@@ -207,6 +207,14 @@ def test_pages_follow_the_cluster_without_being_loaded_again(shown: Shown) -> No
     browser.wait_until(
         lambda: browser.run(f"return document.querySelector('a[href=\"#/ledgers/{ledger}\"]') !== null"), "the ledger"
     )
+    shown.go("bookies")
+
+    def shows_a_latency() -> bool:
+        shown.up.run("ledger", "append", "--quiet", stdin=b"four\n")
+        return " ms" in browser.text("main")
+
+    browser.wait_until(shows_a_latency, "the latency of the adds that were just made")
+    assert "no TLS" in browser.text("main")
     name, pid = next(iter(shown.up.pids.items()))
     with shown.up.hanging(pid):
         browser.wait_for("does not answer", "#health")
