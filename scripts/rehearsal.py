@@ -2,9 +2,9 @@
 
 Each host is a real systemd with processes, files and a network of its own, connected by veth to a bridge, on which the
 metadata (ZooKeeper), the operator's commands, the console and a client that writes a log all the time run. The steps
-are those of the documents: install (docs/operations.md) with certificates and principals (docs/security.md), see the
-cluster on dashboard and console, be alerted by a killed bookie and by a filling disk, follow the runbooks, replace
-certificates, upgrade under load and finalize. At the end every line that the client has added is read back. Each step
+are those of the documents: install with certificates and principals (docs/install.md), see the cluster on dashboard
+and console, be alerted by a killed bookie and by a filling disk, follow the runbooks, replace certificates
+(docs/security.md), upgrade under load and finalize (docs/upgrades.md). At the end every line that the client has added is read back. Each step
 is timed; the first that does not end as it should ends the rehearsal.
 
 The alert rules are the shipped ones, except that an alert fires after five seconds instead of minutes. Needs root;
@@ -123,7 +123,7 @@ class Host:
         machine.run("ldconfig")
 
     def install(self, certificates: Path) -> None:
-        """As docs/operations.md and docs/security.md say. ``certificates`` is the directory of `octavo tls init`."""
+        """As docs/install.md says. ``certificates`` is the directory of `octavo tls init`."""
         octavo = "/opt/octavo/bin/octavo"
         self.machine.run(octavo, "deploy", "install")
         self.machine.run("mkdir", "-p", "/var/lib/octavo/one")

@@ -1,4 +1,4 @@
-"""The commands and programs of README and of docs/operations.md, run as they stand: a reader who pastes them one after
+"""The commands and programs of README and of pages for operators, run as they stand: a reader who pastes them one after
 another into a shell gets what the pages say.
 
 Each page runs from top to bottom in one empty folder, with real processes. A program is saved under the name in its
@@ -19,7 +19,7 @@ from support.processes import environment, octavo
 from support.tree import ROOT
 from support.waiting import WAIT_SECONDS
 
-PAGES = ("README.md", "docs/operations.md", "docs/repair.md")
+PAGES = ("README.md", "docs/operations.md", "docs/backups.md", "docs/repair.md")
 
 NOT_RUN = {
     ("README.md", "make demo"): "needs the tree; `make demo` and `make test` are what runs this test",

@@ -5,7 +5,7 @@ newest state back. In between the bookies do their upkeep, garbage collection an
 newest state knows may be gone afterwards.
 
 One case is left out: a ledger whose id had been allocated when the copy was made, and which was created later. Nothing
-tells a bookie that was restarted that the metadata are older than such a ledger (docs/operations.md).
+tells a bookie that was restarted that the metadata are older than such a ledger (docs/backups.md).
 """
 
 import asyncio
