@@ -7,8 +7,8 @@ SHELL := bash
 VENV := .venv/bin
 SEED ?= 1
 MINUTES ?= 10
-# The commit from which `make soak` upgrades: the first that knows releases.
-UPGRADE_FROM ?= 52681e5
+# The commit from which `make soak` upgrades: it knows neither TLS nor principals.
+UPGRADE_FROM ?= 75859d0
 # Processes that run tests. They wait for disks and for each other more than they compute.
 WORKERS ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
