@@ -4,8 +4,8 @@ Each host is a real systemd with processes, files and a network of its own, conn
 metadata (ZooKeeper), the operator's commands, the console and a client that writes a log all the time run. The steps
 are those of the documents: install with certificates and principals (docs/install.md), see the cluster on dashboard
 and console, be alerted by a killed bookie and by a filling disk, follow the runbooks, replace certificates
-(docs/security.md), upgrade under load and finalize (docs/upgrades.md). At the end every line that the client has added is read back. Each step
-is timed; the first that does not end as it should ends the rehearsal.
+(docs/security.md), upgrade under load and finalize (docs/upgrades.md). At the end every line that the client has added
+is read back. Each step is timed; the first that does not end as it should ends the rehearsal.
 
 The alert rules are the shipped ones, except that an alert fires after five seconds instead of minutes. Needs root;
 takes a few minutes. Nothing outside the namespaces is changed.
