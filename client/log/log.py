@@ -464,10 +464,12 @@ class Log(Closable):
                 place = await self._view.locate(position)
                 if place is None:
                     raise LogDamagedError(f"log {self.name}: no segment holds position {position}")
-                reader = await self._view.reader(place.segment.ledger_id)
                 stop = last if place.stop is None else min(last, place.stop - 1)
                 base, term, ledger_id = place.first, place.segment.term, place.segment.ledger_id
-                async with aclosing(reader.entries(position - base, stop - base)) as entries:
+                async with (
+                    self._view.using(ledger_id) as reader,
+                    aclosing(reader.entries(position - base, stop - base)) as entries,
+                ):
                     async for entry in entries:
                         if position < self._view.document.first_position:
                             break
@@ -476,8 +478,8 @@ class Log(Closable):
             except NoSuchLedgerError as error:
                 await self._view.explain_missing(position, error)
             except ClientClosedError:
-                # The reader was closed to make room for other readers.
-                self._view.check_open()
+                self._view.check_open()  # says that the handle is closed, rather than a ledger's reader
+                raise
 
     async def _follow(self, first: int, *, skip: bool) -> "AsyncGenerator[LogEntry | Gap]":
         position = first
@@ -500,9 +502,8 @@ class Log(Closable):
                 if place is None or (place.stop is not None and position >= place.stop):
                     await self._view.wait_change()
                     continue
-                reader = await self._view.reader(place.segment.ledger_id)
                 base, term, ledger_id = place.first, place.segment.term, place.segment.ledger_id
-                async with aclosing(reader.follow(position - base)) as entries:
+                async with self._view.using(ledger_id) as reader, aclosing(reader.follow(position - base)) as entries:
                     async for entry in entries:
                         if position < self._view.document.first_position:
                             break
@@ -513,6 +514,7 @@ class Log(Closable):
                 await self._view.explain_missing(position, error)
             except ClientClosedError:
                 self._view.check_open()
+                raise
 
 
 def _check_range(first: object, last: object) -> None:

@@ -6,7 +6,9 @@ closed, the next one's first position is not known, and its entries are not read
 
 import asyncio
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -27,7 +29,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import LedgerId
 
 _READERS_MAX: Final = 8
-"""Ledgers kept open for reading by one handle."""
+"""Ledgers that one handle keeps open for reading besides those that are being read."""
 
 _PAGES_MAX: Final = 16
 """Pages of the list kept in memory by one handle."""
@@ -56,6 +58,8 @@ class LogView:
         first position: a truncation may have passed all that the list tells of the last segment."""
         self.closed = False
         self._readers: OrderedDict[LedgerId, LedgerReader] = OrderedDict()
+        """The least recently used first."""
+        self._in_use: Counter[LedgerReader] = Counter()
         self._opening = asyncio.Lock()
         self._pages: OrderedDict[str, tuple[Segment, ...]] = OrderedDict()
         self._changed = asyncio.Event()
@@ -104,7 +108,7 @@ class LogView:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
-        for reader in list(self._readers.values()):
+        for reader in {*self._readers.values(), *self._in_use}:
             await reader.close()
         self._readers.clear()
 
@@ -159,7 +163,7 @@ class LogView:
             segment = document.segments[at]
             stop = None if segment.end is None else first + segment.end.entries
             if stop is None:
-                reader = await self.reader(segment.ledger_id)
+                reader = await self._reader(segment.ledger_id)
                 if reader.ledger_closed:
                     stop = first + _entries_of(reader)
             at += 1
@@ -176,35 +180,53 @@ class LogView:
             if place.segment.end is not None:
                 self.saw_end(place.first + place.segment.end.entries)
             else:
-                reader = await self.reader(place.segment.ledger_id)
-                if not reader.ledger_closed:
-                    await reader.refresh_last_add_confirmed()
-                self.saw_end(place.first + _entries_of(reader))
-                if not reader.ledger_closed:
-                    return
+                async with self.using(place.segment.ledger_id) as reader:
+                    if not reader.ledger_closed:
+                        await reader.refresh_last_add_confirmed()
+                    self.saw_end(place.first + _entries_of(reader))
+                    if not reader.ledger_closed:
+                        return
             following = await self.locate(self.end)
             if following is None or following.segment.ledger_id == place.segment.ledger_id:
                 return
             place = following
 
-    async def reader(self, ledger_id: LedgerId) -> LedgerReader:
-        """A reader of the ledger, which does not disturb its writer. Raises :class:`NoSuchLedgerError`."""
+    @asynccontextmanager
+    async def using(self, ledger_id: LedgerId) -> AsyncIterator[LedgerReader]:
+        """A reader of the ledger, which does not disturb its writer, and which other readers of this handle leave open
+        until the block ends. Raises :class:`NoSuchLedgerError`, and :class:`ClientClosedError` once the client is
+        being closed."""
+        reader = await self._reader(ledger_id)
+        self._in_use[reader] += 1
+        try:
+            yield reader
+        finally:
+            self._in_use[reader] -= 1
+            if not self._in_use[reader]:
+                del self._in_use[reader]
+                if self._readers.get(ledger_id) is not reader:
+                    await reader.close()
+
+    async def _reader(self, ledger_id: LedgerId) -> LedgerReader:
         async with self._opening:
             reader = self._readers.get(ledger_id)
             if reader is None or reader.closed:
                 self.check_open()
                 reader = self._readers[ledger_id] = await self._access.open(ledger_id, self._password, False)
             self._readers.move_to_end(ledger_id)
-            while len(self._readers) > _READERS_MAX:
-                _, oldest = self._readers.popitem(last=False)
-                await oldest.close()
+            unused = [one for one, other in self._readers.items() if other is not reader and not self._in_use[other]]
+            for one in unused[:-_READERS_MAX]:
+                await self._readers.pop(one).close()
         return reader
 
     async def explain_missing(self, position: int, error: NoSuchLedgerError) -> None:
         """A ledger or page is gone. Return if the list has changed, so that reading can go on or be refused; else the
         log is damaged, which is raised."""
         before = self.document
-        self._readers.clear()
+        readers, self._readers = self._readers, OrderedDict()
+        for reader in readers.values():
+            if not self._in_use[reader]:
+                await reader.close()
         await self.read_list()
         if self.document == before and position >= self.document.first_position:
             raise LogDamagedError(

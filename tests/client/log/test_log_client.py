@@ -5,7 +5,9 @@ import gc
 import warnings
 
 import pytest
+from octavo.protocol.messages import Op
 from support.reading import cluster_of
+from support.waiting import eventually, loop_turns
 
 import octavo
 
@@ -42,3 +44,56 @@ async def test_a_handle_and_a_writer_that_nobody_closed_are_told_of() -> None:
             warnings.simplefilter("error")
             log.__del__()
             writer.__del__()
+
+
+async def test_a_client_that_is_closed_ends_its_followers_while_its_writers_still_close() -> None:
+    """A follower that tried again and again to open its ledger would never let the writer's close go on."""
+    async with cluster_of() as cluster:
+        client = await octavo.connect(cluster.uri)
+        log = await client.create_log("orders")
+        writer = await log.lead()
+        await writer.add(b"0")
+        followed = asyncio.Event()
+
+        async def follow() -> None:
+            async for _ in log.follow():
+                followed.set()
+
+        follower = asyncio.create_task(follow())
+        await followed.wait()
+        await client.close()
+        with pytest.raises(octavo.ClientClosedError):
+            await follower
+        assert writer.closed
+
+
+async def test_reading_many_segments_leaves_a_followed_ledger_open() -> None:
+    segments = 12
+    async with (
+        cluster_of() as cluster,
+        octavo.connect(cluster.uri, explicit_lac_delay_seconds=0.001) as client,
+        client.create_log("orders") as log,
+        log.lead() as writer,
+    ):
+        for number in range(segments):
+            await writer.add(b"%d" % number)
+            await writer.roll()
+        await writer.add(b"last")
+        followed = asyncio.Event()
+
+        async def follow() -> None:
+            async for _ in log.follow(segments):
+                followed.set()
+
+        def asked() -> int:
+            return sum(bookie.count(Op.READ_LAC) for bookie in cluster.bookies)
+
+        async with asyncio.TaskGroup() as group:
+            follower = group.create_task(follow())
+            await followed.wait()
+            await eventually(lambda: sum(bookie.long_polls for bookie in cluster.bookies) == 2, "two polls wait")
+            asked_before = asked()
+            assert [entry.position for entry in await log.read(0, segments - 1)] == list(range(segments))
+            await loop_turns()
+            assert asked() == asked_before, "the follower opened its ledger again"
+            follower.cancel()
