@@ -1,9 +1,11 @@
-"""``octavo bench log``: adds through a log beside adds to a plain ledger, and the time that a failover takes."""
+"""``octavo bench log``: adds through a log beside adds to a plain ledger, adds while the log is rolled, and the time
+that a failover takes."""
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
 import os
 import statistics
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -38,6 +40,12 @@ async def bench_log(
     in_flight: Annotated[
         int, typer.Option("--in-flight", metavar="N", min=1, max=1_000_000, help="Adds under way at once.")
     ] = 1000,
+    rolls: Annotated[
+        int, typer.Option("--rolls", metavar="N", min=0, help="Rolls during which adds are timed; 0: none.")
+    ] = 20,
+    roll_rate: Annotated[
+        float, typer.Option("--roll-rate", metavar="N", min=1, help="Adds a second while the log is rolled.")
+    ] = 1000.0,
     failovers: Annotated[
         int, typer.Option("--failovers", metavar="N", min=0, help="Leaders killed with SIGKILL; 0: none.")
     ] = 3,
@@ -48,15 +56,20 @@ async def bench_log(
     write_quorum: WriteQuorumOption = 3,
     ack_quorum: AckQuorumOption = 2,
 ) -> None:
-    """Measure adds through a log, and failovers from a killed leader.
+    """Measure adds through a log, its rolls, and failovers.
 
-    Adds to a plain ledger are measured in turn with them.
+    Adds to a plain ledger are measured in turn with adds through the log: their rates, and the processor time that this
+    process takes for one add.
+
+    While the log is rolled ten times a second, adds are due at a steady rate; each is timed from the moment in which it
+    is due. The same is measured without rolls.
 
     A failover lasts from the kill of the leading process, which has adds in flight, to the first acknowledged add of a
     standby that waits for the lead. Its parts: the lease that must end, the takeover (recovery of the last segments, a
     new one), and the add. Everything that is made is deleted afterwards.
     """
     from octavo.cli.bench.failover import measure_failover  # noqa: PLC0415
+    from octavo.cli.bench.rolls import measure_rolls  # noqa: PLC0415
     from octavo.cli.output import progress_bar  # noqa: PLC0415
 
     import octavo  # noqa: PLC0415 - `octavo --help` does without
@@ -64,6 +77,8 @@ async def bench_log(
     shape = (ensemble, write_quorum, ack_quorum)
     payload = os.urandom(entry_size)
     rates: dict[str, list[float]] = {"log": [], "ledger": []}
+    processor: dict[str, list[float]] = {"log": [], "ledger": []}
+    rolled: dict[str, float | int] = {}
     failed_over: list[dict[str, float]] = []
     async with (
         await session.connect(lease_seconds=lease_seconds) as client,
@@ -76,20 +91,24 @@ async def bench_log(
                 for what in order:
                     if what == "log":
                         async with log.lead() as writer:
-                            rate = await _adds_per_second(partial(writer.add, payload), duration, in_flight)
+                            rate, cost = await _measure_adds(partial(writer.add, payload), duration, in_flight)
                     else:
                         async with client.create_ledger(*shape) as ledger:
-                            rate = await _adds_per_second(partial(ledger.add, payload), duration, in_flight)
+                            rate, cost = await _measure_adds(partial(ledger.add, payload), duration, in_flight)
                         await client.delete_ledger(ledger.id)
                     rates[what].append(rate)
+                    processor[what].append(cost)
                 progress(number + 1)
+            if rolls:
+                rolled = await measure_rolls(log, roll_rate, rolls, payload)
             for number in range(failovers):
                 try:
                     failed_over.append(await measure_failover(session, log, lease_seconds, payload))
                 except octavo.OctavoError as error:
                     raise CommandError(f"failover {number + 1}: {describe(error)}") from error
                 progress(rounds + number + 1)
-    _report(session, rates, failed_over, {"entry_size": entry_size, "in_flight": in_flight, "lease_s": lease_seconds})
+    facts = {"entry_size": entry_size, "in_flight": in_flight, "lease_s": lease_seconds}
+    _report(session, rates, processor, rolled, failed_over, facts)
 
 
 @asynccontextmanager
@@ -102,14 +121,17 @@ async def _temporary_log(client: "Client", shape: Sequence[int]) -> AsyncIterato
         await finish(client.delete_log(name))
 
 
-async def _adds_per_second(add: Any, seconds: float, in_flight: int) -> float:
+async def _measure_adds(add: Any, seconds: float, in_flight: int) -> tuple[float, float]:
+    """Adds a second, and seconds of this process's processor time for each."""
     from octavo.cli.bench.load import Extent, closed_loop  # noqa: PLC0415
 
     await closed_loop([add], Extent(None, min(seconds, WARM_UP_SECONDS)), in_flight, _quiet)
+    processor_began = time.process_time()
     measured = await closed_loop([add], Extent(None, seconds), in_flight, _quiet)
     if measured.first_error is not None:
         raise measured.first_error
-    return measured.operations / measured.seconds
+    processor_seconds = time.process_time() - processor_began
+    return measured.operations / measured.seconds, processor_seconds / max(1, measured.operations)
 
 
 def _quiet(done: float, note: str = "") -> None:
@@ -117,16 +139,25 @@ def _quiet(done: float, note: str = "") -> None:
 
 
 def _report(
-    session: Session, rates: dict[str, list[float]], failovers: list[dict[str, float]], facts: dict[str, Any]
+    session: Session,
+    rates: dict[str, list[float]],
+    processor: dict[str, list[float]],
+    rolled: dict[str, float | int],
+    failovers: list[dict[str, float]],
+    facts: dict[str, Any],
 ) -> None:
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
 
     ratios = [log / ledger for log, ledger in zip(rates["log"], rates["ledger"], strict=True)]
+    costs = {what: round(statistics.median(seconds) * 1e6, 2) for what, seconds in processor.items()}
     result = {
         "log_entries_per_second": round(statistics.median(rates["log"]), 1),
         "ledger_entries_per_second": round(statistics.median(rates["ledger"]), 1),
         "ratio": round(statistics.median(ratios), 4),
         "ratios": [round(ratio, 4) for ratio in ratios],
+        "log_processor_us": costs["log"],
+        "ledger_processor_us": costs["ledger"],
+        "rolled": rolled,
         "failovers_s": [{part: round(seconds, 4) for part, seconds in one.items()} for one in failovers],
         **facts,
     }
@@ -134,15 +165,25 @@ def _report(
         print_json(result)
         return
     print_table(
-        ["", "adds/s", "least", "most"],
+        ["", "adds/s", "least", "most", "processor us/add"],
         [
-            (what, *(f"{rate:,.0f}" for rate in (statistics.median(several), min(several), max(several))))
+            (what, *(f"{rate:,.0f}" for rate in (statistics.median(several), min(several), max(several))), costs[what])
             for what, several in rates.items()
         ],
     )
     print_line(
         f"log to ledger: {result['ratio']:.3f} (median of {len(ratios)} rounds, {min(ratios):.3f} to {max(ratios):.3f})"
     )
+    if rolled:
+        print_line("")
+        print_table(
+            [f"{rolled['adds_per_second']:,.0f} adds/s", "p50 ms", "p99 ms", "longest ms"],
+            [
+                (title, *(f"{rolled[f'{name}_{what}_ms']:.2f}" for what in ("p50", "p99", "max")))
+                for title, name in (("without rolls", "without"), (f"{rolled['rolls']} rolls", "with_rolls"))
+            ],
+        )
+        print_line(f"longest roll: {rolled['roll_ms_max']:.1f} ms")
     if failovers:
         print_line("")
         print_table(

@@ -7,10 +7,10 @@ from octavo.client.log.document import SegmentEnd
 from octavo.client.log.pacing import TakeoverPacing
 from octavo.client.options import ClientOptions
 from octavo.client.read.reader import LedgerReader
-from octavo.client.write.segment_writer import SegmentWriter
+from octavo.client.write.segment_writer import SegmentWriter, created_at_ms
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.entries import Digest
-from octavo.protocol.errors import NoSuchLedgerError, OctavoError
+from octavo.protocol.errors import LogDamagedError, NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.quorums import Quorums
 
@@ -53,7 +53,9 @@ class LedgerAccess:
     """A reader, by ledger id, password, and whether to recover the ledger first; raises as ``Client.open_ledger``."""
 
     async def end_of(self, ledger_id: LedgerId, password: bytes) -> SegmentEnd | None:
-        """How the ledger ended; one that is not closed is recovered and closed first. None when it does not exist."""
+        """How the ledger ended; one that is not closed is recovered and closed first. None when it does not exist.
+
+        Raises :class:`LogDamagedError` for a ledger with entries of another one that had its id."""
         try:
             reader = await self.open(ledger_id, password, True)
         except NoSuchLedgerError:
@@ -63,6 +65,9 @@ class LedgerAccess:
             if last is None:
                 return SegmentEnd(0, 0, 0)
             (entry,) = await reader.read(last, last)
+            if entry.sealed_at_ms < created_at_ms(reader.metadata):
+                name = reader.metadata.custom_metadata.get(LOG_KEY, b"").decode()
+                raise used_before(name, ledger_id, "its last entry was sealed before it was created")
             return SegmentEnd(last + 1, reader.length, entry.sealed_at_ms)
         finally:
             await reader.close()
@@ -74,3 +79,14 @@ class LedgerAccess:
         except NoSuchLedgerError:
             return False
         return True
+
+
+def used_before(log_name: str, ledger_id: LedgerId, evidence: str) -> LogDamagedError:
+    """The error about a segment whose ledger's id was given out twice: by metadata that are an older copy of the store.
+    ``evidence``: how it is known."""
+    return LogDamagedError(
+        f"log {log_name}: bookies hold entries of another ledger under the id of its segment, ledger {ledger_id} "
+        f"({evidence}). The metadata store was replaced by an older copy, and gives ids out a second time. Stop all "
+        "bookies and clients; start them with the newest metadata, or with metadata restored from a dump "
+        "(docs/backups.md)"
+    )

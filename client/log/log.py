@@ -23,7 +23,7 @@ from octavo.client.log.document import LogDocument, Retention, Segment
 from octavo.client.log.entries import Gap, LogEntry, LogExtent
 from octavo.client.log.housekeeping import Housekeeper, read_page
 from octavo.client.log.leader_steps import LeaderSteps
-from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.ledgers import LedgerAccess, used_before
 from octavo.client.log.names import check_cursor_name, lock_name
 from octavo.client.log.status import LogStatus, segments_of
 from octavo.client.log.update import update_log
@@ -373,7 +373,7 @@ class Log(Closable):
         None while that is not known (rule P6).
 
         May be asked of any handle of the log, in any client. Raises :class:`InvalidArgumentError` for an error that is
-        not of an add to this log.
+        not of an add to this log, :class:`LogDamagedError` where another ledger's entry is in its place.
         """
         doubt = error.doubt
         if doubt is None:
@@ -390,7 +390,15 @@ class Log(Closable):
             return None
         with contextlib.suppress(OctavoError):
             await self._view.learn_end()
-        return True if doubt.position < self._view.end else None
+        if doubt.position >= self._view.end:
+            return None
+        try:
+            await self.read(doubt.position, doubt.position)  # an entry of another ledger is not this add
+        except LogDamagedError:
+            raise
+        except OctavoError:
+            pass  # it was truncated, or no bookie answers now; that it is below the end is known all the same
+        return True
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
@@ -466,6 +474,7 @@ class Log(Closable):
                     raise LogDamagedError(f"log {self.name}: no segment holds position {position}")
                 stop = last if place.stop is None else min(last, place.stop - 1)
                 base, term, ledger_id = place.first, place.segment.term, place.segment.ledger_id
+                made_at_ms = place.segment.created_at_ms
                 async with (
                     self._view.using(ledger_id) as reader,
                     aclosing(reader.entries(position - base, stop - base)) as entries,
@@ -473,6 +482,8 @@ class Log(Closable):
                     async for entry in entries:
                         if position < self._view.document.first_position:
                             break
+                        if entry.sealed_at_ms < made_at_ms:
+                            raise used_before(self.name, ledger_id, f"entry {entry.entry_id} was sealed before it")
                         yield LogEntry(position, entry.payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id)
                         position += 1
             except NoSuchLedgerError as error:
@@ -503,10 +514,13 @@ class Log(Closable):
                     await self._view.wait_change()
                     continue
                 base, term, ledger_id = place.first, place.segment.term, place.segment.ledger_id
+                made_at_ms = place.segment.created_at_ms
                 async with self._view.using(ledger_id) as reader, aclosing(reader.follow(position - base)) as entries:
                     async for entry in entries:
                         if position < self._view.document.first_position:
                             break
+                        if entry.sealed_at_ms < made_at_ms:
+                            raise used_before(self.name, ledger_id, f"entry {entry.entry_id} was sealed before it")
                         self._view.saw_end(position + 1)
                         yield LogEntry(position, entry.payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id)
                         position += 1

@@ -37,13 +37,14 @@ from octavo.client.log.changes import AppendSegment, BeginSegment, NoteEnds
 from octavo.client.log.document import LogDocument, LogState, SegmentEnd, decode_log
 from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.leader_steps import LeaderSteps
-from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.ledgers import LedgerAccess, used_before
 from octavo.client.log.names import list_document
 from octavo.client.log.update import update_log
 from octavo.client.supervisor import Supervisor
 from octavo.metadata.store import Lease, Versioned
 from octavo.protocol.errors import (
     ClientClosedError,
+    DuplicateEntryError,
     InternalError,
     LedgerFencedError,
     LogDamagedError,
@@ -139,7 +140,7 @@ class LogWriter(AddFront, Closable):
         self._supervisor.start(self._watch_list())
         if lease is not None:
             self._supervisor.start(self._watch_lease(lease))
-        self._listen_to(active)
+        self._listen_to(active, document)
 
     def __repr__(self) -> str:
         return (
@@ -183,9 +184,11 @@ class LogWriter(AddFront, Closable):
         if self._rolling is None and self._active.writer.length_pushed >= self._options.log_segment_bytes:
             self._roll_when_due()
 
-    def _listen_to(self, active: ActiveSegment) -> bool:
-        """Make it the active segment; whether it can be written."""
+    def _listen_to(self, active: ActiveSegment, document: LogDocument) -> bool:
+        """Make it the active segment; whether it can be written. ``document`` names it."""
         self._active, self._active_since = active, self._loop.time()
+        made_at_ms = next((s.created_at_ms for s in document.segments if s.ledger_id == active.ledger_id), 0)
+        active.writer.seal_not_before(made_at_ms)  # rule P10: readers take entries sealed before for another ledger's
         active.listen(self)
         if active.failure is not None:
             self.segment_failed(active, active.failure)
@@ -209,6 +212,10 @@ class LogWriter(AddFront, Closable):
     def segment_failed(self, segment: ActiveSegment, error: OctavoError) -> None:
         """The ledger of a segment failed: heal, or end."""
         if segment is not self._active or self._life not in (Life.WRITING, Life.LOST):
+            return
+        if isinstance(error, DuplicateEntryError):
+            # A recovery would find those entries, and take them for this log's.
+            self._end(used_before(self._name, segment.ledger_id, error.message))
             return
         if self._life is Life.LOST or (self._closing is not None and not self._runs):
             self._end(self._failure or _as_lost(self._name, error))
@@ -267,7 +274,7 @@ class LogWriter(AddFront, Closable):
         self._forget_segment()
         self._acknowledge(stop)
         self._housekeeper.tidy_soon(document)
-        if self._listen_to(active):
+        if self._listen_to(active, document):
             self._release()
 
     # --- rolling ------------------------------------------------------------------------------------------------------
@@ -344,7 +351,7 @@ class LogWriter(AddFront, Closable):
         following.first_position = self._next_position
         closing = self._loop.create_task(self._close_segment(before), name=f"octavo closing of ledger {base}")
         self._previous = (before, closing)
-        if self._listen_to(following):
+        if self._listen_to(following, known.value):
             self._release()
         self._housekeeper.tidy_soon(known.value)
 

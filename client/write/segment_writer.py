@@ -12,20 +12,26 @@ from typing import Any
 from octavo.client.write.adds import frames_of, internal_error
 from octavo.client.write.writer import LedgerWriter
 from octavo.client.write.writer_life import WriterState
+from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.errors import ClientClosedError
+
+
+def created_at_ms(metadata: LedgerMetadata) -> int:
+    """When the ledger was created, by its creator's clock: a segment has no entry that was sealed before."""
+    return int(metadata.created_at.timestamp() * 1000)
 
 
 class SegmentWriter(LedgerWriter):
     """See the module. ``on_acknowledged`` is called with the last acknowledged entry id each time it rises;
     ``on_failure`` of the base class is called once, if the segment fails. Entries are not sealed with a time before
-    ``sealed_at_ms_min``."""
+    ``sealed_at_ms_min``, nor before the ledger was created."""
 
     def __init__(
         self, *arguments: Any, on_acknowledged: Callable[[int], None], sealed_at_ms_min: int, **keywords: Any
     ) -> None:
         super().__init__(*arguments, **keywords)
         self._report_acknowledged = on_acknowledged
-        self._sealed_at_ms = sealed_at_ms_min
+        self._sealed_at_ms = max(sealed_at_ms_min, created_at_ms(self.metadata))
 
     @property
     def length_pushed(self) -> int:
@@ -37,6 +43,10 @@ class SegmentWriter(LedgerWriter):
     def sealed_at_ms(self) -> int:
         """The time of the last sealing, in milliseconds since 1970."""
         return self._sealed_at_ms
+
+    def seal_not_before(self, sealed_at_ms: int) -> None:
+        """Seal no further entry with an earlier time."""
+        self._sealed_at_ms = max(self._sealed_at_ms, sealed_at_ms)
 
     def push(self, payloads: Sequence[bytes]) -> None:
         """Send entries under the next ids; nothing happens once the segment has failed or is closing."""
