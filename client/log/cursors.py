@@ -134,6 +134,12 @@ class CursorKeeper:
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().create_task(self._flush_later(), name="octavo cursors")
 
+    def touch(self, name: str, position: int) -> None:
+        """Note that the consumer at this position is alive. What an earlier write failed with stays for the next
+        :meth:`move` to tell."""
+        if self._failure is None:
+            self.move(name, position)
+
     async def flush(self) -> None:
         """Store what has moved, now."""
         moved, self._moved = self._moved, {}
@@ -242,15 +248,21 @@ class Cursor:
         return self._follow_and_touch(on_truncated)
 
     async def _follow_and_touch(self, on_truncated: str) -> "AsyncGenerator[LogEntry | Gap]":
-        """A consumer that takes long over an entry is not idle: the cursor is touched while it follows."""
-        loop = asyncio.get_running_loop()
-        touched = loop.time()
-        async with aclosing(self._follow(first=self._position, on_truncated=on_truncated)) as entries:
-            async for entry in entries:
-                if loop.time() - touched > self._touch_seconds:
-                    touched = loop.time()
-                    self._keeper.move(self._name, self._position)
-                yield entry
+        """A consumer that follows is not idle, however long it takes over an entry, and however long it waits for the
+        next one before it advances."""
+        touching = asyncio.get_running_loop().create_task(self._touch(), name=f"octavo cursor {self._name}")
+        try:
+            async with aclosing(self._follow(first=self._position, on_truncated=on_truncated)) as entries:
+                async for entry in entries:
+                    yield entry
+        finally:
+            touching.cancel()
+
+    async def _touch(self) -> None:
+        while True:
+            await asyncio.sleep(self._touch_seconds)
+            with contextlib.suppress(ClientClosedError):
+                self._keeper.touch(self._name, self._position)
 
     async def advance(self, position: int) -> None:
         """Everything below ``position`` has been handled. Stored within ``cursor_flush_seconds``, or when the log's

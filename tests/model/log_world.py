@@ -236,6 +236,10 @@ class LogModel:
         self, state: State, number: int, client: Client, machine: LeaderSteps, change: LogChange
     ) -> list[tuple[Action, State]]:
         name = type(change).__name__
+        if self.broken == "serve before the compare-and-set" and isinstance(change, AppendSegment):
+            known = state.document.document.with_ends(change.ends).known_stop
+            early = Writer(machine.owner, change.term, change.ledger_id, known)
+            return [(("leads early", number), _with_client(state, number, replace(client, steps=None, writer=early)))]
         if self.broken == "compare-and-set without the version" and isinstance(change, AppendSegment | BeginSegment):
             newest = state.document.document.newest
             change = replace(change, base=None if newest is None else newest.ledger_id)

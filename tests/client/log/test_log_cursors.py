@@ -2,11 +2,16 @@
 
 import asyncio
 import random
+from contextlib import aclosing
 
 from octavo.client.log.cursors import CursorKeeper, read_cursors
 from octavo.client.log.names import cursors_document
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.records import Kind
+from support.reading import cluster_of
+from support.waiting import eventually
+
+import octavo
 
 CONSUMERS = 300
 
@@ -83,3 +88,26 @@ async def test_positions_that_could_not_be_stored_go_with_the_next_write() -> No
     keeper.move("mail", 3)
     await keeper.close()
     assert await stored.positions() == {"billing": 7, "mail": 3}
+
+
+async def test_a_consumer_that_follows_is_not_idle_although_nothing_comes_and_it_does_not_advance() -> None:
+    async with (
+        cluster_of() as cluster,
+        octavo.connect(cluster.uri, log_cursor_idle_seconds=0.2, cursor_flush_seconds=0.01) as client,
+        client.create_log("orders") as log,
+        log.lead() as writer,
+    ):
+        await writer.add(b"0")
+        cursor = await log.cursor("billing")
+        async with aclosing(cursor.follow()) as entries:
+            await anext(entries)
+            made = (await log.cursors())["billing"]
+
+            async def touched_twice() -> bool:
+                return (await log.cursors())["billing"].touched_at_ms >= made.touched_at_ms + 75
+
+            waiting = asyncio.ensure_future(anext(entries))
+            await eventually(touched_twice)
+            assert (await log.cursors())["billing"].position == 0
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
