@@ -11,7 +11,8 @@ cancelled or times out: it did not happen.
            no room,   found room         position fixed
            or held
 
-While the writer is *held* (it rolls, or takes the log over from itself) nothing is sent: adds gather in the queue.
+While the writer is *held* (it rolls, or takes the log over from itself) nothing is sent: adds gather in the queue, and
+those that were collected in the turn in which that began stay collected. They have no position either.
 Per entry this costs one future and two list appends; everything else is per turn.
 """
 
@@ -20,6 +21,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from octavo.client.options import ClientOptions
 from octavo.client.write.adds import Payload, checked_payload
@@ -29,17 +31,15 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 
 class Run:
-    """Adds of one turn: consecutive positions from ``first`` on."""
+    """Adds of one turn, which were sent together: consecutive positions from ``first`` on."""
 
-    __slots__ = ("bytes", "first", "futures", "in_flight", "payloads", "sent")
+    __slots__ = ("bytes", "first", "futures", "in_flight", "payloads")
 
     def __init__(self, first: int, payloads: list[bytes], futures: Futures) -> None:
         self.first = first
         self.payloads = payloads
         self.futures = futures
         self.bytes = sum(map(len, payloads))
-        self.sent = False
-        """Whether any of it was ever handed to a segment: it may have happened then."""
         self.in_flight = False
         """Whether the present segment has it: it must not be handed to that segment again."""
 
@@ -72,7 +72,13 @@ class AddFront(AddWindow):
         """All positions below are acknowledged."""
         self._skips_queue = self._timeout_seconds is None
         self._held = False
+        self._was_held = False
+        """Since adds were sent last: callers of collected adds may have gone."""
+        self._promised = False
+        """An add that is collected expects the position that it has among them: none of them is withdrawn."""
         self._accepting = True
+        self._many: WeakSet[asyncio.Future[int] | None] = WeakSet()
+        """Futures of an ``add_many``."""
         self._queue: deque[_Waiting] = deque()
         self._runs: deque[Run] = deque()
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -149,6 +155,8 @@ class AddFront(AddWindow):
             end = self._next_position + len(self._payloads)
             return range(end, end)
         future = self._create_future()
+        if len(checked) > 1:
+            self._many.add(future)
         self._enqueue(checked, future, None)
         last = await future
         return range(last + 1 - len(checked), last + 1)
@@ -180,9 +188,8 @@ class AddFront(AddWindow):
         self._admit()
 
     def _withdraw(self, waiting: _Waiting) -> None:
-        """Its caller has gone, or has been answered: nothing of it need be kept that was not sent."""
-        if waiting.at == 0:
-            waiting.payloads = ()
+        """Its caller has gone, or has been answered: what has not found room is not sent."""
+        waiting.payloads = waiting.payloads[: waiting.at]
 
     def _admit(self) -> None:
         """Let in from the queue what there is room for, in order."""
@@ -205,6 +212,7 @@ class AddFront(AddWindow):
     def _matches(self, waiting: _Waiting) -> bool:
         end = self._next_position + len(self._payloads)
         if waiting.expected == end:
+            self._promised = True
             return True
         if not waiting.future.done():
             waiting.future.set_exception(
@@ -222,15 +230,38 @@ class AddFront(AddWindow):
 
     def _send_turn(self) -> None:
         """Fix the positions of the adds that have been collected, and send them."""
+        if self._held:
+            return
+        if self._was_held:
+            self._was_held = False
+            self._withdraw_collected()
         payloads, futures = self._take_turn()
+        self._promised = False
         if not payloads:
             return
         run = Run(self._next_position, payloads, futures)
         self._next_position += len(payloads)
         self._runs.append(run)
-        if not self._held:
-            run.sent = run.in_flight = True
-            self._send(run)
+        run.in_flight = True
+        self._send(run)
+
+    def _withdraw_collected(self) -> None:
+        """Forget the collected adds whose callers are gone, unless a position was promised behind them. Part of an
+        ``add_many`` stays: what came before it may have been sent."""
+        payloads, futures = self._payloads, self._futures
+        if self._promised:
+            return
+        gone = {
+            at for at, future in enumerate(futures) if future is not None and future.done() and future not in self._many
+        }
+        if not gone:
+            return
+        for at in gone:
+            self._free_entries += 1
+            self._free_bytes += len(payloads[at])
+        self._payloads = [payload for at, payload in enumerate(payloads) if at not in gone]
+        self._futures = [future for at, future in enumerate(futures) if at not in gone]
+        self._settle_flushes()
 
     @property
     def _unacknowledged(self) -> int:
@@ -239,7 +270,7 @@ class AddFront(AddWindow):
 
     def _hold(self) -> None:
         """Send nothing from now on; what has been added this turn keeps its place."""
-        self._held = True
+        self._held = self._was_held = True
         self._skips_queue = False
 
     def _forget_segment(self) -> None:
@@ -254,8 +285,10 @@ class AddFront(AddWindow):
             if self._held:  # the segment failed at once
                 return
             if not run.in_flight:
-                run.sent = run.in_flight = True
+                run.in_flight = True
                 self._send(run)
+        if not self._held:
+            self._send_turn()
         self._admit()
 
     def _acknowledge(self, stop: int) -> None:
@@ -287,7 +320,13 @@ class AddFront(AddWindow):
         if self._queue:
             self._admit()
         self._frame_acknowledged()
-        while self._flushes and self._flushes[0][0] <= stop:
+        if self._flushes:
+            self._settle_flushes()
+
+    def _settle_flushes(self) -> None:
+        """Answer the flushes of adds that are all acknowledged, or were withdrawn."""
+        stop, end = self._acknowledged_stop, self._next_position + len(self._payloads)
+        while self._flushes and min(self._flushes[0][0], end) <= stop:
             flushed = self._flushes.popleft()[1]
             if not flushed.done():
                 flushed.set_result(None)
@@ -301,17 +340,32 @@ class AddFront(AddWindow):
             future.add_done_callback(lambda _future: timer.cancel())
 
     def _time_out(self, future: asyncio.Future[int]) -> None:
+        """Withdraw the add if nothing of it was sent; otherwise it is in doubt."""
         if future.done():
             return
-        position = next(
-            (run.first + run.futures.index(future) for run in self._runs if run.sent and future in run.futures), None
-        )
+        position = self._doubtful_position(future)
         error = OctavoTimeoutError(
             f"the add was not acknowledged within {self._timeout_seconds} s", may_have_happened=position is not None
         )
         if position is not None:
             error.doubt = self._doubt_of(position)
         future.set_exception(error)
+        if position is None and future in self._futures:
+            self._withdraw_collected()
+
+    def _doubtful_position(self, future: asyncio.Future[int]) -> int | None:
+        """The position of an add that may happen although its caller is told that it is too late; None if it will
+        not. Of an ``add_many``, that of the last entry that may: the others are withdrawn."""
+        for run in self._runs:
+            if future in run.futures:
+                return run.first + run.futures.index(future)
+        if future in self._futures:
+            at = self._futures.index(future)
+            return self._next_position + at if self._promised or future in self._many else None
+        waiting = self._queue[0] if self._queue else None
+        if waiting is None or waiting.future is not future or waiting.at == 0:
+            return None
+        return self._next_position + len(self._payloads) - 1
 
     def _stop_accepting(self) -> None:
         """Every later add asks :meth:`check_usable` first."""
@@ -323,13 +377,10 @@ class AddFront(AddWindow):
         self._held = True
         futures, self._futures, self._payloads = self._futures, [], []
         queue, self._queue = self._queue, deque()
-        while self._runs and not self._runs[-1].sent:
-            run = self._runs.pop()
-            self._next_position = run.first
-            futures += run.futures
         for future in futures:
             if future is not None:
                 _reject(future, error, None)
+        self._settle_flushes()
         for waiting in queue:
             # Of an add_many, the part let in so far may have been sent.
             _reject(waiting.future, error, self._doubt_of(self._next_position - 1) if waiting.at > 0 else None)

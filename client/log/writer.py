@@ -509,7 +509,7 @@ class LogWriter(AddFront, Closable):
                     await self._wait_settled()
             if pending and self._failure is not None:
                 failure = copy_error(self._failure)
-            elif self._runs or self._queue:
+            elif self._runs or self._payloads or self._queue:
                 failure = _not_leader(self._name, "it was closed before the add was acknowledged")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):

@@ -162,6 +162,63 @@ async def test_a_time_out_says_whether_the_add_was_sent() -> None:
     assert front.sent == [b"a"], "what timed out in the queue is never sent"
 
 
+async def test_a_collected_add_that_times_out_while_the_writer_is_held_is_never_sent() -> None:
+    """It was told that it did not happen, and its caller may send it again."""
+    front = Front(log_add_timeout_seconds=0.02, window_entries=1)
+    (collected,) = adding(front, b"a")
+    await asyncio.sleep(0)
+    front.hold()  # the segment fails in the turn in which the add was made
+    with pytest.raises(OctavoTimeoutError) as caught:
+        await collected
+    assert (caught.value.may_have_happened, caught.value.doubt) == (False, None)
+    await front.flush()
+    front.release(failed=True)
+    (following,) = adding(front, b"b")
+    await front.has_sent(b"b")
+    front.acknowledge(1)
+    assert await following == 0
+
+
+async def test_collected_adds_that_are_cancelled_while_the_writer_is_held_are_withdrawn() -> None:
+    front = Front(log_add_timeout_seconds=None)
+    first, second = adding(front, b"a", b"b")
+    await asyncio.sleep(0)
+    front.hold()
+    first.cancel()
+    await turn()
+    front.release(failed=True)
+    await front.has_sent(b"b")
+    front.acknowledge(1)
+    assert await second == 0
+
+
+async def test_adds_before_a_promised_position_are_not_withdrawn() -> None:
+    front = Front()
+    (first,) = adding(front, b"a")
+    second = asyncio.ensure_future(front.add(b"b", expected_position=1))
+    await asyncio.sleep(0)
+    front.hold()
+    first.cancel()
+    await turn()
+    front.release(failed=True)
+    await front.has_sent(b"a", b"b")
+    front.acknowledge(2)
+    assert await second == 1
+
+
+async def test_of_an_add_many_that_times_out_only_what_was_sent_is_in_doubt() -> None:
+    front = Front(window_entries=2, log_add_timeout_seconds=0.02)
+    with pytest.raises(OctavoTimeoutError) as caught:
+        await front.add_many([b"a", b"b", b"c", b"d"])
+    assert (caught.value.may_have_happened, caught.value.doubt) == (True, ("id", 3, 1))
+    front.acknowledge(2)
+    (following,) = adding(front, b"e")
+    await turn()
+    front.acknowledge(3)
+    assert await following == 2
+    assert front.sent == [b"a", b"b", b"e"], "what timed out in the queue is never sent"
+
+
 async def test_the_end_of_the_writer_tells_sent_from_unsent() -> None:
     front = Front(window_entries=2)
     adds = adding(front, b"a", b"b", b"c")
