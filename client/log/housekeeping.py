@@ -113,7 +113,7 @@ class Housekeeper:
             # A cursor at the end waits for the leader, not the other way round.
             if now_ms - cursor.touched_at_ms <= idle_ms or cursor.position >= document.known_stop
         }
-        return retention_cut(document, now_ms=now_ms, cursors=held)
+        return retention_cut(document, now_ms=now_ms, cursors=held if cursors else None)
 
     # --- truncation -----------------------------------------------------------------------------------------------
 

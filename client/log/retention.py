@@ -15,10 +15,11 @@ class _Piece(NamedTuple):
     """When its newest entry was sealed."""
 
 
-def retention_cut(document: LogDocument, *, now_ms: int, cursors: Mapping[str, int]) -> int:
+def retention_cut(document: LogDocument, *, now_ms: int, cursors: Mapping[str, int] | None) -> int:
     """The position below which the log's retention lets entries go; its first position where nothing goes.
 
-    ``cursors`` are the positions of the cursors that hold entries back. Whole segments (or pages of segments) go, from
+    ``cursors`` are the positions of the cursors that hold entries back: none if all are idle, and None if the log has
+    no cursor. Then no consumer has begun, and everything is held back. Whole segments (or pages of segments) go, from
     the front; the segments that a candidate fences never do.
     """
     retention = document.retention
@@ -33,12 +34,19 @@ def retention_cut(document: LogDocument, *, now_ms: int, cursors: Mapping[str, i
         consumed = retention.seconds is None and retention.bytes is None
         if not (too_old or too_many or consumed):
             break
-        if retention.cursors and (not cursors or min(cursors.values()) < piece.stop):
-            # Without any cursor no consumer has said that the entries were consumed.
+        if retention.cursors and _held_back(piece.stop, cursors, consumed=consumed):
             break
         cut = max(cut, piece.stop)
         kept_bytes -= piece.bytes
     return cut
+
+
+def _held_back(stop: int, cursors: Mapping[str, int] | None, *, consumed: bool) -> bool:
+    """Whether entries below ``stop`` are kept for consumers. ``consumed``: they may go only because they were consumed,
+    which idle cursors do not say."""
+    if not cursors:
+        return cursors is None or consumed
+    return min(cursors.values()) < stop
 
 
 def _pieces(document: LogDocument) -> Sequence[_Piece]:

@@ -7,7 +7,9 @@ from octavo.protocol.errors import InvalidArgumentError
 from support.log_documents import log_of
 
 NOW = 100_000
-NO_CURSORS: dict[str, int] = {}
+NO_CURSORS = None
+IDLE: dict[str, int] = {}
+"""The log has cursors, and all of them are idle."""
 
 
 @pytest.mark.parametrize(
@@ -26,12 +28,15 @@ NO_CURSORS: dict[str, int] = {}
         (Retention(seconds=1, cursors=True), {"a": 7, "b": 100}, 7),
         (Retention(seconds=1, cursors=True), {"a": 6}, 3),
         (Retention(seconds=1, cursors=True), NO_CURSORS, 0),
+        (Retention(seconds=1, cursors=True), IDLE, 12),
+        (Retention(bytes=1200, cursors=True), IDLE, 7),
+        (Retention(cursors=True), IDLE, 0),
         (Retention(cursors=True), {"a": 12}, 12),
         (Retention(cursors=True), {"a": 11, "b": 5}, 3),
         (Retention(cursors=True), NO_CURSORS, 0),
     ],
 )
-def test_what_is_dropped(retention: Retention, cursors: dict[str, int], cut: int) -> None:
+def test_what_is_dropped(retention: Retention, cursors: dict[str, int] | None, cut: int) -> None:
     document = log_of(3, 4, 5, 6, None, retention=retention)
     assert retention_cut(document, now_ms=NOW, cursors=cursors) == cut
 
