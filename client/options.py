@@ -142,7 +142,7 @@ class ClientOptions:
     """Time after which the leader begins a new segment, if the present one holds anything."""
 
     log_page_segments: int = 100
-    """Segments of one page of a log's list. The list itself keeps up to ten times as many."""
+    """Segments of one page of a log's list. The list itself keeps up to ten times as many, and at most 2,000."""
 
     log_retention_seconds: float = 60.0
     """How often the leader of a log applies its retention and deletes what was dropped."""

@@ -33,6 +33,14 @@ from octavo.protocol.ids import LedgerId
 _DELETES_AT_ONCE: Final = 16
 """Ledgers deleted at the same time."""
 
+_LIST_SEGMENTS_MAX: Final = 2000
+"""Segments of a list, whatever the size of a page. A segment takes at most some 160 bytes, and a document 512 KiB."""
+
+
+def segments_max(page_segments: int) -> int:
+    """Segments that a list keeps before the oldest move into a page of so many."""
+    return min(10 * page_segments, _LIST_SEGMENTS_MAX)
+
 
 async def read_page(store: MetadataStore, name: str, page: PageReference) -> tuple[Segment, ...] | None:
     """The segments of a page; None when it has been dropped meanwhile."""
@@ -166,7 +174,7 @@ class Housekeeper:
 
     @property
     def _segments_max(self) -> int:
-        return 10 * self._access.options.log_page_segments
+        return segments_max(self._access.options.log_page_segments)
 
     async def _fold(self, known: Versioned[LogDocument]) -> Versioned[LogDocument]:
         """Move the oldest segments into pages while the list is too long (rule P9)."""

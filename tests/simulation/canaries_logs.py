@@ -188,8 +188,8 @@ def follower_guesses_the_end() -> list[Patch]:
         segments = self.document.segments
         if place is None or place.stop is not None or place.segment not in segments[:-1]:
             return place
-        reader = await self.reader(place.segment.ledger_id)
-        last = reader.last_add_confirmed
+        async with self.using(place.segment.ledger_id) as reader:
+            last = reader.last_add_confirmed
         stop = place.first + (0 if last is None else last + 1)
         if position < stop:
             return place._replace(stop=stop)

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 from octavo.client.log.changes import AppendSegment, BeginSegment, SetRetention
-from octavo.client.log.document import LogDocument, Retention, SegmentEnd
-from octavo.client.log.housekeeping import Housekeeper
+from octavo.client.log.document import LogDocument, Retention, Segment, SegmentEnd
+from octavo.client.log.housekeeping import Housekeeper, segments_max
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
 from octavo.client.log.pacing import TakeoverPacing
@@ -15,6 +15,7 @@ from octavo.client.log.update import read_log, update_log
 from octavo.client.log.view import LogView
 from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore, open_metadata_store
+from octavo.metadata.store import DOCUMENT_BYTES_MAX
 from octavo.protocol.errors import NoSuchLogError
 from octavo.protocol.ids import LedgerId
 from support.ledger_metadata import open_ledger
@@ -168,3 +169,18 @@ async def test_a_round_is_due_only_where_there_may_be_something_to_do(
     assert keeper.may_be_due() is due
     keeper.list_changed(replace(tidied, first_position=1))
     assert keeper.may_be_due(), "another client has changed the list"
+
+
+@pytest.mark.parametrize("page_segments", [1, 100, 1000])
+def test_a_list_fits_into_a_document_whatever_the_size_of_a_page(page_segments: int) -> None:
+    """A list that did not fit could not be changed any more: the log could not be led."""
+    count = segments_max(page_segments) + 1
+    assert count > page_segments + 2, "the last two segments never move into a page"
+    large = SegmentEnd(2**31, 2**53, 2**42)
+    first = 2**60
+    segments = []
+    for number in range(count):
+        segments.append(Segment(LedgerId(2**60 + number), 2**31, "f" * 32, 2**42, first, large))
+        first += large.entries
+    document = replace(empty_log(), term=2**31, segments=tuple(segments), first_position=2**60)
+    assert len(document.encode()) < DOCUMENT_BYTES_MAX * 0.75
