@@ -274,8 +274,8 @@ def test_retention_by_size_drops_whole_segments_behind_the_cursors(cluster: Up) 
 
 def test_bench_log_measures_both_ways_and_names_the_parts_of_a_failover(cluster: Up) -> None:
     arguments = ("--duration", 0.3, "--rounds", 1, "--in-flight", 100, "--failovers", 1, "--lease-seconds", 1)
-    arguments += ("--rolls", 3, "--roll-rate", 200)
-    measured = cluster.run("bench", "log", "--json", *arguments).json
+    rolls = ("--rolls", 3, "--roll-rate", 200)
+    measured = cluster.run("bench", "log", "--json", *arguments, *rolls).json
     assert measured["log_entries_per_second"] > 0
     assert measured["ratio"] == pytest.approx(
         measured["log_entries_per_second"] / measured["ledger_entries_per_second"], rel=0.01
