@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from octavo.cli.session import CommandError, Session, command
-from octavo.metadata.model import is_bookie_id
 from octavo.protocol.errors import MetadataConflictError, NoSuchLedgerError
 from octavo.protocol.ids import BookieId
 
@@ -92,6 +91,8 @@ async def forget_bookie(store: "MetadataStore", name: str) -> None:
     Raises :class:`CommandError` when the cluster does not know the bookie, while it is registered, while the metadata
     of a ledger name it, and when it starts meanwhile.
     """
+    from octavo.metadata.model import is_bookie_id  # noqa: PLC0415
+
     bookie_id = BookieId(name)
     # Read first: if the bookie starts from now on, its cookie changes, and the delete below fails.
     cookie = await store.read_cookie(bookie_id) if is_bookie_id(name) else None

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.bookie.admin_client import AdminClient, find_bookie
 from octavo.cli.output import print_json, print_line, print_table
 from octavo.cli.session import CommandError, LogLevel, Session, command, directory_of_cluster
+
+if TYPE_CHECKING:
+    from octavo.cli.bookie.admin_client import AdminClient
 
 BookieArgument = Annotated[
     str,
@@ -215,11 +217,15 @@ async def log_level(
 # --- shared ----------------------------------------------------------------------------------------------------------
 
 
-def _client(session: Session, bookie: str) -> AdminClient:
+def _client(session: Session, bookie: str) -> "AdminClient":
+    from octavo.cli.bookie.admin_client import find_bookie  # noqa: PLC0415 - it imports HTTP
+
     return find_bookie(bookie, directory_of_cluster(session.metadata_uri))
 
 
-async def _run_job(session: Session, client: AdminClient, kind: str, value: Mapping[str, Any], *, no_wait: bool) -> int:
+async def _run_job(
+    session: Session, client: "AdminClient", kind: str, value: Mapping[str, Any], *, no_wait: bool
+) -> int:
     job = (await client.post(f"/api/v1/bookie/{kind}", value))["job"]
     if no_wait:
         if session.as_json:

@@ -8,8 +8,6 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from octavo.metadata.cluster_release import release_of
-
 if TYPE_CHECKING:
     from octavo.client.client import BookieStatus
     from octavo.metadata.cluster_release import Release
@@ -44,6 +42,8 @@ def examine(
 ) -> list[Finding]:
     """What is wrong, problems first. Empty for a healthy cluster. ``finalized``: the cluster's release; ``now``: the
     time in seconds since 1970."""
+    from octavo.metadata.cluster_release import release_of  # noqa: PLC0415
+
     findings: list[Finding] = []
     if not bookies:
         return [Finding(Severity.PROBLEM, "the cluster has no bookie; start one with `octavo bookie`")]

@@ -134,6 +134,16 @@ def test_using_the_client_loads_no_command_line_and_no_server() -> None:
     assert _output_of(program) == "[]"
 
 
+def test_help_of_the_command_loads_what_it_prints_and_no_more() -> None:
+    program = (
+        "import sys, octavo.cli.commands\n"
+        "heavy = {'aiozk', 'http.client', 'msgpack', 'pydantic', 'pyspark', 'rich', 'sqlite3', 'structlog',\n"
+        "    'octavo.bookie', 'octavo.client', 'octavo.metadata', 'octavo.repair'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert _output_of(program) == "[]"
+
+
 def _output_of(program: str) -> str:
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return finished.stdout.strip()
