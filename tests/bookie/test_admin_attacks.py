@@ -3,6 +3,7 @@
 import asyncio
 import socket as sockets
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from support.waiting import pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-QUICK = HttpLimits(request_seconds=0.2, idle_seconds=0.3, connections_max=4)
+QUICK = HttpLimits(request_seconds=0.2, idle_seconds=0.3)
 
 
 class Endless:
@@ -39,13 +40,21 @@ def endless() -> Endless:
     return Endless()
 
 
+@asynccontextmanager
+async def serving(endless: Endless, limits: HttpLimits, socket: Path) -> AsyncIterator[Path]:
+    server = AdminServer(endless.answer, limits)
+    await server.listen_at(socket)
+    try:
+        yield socket
+    finally:
+        await server.stop()
+
+
 @pytest_asyncio.fixture(loop_scope="module")
 async def quick(endless: Endless, tmp_path: Path) -> AsyncIterator[Path]:
     """A server whose time limits are short."""
-    server = AdminServer(endless.answer, QUICK)
-    await server.listen_at(tmp_path / "admin.sock")
-    yield tmp_path / "admin.sock"
-    await server.stop()
+    async with serving(endless, QUICK, tmp_path / "admin.sock") as socket:
+        yield socket
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -159,12 +168,18 @@ async def test_a_client_that_reads_nothing_loses_its_connection(quick: Path, end
     writer.close()
 
 
-async def test_connections_beyond_the_limit_are_refused_and_the_others_go_on(quick: Path) -> None:
-    held = [await connect(quick) for _ in range(QUICK.connections_max)]
+async def test_connections_beyond_the_limit_are_refused_and_the_others_go_on(endless: Endless, tmp_path: Path) -> None:
+    limits = HttpLimits(connections_max=4)
+    async with serving(endless, limits, tmp_path / "admin.sock") as socket:
+        await check_connection_limit(socket, limits.connections_max)
+
+
+async def check_connection_limit(socket: Path, connections_max: int) -> None:
+    held = [await connect(socket) for _ in range(connections_max)]
     try:
         for _, writer in held:
             writer.write(b"GET / HTTP/1.1\r\n")
-        received = await closed_after(quick, b"")
+        received = await closed_after(socket, b"")
         assert parse(received, ["GET"])[0].status == 503
         reader, writer = held[0]
         writer.write(b"Host: x\r\nConnection: close\r\n\r\n")
@@ -174,7 +189,7 @@ async def test_connections_beyond_the_limit_are_refused_and_the_others_go_on(qui
         for _, writer in held:
             writer.close()
     async with asyncio.timeout(30):
-        while b" 200 " not in await closed_after(quick, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"):
+        while b" 200 " not in await closed_after(socket, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"):
             pass
 
 
