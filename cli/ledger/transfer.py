@@ -15,7 +15,7 @@ A file of lines that ends with a newline needs neither key, and ledgers of other
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from octavo.cli.ledger.lines import (
     LineSplitter,
     OutputFormat,
 )
+from octavo.cli.ledger.pieces import WRITE_BYTES, write_pieces
 from octavo.cli.output import Progress
 from octavo.metadata.changes import Decision, Refuse, Settled, Write
 from octavo.metadata.model import LedgerMetadata, LedgerState
@@ -53,9 +54,6 @@ WAITING_NOTICE_SECONDS = 1.0
 ADDS_IN_FLIGHT_MAX = 4
 """Pieces of a file given to the writer and not yet acknowledged: keeps the bookies busy while the file is read, and
 memory within a few times :data:`READ_BYTES`."""
-
-WRITE_BYTES = 1024 * 1024
-"""Payload bytes collected before they are written to the output."""
 
 
 class ByteSource(Protocol):
@@ -226,50 +224,11 @@ async def write_entries(
             writing.cancel()
 
 
-async def follow_entries(reader: "LedgerReader", first: int, output: OutputFormat) -> int:
-    """Write payloads from ``first`` on as they become readable, until the ledger is closed; returns their number.
+async def follow_entries(reader: "LedgerReader", first: int, output: OutputFormat) -> None:
+    """Write payloads from ``first`` on as they become readable, until the ledger is closed."""
 
-    The payloads that arrive while one piece is written form the next piece, so that a busy ledger is written in large
-    pieces and a quiet one at once. Memory is bounded: reading pauses while too much is waiting to be written.
-    """
-    payloads: list[bytes] = []
-    gathered = 0
-    count = 0
-    changed = asyncio.Event()
-    room = asyncio.Event()
-    ended = False
+    async def pieces() -> AsyncGenerator[tuple[bytes, int]]:
+        async for entry in reader.follow(first):
+            yield output.join([entry.payload], ends=False), entry.entry_id + 1
 
-    async def gather() -> None:
-        nonlocal gathered, count, ended
-        try:
-            async for entry in reader.follow(first):
-                payloads.append(entry.payload)
-                gathered += len(entry.payload) + 1
-                count += 1
-                changed.set()
-                if gathered >= WRITE_BYTES:
-                    room.clear()
-                    await room.wait()
-        finally:
-            ended = True
-            changed.set()
-
-    gatherer = asyncio.ensure_future(gather())
-    write: Callable[[bytes], Any] = aiofiles.stdout_bytes.write
-    try:
-        while payloads or not ended:
-            await changed.wait()
-            changed.clear()
-            if not payloads:
-                continue
-            piece = output.join(payloads, ends=False)
-            payloads.clear()
-            gathered = 0
-            room.set()
-            await write(piece)
-            await aiofiles.stdout_bytes.flush()
-        await gatherer
-    finally:
-        gatherer.cancel()
-        await asyncio.gather(gatherer, return_exceptions=True)
-    return count
+    await write_pieces(pieces())
