@@ -260,7 +260,7 @@ class BookieService:
             "cache_bytes": statistics.cache_bytes,
             "connections": len(self.connections),
             "answer_bytes": self.answers.budget.held,
-            "connections_put_out": self.answers.connections_evicted,
+            "connections_evicted": self.answers.connections_evicted,
             "adds": traffic.adds,
             "entries_added": traffic.entries_added,
             "bytes_added": traffic.bytes_added,

@@ -76,7 +76,7 @@ def test_what_comes_beside_the_entries_is_reserved_too() -> None:
     assert (budget.held, budget.holding) == (0, [])
 
 
-def test_however_many_stall_one_who_takes_its_answers_is_served_and_the_bound_holds() -> None:
+def test_a_client_that_reads_its_answers_is_served_however_many_others_stall() -> None:
     """Each stalled peer takes whatever it is given, in turns, until none gets anything; then a fast one comes."""
     for peers in (1, 2, 10, 100, 300):
         budget = AnswerBudget(256 * MIB)
@@ -133,7 +133,7 @@ def test_never_more_is_held_than_there_is_whatever_happens() -> None:
         (STALLED_SECONDS_MAX, True, ["small", "large"]),
     ],
 )
-def test_who_takes_nothing_is_put_out_late_or_sooner_when_its_memory_is_wanted(
+def test_a_client_that_reads_nothing_is_evicted_late_or_sooner_when_its_memory_is_wanted(
     seconds: float, wanted: bool, out: list[str]
 ) -> None:
     budget = AnswerBudget(100 * MIB)

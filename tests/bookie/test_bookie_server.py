@@ -316,7 +316,7 @@ async def test_a_long_poll_is_answered_when_the_lac_rises_and_adds_pass_it_by(cl
     assert outcomes[poll] == LacAnswer(True, False, False, None, entries[1], entries[:1])
 
 
-async def test_a_long_poll_ends_with_its_time_without_news(client: RawClient) -> None:
+async def test_a_long_poll_ends_with_its_time_when_nothing_changes(client: RawClient) -> None:
     answer = await client.ask(ReadLac(7, b"", ReadFlag.NONE, 0, None, 1, 0, 0))
     assert answer == LacAnswer(False, False, False, None, None, [])
 
@@ -388,7 +388,7 @@ async def test_a_flood_of_requests_is_answered_in_full(client: RawClient) -> Non
     assert all(outcome == Added() for _, outcome in answered)
 
 
-async def test_a_client_that_does_not_take_its_answers_holds_up_nobody_and_little_memory(
+async def test_a_client_that_does_not_read_its_answers_delays_no_other_and_holds_little_memory(
     bookie: Bookie, client: RawClient
 ) -> None:
     payload = b"x" * (1 << 20)

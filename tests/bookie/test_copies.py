@@ -132,7 +132,7 @@ async def test_other_bytes_at_an_id_are_refused_and_nothing_is_overwritten(host:
     assert await held(host.storage) == SCRIPT.entries([0, 1])
 
 
-async def test_what_no_bookie_gives_out_is_refused_whole(host: StorageHost) -> None:
+async def test_entries_that_no_bookie_returns_are_refused_as_a_whole(host: StorageHost) -> None:
     first, second = SCRIPT.entries([0, 1])
     damaged = second[:60] + bytes([second[60] ^ 1]) + second[61:]
     refused: list[tuple[list[bytes], type[Exception]]] = [

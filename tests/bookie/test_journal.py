@@ -149,7 +149,7 @@ async def test_a_failed_sync_fails_everything_pending_and_later_and_is_never_ret
     assert len(filesystem.writes) == 2, "closing a failed journal writes nothing"
 
 
-async def test_a_cancelled_waiter_withdraws_nothing_and_disturbs_nobody() -> None:
+async def test_a_cancelled_waiter_withdraws_nothing_and_disturbs_no_other() -> None:
     filesystem = HeldFileSystem()
     journal, _ = await started(filesystem)
     cancelled = journal.append(RecordKind.ADD, [b"cancelled"])

@@ -330,7 +330,7 @@ async def test_disk_that_fills_up_while_the_metadata_are_away_ends_no_bookie_and
         await eventually(lambda: bookie.states == [True, False])
 
 
-async def test_scrubber_finds_rot_that_nobody_has_read(
+async def test_scrubber_finds_rot_that_no_client_has_read(
     store: MetadataStore, logged: list[MutableMapping[str, object]]
 ) -> None:
     filesystem = MemoryFileSystem()

@@ -63,7 +63,7 @@ async def test_striped_entries_that_cannot_be_had_are_named_one_by_one() -> None
         assert caught.value.missing == range(1, 2), "entry 2 is on bookies 2 and 3"
 
 
-async def test_who_knows_that_an_entry_is_confirmed_can_read_it_before_the_reader_has_heard() -> None:
+async def test_a_confirmed_entry_can_be_read_before_the_reader_has_heard_of_it() -> None:
     async with cluster_of() as cluster:
         ledger = await cluster.ledger()
         ledger.add(b"a", b"b", b"c", confirmed=None)

@@ -155,7 +155,7 @@ async def test_losing_the_connection_fails_what_is_outstanding_in_doubt_and_conn
     assert outcomes[0] is not outcomes[1]
 
 
-async def test_nobody_interested_means_no_connection_is_made_again(
+async def test_a_connection_without_requests_is_not_made_again(
     bookie: FakeBookie, connection: BookieConnection
 ) -> None:
     await connection.request(Ping(), timeout_seconds=10)
@@ -327,7 +327,7 @@ async def test_waiting_long_polls_leave_room_for_everything_else(
     assert all(isinstance(answer, LacAnswer) for answer in await asyncio.gather(*polls))
 
 
-async def test_cancelling_a_request_disturbs_nobody(bookie: FakeBookie, connection: BookieConnection) -> None:
+async def test_cancelling_a_request_disturbs_no_other(bookie: FakeBookie, connection: BookieConnection) -> None:
     await connected(connection)
     bookie.hold(Op.PING)
     asks = [asyncio.create_task(connection.request(Ping(), timeout_seconds=10)) for _ in range(3)]

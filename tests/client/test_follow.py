@@ -120,7 +120,7 @@ async def test_adds_that_come_one_by_one_need_no_read(
         following.task.cancel()
 
 
-async def test_news_without_the_entry_are_followed_by_a_read_of_it() -> None:
+async def test_a_higher_lac_without_the_entry_is_followed_by_a_read_of_it() -> None:
     """The bookie that would bring the entry has not heard of it."""
     async with cluster_of() as cluster:
         ledger = await cluster.ledger()
@@ -171,7 +171,7 @@ async def test_idle_follower_asks_nothing_while_its_polls_wait() -> None:
         following.task.cancel()
 
 
-async def test_nobody_is_polled_while_nobody_waits() -> None:
+async def test_no_bookie_is_polled_while_no_caller_waits() -> None:
     async with cluster_of() as cluster:
         ledger = await cluster.ledger()
         ledger.add_numbered(5)
@@ -195,7 +195,7 @@ async def test_poll_whose_time_is_over_is_asked_again() -> None:
         following.task.cancel()
 
 
-async def test_dead_or_silent_bookies_hold_nobody_up() -> None:
+async def test_dead_or_silent_bookies_delay_no_reader() -> None:
     async with cluster_of() as cluster:
         ledger = await cluster.ledger()
         ledger.add_numbered(3)
@@ -307,7 +307,7 @@ async def test_metadata_out_of_reach_end_no_follower() -> None:
         assert following.payloads == ledger.payloads
 
 
-async def test_polls_move_on_with_metadata_that_somebody_else_has_read() -> None:
+async def test_polls_move_on_with_metadata_that_another_task_has_read() -> None:
     async with cluster_of(6) as cluster:
         ledger = await cluster.ledger()
         ledger.add_numbered(3)

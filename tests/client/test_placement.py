@@ -267,7 +267,7 @@ def test_replacement_that_would_narrow_the_write_set_below_the_minimum_is_refuse
     )
 
 
-def test_without_a_spare_the_reason_names_those_who_cannot_be_taken() -> None:
+def test_without_a_spare_the_reason_names_the_bookies_that_cannot_be_taken() -> None:
     bookies = [*in_racks("a4"), bookie("full", state=BookieState.READ_ONLY)]
     with pytest.raises(NotEnoughBookiesError) as caught:
         place_replacements(

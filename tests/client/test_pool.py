@@ -49,7 +49,7 @@ async def test_a_bookie_that_lost_its_registration_is_tried_at_its_cookies_addre
     assert await pool.get(BookieId("b1")).request(Ping(), timeout_seconds=10) == Pong()
 
 
-async def test_a_bookie_nobody_knows_is_named(pool: ConnectionPool) -> None:
+async def test_a_bookie_that_the_cluster_does_not_know_is_named(pool: ConnectionPool) -> None:
     with pytest.raises(BookieUnavailableError, match="stranger is not known") as caught:
         await pool.get(BookieId("stranger")).request(Ping(), timeout_seconds=10)
     assert not caught.value.may_have_happened
@@ -67,7 +67,7 @@ async def test_a_bookie_that_registers_is_connected_to_without_waiting_for_the_b
     await asyncio.wait_for(up.wait(), 10)
 
 
-async def test_while_the_metadata_do_not_answer_the_address_last_heard_of_will_do(
+async def test_while_the_metadata_do_not_answer_the_last_known_address_is_used(
     store: MetadataStore, bookie: FakeBookie
 ) -> None:
     options = ClientOptions(reconnect_delay_seconds_min=0.001, reconnect_delay_seconds_max=0.01)
@@ -99,7 +99,7 @@ async def test_request_ids_are_never_given_twice(pool: ConnectionPool) -> None:
     assert min(ids) == 1
 
 
-async def test_closing_ends_every_connection_and_is_said_to_late_comers(
+async def test_closing_ends_every_connection_and_fails_later_requests(
     store: MetadataStore, bookie: FakeBookie, pool: ConnectionPool
 ) -> None:
     await store.register_bookie(bookie.registration())

@@ -400,7 +400,7 @@ async def test_refresh_does_not_wait_for_a_hung_bookie_and_never_fences() -> Non
         assert all(not request.flags for request in asked)
 
 
-async def test_confirmed_entries_move_the_lac_of_who_reads_them() -> None:
+async def test_confirmed_entries_move_the_lac_of_the_reader_that_reads_them() -> None:
     async with cluster_of() as cluster:
         ledger = await cluster.ledger()
         ledger.add(b"a", b"b")
@@ -495,7 +495,7 @@ def reads_under_way() -> list[RangeRead]:
     return [one for one in gc.get_objects() if isinstance(one, RangeRead)]
 
 
-async def test_cancelled_read_disturbs_nobody() -> None:
+async def test_cancelled_read_disturbs_no_other() -> None:
     async with cluster_of() as cluster:
         ledger = await cluster.ledger()
         ledger.add_numbered(5)

@@ -144,7 +144,7 @@ async def test_every_recovery_read_fences(cluster: FakeCluster) -> None:
             assert request.flags & AddFlag.RECOVERY
 
 
-async def test_a_hung_bookie_holds_up_nobody(cluster: FakeCluster) -> None:
+async def test_a_hung_bookie_delays_no_recovery(cluster: FakeCluster) -> None:
     writer = await cluster.writer(3, 3, 2)
     await writer.add_many([b"x"] * 10)
     await cluster.abandon(writer)
@@ -185,7 +185,7 @@ async def test_without_enough_bookies_it_names_them_and_the_ledger_can_be_recove
     assert (await recover(cluster, writer.id)).last_entry_id == 4
 
 
-async def test_a_blocked_recovery_adopts_the_end_that_somebody_else_has_written(cluster: FakeCluster) -> None:
+async def test_a_blocked_recovery_adopts_the_end_that_another_client_has_written(cluster: FakeCluster) -> None:
     writer = await cluster.writer(3, 3, 2)
     await writer.add_many([b"x"] * 5)
     await cluster.abandon(writer)

@@ -165,7 +165,9 @@ def test_among_healthy_bookies_it_finishes_and_keeps_what_was_acknowledged(seeds
 
 
 @pytest.mark.parametrize("seeds", [range(at, at + 250) for at in range(0, 1500, 250)], ids=str)
-def test_whatever_hangs_or_cannot_tell_it_keeps_what_was_acknowledged_or_names_who_blocks(seeds: range) -> None:
+def test_whatever_hangs_or_cannot_tell_it_keeps_what_was_acknowledged_or_names_the_bookies_that_block(
+    seeds: range,
+) -> None:
     blocked = 0
     for seed in seeds:
         world = World(seed, faults=True)

@@ -248,7 +248,7 @@ async def test_the_window_of_bytes_lets_one_larger_add_go_alone(cluster: FakeClu
     assert ledger.length == 90
 
 
-async def test_nobody_overtakes_an_add_that_waits_for_room(cluster: FakeCluster) -> None:
+async def test_no_add_overtakes_one_that_waits_for_room(cluster: FakeCluster) -> None:
     ledger = await cluster.writer(window_bytes=10)
     hold_adds(cluster)
     ledger.add_nowait(b"123456")
@@ -264,7 +264,7 @@ async def test_nobody_overtakes_an_add_that_waits_for_room(cluster: FakeCluster)
     await ledger.close()
 
 
-async def test_cancelling_withdraws_nothing_and_disturbs_nobody(cluster: FakeCluster) -> None:
+async def test_cancelling_withdraws_nothing_and_disturbs_no_other(cluster: FakeCluster) -> None:
     ledger = await cluster.writer(window_entries=3)
     hold_adds(cluster)
     tasks = [asyncio.create_task(ledger.add(b"%d" % number)) for number in range(6)]
@@ -527,7 +527,7 @@ async def test_leaving_the_block_on_an_exception_closes_and_does_not_mask_it(clu
     release_adds(cluster)
 
 
-async def test_leaving_the_block_raises_a_failure_that_nobody_asked_about(cluster: FakeCluster) -> None:
+async def test_leaving_the_block_raises_a_failure_that_no_caller_awaited(cluster: FakeCluster) -> None:
     ledger = await cluster.writer(add_quorum_timeout_seconds=0.02)
     with pytest.raises(QuorumLostError):  # noqa: PT012 - the block is what is tested
         async with ledger:
@@ -536,7 +536,9 @@ async def test_leaving_the_block_raises_a_failure_that_nobody_asked_about(cluste
     release_adds(cluster)
 
 
-async def test_closing_a_ledger_that_somebody_recovered_to_the_same_end_is_a_success(cluster: FakeCluster) -> None:
+async def test_closing_a_ledger_that_another_client_recovered_to_the_same_end_is_a_success(
+    cluster: FakeCluster,
+) -> None:
     ledger = await cluster.writer()
     await ledger.add(b"abc")
     current = await cluster.store.read_ledger(ledger.id)
@@ -545,7 +547,7 @@ async def test_closing_a_ledger_that_somebody_recovered_to_the_same_end_is_a_suc
     assert ledger.metadata.is_closed
 
 
-async def test_closing_a_ledger_that_somebody_closed_elsewhere_is_an_error(cluster: FakeCluster) -> None:
+async def test_closing_a_ledger_that_another_client_closed_elsewhere_is_an_error(cluster: FakeCluster) -> None:
     ledger = await cluster.writer()
     await ledger.add(b"abc")
     current = await cluster.store.read_ledger(ledger.id)

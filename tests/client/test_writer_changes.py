@@ -354,7 +354,7 @@ async def test_closing_waits_for_a_change_that_is_under_way(
     assert (closed.last_entry_id, len(closed.fragments)) == (1, 2)
 
 
-async def test_who_was_replaced_is_not_chosen_again_until_it_registers_anew(cluster: FakeCluster) -> None:
+async def test_a_bookie_that_was_replaced_is_not_chosen_again_until_it_registers_anew(cluster: FakeCluster) -> None:
     async with await cluster.writer(3, 3, 3, **HASTY) as ledger:
         pool = cluster.pools[-1]
         await cluster.bookies[0].stop()

@@ -104,7 +104,7 @@ async def test_restarted_bookie_registers_at_once_and_its_old_self_is_told(
     assert (await store.list_bookies())[BookieId("b1")].boot_id == "boot-2"
 
 
-async def test_old_self_learns_of_the_take_over_when_it_renews(
+async def test_process_of_before_learns_of_the_take_over_when_it_renews(
     cluster: Cluster, store: MetadataStore, other: MetadataStore
 ) -> None:
     old = await store.register_bookie(registration("b1", boot="boot-1"))
@@ -185,7 +185,7 @@ async def test_lock_has_one_holder(store: MetadataStore, other: MetadataStore) -
     assert taken.fencing_number > held.fencing_number
 
 
-async def test_lock_goes_to_who_waits_and_is_held_by_one_at_a_time(cluster: Cluster) -> None:
+async def test_lock_goes_to_a_waiting_client_and_is_held_by_one_at_a_time(cluster: Cluster) -> None:
     handles = [await cluster.open() for _ in range(2)]
     holders: list[int] = []
     order: list[int] = []
@@ -205,7 +205,7 @@ async def test_lock_goes_to_who_waits_and_is_held_by_one_at_a_time(cluster: Clus
     assert len(order) == 6
 
 
-async def test_lock_of_a_dead_process_falls_to_who_waits(cluster: Cluster) -> None:
+async def test_lock_of_a_dead_process_goes_to_a_waiting_client(cluster: Cluster) -> None:
     dead, alive = await cluster.open(), await cluster.open()
     first = await dead.lock("leader", "dead")
     async with alive.watch_lock("leader") as watch:

@@ -371,7 +371,7 @@ def test_a_bookie_may_import_what_lies_below_it(source: str) -> None:
     assert wrong_directions("octavo.bookie.sample", imports_of_source(source)) == []
 
 
-def test_nobody_imports_our_folders_by_their_bare_names() -> None:
+def test_no_module_imports_our_folders_by_their_bare_names() -> None:
     assert {path: bare for path in python_files() if (bare := bare_imports(imports_in_file(path)))} == {}
 
 

@@ -43,6 +43,11 @@ CONFUSING_NAMES = {
 }
 """Names that readers could not understand without their comments."""
 
+CONFUSING_IN_TEST_NAMES = re.compile(
+    r"test_who_\w+|test_(?:\w+_)?(?:nobody|somebody|whoever|news|(?:all|by|for|of|one|those|to)_who)(?:_\w+)?"
+)
+"""Names of tests are sentences, in which the actor is named."""
+
 FENCE = re.compile(r"^ *```")
 
 
@@ -75,7 +80,9 @@ def test_what_cannot_be_wrapped_is_let_through(text: str) -> None:
     assert long_lines(text) == []
 
 
-ANY_CONFUSING = re.compile(rf"(?<!\w)(?:{'|'.join([*CONFUSING, *CONFUSING_NAMES])})(?!\w)", re.IGNORECASE)
+ANY_CONFUSING = re.compile(
+    rf"(?<!\w)(?:{'|'.join([*CONFUSING, *CONFUSING_NAMES, CONFUSING_IN_TEST_NAMES.pattern])})(?!\w)", re.IGNORECASE
+)
 
 
 def prose_of_module(source: str, *, messages: bool) -> Iterator[tuple[int, str]]:
@@ -96,6 +103,10 @@ def names_of_module(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+def is_confusing_name(name: str) -> bool:
+    return name in CONFUSING_NAMES or CONFUSING_IN_TEST_NAMES.fullmatch(name) is not None
+
+
 def confusing(pieces: Iterator[tuple[int, str]]) -> list[str]:
     """Every confusing phrase in pieces of text, with its line and what to write instead."""
     return [
@@ -111,7 +122,7 @@ def confusing_in(path: Path, text: str) -> list[str]:
     if not ANY_CONFUSING.search(re.sub(r"\s[\s#]*", " ", text)):
         return []  # parsing takes longer than everything else here
     if path.suffix == ".py":
-        names = [f"line {line}: the name {name}" for line, name in names_of_module(text) if name in CONFUSING_NAMES]
+        names = [f"line {line}: the name {name}" for line, name in names_of_module(text) if is_confusing_name(name)]
         return confusing(prose_of_module(text, messages=path.parts[0] != "tests")) + names
     return confusing(iter([(1, text)]))
 
@@ -139,6 +150,7 @@ def test_no_text_has_a_phrase_that_confused_readers() -> None:
         '"""Reads what a\nconnection gives\nup on."""',
         '"""Ends in good\n    order."""',
         "def note_short_directories(): ...",
+        "def test_a_bookie_disturbs_nobody(): ...",
     ],
 )
 def test_a_confusing_phrase_is_noticed(source: str) -> None:

@@ -69,7 +69,7 @@ def test_registration_of_a_version_without_racks_is_read() -> None:
     assert (registration.rack, registration.free_bytes) == (RACK_UNNAMED, None)
 
 
-def test_nobody_registers_as_unavailable_nor_with_a_negative_generation() -> None:
+def test_no_bookie_registers_as_unavailable_nor_with_a_negative_generation() -> None:
     with pytest.raises(InvalidArgumentError, match="unavailable"):
         BookieRegistration(bookie_id=B1, address="h:1", state=BookieState.UNAVAILABLE, version="1", boot_id="b")
     with pytest.raises(InvalidArgumentError, match="generation"):

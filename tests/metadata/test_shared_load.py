@@ -29,7 +29,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_many_who_ask_at_once_share_one_read() -> None:
+async def test_callers_that_ask_at_once_share_one_read() -> None:
     source = Source()
     shared = SharedLoad(source.load)
     source.go.set()
@@ -37,7 +37,7 @@ async def test_many_who_ask_at_once_share_one_read() -> None:
     assert await shared.load() == 2
 
 
-async def test_who_asks_during_a_read_gets_the_next() -> None:
+async def test_a_caller_that_asks_during_a_read_gets_the_next() -> None:
     source = Source()
     shared = SharedLoad(source.load)
     early = asyncio.ensure_future(shared.load())
@@ -68,7 +68,7 @@ async def test_cancelled_caller_disturbs_no_other() -> None:
         (KeyError("x"), InternalError),
     ],
 )
-async def test_failure_is_told_to_all_who_asked_and_to_nobody_after(
+async def test_failure_is_raised_to_all_that_asked_and_to_none_after(
     raised: BaseException, told: type[OctavoError]
 ) -> None:
     source = Source()

@@ -411,7 +411,7 @@ def test_leases_end_with_the_boot(path: Path) -> None:
         assert rows_of(path, "SELECT session FROM sessions") == [("another",)]
 
 
-def test_renewals_and_own_changes_are_no_news(path: Path) -> None:
+def test_renewals_and_own_changes_are_not_reported(path: Path) -> None:
     now = [0.0]
     with closing(make_database(path, now=now)) as watcher, closing(make_database(path, now=now)) as other:
         assert watcher.look_for_changes() == Changes(False, False)

@@ -74,7 +74,7 @@ async def test_first_value_is_from_a_load_begun_after_joining(hub: WatchHub, sou
             assert await joining == 1
 
 
-async def test_value_loaded_again_and_found_the_same_is_no_news(hub: WatchHub, source: Source) -> None:
+async def test_value_loaded_again_and_found_the_same_is_not_reported(hub: WatchHub, source: Source) -> None:
     async with hub.watch("k", source.load) as watch:
         await anext(watch)
         waiting = asyncio.ensure_future(anext(watch))
@@ -112,7 +112,7 @@ async def test_value_that_cannot_be_understood_is_told_to_every_watcher(hub: Wat
             assert await anext(later) == 0
 
 
-async def test_defect_in_a_load_is_reported_and_hangs_nobody(hub: WatchHub, source: Source) -> None:
+async def test_defect_in_a_load_is_reported_and_hangs_no_watch(hub: WatchHub, source: Source) -> None:
     source.failure = KeyError("a defect")
     async with hub.watch("k", source.load) as watch:
         with pytest.raises(InternalError, match="a defect"):

@@ -49,7 +49,7 @@ async def ask_in_time(client: RawClient, request: object) -> object:
     return answer
 
 
-async def test_a_hundred_readers_that_take_nothing_cost_bounded_memory_and_stop_nobody(tmp_path: Path) -> None:
+async def test_a_hundred_readers_that_take_nothing_cost_bounded_memory_and_stop_no_other(tmp_path: Path) -> None:
     config = tmp_path / "bookie.toml"
     config.write_text(f"answer_bytes = {ANSWER_BYTES}\n")
     metadata = f"sqlite:///{tmp_path}/metadata.db"
@@ -75,7 +75,7 @@ async def test_a_hundred_readers_that_take_nothing_cost_bounded_memory_and_stop_
             info = await reader.ask(Info())
         assert isinstance(info, InfoAnswer)
         assert ANSWER_BYTES / 2 < int(info.facts["answer_bytes"]) <= ANSWER_BYTES, "the stalled hold most of it"
-        assert info.facts["connections_put_out"] == 0
+        assert info.facts["connections_evicted"] == 0
         # Besides what is held: a connection's own memory, and the answers that are being put together.
         assert most < 1.5 * ANSWER_BYTES, f"{most >> 20} MiB more than before"
         assert STALLED * 8 << 20 > 5 * ANSWER_BYTES, "without a common bound they would hold far more"

@@ -154,7 +154,7 @@ async def test_what_one_source_denies_comes_from_the_other(workshop: Workshop) -
     assert list(dict(sorted(workshop.held(ledger).items())).values()) == ledger.sealed
 
 
-async def test_without_a_sound_copy_of_one_id_no_name_changes_and_the_reason_says_who_was_asked(
+async def test_without_a_sound_copy_of_one_id_no_name_changes_and_the_reason_names_the_bookies_asked(
     workshop: Workshop,
 ) -> None:
     ledger = await closed_ledger(workshop)

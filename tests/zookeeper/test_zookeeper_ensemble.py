@@ -63,7 +63,9 @@ def where(ensemble: ServerGroup, number: int) -> str:
     return f"{HOST}:{ensemble.servers[number - 1].client_port}"
 
 
-async def test_change_is_seen_by_who_asks_another_server_next(ensemble: ServerGroup, stack: AsyncExitStack) -> None:
+async def test_change_is_seen_by_a_client_that_asks_another_server_next(
+    ensemble: ServerGroup, stack: AsyncExitStack
+) -> None:
     leader = ensemble.leader()
     follower = leader % 3 + 1
     at_leader = await open_at(stack, where(ensemble, leader))

@@ -81,7 +81,7 @@ async def test_ledger_changes_once(
     assert third == second + 1
 
 
-async def test_conflict_with_somebody_else_is_one_also_after_a_break(
+async def test_conflict_with_another_client_is_one_also_after_a_break(
     store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
 ) -> None:
     ledger_id, version = await new_ledger(store)

@@ -369,7 +369,7 @@ async def test_without_the_credentials_nothing_is_given_away(
             await soon(open_store(uri))
 
 
-async def test_every_node_is_for_who_shows_the_credentials(
+async def test_every_node_is_for_clients_that_show_the_credentials(
     uri: str, open_store: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", "digest:octavo:secret")

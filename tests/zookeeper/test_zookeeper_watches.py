@@ -35,7 +35,7 @@ async def test_changes_arrive_within_100_ms(store: RecordMetadataStore, other: M
     assert sorted(delays)[-3] < ARRIVAL_SECONDS_MAX
 
 
-async def test_bookie_that_changes_is_noticed_by_those_who_watch_the_set(
+async def test_bookie_that_changes_is_noticed_by_watches_of_the_set(
     store: RecordMetadataStore, other: MetadataStore
 ) -> None:
     lease = await other.register_bookie(registration("b1"))
@@ -94,7 +94,7 @@ async def test_any_number_of_watchers_costs_one_watch(
     assert proxy.requests.count(FORGET_WATCHES) == 1
 
 
-async def test_reads_that_nobody_watches_leave_no_watch(store: RecordMetadataStore, proxy: ZooKeeperProxy) -> None:
+async def test_reads_without_a_watch_leave_none(store: RecordMetadataStore, proxy: ZooKeeperProxy) -> None:
     ledger_id, _ = await new_ledger(store)
     await store.read_ledger(ledger_id)
     await store.list_bookies()

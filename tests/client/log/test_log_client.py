@@ -31,7 +31,7 @@ async def test_segments_that_the_log_abandons_raise_no_resource_warning() -> Non
     gc.collect()
 
 
-async def test_a_handle_and_a_writer_that_nobody_closed_are_told_of() -> None:
+async def test_a_handle_and_a_writer_that_are_not_closed_are_reported() -> None:
     async with cluster_of() as cluster:
         client = await octavo.connect(cluster.uri)
         log = await client.create_log("orders")
