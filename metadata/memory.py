@@ -20,7 +20,7 @@ from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import ID_MAX, LedgerId
 
 
-class _Stored:
+class StoredRecord:
     """A record as stored. Immutable: a change stores another."""
 
     __slots__ = ("session", "value", "version")
@@ -48,11 +48,14 @@ class MemoryServer:
         self.name = name
         self.cluster_id = f"{(rng or random.SystemRandom()).getrandbits(128):032x}"
         self._clock = clock
-        self._records: dict[Kind, dict[str, _Stored]] = {kind: {} for kind in Kind}
-        self._keys: dict[Kind, list[str]] = {kind: [] for kind in Kind}
+        self.records: dict[Kind, dict[str, StoredRecord]] = {kind: {} for kind in Kind}
+        """What is stored, for worlds that judge it or restore an older state."""
+        self.keys: dict[Kind, list[str]] = {kind: [] for kind in Kind}
+        """The keys of :attr:`records`, ascending."""
         self._versions = 0
-        self._next_ledger_id = 0
-        self._sessions: dict[str, float] = {}
+        self.next_ledger_id = 0
+        """The id that is allocated next."""
+        self.sessions: dict[str, float] = {}
         """When each session ends unless it is renewed."""
         self._listeners: dict[int, Listener] = {}
         self._listeners_added = 0
@@ -60,10 +63,10 @@ class MemoryServer:
 
     def check_invariants(self) -> None:
         """Assert that keys are sorted and that every record in a session belongs to one that has not ended."""
-        for kind, records in self._records.items():
-            assert self._keys[kind] == sorted(records), f"keys of {kind} are not sorted"
+        for kind, records in self.records.items():
+            assert self.keys[kind] == sorted(records), f"keys of {kind} are not sorted"
             for key, stored in records.items():
-                assert stored.session is None or stored.session in self._sessions, f"{key} outlives its session"
+                assert stored.session is None or stored.session in self.sessions, f"{key} outlives its session"
                 assert 0 < stored.version <= self._versions, f"{key} has a version from the future"
 
     def now(self) -> float:
@@ -85,51 +88,51 @@ class MemoryServer:
         del self._listeners[number]
 
     def allocate_ledger_id(self) -> LedgerId:
-        if self._next_ledger_id > ID_MAX:
+        if self.next_ledger_id > ID_MAX:
             raise MetadataUnavailableError("all ledger ids have been allocated", may_have_happened=False)
-        self._next_ledger_id += 1
-        return LedgerId(self._next_ledger_id - 1)
+        self.next_ledger_id += 1
+        return LedgerId(self.next_ledger_id - 1)
 
     def ledger_ids_stop(self) -> LedgerId:
-        return LedgerId(self._next_ledger_id)
+        return LedgerId(self.next_ledger_id)
 
     def create(self, kind: Kind, key: str, value: bytes, session: str | None, *, take_over: bool) -> Version | None:
         self.end_late_sessions()
-        if session is not None and session not in self._sessions:
+        if session is not None and session not in self.sessions:
             return None
-        if key in self._records[kind]:
+        if key in self.records[kind]:
             if not take_over:
                 return None
         else:
-            insort(self._keys[kind], key)
+            insort(self.keys[kind], key)
         return self._store(kind, key, value, session)
 
     def read(self, kind: Kind, key: str) -> Record | None:
         self.end_late_sessions()
-        stored = self._records[kind].get(key)
+        stored = self.records[kind].get(key)
         return None if stored is None else Record(key, stored.value, stored.version)
 
     def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
-        stored = self._records[kind].get(key)
+        stored = self.records[kind].get(key)
         if stored is None or stored.version != expected:
             return None
         return self._store(kind, key, value, stored.session)
 
     def set_in_session(self, kind: Kind, key: str, value: bytes, session: str) -> Version | None:
-        stored = self._records[kind].get(key)
+        stored = self.records[kind].get(key)
         if stored is None or stored.session != session or not self._is_live(session):
             return None
         return self._store(kind, key, value, session)
 
     def delete(self, kind: Kind, key: str, *, expected: Version | None, session: str | None) -> bool:
-        stored = self._records[kind].get(key)
+        stored = self.records[kind].get(key)
         if stored is None or stored.session != session or (expected is not None and stored.version != expected):
             return False
         self._forget(kind, key)
         return True
 
     def list_keys(self, kind: Kind, *, prefix: str, after: str, limit: int) -> list[str]:
-        keys = self._keys[kind]
+        keys = self.keys[kind]
         start = max(bisect_right(keys, after), bisect_left(keys, prefix))
         page = []
         for key in keys[start : start + limit]:
@@ -140,41 +143,41 @@ class MemoryServer:
 
     def read_all(self, kind: Kind) -> list[Record]:
         self.end_late_sessions()
-        records = self._records[kind]
-        return [Record(key, records[key].value, records[key].version) for key in self._keys[kind]]
+        records = self.records[kind]
+        return [Record(key, records[key].value, records[key].version) for key in self.keys[kind]]
 
     def begin_session(self, session: str, lease_seconds: float) -> None:
-        self._sessions[session] = self.now() + lease_seconds
+        self.sessions[session] = self.now() + lease_seconds
         self._set_timer()
 
     def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
         if not self._is_live(session):
             return None
-        self._sessions[session] = self.now() + lease_seconds
+        self.sessions[session] = self.now() + lease_seconds
         self._set_timer()
         return {
             (kind, key)
             for kind in (Kind.BOOKIE, Kind.LOCK)
-            for key, stored in self._records[kind].items()
+            for key, stored in self.records[kind].items()
             if stored.session == session
         }
 
     def end_session(self, session: str) -> None:
         """End the session now: its holder closed, or a simulation lets it expire."""
-        if self._sessions.pop(session, None) is None:
+        if self.sessions.pop(session, None) is None:
             return
         for kind in (Kind.BOOKIE, Kind.LOCK):
-            for key in [key for key, stored in self._records[kind].items() if stored.session == session]:
+            for key in [key for key, stored in self.records[kind].items() if stored.session == session]:
                 self._forget(kind, key)
         self._set_timer()
 
     def end_late_sessions(self) -> None:
         """End the sessions that were not renewed in time."""
-        for session in list(self._sessions):
+        for session in list(self.sessions):
             self._is_live(session)
 
     def _is_live(self, session: str) -> bool:
-        ends_at = self._sessions.get(session)
+        ends_at = self.sessions.get(session)
         if ends_at is None:
             return False
         if self.now() >= ends_at:
@@ -188,19 +191,19 @@ class MemoryServer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._sessions:
-            self._timer = asyncio.get_running_loop().call_at(min(self._sessions.values()), self.end_late_sessions)
+        if self.sessions:
+            self._timer = asyncio.get_running_loop().call_at(min(self.sessions.values()), self.end_late_sessions)
 
     def _store(self, kind: Kind, key: str, value: bytes, session: str | None) -> Version:
         self._versions += 1
         version = Version(self._versions)
-        self._records[kind][key] = _Stored(value, version, session)
+        self.records[kind][key] = StoredRecord(value, version, session)
         self._report(kind, key)
         return version
 
     def _forget(self, kind: Kind, key: str) -> None:
-        del self._records[kind][key]
-        keys = self._keys[kind]
+        del self.records[kind][key]
+        keys = self.keys[kind]
         del keys[bisect_right(keys, key) - 1]
         self._report(kind, key)
 

@@ -345,7 +345,7 @@ class ChainsHistory:
 
     def exists(self, ledger_id: LedgerId) -> bool:
         """Whether there is such a ledger now."""
-        return ledger_key(ledger_id) in self._server._records[Kind.LEDGER]
+        return ledger_key(ledger_id) in self._server.records[Kind.LEDGER]
 
     def entries_of(self, ledger_id: LedgerId) -> int | None:
         """Entries of a closed ledger; None if it is not closed."""
@@ -408,7 +408,7 @@ class ChainsHistory:
         """Ledgers that were made for a log and that no list names."""
         listed = {ledger_id for chain in self.chains.values() for ledger_id in chain.listed()}
         found = []
-        for key, stored in self._server._records[Kind.LEDGER].items():
+        for key, stored in self._server.records[Kind.LEDGER].items():
             ledger_id = LedgerId(int(key))
             if LOG_KEY in decode_ledger(ledger_id, stored.value).custom_metadata and ledger_id not in listed:
                 found.append(ledger_id)

@@ -79,7 +79,7 @@ class History:
 
     def __init__(self) -> None:
         self.ledgers: dict[LedgerId, LedgerHistory] = {}
-        self._early: dict[LedgerId, list[LedgerMetadata]] = {}
+        self.early: dict[LedgerId, list[LedgerMetadata]] = {}
         self.ensemble_changes = 0
         self.recoveries = 0
         self.recoveries_changing_often = 0
@@ -87,7 +87,7 @@ class History:
 
     def opened(self, ledger: LedgerHistory) -> None:
         """Record a ledger whose writer has been created."""
-        ledger.versions.extend(self._early.pop(ledger.ledger_id, []))
+        ledger.versions.extend(self.early.pop(ledger.ledger_id, []))
         self.ledgers[ledger.ledger_id] = ledger
 
     # --- metadata ---------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class History:
             return
         metadata = decode_ledger(ledger_id, value)
         self._check_fragments(metadata)
-        versions = ledger.versions if ledger is not None else self._early.setdefault(ledger_id, [])
+        versions = ledger.versions if ledger is not None else self.early.setdefault(ledger_id, [])
         if versions:
             self._check_step(versions[-1], metadata)
         versions.append(metadata)

@@ -101,7 +101,7 @@ class MetadataService:
 
     def expire_sessions(self, chance: float) -> int:
         """Expire sessions, each with this chance, as after a loss of contact. Returns the number of sessions."""
-        ended = [session for session in list(self.server._sessions) if self.rng.random() < chance]
+        ended = [session for session in list(self.server.sessions) if self.rng.random() < chance]
         for session in ended:
             self.server.end_session(session)
         return len(ended)
@@ -123,22 +123,22 @@ class MetadataService:
         """A backup of the metadata as they are now."""
         records = {
             kind: {key: stored.value for key, stored in stored_by_key.items() if stored.session is None}
-            for kind, stored_by_key in self.server._records.items()
+            for kind, stored_by_key in self.server.records.items()
         }
         return MetadataCopy(records, self.server.ledger_ids_stop())
 
     def restore(self, copy: MetadataCopy) -> None:
         """Put a backup in the place of the metadata. No process may have a handle. No watch event is sent."""
         server = self.server
-        for session in list(server._sessions):
+        for session in list(server.sessions):
             server.end_session(session)
         told, self.on_ledger = self.on_ledger, None
         for kind in Kind:
-            for key in list(server._records[kind]):
+            for key in list(server.records[kind]):
                 server.delete(kind, key, expected=None, session=None)
             for key, value in copy.records[kind].items():
                 server.create(kind, key, value, None, take_over=False)
-        server._next_ledger_id = copy.ledger_ids_stop
+        server.next_ledger_id = copy.ledger_ids_stop
         self.on_ledger = told
 
     # --- handles ----------------------------------------------------------------------------------------------------
@@ -216,16 +216,16 @@ class MetadataService:
 
     def _changed(self, kind: Kind | None, key: str | None) -> None:
         if kind is Kind.LEDGER and key is not None and self.on_ledger is not None:
-            stored = self.server._records[Kind.LEDGER].get(key)
+            stored = self.server.records[Kind.LEDGER].get(key)
             self.on_ledger(LedgerId(int(key)), None if stored is None else stored.value)
         if kind is Kind.DOCUMENT and key is not None and self.on_document is not None:
-            stored = self.server._records[Kind.DOCUMENT].get(key)
+            stored = self.server.records[Kind.DOCUMENT].get(key)
             self.on_document(key, None if stored is None else stored.value)
         if kind is Kind.BOOKIE:
             self._bookies_before.append(self._bookies_now)
-            records = self.server._records[Kind.BOOKIE]
+            records = self.server.records[Kind.BOOKIE]
             self._bookies_now = [
-                Record(name, records[name].value, records[name].version) for name in self.server._keys[Kind.BOOKIE]
+                Record(name, records[name].value, records[name].version) for name in self.server.keys[Kind.BOOKIE]
             ]
         faults, loop, draw = self.faults, self.loop, self.rng.random
         for handle in self._handles:

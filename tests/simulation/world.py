@@ -354,7 +354,7 @@ class World:
         self.network = Network(self.loop, self.rng_for("network"), plan.network, self.trace)
         self.metadata = MetadataService(self.loop, self.network, self.rng_for("metadata"), self.trace, epoch=EPOCH)
         self.history = History()
-        self.chains = ChainsHistory(self.metadata.server, self.metadata.time_ms, self.history._early)
+        self.chains = ChainsHistory(self.metadata.server, self.metadata.time_ms, self.history.early)
         self.metadata.on_ledger = self._ledger_changed
         self.metadata.on_document = self._document_changed
         self.metadata.on_registered = self._registered
