@@ -33,7 +33,7 @@ class Operating:
             name = BookieId(self._rng.choice(known))
             what = self._rng.choice(("drain", "drain", "undrain", "undrain", "hold", "release"))
             try:
-                await self._do(client._store, what, name)
+                await self._do(host.store, what, name)
             except OctavoError as error:
                 note_answer(self._world, host.name, f"{what} {name}", error)
             else:
@@ -65,7 +65,7 @@ async def end_drains(world: World, seconds: float) -> None:
 async def _end_all(host: ClientHost) -> None:
     client = await host.connect()
     try:
-        while not await _all_ended(host.world, client._store):  # noqa: ASYNC110 - the metadata store may not answer
+        while not await _all_ended(host.world, host.store):  # noqa: ASYNC110 - the metadata store may not answer
             await asyncio.sleep(0.2)
     finally:
         await client.close()

@@ -37,15 +37,16 @@ class _Observer:
     async def run(self, host: ClientHost) -> None:
         client = await host.connect()
         try:
-            while not await self._is_whole(host.world, client):  # noqa: ASYNC110 - of other machines' doing
+            while not await self._is_whole(host, client):  # noqa: ASYNC110 - of other machines' doing
                 await asyncio.sleep(PAUSE_SECONDS)
         finally:
             await client.close()
 
-    async def _is_whole(self, world: World, client: Client) -> bool:
+    async def _is_whole(self, host: ClientHost, client: Client) -> bool:
+        world = host.world
         there = frozenset(BookieId(next(reversed(machine.ids))) for machine in world.machines if machine.ids)
         try:
-            status = await read_status(client._store)
+            status = await read_status(host.store)
             for ledger in list(world.history.ledgers.values()):
                 if not ledger.deleted and not await self._ledger_is_whole(client, ledger.ledger_id, there, status):
                     return False

@@ -19,6 +19,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.offline.layout import Layout
 from octavo.client.client import Client
+from octavo.metadata import MetadataStore
 from octavo.metadata.model import LedgerMetadata, decode_ledger
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import LedgerId
@@ -303,12 +304,20 @@ class ClientHost:
         self.process.on_death.append(self._died)
         world.network.attach(self.process, name)
         self._finished: list[asyncio.Future[None]] = []
+        self._store: MetadataStore | None = None
+
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store as the client of this process has it."""
+        assert self._store is not None, "connect first"
+        return self._store
 
     async def connect(self) -> Client:
         """Connect a client, inside this process."""
         world = self.world
         rng = world.rng_for(self.name)
         store = world.metadata.open(self.process, lease_seconds=world.plan.options.get("lease_seconds", 5.0), rng=rng)
+        self._store = store
         while True:
             try:
                 cluster_id = await store.cluster_id()
