@@ -44,7 +44,7 @@ class Supervisor:
             async with asyncio.TaskGroup() as group:
                 while True:
                     group.create_task(await self._queue.get())
-        except Exception as error:  # reported to the owner, who fails what depends on it
+        except Exception as error:  # reported to the owner, which fails what depends on it
             self._closed = True
             self._on_failure(_first(error))
         finally:

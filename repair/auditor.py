@@ -1,4 +1,5 @@
-"""The auditor: one bookie of the cluster, elected by a lock, that finds what is short and plans who makes it whole.
+"""The auditor: one bookie of the cluster, elected by a lock, that finds entries with too few
+copies and plans which bookies copy them.
 
 It never copies and never changes the metadata of a ledger. All that it writes are hints
 (:mod:`octavo.repair.documents`), by compare-and-set: an auditor that was paused and wakes after its lock has passed to

@@ -75,7 +75,7 @@ async def _change_document[T](
     encode: Callable[[T], bytes | None],
     change: Callable[[T], T],
 ) -> T:
-    """``encode`` returns None for what is told by the document's absence."""
+    """``encode`` returns None for a value that is stored as no document at all."""
     for _ in range(ATTEMPTS_MAX):
         found = await store.read_document(name)
         before = decode(None if found is None else found.value)

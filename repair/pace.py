@@ -8,7 +8,7 @@ from octavo.protocol.adaptive_rate import AdaptiveRate
 
 
 class Pace:
-    """Makes those wait who copy. A turn of a second's worth of bytes may be taken in advance."""
+    """Delays copying to a rate. A turn of a second's worth of bytes may be taken in advance."""
 
     def __init__(self, rate: AdaptiveRate, add_delay_seconds: Callable[[], float]) -> None:
         self._rate = rate

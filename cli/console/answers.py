@@ -47,7 +47,7 @@ type Handler = Callable[[Cluster, Values], Awaitable[Any]]
 
 
 class Endpoint(NamedTuple):
-    """A path below /api, and who answers it. ``{...}`` in the path takes one step."""
+    """A path below /api, and the function that answers it. ``{...}`` in the path takes one step."""
 
     method: str
     path: str

@@ -16,7 +16,7 @@ async def write_pieces(
     """Write pieces to standard output until they end, and close the generator. What comes while one write is under way
     goes into the next one; the generator waits while :data:`WRITE_BYTES` are to be written.
 
-    Each piece comes with the position behind it. ``on_written`` is told that of the last piece written, once it is
+    Each piece comes with the position after it. ``on_written`` gets that of the last piece, once it is written and
     flushed.
     """
     waiting: list[bytes] = []

@@ -18,7 +18,7 @@ async def write_entries(
 ) -> None:
     """Write ``entries`` to standard output until they end.
 
-    ``on_written`` is told the position after the last entry that has been written and flushed.
+    ``on_written`` gets the position after the last entry that has been written and flushed.
     """
 
     async def pieces() -> AsyncGenerator[tuple[bytes, int]]:

@@ -1,4 +1,4 @@
-"""How a client becomes the leader of a log: a machine that says what to do next and is told what came of it. Pure.
+"""How a client becomes the leader of a log: a machine that names the next effect and takes its result. Pure.
 
 Theory of operation (rules L1, P4). One effect is under way at a time::
 

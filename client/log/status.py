@@ -1,4 +1,4 @@
-"""What people and their tools are told of a log."""
+"""The status of a log, for people and their tools."""
 
 from typing import NamedTuple
 

@@ -1,10 +1,10 @@
-"""Placement: which bookies an ensemble is made of, and who takes the place of one that failed. Pure; chance comes in as
-an argument.
+"""Placement: which bookies form an ensemble, and which one replaces a bookie that failed. Pure; chance comes in as an
+argument.
 
 Theory of operation
 ===================
 
-*Who may be taken.* Writable bookies that the caller does not want avoided. What is registered is a hint (rule M2):
+*Candidates.* Writable bookies that the caller does not want avoided. What is registered is a hint (rule M2):
 a bookie that turns out dead is replaced.
 
 *Racks.* A bookie's rack is a path such as ``/dc1/rack2``. Every write set (Qw neighbours in the ring of positions)
@@ -62,13 +62,13 @@ def place_ensemble(
     """E distinct writable bookies, none of ``avoid``.
 
     The same ``rng`` state and the same bookies, in whatever order they come, give the same ensemble. Raises
-    :class:`NotEnoughBookiesError` saying what is missing, and who was left out for which reason.
+    :class:`NotEnoughBookiesError` saying what is missing, and which bookies were left out for which reason.
     """
     return place_among(sort_out(bookies, avoid), quorums, rng=rng, racks_min=racks_min)
 
 
 def place_among(sorted_out: "SortedOut", quorums: Quorums, *, rng: Chance, racks_min: int = 1) -> tuple[BookieId, ...]:
-    """As :func:`place_ensemble`, for callers who place many ledgers on the same bookies."""
+    """As :func:`place_ensemble`, for callers that place many ledgers on the same bookies."""
     size = quorums.ensemble_size
     if sorted_out.one_rack and racks_min <= 1 and len(sorted_out.usable) >= size:
         # Nothing to search for where all are in one rack: first come, first taken.
@@ -205,7 +205,7 @@ def _drawn(sorted_out: SortedOut, rng: Chance) -> _Candidates:
 
 
 def _order(sorted_out: SortedOut, rng: Chance) -> list[int]:
-    # Exponential clocks: who rings first is drawn in proportion to the weights, then who is second, and so on.
+    # Exponential clocks: the first to ring is drawn in proportion to the weights, then the second, and so on.
     clocks = [-log(1.0 - rng.random()) / weight for weight in sorted_out.weights]
     return sorted(range(len(clocks)), key=clocks.__getitem__)
 

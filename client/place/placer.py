@@ -1,5 +1,5 @@
-"""Placement's shell: asks the metadata who is there, remembers the racks of those who are gone, and lets
-:mod:`octavo.client.place.placement` choose.
+"""Placement's shell: asks the metadata for the registered bookies, remembers the racks of bookies that have gone, and
+lets :mod:`octavo.client.place.placement` choose.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,8 +19,8 @@ class Placer:
     any (rule M2), and a question to the store per ledger would cost as much as creating it. Only when it does not
     do, and for replacements, the store is asked.
 
-    ``quarantined`` tells who failed lately. They are not chosen, but for a new ledger that cannot be made without
-    them: one of them may be back, and until it is the others make the ack quorum.
+    ``quarantined`` returns the bookies that failed lately. They are chosen only for a new ledger that cannot be made
+    without them: one of them may be back, and until it is the others make the ack quorum.
     """
 
     def __init__(

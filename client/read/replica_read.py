@@ -1,4 +1,4 @@
-"""One bookie's copy of a ledger, as that bookie tells it: for those who check replicas."""
+"""One bookie's copy of a ledger, as that bookie returns it: for programs that check replicas."""
 
 from typing import NamedTuple
 
