@@ -1,4 +1,4 @@
-"""A log as the console shows it. Logs with a password are shown as far as their list tells."""
+"""A log as the console shows it. A log that the console may not read is shown as far as its list of segments tells."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def log_as_json(client: "Client", store: "MetadataStore", name: str) -> dict[str, Any]:
     """Leader, segments and cursors. ``end_is_known``: whether ``end`` includes the segment that is being written, which
-    only its bookies know and tell only with the password. Raises :class:`NoSuchLogError`,
+    only its bookies know, and tell only to clients with the password and the role read. Raises :class:`NoSuchLogError`,
     :class:`InvalidArgumentError`."""
     try:
         async with client.open_log(name) as log:

@@ -25,7 +25,7 @@ export async function logPage(state, again, name) {
     h("h1", {}, `Log ${log.name}`),
     h("section", { class: "panel" }, facts([
       ["Leader", log.leader === null ? h("span", { class: "warn" }, "none") : foreign(log.leader)],
-      ["Positions", `${count(log.first_position)} to ${count(log.end)}${log.end_is_known ? "" : ", and on: the log has a password, so its end is not known here"}`],
+      ["Positions", `${count(log.first_position)} to ${count(log.end)}${log.end_is_known ? "" : ", and on: the log has a password, or this console has not the role read, so the end is not known here"}`],
       ["Term", count(log.term)], ["Closed segments", bytes(log.bytes)], ["Keeps", keeps.join(", ") || "everything"],
       log.gaps.length ? ["Given up", log.gaps.map(([first, last]) => `${first} to ${last}`).join(", ")] : null,
     ])),
