@@ -120,6 +120,7 @@ class Measured:
     def _switch(self) -> None:
         for pid in self._pids:
             os.kill(pid, signal.SIGUSR2)
+        self._adds_counted()  # a bookie that answers has seen the signal; two at once would count as one
 
     def _adds_counted(self) -> int:
         count = 0
