@@ -1,6 +1,7 @@
 """The text form of metrics that Prometheus scrapes (exposition format 0.0.4). Pure."""
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from octavo.metrics.histogram import BOUNDS_SECONDS, Histogram
@@ -40,17 +41,27 @@ def expose(samples: Iterable[Sample]) -> bytes:
 
 
 def _lines(sample: Sample) -> Iterator[str]:
-    metric, value = sample.metric, sample.value
-    pairs = [f'{name}="{_escaped(text)}"' for name, text in zip(metric.labels, sample.labels, strict=True)]
+    heads, value = _heads(sample.metric, sample.labels), sample.value
     if not isinstance(value, Histogram):
-        yield f"{metric.name}{_braced(pairs)} {_number(value)}"
+        yield f"{heads[0]} {_number(value)}"
         return
     total = 0
-    for bound, count in zip(_BOUNDS, value.counts, strict=True):
+    for head, count in zip(heads, value.counts, strict=False):
         total += count
-        yield f"{metric.name}_bucket{_braced([*pairs, f'le="{bound}"'])} {total}"
-    yield f"{metric.name}_sum{_braced(pairs)} {_number(value.sum_seconds)}"
-    yield f"{metric.name}_count{_braced(pairs)} {total}"
+        yield f"{head} {total}"
+    yield f"{heads[-2]} {_number(value.sum_seconds)}"
+    yield f"{heads[-1]} {total}"
+
+
+@lru_cache(maxsize=1024)
+def _heads(metric: Metric, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines of a sample without their values, which are the same at each scrape. A histogram has one for each
+    bucket, and then its sum and its count."""
+    pairs = [f'{name}="{_escaped(text)}"' for name, text in zip(metric.labels, labels, strict=True)]
+    if metric.kind is not Kind.HISTOGRAM:
+        return (f"{metric.name}{_braced(pairs)}",)
+    buckets = [f"{metric.name}_bucket{_braced([*pairs, f'le="{bound}"'])}" for bound in _BOUNDS]
+    return (*buckets, f"{metric.name}_sum{_braced(pairs)}", f"{metric.name}_count{_braced(pairs)}")
 
 
 def _braced(pairs: list[str]) -> str:
