@@ -349,6 +349,7 @@ class LogWriter(AddFront, Closable):
         before = self._active
         assert not self._runs, "everything sent is acknowledged, and nothing was sent meanwhile"
         following.first_position = self._next_position
+        following.writer.seal_not_before(before.writer.sealed_at_ms)  # rule P10: the list does not tell it yet
         closing = self._loop.create_task(self._close_segment(before), name=f"octavo closing of ledger {base}")
         self._previous = (before, closing)
         if self._listen_to(following, known.value):

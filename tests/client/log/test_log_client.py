@@ -2,10 +2,19 @@
 
 import asyncio
 import gc
+import itertools
+import random
 import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from octavo.client.client import Client
+from octavo.client.options import ClientOptions
 from octavo.protocol.messages import Op
+from support.log_cluster import QUICK, open_log_cluster
+from support.metadata_clusters import MemoryCluster
 from support.reading import cluster_of
 from support.waiting import eventually, loop_turns
 
@@ -97,3 +106,31 @@ async def test_reading_many_segments_leaves_a_followed_ledger_open() -> None:
             await loop_turns()
             assert asked() == asked_before, "the follower opened its ledger again"
             follower.cancel()
+
+
+async def test_times_do_not_fall_from_a_segment_to_the_next_one_although_the_clock_is_behind() -> None:
+    """The second leader begins at the time of an empty segment, which its takeover takes out of the list."""
+
+    def clock(start: datetime) -> Callable[[], datetime]:
+        ticks = itertools.count()
+        return lambda: start + timedelta(milliseconds=next(ticks))
+
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    async with open_log_cluster(MemoryCluster(Path())) as logs:
+        for start in (noon, noon - timedelta(hours=1)):
+            client = Client(
+                await logs.metadata.open(),
+                cluster_id=logs.cluster_id,
+                options=ClientOptions(**QUICK),
+                rng=random.Random(start.hour),
+                wall_clock=clock(start),
+            )
+            async with client:
+                log = await (client.create_log("orders") if start == noon else client.open_log("orders"))
+                async with log.lead() as writer:
+                    for _ in range(3):
+                        await writer.add(b"x")
+                        await writer.roll()
+                times = [entry.sealed_at for entry in await log.read(0, await log.refresh() - 1)]
+        assert len(times) == 6
+        assert times == sorted(times)
