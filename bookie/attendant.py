@@ -18,6 +18,7 @@ from octavo.bookie.admin.read_only_file import load_read_only, save_read_only
 from octavo.bookie.admin.router import Router
 from octavo.bookie.admin.server import AdminServer
 from octavo.bookie.admin.subject import Subject
+from octavo.bookie.audit import Audit
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.filesystem import FileSystem
 from octavo.bookie.identity.errors import BookieStartError
@@ -33,8 +34,14 @@ class Attendant:
     """See the module. Its :meth:`attend` is an argument of ``Bookie.start``."""
 
     def __init__(
-        self, config: BookieConfig, filesystem: FileSystem, process: ProcessStatistics, log_level: LogLevel
+        self,
+        config: BookieConfig,
+        filesystem: FileSystem,
+        process: ProcessStatistics,
+        log_level: LogLevel,
+        audit: Audit | None = None,
     ) -> None:
+        self._audit = audit or Audit()
         self._config = config
         self._filesystem = filesystem
         self._process = process
@@ -62,7 +69,7 @@ class Attendant:
             describe=lambda: describe(ENDPOINTS, version=__version__),
         )
         host, port = split_address(config.admin_listen) if config.admin_listen else ("", 0)
-        self.answer = Router(ENDPOINTS, admin, [host] if host else []).answer
+        self.answer = Router(ENDPOINTS, admin, [host] if host else [], audit=self._audit).answer
         server = AdminServer(self.answer)
         where = str(config.admin_socket_path)
         try:

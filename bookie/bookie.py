@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import structlog
 from octavo.bookie.admin.subject import ReadyBookie, Subject
+from octavo.bookie.audit import Audit
 from octavo.bookie.companion import Companion, CompanionTask, CompanionView
 from octavo.bookie.config import BookieConfig, is_loopback
 from octavo.bookie.copies.face import LedgerCopies
@@ -31,6 +32,7 @@ from octavo.bookie.server.access import Access
 from octavo.bookie.server.answer_memory import AnswerTiming
 from octavo.bookie.server.arrivals import ArrivalLimits, Arrivals
 from octavo.bookie.server.certificates import CertificateKeeper
+from octavo.bookie.server.clients import ClientLimits
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.server import BookieServer
 from octavo.bookie.server.service import BookieService, ConnectionLimits, Identity, TlsFacts
@@ -82,6 +84,8 @@ class Bookie:
         self._stack = stack
         self._companion = companion
         self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.audit = Audit()
+        """Notes who does what."""
         self.bookie_id = BookieId("")
         self.address = ""
         self.service: BookieService
@@ -104,17 +108,19 @@ class Bookie:
         clock: Callable[[], float] | None = None,
         attend: Attend | None = None,
         companion: Companion | None = None,
+        audit: Audit | None = None,
     ) -> "Bookie":
         """Start a bookie, ready to serve when this returns. ``wall_clock`` gives seconds since 1970, for hours of the
         day; without it major compactions may begin at any hour. ``clock`` gives precise seconds for the times in
         metrics; by default the event loop does. ``attend`` is called as soon as the directories are locked.
-        ``companion`` runs inside the bookie from its registration on.
+        ``companion`` runs inside the bookie from its registration on. ``audit`` has been started.
 
         Raises :class:`BookieStartError` where another attempt may succeed, :class:`DataWrongError` where an operator
         must repair something first, other :class:`OctavoError` as the metadata store raises them.
         """
         async with contextlib.AsyncExitStack() as stack:
             bookie = cls(config, stack, companion)
+            bookie.audit = audit or bookie.audit
             if attend is not None:
                 bookie._attend = attend
             await bookie._start(filesystem, store, rng, _Host(software, wall_clock, clock))
@@ -132,10 +138,13 @@ class Bookie:
         reviver = Reviver(storage, store, cluster_id=identity.cluster_id)
         stack.push_async_callback(reviver.stop)
         me = Identity(self.bookie_id, identity.cluster_id, boot_id, software)
-        new_ledgers = NewLedgers(storage, store) if config.verifies_new_ledgers else None
-        if new_ledgers is not None:
-            stack.push_async_callback(new_ledgers.stop)
-        self.service = service = _make_service(config, storage, me, reviver, host, new_ledgers=new_ledgers)
+        new_ledgers = NewLedgers(storage, store, checks_writes=config.verifies_new_ledgers)
+        stack.push_async_callback(new_ledgers.stop)
+        self.service = service = _make_service(
+            config, storage, me, reviver, host, new_ledgers=new_ledgers, audit=self.audit
+        )
+        storage.writer.on_deleted = lambda ledger_id: self.audit.note("delete", ledger=int(ledger_id))
+        self.audit.note("start", auth="required" if config.authentication_required else "none", tls=config.tls)
         service.switch_read_only(self.subject.operator_read_only)
         await self._follow_principals(service, store)
         server = BookieServer(service, self._tls_arrivals(service))
@@ -236,7 +245,7 @@ class Bookie:
                 filesystem, directories, store, address=self._advertised(config.port), rng=rng, software=host.software,
                 pinned_id=BookieId(config.bookie_id) if config.bookie_id is not None else None,
             )  # fmt: skip
-            self.bookie_id = identity.bookie_id
+            self.bookie_id = self.audit.bookie_id = identity.bookie_id
             structlog.contextvars.bind_contextvars(bookie=self.bookie_id)
             storage = await Storage.open(
                 filesystem,
@@ -270,8 +279,9 @@ class Bookie:
         """When the bookie's certificate expires, in seconds since 1970; None: TLS is off."""
         return None if self._certificate is None else self._certificate.current.expires_at
 
-    def reload_certificate(self) -> None:
-        """Read the files of TLS again, if the bookie speaks TLS. Connections live on."""
+    def reload_files(self) -> None:
+        """Read the files of TLS again, if the bookie speaks TLS, and open the audit log again. Connections live on."""
+        self.audit.reopen()
         if self._certificate is not None:
             self._certificate.reload()
 
@@ -282,6 +292,7 @@ class Bookie:
             return None
         limits = ArrivalLimits(
             connections_max=config.connections_max,
+            connections_per_address_max=config.connections_per_client_max,
             handshakes_max=config.handshakes_max,
             handshakes_per_second=config.handshakes_per_second,
             handshake_seconds=config.handshake_seconds,
@@ -313,6 +324,7 @@ class Bookie:
 
         def changed(context: ServerContext) -> None:
             arrivals.context = context
+            self.audit.note("certificate_changed", expires_at=int(context.expires_at))
 
         self._certificate.changed = changed
         self.service.tls = TlsFacts(self._config.tls, lambda: self.certificate_expires_at, arrivals.outcomes)
@@ -402,7 +414,8 @@ def _make_service(
     reviver: Reviver,
     host: _Host,
     *,
-    new_ledgers: NewLedgers | None,
+    new_ledgers: NewLedgers,
+    audit: Audit,
 ) -> BookieService:
     required = config.authentication_required
     return BookieService(
@@ -410,12 +423,19 @@ def _make_service(
         me,
         revive=reviver.revive,
         new_ledgers=new_ledgers,
-        access=Access(cluster_id=me.cluster_id, bookie_id=me.bookie_id) if required else None,
+        access=Access(cluster_id=me.cluster_id, bookie_id=me.bookie_id, audit=audit) if required else None,
+        audit=audit,
         limits=ConnectionLimits(
             connections_max=config.connections_max,
             hello_timeout_seconds=config.hello_timeout_seconds,
             frame_timeout_seconds=config.frame_timeout_seconds,
             unfinished_frame_bytes=config.unfinished_frame_bytes,
+        ),
+        client_limits=ClientLimits(
+            connections_max=config.connections_per_client_max,
+            bytes_per_second=config.client_bytes_per_second,
+            requests_per_second=config.client_requests_per_second,
+            new_ledgers_per_second=config.client_new_ledgers_per_second,
         ),
         wall_clock=host.wall_clock,
         answer_bytes=config.answer_bytes,

@@ -74,6 +74,19 @@ def _integer(low: int, high: int) -> _Parse:
     return parse
 
 
+def _none_or(low: int) -> _Parse:
+    """Either 0, or at least so much: less would let a single large request block its client for long."""
+    parse_integer = _integer(0, 2**40)
+
+    def parse(value: Any) -> int:
+        number: int = parse_integer(value)
+        if 0 < number < low:
+            raise ValueError(f"must be 0 or at least {low}")
+        return number
+
+    return parse
+
+
 def _segment_bytes(value: Any) -> int:
     size: int = _integer(16 * _MEBIBYTE, 4096 * _MEBIBYTE)(value)
     if size % _MEBIBYTE:
@@ -204,6 +217,16 @@ class BookieConfig:
     wait for the memory."""
     connections_max: int = _setting(_integer(1, 1_000_000), 4096)
     """Connections served at a time; further ones are refused."""
+    connections_per_client_max: int = _setting(_integer(0, 1_000_000), 256)
+    """Connections of one client served at a time; further ones are refused. A client is a principal, or, where none is
+    known, an address. 0: no limit."""
+    client_bytes_per_second: int = _setting(_none_or(1024 * 1024), 0)
+    """Bytes of requests that one client may send per second; beyond that the bookie reads them later. 0: no limit."""
+    client_requests_per_second: int = _setting(_none_or(10), 0)
+    """Requests (frames) that one client may send per second; beyond that the bookie reads them later. 0: no limit."""
+    client_new_ledgers_per_second: int = _setting(_integer(0, 1_000_000), 1000)
+    """Ledgers new to this bookie that one client may write or fence per second; the first request of further ones is
+    refused, and writers repeat it. 0: no limit."""
     hello_timeout_seconds: float = _setting(_seconds(0.01, 3600), 10.0)
     """A client that has not sent its hello by then loses its connection."""
     frame_timeout_seconds: float = _setting(_seconds(0.01, 86400), 60.0)
@@ -231,6 +254,13 @@ class BookieConfig:
     key_file: Path | None = _setting(_path, None)
     """File with the key with which this bookie connects to other bookies, where it has no certificate for that: a
     principal with the roles repair and append."""
+    audit_file: Path | None = _setting(_path, None)
+    """File of the audit log: who was authenticated, refused, fenced or administered what, one JSON object in a line.
+    None: there is none."""
+    audit_file_bytes: int = _setting(_integer(0, 1024 * 1024 * _MEBIBYTE), 64 * _MEBIBYTE)
+    """Size at which the audit log is renamed to ``FILE.1``, and a new one is begun; 0: never."""
+    audit_files_max: int = _setting(_integer(1, 1000), 5)
+    """Files of the audit log that are kept, the one in use included."""
     verify_new_ledgers: str = _setting(_choice("auto", "true", "false"), "auto")
     """Whether the first add or fence of a ledger that is new here waits until the metadata have shown that the ledger
     exists, with this key. auto: where authentication is required."""

@@ -20,6 +20,7 @@ import structlog
 import uvloop
 from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.attendant import Attendant
+from octavo.bookie.audit import Audit, AuditFile
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.companion import Companion
 from octavo.bookie.config import BookieConfig
@@ -117,7 +118,8 @@ async def _main(
     pulse = Pulse(process, os.environ, time.perf_counter)
     pulse.start()
     filesystem = RealFileSystem()
-    attendant = Attendant(config, filesystem, process, log_level)
+    audit = _audit(config)
+    attendant = Attendant(config, filesystem, process, log_level, audit)
     store = await _open_metadata(config)
     try:
         await _check_release(store)
@@ -132,6 +134,7 @@ async def _main(
                 clock=time.perf_counter,
                 attend=attendant.attend,
                 companion=companion,
+                audit=audit,
             )
         )
         await _first_of(starting, stopped.wait())
@@ -163,8 +166,21 @@ async def _main(
         with contextlib.suppress(OctavoError):
             await store.close()
         await filesystem.close()
+        await audit.stop()
         pulse.stop()
     return EXIT_OK
+
+
+def _audit(config: BookieConfig) -> Audit:
+    """The audit log, which is written from now on. Raises :class:`InvalidArgumentError` if it cannot be."""
+    if config.audit_file is None:
+        return Audit()
+    audit = Audit(AuditFile(config.audit_file, config.audit_file_bytes, config.audit_files_max), wall_clock=time.time)
+    try:
+        audit.start()
+    except OSError as error:
+        raise InvalidArgumentError(f"audit_file {config.audit_file}: {error.strerror or error}") from error
+    return audit
 
 
 def _reload(
@@ -172,7 +188,7 @@ def _reload(
 ) -> None:
     """SIGHUP: take over what can change while the bookie runs, and name what cannot."""
     for bookie in running:
-        bookie.reload_certificate()
+        bookie.reload_files()
     if reload is None:
         log.info("nothing to reload: the bookie has no configuration file")
         return

@@ -14,6 +14,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Unpack, overload
 
+from octavo.client.arguments import (
+    Protection,
+    check_ledger_id,
+    check_password,
+    checked_custom_metadata,
+    checked_protection,
+)
 from octavo.client.client_name import default_client_name
 from octavo.client.closable import Closable
 from octavo.client.creations import Creations
@@ -44,7 +51,7 @@ from octavo.protocol.errors import (
     OctavoError,
     UnauthorizedError,
 )
-from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.messages import Info, InfoAnswer
 from octavo.protocol.quorums import Quorums, quorums_of
 
@@ -182,6 +189,7 @@ class Client(LogFace, Closable):
         *,
         password: bytes = b"",
         digest: Digest = Digest.CRC32C,
+        private: bool = False,
         custom_metadata: Mapping[str, bytes] | None = None,
         ids: Literal["sequential"] = "sequential",
     ) -> Opening[LedgerWriter]: ...
@@ -195,6 +203,7 @@ class Client(LogFace, Closable):
         *,
         password: bytes = b"",
         digest: Digest = Digest.CRC32C,
+        private: bool = False,
         custom_metadata: Mapping[str, bytes] | None = None,
         ids: Literal["explicit"],
     ) -> Opening[ExplicitIdWriter]: ...
@@ -207,6 +216,7 @@ class Client(LogFace, Closable):
         *,
         password: bytes = b"",
         digest: Digest = Digest.CRC32C,
+        private: bool = False,
         custom_metadata: Mapping[str, bytes] | None = None,
         ids: Literal["sequential", "explicit"] = "sequential",
     ) -> Opening[LedgerWriter] | Opening[ExplicitIdWriter]:
@@ -214,7 +224,8 @@ class Client(LogFace, Closable):
         of them and acknowledged when ``ack_quorum`` have it on disk.
 
         ``password`` is needed to read and to recover the ledger. ``digest`` protects the entries: CRC32C against
-        damage, HMAC_SHA256 also against forgery by anyone without the password. ``custom_metadata`` is stored with the
+        damage, HMAC_SHA256 also against forgery by anyone without the password. ``private``: bookies give the entries
+        only to clients that have the password, and to repairs; needs a password. ``custom_metadata`` is stored with the
         ledger as it is. ``ids``: with ``"sequential"`` the writer numbers the entries in the order of adds; with
         ``"explicit"`` the application does, adding every id from 0 on exactly once and in any order, with
         ``add(payload, entry_id=n)`` of an :class:`ExplicitIdWriter`.
@@ -223,18 +234,16 @@ class Client(LogFace, Closable):
         example) and :class:`NotEnoughBookiesError`. If creating fails or is cancelled, there is no ledger.
         """
         quorums = quorums_of(ensemble_size, write_quorum, ack_quorum)
-        _check_password(password)
-        if not isinstance(digest, Digest):
-            raise InvalidArgumentError(f"digest must be one of {', '.join(map(str, Digest))}, not {digest!r}")
-        custom = _checked_custom_metadata(custom_metadata)
+        protection = checked_protection(password, digest, private)
+        custom = checked_custom_metadata(custom_metadata)
 
         async def create() -> LedgerWriter:
             self._check_open()
-            return await self._creations.run(self._create(quorums, password, digest, custom, self._writer))
+            return await self._creations.run(self._create(quorums, protection, custom, self._writer))
 
         async def create_explicit() -> ExplicitIdWriter:
             self._check_open()
-            return await self._creations.run(self._create(quorums, password, digest, custom, self._explicit_writer))
+            return await self._creations.run(self._create(quorums, protection, custom, self._explicit_writer))
 
         match ids:
             case "sequential":
@@ -257,8 +266,8 @@ class Client(LogFace, Closable):
         ledger is touched; :class:`LedgerRecoveryError` if it cannot be recovered now, naming the bookies that are
         needed; with ``recover=False``, :class:`QuorumLostError` if no bookie of the ledger answers.
         """
-        _check_ledger_id(ledger_id)
-        _check_password(password)
+        check_ledger_id(ledger_id)
+        check_password(password)
 
         async def open_reader() -> LedgerReader:
             return await self._open(LedgerId(ledger_id), password, digest, recover=recover)
@@ -266,23 +275,34 @@ class Client(LogFace, Closable):
         return Opening(open_reader, f"open_ledger({ledger_id})")
 
     async def read_replica(
-        self, bookie_id: str, ledger_id: int, first: int, last: int, *, modulus: int = 1, residues: Sequence[int] = (0,)
+        self,
+        bookie_id: str,
+        ledger_id: int,
+        first: int,
+        last: int,
+        *,
+        modulus: int = 1,
+        residues: Sequence[int] = (0,),
+        password: bytes = b"",
     ) -> ReplicaAnswer:
         """Read what one bookie holds of entries ``first..last`` (both inclusive), for checking replicas.
 
         Only ids with ``id % modulus`` in ``residues`` are read. A long answer is cut: read on behind its
-        ``last_covered``. The entries are returned sealed and are not verified. Needs no password and never fences.
+        ``last_covered``. The entries are returned sealed and are not verified. Never fences. Needs no
+        password, but for private ledgers.
 
         Raises the bookie's refusal, :class:`BookieUnavailableError`, :class:`OctavoTimeoutError`,
         :class:`InvalidArgumentError`.
         """
-        _check_ledger_id(ledger_id)
+        check_ledger_id(ledger_id)
+        check_password(password)
         self._check_open()
         return await read_replica(
             self._pool,
             self._options,
             bookie_id=BookieId(bookie_id),
             ledger_id=LedgerId(ledger_id),
+            ledger_key=derive_secrets(password, LedgerId(ledger_id)).ledger_key if password else b"",
             first=first,
             last=last,
             modulus=modulus,
@@ -295,7 +315,7 @@ class Client(LogFace, Closable):
 
         Raises :class:`NoSuchLedgerError`.
         """
-        _check_ledger_id(ledger_id)
+        check_ledger_id(ledger_id)
         self._check_open()
         await self._store.delete_ledger(LedgerId(ledger_id))
         writer = self._writers.get(LedgerId(ledger_id))
@@ -311,7 +331,7 @@ class Client(LogFace, Closable):
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """Read the ledger's metadata from the store. Raises :class:`NoSuchLedgerError`."""
-        _check_ledger_id(ledger_id)
+        check_ledger_id(ledger_id)
         self._check_open()
         return (await self._store.read_ledger(LedgerId(ledger_id))).value
 
@@ -406,16 +426,14 @@ class Client(LogFace, Closable):
     async def _create[W: (LedgerWriter, ExplicitIdWriter)](
         self,
         quorums: Quorums,
-        password: bytes,
-        digest: Digest,
+        protection: Protection,
         custom_metadata: Mapping[str, bytes],
         make_writer: _MakeWriter[W],
     ) -> W:
         writer = await self._create_as(
             await self._store.allocate_ledger_id(),
             quorums,
-            password=password,
-            digest=digest,
+            protection,
             custom_metadata=custom_metadata,
             make_writer=make_writer,
         )
@@ -442,8 +460,7 @@ class Client(LogFace, Closable):
         return await self._create_as(
             segment.ledger_id,
             segment.quorums,
-            password=segment.password,
-            digest=segment.digest,
+            segment.protection,
             custom_metadata=custom,
             make_writer=make_writer,
         )
@@ -452,14 +469,13 @@ class Client(LogFace, Closable):
         self,
         ledger_id: LedgerId,
         quorums: Quorums,
+        protection: Protection,
         *,
-        password: bytes,
-        digest: Digest,
         custom_metadata: Mapping[str, bytes],
         make_writer: _MakeWriter[W],
     ) -> W:
         ensemble = await self._placer.new_ensemble(quorums)
-        secrets = derive_secrets(password, ledger_id)
+        secrets = derive_secrets(protection.password, ledger_id)
         salt = self._rng.randbytes(_SALT_BYTES)
         metadata = LedgerMetadata(
             ledger_id=ledger_id,
@@ -467,10 +483,11 @@ class Client(LogFace, Closable):
             write_quorum=quorums.write_quorum,
             ack_quorum=quorums.ack_quorum,
             fragments=(Fragment(EntryId(0), ensemble),),
-            digest=digest,
+            digest=protection.digest,
+            private=protection.private,
             custom_metadata=custom_metadata,
             created_at=self._wall_clock(),
-            verifier=make_verifier(secrets, digest, salt),
+            verifier=make_verifier(secrets, protection.digest, salt),
             salt=salt,
             writer_token=self._token(),
         )
@@ -580,21 +597,3 @@ class Client(LogFace, Closable):
                 return
             if isinstance(answer, InfoAnswer):
                 facts[bookie.bookie_id] = answer.facts
-
-
-def _check_ledger_id(ledger_id: object) -> None:
-    if type(ledger_id) is not int or not 0 <= ledger_id <= ID_MAX:
-        raise InvalidArgumentError(f"a ledger id is an integer from 0 to {ID_MAX}, not {ledger_id!r}")
-
-
-def _check_password(password: object) -> None:
-    if not isinstance(password, bytes):
-        raise InvalidArgumentError(f"a password is bytes, not {type(password).__name__}")
-
-
-def _checked_custom_metadata(custom_metadata: Mapping[Any, Any] | None) -> dict[str, bytes]:
-    custom = dict(custom_metadata or {})
-    for key, value in custom.items():
-        if not isinstance(key, str) or not isinstance(value, bytes):
-            raise InvalidArgumentError(f"custom metadata map text to bytes; {key!r} maps to {type(value).__name__}")
-    return custom

@@ -105,6 +105,8 @@ class LedgerMetadata:
     verifier: bytes
     """:func:`octavo.protocol.entries.make_verifier` of password and digest with :attr:`salt` (rule F0)."""
     salt: bytes
+    private: bool = False
+    """Bookies give its entries only to clients that have its key, and to repairs (rule S3). Never changes."""
     term: int = 0
     """Take-overs of the ledger by a new writer so far; 0 for an ordinary ledger, which has one writer."""
     writer_token: str = ""
@@ -339,6 +341,7 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
     if metadata.fenced_at is not None:
         by = encode_text(metadata.fenced_by)
         fenced = f'"fenced_at":"{encode_instant(metadata.fenced_at)}","fenced_by":{by},'
+    private = '"private":true,' if metadata.private else ""
     custom = ",".join(
         [f'{encode_text(key)}:"{encode_bytes(value)}"' for key, value in sorted(metadata.custom_metadata.items())]
     )
@@ -352,7 +355,7 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
         f'"fragments":[{",".join(map(_encode_fragment, metadata.fragments))}],'
         f'"last_entry_id":{"null" if last_entry_id is None else last_entry_id},'
         f'"ledger_id":{metadata.ledger_id},'
-        f'"length":{metadata.length},'
+        f'"length":{metadata.length},{private}'
         f'"salt":"{encode_bytes(metadata.salt)}",'
         f'"state":{encode_text(metadata.state.value)},'
         f'"term":{metadata.term},'
@@ -407,6 +410,7 @@ def decode_ledger(ledger_id: LedgerId, value: bytes) -> LedgerMetadata:
             created_at=reader.instant("created_at"),
             verifier=reader.bytes_of("verifier"),
             salt=reader.bytes_of("salt"),
+            private=reader.added_later("private", bool, False),
             term=reader.get("term", int),
             writer_token=reader.get("writer_token", str),
             fenced_at=reader.instant("fenced_at") if "fenced_at" in reader else None,

@@ -82,7 +82,8 @@ CONNECTIONS = _gauge(
     "tls", "authenticated", tls="yes, no", authenticated="yes, no",
 )  # fmt: skip
 CONNECTIONS_REFUSED = _counter(
-    "octavo_bookie_connections_refused_total", "Connections refused because connections_max was reached"
+    "octavo_bookie_connections_refused_total",
+    "Connections refused because the bookie, or their client, had as many as it may have",
 )
 PROTOCOL_ERRORS = _counter(
     "octavo_bookie_protocol_errors_total", "Connections closed by the bookie because of an error of the client"
@@ -101,6 +102,18 @@ DENIED = _counter(
     "Refusals by what was not enough: the certificate at the hello, the key, or the roles for a request",
     "reason", reason="certificate, key, role",
 )  # fmt: skip
+
+AUDIT_LINES = _counter("octavo_bookie_audit_lines_total", "Lines written to the audit log")
+AUDIT_LOST = _counter("octavo_bookie_audit_lost_total", "Lines of the audit log that could not be written")
+CLIENT_REFUSALS = _counter(
+    "octavo_bookie_client_refusals_total",
+    "Connections, and first requests of ledgers new here, refused because their client had reached its limit", "limit",
+    limit="connections, new_ledgers",
+)  # fmt: skip
+THROTTLED_SECONDS = _counter(
+    "octavo_bookie_clients_throttled_seconds_total",
+    "Time in which the bookie read nothing from a client that was over its rates, all clients together",
+)
 
 # --- bookie: journal --------------------------------------------------------------------------------------------------
 

@@ -100,7 +100,11 @@ async def _verify_range(
         while chunks or pending:
             while chunks and len(pending) < CHUNKS_IN_FLIGHT_MAX:
                 bounds.append(chunks.popleft())
-                pending.append(asyncio.ensure_future(replicas.read(quorums, fragment, bounds[-1])))
+                pending.append(
+                    asyncio.ensure_future(
+                        replicas.read(quorums, fragment, bounds[-1], password if metadata.private else b"")
+                    )
+                )
             chunk, found = bounds.popleft(), await pending.popleft()
             for position, replica in found.items():
                 reports[position].entries += len(list(ids_held(quorums, position, chunk.first, chunk.last)))
@@ -152,14 +156,21 @@ class _ReplicaReader:
         self.client = client
         self._unreachable: set[str] = set()
 
-    async def read(self, quorums: Quorums, fragment: Fragment, chunk: EntryRange) -> dict[int, Replica]:
-        """The replica of each bookie of the fragment, by position."""
+    async def read(
+        self, quorums: Quorums, fragment: Fragment, chunk: EntryRange, password: bytes
+    ) -> dict[int, Replica]:
+        """The replica of each bookie of the fragment, by position. ``password``: that of a private ledger."""
         replicas = await asyncio.gather(
-            *(self._read_one(quorums, position, bookie, chunk) for position, bookie in enumerate(fragment.bookies))
+            *(
+                self._read_one(quorums, position, bookie, chunk, password)
+                for position, bookie in enumerate(fragment.bookies)
+            )
         )
         return dict(enumerate(replicas))
 
-    async def _read_one(self, quorums: Quorums, position: int, bookie_id: str, chunk: EntryRange) -> Replica:
+    async def _read_one(
+        self, quorums: Quorums, position: int, bookie_id: str, chunk: EntryRange, password: bytes
+    ) -> Replica:
         modulus = quorums.ensemble_size if quorums.striped else 1
         residues = quorums.residues_at(position) if quorums.striped else (0,)
         sealed: list[bytes] = []
@@ -168,7 +179,13 @@ class _ReplicaReader:
         while at <= chunk.last and bookie_id not in self._unreachable:
             try:
                 answer = await self.client.read_replica(
-                    bookie_id, chunk.ledger_id, at, chunk.last, modulus=modulus, residues=residues
+                    bookie_id,
+                    chunk.ledger_id,
+                    at,
+                    chunk.last,
+                    modulus=modulus,
+                    residues=residues,
+                    password=password,
                 )
             except OctavoError:
                 failures += 1

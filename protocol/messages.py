@@ -84,6 +84,9 @@ class AddFlag(enum.IntFlag):
     """Sent by a recovery or a repair: accepted on a fenced ledger (rules F5 and B6)."""
     DEFERRED_SYNC = 2
     """Reserved: the entry may be acknowledged before it is durable; FORCE makes it durable. Refused today."""
+    PRIVATE = 4
+    """The ledger is private: from now on the bookie gives its entries only to clients that have the ledger key, and to
+    repairs (rule S3)."""
 
 
 class ReadFlag(enum.IntFlag):
@@ -93,7 +96,8 @@ class ReadFlag(enum.IntFlag):
     FENCE = 1
     """Fence the ledger before answering (rules F2 and F4). Needs the ledger key."""
     REPAIR = 2
-    """Sent by a repair: answered after other reads, at a limited rate. READ only; needs :data:`CAPABILITY_REPAIR`."""
+    """Sent by a repair: also served for private ledgers. A READ is answered after other reads, at a limited rate. Needs
+    :data:`CAPABILITY_REPAIR`."""
 
 
 _ID = fields.integer(0, ID_MAX)
@@ -226,7 +230,7 @@ class Read(Request):
     """Entries of ``first..last`` whose ``id % modulus`` is among ``residues`` (``1, (0,)`` for all of them).
 
     The answer stops at either limit, but holds one entry at least if it finds one. ``ledger_key`` is empty unless
-    the request fences.
+    the request fences or the ledger is private.
     """
 
     ledger_id: int

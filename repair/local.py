@@ -25,7 +25,7 @@ class LocalCopies(Protocol):
         at what is held, the copies, the compare-and-set that names this bookie, and the read that settles a lost
         answer. Not reentrant. Nothing is dropped for a long time after the lock was given up, either."""
 
-    async def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes]) -> None:
+    async def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes], *, private: bool = False) -> None:
         """Store sealed entries of one ledger, ids ascending, verbatim; durable when it returns (rules C6 and C7).
 
         Raises :class:`DuplicateEntryError` when an id is held with other intact bytes, :class:`DigestMismatchError`,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.entries import digest_code_of, header_of, verify_batch, verify_explicit_lac
@@ -127,9 +128,11 @@ class Puller:
         return max((lac for lac in shown if lac is not None), default=None)
 
     async def _read_lac(self, ledger_id: LedgerId, source: BookieId) -> LacAnswer | None:
-        request = ReadLac(ledger_id, b"", ReadFlag.NONE, 0, None, 0, 0, 0)
+        connection = self._pool.get(source)
         try:
-            answer = await self._pool.get(source).request(request, timeout_seconds=self._timeout_seconds)
+            await connection.wait_writable(timeout_seconds=self._timeout_seconds)
+            request = ReadLac(ledger_id, b"", _repair_flag(connection), 0, None, 0, 0, 0)
+            answer = await connection.request(request, timeout_seconds=self._timeout_seconds)
         except ClientClosedError:
             raise
         except OctavoError:
@@ -183,21 +186,33 @@ class Puller:
             size_bytes = sum(map(len, entries))
             await self._pace.take(size_bytes, urgent=urgent)
             async with self._storing.hold(size_bytes):
-                await self._copies.copy_in(ledger_id, entries)
+                await self._copies.copy_in(ledger_id, entries, private=metadata.private)
             self.copied.entries += len(entries)
             self.copied.bytes += size_bytes
 
     async def _read(self, ledger_id: LedgerId, source: BookieId, ask: Ask, modulus: int) -> ReadAnswer:
         connection = self._pool.get(source)
         await connection.wait_writable(timeout_seconds=self._timeout_seconds)
-        flags = ReadFlag.REPAIR if CAPABILITY_REPAIR in connection.capabilities else ReadFlag.NONE
         request = Read(
-            ledger_id, b"", flags, 0, ask.first, ask.last, modulus, ask.residues, ENTRIES_PER_FRAME_MAX, CHUNK_BYTES
+            ledger_id,
+            b"",
+            _repair_flag(connection),
+            0,
+            ask.first,
+            ask.last,
+            modulus,
+            ask.residues,
+            ENTRIES_PER_FRAME_MAX,
+            CHUNK_BYTES,
         )
         answer = await connection.request(request, timeout_seconds=self._timeout_seconds, bulk=True)
         if not isinstance(answer, ReadAnswer) or answer.last_covered < ask.first:
             raise ProtocolError(f"bookie {source} answered nothing of what it was asked")
         return answer
+
+
+def _repair_flag(connection: BookieConnection) -> ReadFlag:
+    return ReadFlag.REPAIR if CAPABILITY_REPAIR in connection.capabilities else ReadFlag.NONE
 
 
 def sound_entries(

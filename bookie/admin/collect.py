@@ -9,6 +9,7 @@ from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.admin.subject import ReadyBookie, Subject
 from octavo.bookie.server.access import DENIAL_REASONS
 from octavo.bookie.server.arrivals import HANDSHAKE_OUTCOMES
+from octavo.bookie.server.clients import LIMITS
 from octavo.bookie.upkeep.upkeep import Upkeep
 from octavo.metrics import table
 from octavo.metrics.exposition import Sample
@@ -87,6 +88,11 @@ def _security(ready: ReadyBookie) -> Iterator[Sample]:
     for reason in DENIAL_REASONS:
         denied = service.access.denied[reason] if service.access is not None else 0
         yield Sample(table.DENIED, denied, (reason,))
+    yield Sample(table.AUDIT_LINES, service.audit.lines)
+    yield Sample(table.AUDIT_LOST, service.audit.lines_lost)
+    for limit in LIMITS:
+        yield Sample(table.CLIENT_REFUSALS, service.clients.refused[limit], (limit,))
+    yield Sample(table.THROTTLED_SECONDS, service.clients.throttled_seconds)
 
 
 def _storage(ready: ReadyBookie) -> Iterator[Sample]:

@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 from octavo.bookie.admin.endpoints import Administration, Call, Endpoint
 from octavo.bookie.admin.exchange import JSON, HttpAnswer, HttpError, HttpRequest
 from octavo.bookie.admin.fields import FieldError, read_body, read_query
+from octavo.bookie.audit import Audit
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
 
 _TARGET_CHARACTERS_MAX = 8192
@@ -17,7 +18,15 @@ class Router:
     """Answers requests with the endpoints of a table. ``hosts``: names under which clients over TCP may address the
     bookie, besides IP addresses and ``localhost``."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], admin: Administration, hosts: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        admin: Administration,
+        hosts: Sequence[str] = (),
+        *,
+        audit: Audit | None = None,
+    ) -> None:
+        self._audit = audit or Audit()
         self._admin = admin
         self._hosts = frozenset(host.lower() for host in hosts) | {"localhost"}
         self._endpoints = [(endpoint, endpoint.path.split("/")) for endpoint in endpoints]
@@ -27,17 +36,21 @@ class Router:
         self._check_host(request)
         endpoint, names = self._find(request)
         if endpoint.guarded and not request.trusted:
+            self._audit.refused("admin", "not on the socket", method=endpoint.method, path=endpoint.path)
             raise HttpError(
                 403, "Forbidden",
                 f"{endpoint.method} {endpoint.path} is answered on the socket admin.sock in the data directory only",
             )  # fmt: skip
         values = self._values(endpoint, request, names)
         try:
-            return await endpoint.handle(Call(self._admin, values))
+            answer = await endpoint.handle(Call(self._admin, values))
         except (MetadataUnavailableError, MetadataError) as error:
             raise HttpError(503, type(error).__name__, error.message, retryable=error.retryable) from error
         except OctavoError as error:
             raise HttpError(409, type(error).__name__, error.message, retryable=error.retryable) from error
+        if endpoint.guarded:
+            self._audit.note("admin", method=endpoint.method, path=endpoint.path, values=_described(values))
+        return answer
 
     def _check_host(self, request: HttpRequest) -> None:
         """A web page can let a name of its own point to this machine, and then read what the bookie answers to it (DNS
@@ -89,6 +102,10 @@ class Router:
         except FieldError as error:
             raise HttpError(400, "InvalidArgument", str(error)) from error
         return values
+
+
+def _described(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value)[:200] for name, value in values.items() if value is not None}
 
 
 def _match(pattern: Sequence[str], steps: Sequence[str]) -> dict[str, str] | None:

@@ -62,8 +62,9 @@ class LedgerCopies:
 
     # --- entries --------------------------------------------------------------------------------------------------
 
-    async def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes]) -> None:
+    async def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes], *, private: bool = False) -> None:
         """Store sealed entries of one ledger, ids ascending, as they are; durable when it returns (rules C6 and C7).
+        ``private``: what the ledger's metadata say (rule S3).
 
         An id that is held with the same bytes is a success; a held copy that does not verify is replaced. All or
         nothing. Waits while the storage has no memory for more.
@@ -80,11 +81,11 @@ class LedgerCopies:
         self._replaced.keep(ledger_id)
         await self._storage.admission.wait_for_room()
         try:
-            durable = self._storage.writer.copy_in(ledger_id, entries)
+            durable = self._storage.writer.copy_in(ledger_id, entries, private=private)
         except NoSuchLedgerError:
             if not await self._revive(ledger_id):
                 raise
-            durable = self._storage.writer.copy_in(ledger_id, entries)
+            durable = self._storage.writer.copy_in(ledger_id, entries, private=private)
         await durable
         self.entries_copied += len(entries)
         self.bytes_copied += size

@@ -92,6 +92,7 @@ class RecordKind(enum.IntEnum):
     TOMBSTONE = 5
     REVIVAL = 6
     DROP = 7
+    PRIVATE = 8
 
 
 @dataclass(frozen=True, slots=True, order=True)

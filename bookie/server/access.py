@@ -1,4 +1,5 @@
-"""Which clients the bookie serves, and with what: the gate of each connection, where authentication is required.
+"""Which clients the bookie serves, and with what: the gate of each connection, where authentication is required (rule
+S1).
 
 A connection is anonymous until its certificate names a principal, or the client has proved that it knows a principal's
 key. Until then only PING and AUTHENTICATE are served. From then on each request needs one of the rights that the
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 import structlog
+from octavo.bookie.audit import Audit
 from octavo.metadata.principals import Principals
 from octavo.protocol.errors import OctavoError, UnauthorizedError
 from octavo.protocol.messages import (
@@ -38,7 +40,8 @@ _NO_RIGHTS: frozenset[Right] = frozenset()
 class Access:
     """What the gates of a bookie share: the principals, as known last."""
 
-    def __init__(self, *, cluster_id: str, bookie_id: str) -> None:
+    def __init__(self, *, cluster_id: str, bookie_id: str, audit: Audit | None = None) -> None:
+        self.audit = audit or Audit()
         self.cluster_id = cluster_id
         self.bookie_id = bookie_id
         self.principals = Principals()
@@ -50,7 +53,16 @@ class Access:
     def update(self, principals: Principals) -> None:
         """The principals have changed: those of whom something else is true now connect again, or no more."""
         changed = principals.changed_since(self.principals)
-        self.principals = principals
+        before, self.principals = self.principals, principals
+        for name in sorted({*changed, *(principals.by_name.keys() - before.by_name.keys())}):
+            one = principals.by_name.get(name)
+            self.audit.note(
+                "principal_changed",
+                name=name,
+                change="removed" if one is None else "changed" if name in before.by_name else "added",
+                roles=None if one is None else list(one.role_names()),
+                disabled=None if one is None else one.disabled,
+            )
         for gate in [gate for gate in self._gates if gate.name in changed]:
             gate.end()
 
@@ -84,7 +96,7 @@ class Access:
 class Gate:
     """Who is at the other end of one connection, and what the connection may ask."""
 
-    __slots__ = ("_access", "_end", "_login", "_rights", "name")
+    __slots__ = ("_access", "_end", "_login", "_rights", "name", "peer")
 
     def __init__(self, access: Access, end: Callable[[OctavoError], None]) -> None:
         self._access = access
@@ -93,6 +105,8 @@ class Gate:
         self._rights = _NO_RIGHTS
         self.name: str | None = None
         """The principal; None while it is not known."""
+        self.peer = "?"
+        """``HOST:PORT`` of the client."""
 
     def greeted(self, names: tuple[str, ...]) -> Mapping[str, bytes]:
         """The client has sent its hello; its certificate has these names. Returns what the bookie's hello says of it:
@@ -100,13 +114,19 @@ class Gate:
         for name in names:
             roles = self._access.roles_of(name)
             if roles:
-                self._enter(name, roles)
+                self._enter(name, roles, "certificate")
                 return {EXTENSION_PRINCIPAL: name.encode()}
         if names:
             self._access.denied["certificate"] += 1
             known = ", ".join(map(principal_uri, names))
+            self._access.audit.refused("authenticate", "certificate", peer=self.peer, certificate=known[:200])
             return {EXTENSION_DENIED: f"the certificate's {known} is no principal of this cluster".encode()[:1000]}
         return {EXTENSION_DENIED: b"the client has given neither a certificate of this cluster nor a key"}
+
+    @property
+    def may_repair(self) -> bool:
+        """Whether the principal may read private ledgers without their keys (rule S3)."""
+        return Right.REPAIR in self._rights
 
     def check(self, request: Request) -> None:
         """Raises :class:`UnauthorizedError` unless the connection may ask this."""
@@ -114,6 +134,10 @@ class Gate:
         if needed is None or needed in self._rights:
             return
         self._access.denied["role"] += 1
+        ledger_id = getattr(request, "ledger_id", None)
+        self._access.audit.refused(
+            "request", "role", principal=self.name, peer=self.peer, operation=request.op.name, ledger=ledger_id
+        )
         if self.name is None:
             raise UnauthorizedError(
                 f"bookie {self._access.bookie_id} requires authentication before {request.op.name}",
@@ -134,9 +158,10 @@ class Gate:
             answer = self._login.received(request, secrets.token_bytes(NONCE_BYTES))
         except UnauthorizedError:
             self._access.denied["key"] += 1
+            self._access.audit.refused("authenticate", "key", peer=self.peer, name=request.name)
             raise
         if answer.complete:
-            self._enter(request.name, frozenset(map(Role, answer.roles)))
+            self._enter(request.name, frozenset(map(Role, answer.roles)), "key")
         return answer
 
     def end(self) -> None:
@@ -148,7 +173,8 @@ class Gate:
         """The connection is lost."""
         self._access.leave(self)
 
-    def _enter(self, name: str, roles: frozenset[Role]) -> None:
+    def _enter(self, name: str, roles: frozenset[Role], by: str) -> None:
         self.name = name
+        self._access.audit.note("authenticate", principal=name, peer=self.peer, by=by)
         self._rights = rights_of(roles)
         self._access.enter(self)

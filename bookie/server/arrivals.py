@@ -7,7 +7,8 @@ is handed to its protocol, and nothing of this module stays between a plain conn
 A handshake costs the bookie about a millisecond, and memory until it is complete. So handshakes begin at a limited
 rate, and only so many are incomplete at a time. A connection over these limits waits: the bookie does not read its
 socket. An incomplete handshake that has taken half a second gives way to one that waits. Each connection must be ready
-within ``handshake_seconds`` in any case.
+within ``handshake_seconds`` in any case. The handshakes of different addresses begin in turn, and no address may have
+more than ``connections_per_address_max`` connections that are not ready: one that opens very many delays itself.
 """
 
 import asyncio
@@ -41,6 +42,8 @@ class ArrivalLimits:
     """Bounds over connections that have not told their kind, or are in their handshake."""
 
     connections_max: int = 4096
+    connections_per_address_max: int = 256
+    """0: no limit."""
     handshakes_max: int = 64
     handshakes_per_second: float = 100.0
     handshake_seconds: float = 10.0
@@ -68,8 +71,11 @@ class Arrivals:
         self._served = served
         self._waiting: dict[_Arrival, None] = {}
         """All that are not ready yet."""
-        self._queue: dict[_Arrival, bytes] = {}
-        """Those whose handshake may not begin yet, the oldest first, with the bytes that they have sent."""
+        self._of_address: Counter[str] = Counter()
+        """How many of them each address has."""
+        self._queue: dict[str, dict[_Arrival, bytes]] = {}
+        """By address: those whose handshake may not begin yet, the oldest first, with the bytes that they have sent.
+        The address whose turn it is comes first."""
         self._shaking: dict[_Arrival, float] = {}
         """Those in their handshake, the oldest first, and when it began."""
         self._next_at = 0.0
@@ -98,8 +104,12 @@ class Arrivals:
 
     def enter(self, arrival: "_Arrival") -> bool:
         """A connection has come; whether it may stay."""
-        if self._served() + len(self._waiting) >= self._limits.connections_max:
+        limit = self._limits.connections_per_address_max
+        if self._served() + len(self._waiting) >= self._limits.connections_max or (
+            limit and self._of_address[arrival.address] >= limit
+        ):
             return False
+        self._of_address[arrival.address] += 1
         self._waiting[arrival] = None
         return True
 
@@ -113,7 +123,10 @@ class Arrivals:
         if arrival not in self._waiting:
             return
         del self._waiting[arrival]
-        self._queue.pop(arrival, None)
+        self._of_address[arrival.address] -= 1
+        if not self._of_address[arrival.address]:
+            del self._of_address[arrival.address]
+        self._take_from_queue(arrival)
         self._shaking.pop(arrival, None)
         if outcome is not None:
             self.outcomes[outcome] += 1
@@ -122,9 +135,9 @@ class Arrivals:
     def first_bytes(self, arrival: "_Arrival", data: bytes) -> None:
         """A connection has told its kind."""
         if data[0] == RECORD_FIRST_BYTE:
-            self._queue[arrival] = data
+            self._queue.setdefault(arrival.address, {})[arrival] = data
             self._admit()
-            if arrival in self._queue:
+            if arrival in self._queue.get(arrival.address, ()):
                 arrival.transport.pause_reading()
         elif self.plain_too:
             self.leave(arrival, None)
@@ -138,6 +151,13 @@ class Arrivals:
     def make_connection(self) -> asyncio.Protocol:
         """The protocol of a connection that is ready."""
         return self._serve()
+
+    def _take_from_queue(self, arrival: "_Arrival") -> bytes:
+        of_address = self._queue.get(arrival.address, {})
+        data = of_address.pop(arrival, b"")
+        if not of_address:
+            self._queue.pop(arrival.address, None)
+        return data
 
     # --- handshakes -------------------------------------------------------------------------------------------
 
@@ -169,8 +189,11 @@ class Arrivals:
                 self._timer = self._loop.call_later(wait, self._admit)
                 return
             self._next_at = max(self._next_at, now - _BURST_SECONDS) + 1 / limits.handshakes_per_second
-            arrival = next(iter(self._queue))
-            data = self._queue.pop(arrival)
+            address = next(iter(self._queue))
+            arrival = next(iter(self._queue[address]))
+            data = self._take_from_queue(arrival)
+            if address in self._queue:
+                self._queue[address] = self._queue.pop(address)  # the other addresses come first now
             self._shaking[arrival] = now
             arrival.begin(self.context, data)
 
@@ -181,11 +204,14 @@ class _Arrival(asyncio.Protocol):
     def __init__(self, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.address = "?"
+        """The host of the other side."""
         self._timer: asyncio.TimerHandle | None = None
         self._first_bytes_came = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.address = peer_name(transport).rpartition(":")[0]
         if not self._arrivals.enter(self):
             self._refuse(BookieOverloadedError("too many connections; try again later", may_have_happened=False))
             return

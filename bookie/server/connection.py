@@ -20,7 +20,8 @@ import structlog
 from octavo.bookie.server.access import Gate
 from octavo.bookie.server.answer_memory import AnswerQueue
 from octavo.bookie.server.arrivals import peer_name
-from octavo.bookie.server.lookups import Lookups
+from octavo.bookie.server.clients import Client
+from octavo.bookie.server.lookups import LedgerKeyUnverifiedError, Lookups
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
@@ -79,6 +80,10 @@ log = structlog.get_logger("octavo.bookie")
 CAPABILITIES = (CAPABILITY_REPAIR,)
 """What this bookie understands beyond the protocol's version."""
 
+STRANGER_FRAME_BYTES_MAX = 64 * 1024
+"""Largest frame of a client that has not been authenticated where that is required: it has nothing to say but its hello
+and who it is."""
+
 WRITE_BUFFER_BYTES_HIGH = 4 * 1024 * 1024
 """Unsent bytes of a connection above which none of its look-ups is started."""
 
@@ -108,9 +113,14 @@ class Connection(asyncio.Protocol):
             written_bytes=lambda: replies.bytes_sent,
             evict=self._evict,
         )
-        self._lookups = Lookups(replies, self._answers, service)
-        self._new_ledgers = service.new_ledgers
-        self._gate = service.access.gate(self.drop) if service.access is not None else None
+        self._gate = gate = service.access.gate(self.drop) if service.access is not None else None
+        self._lookups = Lookups(replies, self._answers, service, gate)
+        new_ledgers = service.new_ledgers
+        self._new_ledgers = new_ledgers if new_ledgers is not None and new_ledgers.checks_writes else None
+        self._clients = service.clients
+        self._client: Client | None = None
+        self._guarded = gate is not None or self._new_ledgers is not None or service.clients.meters_frames
+        """Whether requests are looked at before they are served: one question for each frame of other bookies."""
 
     @property
     def outstanding(self) -> int:
@@ -143,6 +153,11 @@ class Connection(asyncio.Protocol):
         return self._gate.name if self._gate is not None else None
 
     @property
+    def client(self) -> Client | None:
+        """The client that the connection belongs to; None before it is connected, and if it was refused."""
+        return self._client
+
+    @property
     def reading_is_paused(self) -> bool:
         """The bookie does not read the socket."""
         return self._read_paused
@@ -154,6 +169,9 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self._replies.connected(self._transport)
         self._peer = peer_name(transport)
+        if self._gate is not None:
+            self._gate.peer = self._peer
+        self._lookups.peer = self._peer
         service, limits = self._service, self._service.limits
         refused = len(service.connections) >= limits.connections_max
         service.connections[self] = None
@@ -165,6 +183,8 @@ class Connection(asyncio.Protocol):
                 BookieOverloadedError(f"more than {limits.connections_max} connections", may_have_happened=False)
             )
             return
+        if not self._become(f"address {self._peer.rpartition(':')[0]}"):
+            return
         self._hello_timer = asyncio.get_running_loop().call_later(limits.hello_timeout_seconds, self._hello_overdue)
         self.regulate()
 
@@ -174,6 +194,8 @@ class Connection(asyncio.Protocol):
             self._hello_timer.cancel()
         if self._gate is not None:
             self._gate.leave()
+        if self._client is not None:
+            self._clients.leave(self._client, self)
         self._backlog.clear()
         self._answers.close()
         self._frames.leave(self)
@@ -196,6 +218,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         completed = False
+        self._clients.acting = self._client
         try:
             for body in self._decoder.feed(data):
                 completed = True
@@ -211,6 +234,9 @@ class Connection(asyncio.Protocol):
             unfinished_bytes = self._decoder.buffered_bytes
             if unfinished_bytes or self._holds_frame:
                 self._holds_frame = unfinished_bytes > 0
+                if unfinished_bytes > STRANGER_FRAME_BYTES_MAX and self._gate is not None and self._gate.name is None:
+                    self._fail(ProtocolError(f"a frame over {STRANGER_FRAME_BYTES_MAX} bytes before authentication"))
+                    return
                 self._frames.note(self, unfinished_bytes, begins=completed)
 
     def eof_received(self) -> bool:
@@ -222,13 +248,20 @@ class Connection(asyncio.Protocol):
     def _must_hold(self) -> bool:
         return self._replies.outstanding >= REQUESTS_PER_CONNECTION_MAX or self._service.held_back
 
+    @property
+    def _is_throttled(self) -> bool:
+        return self._client is not None and self._client.throttled
+
     def regulate(self) -> None:
         """Read the socket, or stop reading it, as the limits say now; frames held back go first."""
         if self._closing:
             return
-        if self._backlog and not self._must_hold and not self._working_off_backlog:
+        throttled = self._is_throttled
+        if self._backlog and not self._must_hold and not self._working_off_backlog and not throttled:
             self._work_off_backlog()
-        hold = bool(self._backlog) or self._must_hold or self._write_paused or not self._frames.may_read(self)
+        hold = (
+            bool(self._backlog) or throttled or self._must_hold or self._write_paused or not self._frames.may_read(self)
+        )
         if not (self._read_paused and self._replies.outstanding > REQUESTS_PER_CONNECTION_MAX // 2):
             if hold and not self._read_paused:
                 self._read_paused = True
@@ -246,8 +279,9 @@ class Connection(asyncio.Protocol):
 
     def _work_off_backlog(self) -> None:
         self._working_off_backlog = True
+        self._clients.acting = self._client
         try:
-            while self._backlog and not self._must_hold and not self._closing:
+            while self._backlog and not self._must_hold and not self._is_throttled and not self._closing:
                 self._frame(self._backlog.popleft())
         except Exception as error:
             self._refuse_client(error)
@@ -261,6 +295,12 @@ class Connection(asyncio.Protocol):
         if not self._greeted:
             self._greet(values)
             return
+        if self._guarded and self._clients.meters_frames and self._client is not None:
+            if self._client.throttled:
+                self._backlog.append(body)
+                self.regulate()
+                return
+            self._client.charge(len(body))
         replies = self._replies
         try:
             request_id, request = decode_request(values)
@@ -276,11 +316,7 @@ class Connection(asyncio.Protocol):
             )
             return
         try:
-            if self._gate is not None:
-                self._gate.check(request)
-            if self._new_ledgers is not None and self._new_ledgers.must_wait(request):
-                self._hold(request_id, request, partial(self._check_existence, request, self._new_ledgers))
-            else:
+            if not self._guarded or self._may_go_on(request_id, request):
                 self._dispatch(request_id, request)
         except ProtocolError as error:
             # An entry that no honest writer sends: the request is refused, and so is the client.
@@ -288,10 +324,22 @@ class Connection(asyncio.Protocol):
             raise
         except NoSuchLedgerError as error:
             self._hold(request_id, request, partial(self._check_revival, request, error))
+        except LedgerKeyUnverifiedError as error:
+            self._hold(request_id, request, partial(self._check_existence, request, error.keys))
         except OctavoError as error:
             replies.refuse(request_id, request.op, error)
         if replies.outstanding >= REQUESTS_PER_CONNECTION_MAX:
             self.regulate()
+
+    def _may_go_on(self, request_id: int, request: Request) -> bool:
+        """Whether the request may be dispatched now; if not, it is dispatched later. Raises
+        :class:`UnauthorizedError`."""
+        if self._gate is not None:
+            self._gate.check(request)
+        if self._new_ledgers is not None and self._new_ledgers.must_wait(request):
+            self._hold(request_id, request, partial(self._check_existence, request, self._new_ledgers))
+            return False
+        return True
 
     def _dispatch(self, request_id: int, request: Request) -> None:
         if type(request) is Add:
@@ -323,7 +371,8 @@ class Connection(asyncio.Protocol):
         except UnauthorizedError as error:
             self._fail(error)
         else:
-            self._replies.finish(answer, request_id)
+            if gate.name is None or self._become(f"principal {gate.name}"):
+                self._replies.finish(answer, request_id)
 
     def _add(self, request_id: int, request: Add) -> None:
         recovery = False
@@ -337,6 +386,8 @@ class Connection(asyncio.Protocol):
         ledger_id = LedgerId(request.ledger_id)
         entries = request.entries
         batch = verify_batch(ledger_id, entries)
+        if request.flags & AddFlag.PRIVATE:
+            storage.writer.make_private(ledger_id, request.ledger_key)
         done = partial(self._replies.added, request_id, self._replies.began_at)
         storage.writer.add_then(ledger_id, request.ledger_key, entries, recovery=recovery, batch=batch, done=done)
         traffic = service.traffic
@@ -364,6 +415,7 @@ class Connection(asyncio.Protocol):
         try:
             await ask_metadata()
             self._replies.began_at = began_at  # other requests have been dispatched meanwhile
+            self._clients.acting = self._client
             self._dispatch(request_id, request)
         except Exception as refusal:
             self._replies.refuse(request_id, request.op, refusal)
@@ -378,8 +430,9 @@ class Connection(asyncio.Protocol):
             raise refusal
 
     async def _check_existence(self, request: Request, new_ledgers: NewLedgers) -> None:
-        """The request is the first that writes or fences a ledger here: the metadata must have the ledger."""
-        assert isinstance(request, Add | Read | ReadLac | WriteLac), "only these write or fence a ledger"
+        """The request is the first that writes or fences a ledger here, or reads a private one whose key is not pinned:
+        the metadata must have the ledger, with this key."""
+        assert isinstance(request, Add | Read | ReadLac | WriteLac), "only these bring the key of a ledger"
         ledger_id = LedgerId(request.ledger_id)
         await new_ledgers.verify(ledger_id, request.ledger_key)
         if self._storage.ledgers.is_deleted(ledger_id):
@@ -401,6 +454,8 @@ class Connection(asyncio.Protocol):
         if self._gate is not None:
             capabilities = (*CAPABILITIES, CAPABILITY_AUTHENTICATE)
             extensions = dict(self._gate.greeted(self._certificate_names()))
+            if self._gate.name is not None and not self._become(f"principal {self._gate.name}"):
+                return
         ours = Hello(
             MAGIC, PROTOCOL_VERSION, PROTOCOL_VERSION, identity.software, identity.cluster_id, identity.bookie_id,
             identity.boot_id, capabilities, extensions,
@@ -418,6 +473,20 @@ class Connection(asyncio.Protocol):
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._replies.send(encode_hello(ours))
+
+    def _become(self, name: str) -> bool:
+        """The connection is one of this client; False if it has too many, and this one is closed."""
+        if self._client is not None:
+            self._clients.leave(self._client, self)
+            self._client = None
+        try:
+            self._client = self._clients.enter(name, self)
+        except BookieOverloadedError as error:
+            self._service.traffic.connections_refused += 1
+            self._service.audit.refused("connect", "connections_per_client_max", peer=self._peer, client=name)
+            self._fail(error)
+            return False
+        return True
 
     def _certificate_names(self) -> tuple[str, ...]:
         """The names in the client's certificate; none without TLS."""

@@ -4,11 +4,13 @@ A client makes the bookie hold the bytes of a frame that it has sent in part. On
 very many connections are not. When their bytes reach ``bytes_max``:
 
 1. unfinished frames that have not grown for ``stalled_seconds`` are dropped with their connections, the oldest first;
-2. if that is not enough, the bookie reads from the connection with the oldest unfinished frame, and from those that
-   have none. The others follow when the oldest is complete, or is dropped because it stalls. So every frame is
-   completed, and a client whose requests are small does not notice;
+2. if that is not enough, the bookie reads from the connection with the oldest unfinished frame, from those that have
+   none, and from those of clients that hold less than their share: half of ``bytes_max``, divided by the number of
+   clients with unfinished frames. The others follow when the oldest is complete, or is dropped because it stalls, or
+   when their client is below its share again. So every frame is completed, and a client that fills the memory from
+   many connections delays itself, not the others;
 3. if new connections fill the memory to twice ``bytes_max`` with the beginnings of frames, the largest unfinished frame
-   but the oldest is dropped with its connection.
+   but the oldest is dropped with its connection: one of the client that holds most.
 
 The bookie reads from all sockets again when a quarter of the memory is free. Independently of this, a frame must be
 completed within ``timeout_seconds``; time in which the bookie itself does not read the socket does not count.
@@ -31,6 +33,10 @@ class FrameHolder(Protocol):
     def reading_is_paused(self) -> bool:
         """The bookie does not read the socket."""
 
+    @property
+    def client(self) -> object:
+        """Whose connection it is."""
+
     def regulate(self) -> None:
         """Read the socket, or stop reading it, as the limits say now."""
 
@@ -39,7 +45,17 @@ class FrameHolder(Protocol):
 
 
 @dataclass(slots=True)
+class _Share:
+    """The unfinished frames of one client."""
+
+    key: object
+    held: int
+    holders: dict[FrameHolder, None]
+
+
+@dataclass(slots=True)
 class _Unfinished:
+    client: "_Share"
     size: int
     began_at: float
     grew_at: float
@@ -54,11 +70,13 @@ class FrameMemory:
         self._stalled_seconds = stalled_seconds
         self._unfinished: dict[FrameHolder, _Unfinished] = {}
         """The oldest first."""
+        self._shares: dict[object, _Share] = {}
+        """By client, of those with unfinished frames."""
         self._holders: dict[FrameHolder, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.held = 0
         self.full = False
-        """Of the unfinished frames only the oldest may grow."""
+        """Of the unfinished frames only the oldest may grow, and those of clients below their share."""
         self.dropped = 0
         """Connections closed because of an unfinished frame."""
 
@@ -73,7 +91,13 @@ class FrameMemory:
 
     def may_read(self, holder: FrameHolder) -> bool:
         """Whether the connection may read its socket."""
-        return not self.full or holder not in self._unfinished or next(iter(self._unfinished)) is holder
+        if not self.full:
+            return True
+        frame = self._unfinished.get(holder)
+        return frame is None or next(iter(self._unfinished)) is holder or self._is_below_share(frame.client)
+
+    def _is_below_share(self, client: _Share) -> bool:
+        return client.held < self._bytes_max // (2 * max(1, len(self._shares)))
 
     def note(self, holder: FrameHolder, size: int, *, begins: bool) -> None:
         """The connection holds ``size`` bytes of an unfinished frame, which ``begins`` if the one before it has been
@@ -81,30 +105,60 @@ class FrameMemory:
         now = asyncio.get_running_loop().time()
         frame = self._unfinished.get(holder)
         oldest = next(iter(self._unfinished), None)
-        if frame is not None:
-            self.held -= frame.size
-            if begins or not size:
-                del self._unfinished[holder]
-                frame = None
-        if size:
-            self.held += size
-            if frame is None:
-                self._unfinished[holder] = _Unfinished(size, now, now)
-            else:
-                frame.size, frame.grew_at = size, now
-            if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
-        if not self.full and self.held >= self._bytes_max:
-            self._fill(now)
-        elif self.full:
-            if self.held <= self._bytes_max * 3 // 4:
-                self._set_full(full=False)
-            elif oldest is holder:
-                self._resume_oldest(now)
-            elif frame is None and size:
-                holder.regulate()
-                if self.held >= 2 * self._bytes_max:
-                    self._drop_largest_but_oldest()
+        completed = None
+        if frame is not None and (begins or not size):
+            completed, frame = frame, None
+            self._forget(holder, completed)
+        begun = frame is None and size > 0
+        if begun:
+            self._begin(holder, size, now)
+        elif frame is not None:
+            self._charge(frame, size)
+            frame.grew_at = now
+        if not self.full:
+            if self.held >= self._bytes_max:
+                self._fill(now)
+        elif self.held <= self._bytes_max * 3 // 4:
+            self._set_full(full=False)
+        else:
+            self._share_out(holder, oldest, completed, begun=begun, now=now)
+
+    def _share_out(
+        self, holder: FrameHolder, oldest: FrameHolder | None, completed: _Unfinished | None, *, begun: bool, now: float
+    ) -> None:
+        """The memory is full, and what the holder holds has changed: who may read now?"""
+        if oldest is holder:
+            self._resume_oldest(now)
+        else:
+            holder.regulate()
+            if begun and self.held >= 2 * self._bytes_max:
+                self._drop_largest_but_oldest()
+        if completed is not None and self._is_below_share(completed.client):
+            for other in list(completed.client.holders):
+                other.regulate()
+
+    def _begin(self, holder: FrameHolder, size: int, now: float) -> None:
+        key = holder.client
+        client = self._shares.get(key)
+        if client is None:
+            client = self._shares[key] = _Share(key, 0, {})
+        client.holders[holder] = None
+        frame = self._unfinished[holder] = _Unfinished(client, 0, now, now)
+        self._charge(frame, size)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
+
+    def _charge(self, frame: _Unfinished, size: int) -> None:
+        self.held += size - frame.size
+        frame.client.held += size - frame.size
+        frame.size = size
+
+    def _forget(self, holder: FrameHolder, frame: _Unfinished) -> None:
+        self._charge(frame, 0)
+        del self._unfinished[holder]
+        del frame.client.holders[holder]
+        if not frame.client.holders:
+            del self._shares[frame.client.key]
 
     def close(self) -> None:
         """Check no more."""
@@ -120,10 +174,15 @@ class FrameMemory:
             self._resume_oldest(now)
 
     def _drop_largest_but_oldest(self) -> None:
-        others = list(self._unfinished)[1:]
-        if others:
+        oldest = next(iter(self._unfinished))
+        others = [holder for holder in self._unfinished if holder is not oldest]
+        most = max((self._unfinished[holder].client for holder in others), key=lambda client: client.held, default=None)
+        if most is not None:
             self._drop(
-                max(others, key=lambda holder: self._unfinished[holder].size),
+                max(
+                    (holder for holder in most.holders if holder is not oldest),
+                    key=lambda holder: self._unfinished[holder].size,
+                ),
                 BookieOverloadedError(f"unfinished frames hold {self.held} bytes", may_have_happened=False),
             )
 

@@ -1,5 +1,8 @@
 """The requests of one connection that look something up: READ, READ_LAC with its long polls, LIST_ENTRIES, MISSING.
 
+A private ledger is read with its key, or by a repair (rule S3). That is checked on arrival, and again when the answer
+is made: a reader may wait for a ledger that becomes private with its first add.
+
 Each waits for its turn in the connection's ``AnswerQueue``. A fence takes effect on arrival (rule F2). A request about
 a deleted ledger is refused on arrival, so that the connection can ask the metadata whether the ledger is alive after
 all (rule B5).
@@ -7,10 +10,12 @@ all (rule B5).
 
 import asyncio
 import contextlib
+import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
+from octavo.bookie.server.access import Gate
 from octavo.bookie.server.answer_budget import Grant
 from octavo.bookie.server.answer_memory import AnswerQueue, Demand
 from octavo.bookie.server.answers import (
@@ -21,6 +26,7 @@ from octavo.bookie.server.answers import (
     answer_read,
     answer_read_lac,
 )
+from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
 from octavo.protocol.entries import SEALED_BYTES_MAX
@@ -28,6 +34,14 @@ from octavo.protocol.errors import BookieOverloadedError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import LONG_POLLS_PER_CONNECTION_MAX
 from octavo.protocol.messages import ListEntries, Missing, Op, Read, ReadFlag, ReadLac, Reply
+
+
+class LedgerKeyUnverifiedError(UnauthorizedError):
+    """A read of a private ledger whose key is not pinned here: ``keys`` can verify the key of the request."""
+
+    def __init__(self, message: str, keys: NewLedgers) -> None:
+        super().__init__(message, may_have_happened=False)
+        self.keys = keys
 
 
 @dataclass(slots=True)
@@ -41,7 +55,15 @@ class _Turn:
 class Lookups:
     """See the module."""
 
-    def __init__(self, replies: Replies, answers: AnswerQueue, service: BookieService) -> None:
+    def __init__(
+        self, replies: Replies, answers: AnswerQueue, service: BookieService, gate: Gate | None = None
+    ) -> None:
+        """``gate`` knows the client; None: clients are not asked who they are."""
+        self.peer = "?"
+        """``HOST:PORT`` of the client."""
+        self._audit = service.audit
+        self._gate = gate
+        self._keys = service.new_ledgers
         self._replies = replies
         self._answers = answers
         self._storage = service.storage
@@ -53,7 +75,7 @@ class Lookups:
     def read(self, request_id: int, request: Read) -> None:
         """Entries. Raises :class:`UnauthorizedError`, :class:`NoSuchLedgerError`."""
         if request.flags == ReadFlag.REPAIR:
-            self._storage.reader.check_not_deleted(LedgerId(request.ledger_id))
+            self._check_readable(request)
             turn = _Turn()
             task = self._replies.start(request_id, request.op, self._repair_read(request, turn), None)
             task.add_done_callback(lambda _task: self._turn_is_over(turn))
@@ -62,14 +84,14 @@ class Lookups:
         self._look_up(request_id, request.op, Demand(request.bytes_max), partial(self._read, request), durable)
 
     def list_entries(self, request_id: int, request: ListEntries) -> None:
-        """The ids held. Raises :class:`NoSuchLedgerError`."""
-        self._storage.reader.check_not_deleted(LedgerId(request.ledger_id))
+        """The ids held. Raises :class:`NoSuchLedgerError`, :class:`UnauthorizedError`."""
+        self._check_readable(request)
         demand = Demand(0, entry_bytes_min=0, other_bytes=LIST_BYTES_MAX)
         self._look_up(request_id, request.op, demand, partial(self._list_entries, request))
 
     def missing(self, request_id: int, request: Missing) -> None:
         """The ids that are not held. Raises :class:`NoSuchLedgerError`."""
-        self._storage.reader.check_not_deleted(LedgerId(request.ledger_id))
+        self._check_readable(request)
         demand = Demand(0, entry_bytes_min=0, other_bytes=MISSING_BYTES_MAX)
         self._look_up(request_id, request.op, demand, partial(self._missing, request))
 
@@ -113,18 +135,50 @@ class Lookups:
 
     def _fence_or_check(self, request: Read | ReadLac) -> asyncio.Future[None] | None:
         """Fence the ledger if the request asks for that; done once the fence is durable."""
-        if request.flags & ReadFlag.FENCE:
-            return self._fence(request)
-        self._storage.reader.check_not_deleted(LedgerId(request.ledger_id))
-        return None
+        self._check_readable(request)
+        return self._fence(request) if request.flags & ReadFlag.FENCE else None
+
+    def _check_readable(self, request: Read | ReadLac | ListEntries | Missing) -> None:
+        """Raise :class:`NoSuchLedgerError` for a deleted ledger, :class:`UnauthorizedError` unless a private one may be
+        read with this request (rule S3)."""
+        ledger_id = LedgerId(request.ledger_id)
+        private, pinned = self._storage.reader.private_key(ledger_id)
+        if not private or self._is_of_repair(request):
+            return
+        key = request.ledger_key if isinstance(request, Read | ReadLac) else b""
+        if key and pinned is not None and hmac.compare_digest(pinned, key):
+            return
+        if pinned is not None or not key:
+            self._audit.refused("read", "private", principal=self._principal, peer=self.peer, ledger=int(ledger_id))
+        message = f"ledger {ledger_id} is private: it is read with its password, or with the role repair"
+        if not key or pinned is not None or self._keys is None:
+            raise UnauthorizedError(message, may_have_happened=False)
+        if not self._keys.is_verified(ledger_id, key):
+            raise LedgerKeyUnverifiedError(message, self._keys)
+
+    @property
+    def _principal(self) -> str | None:
+        return self._gate.name if self._gate is not None else None
+
+    def _is_of_repair(self, request: Read | ReadLac | ListEntries | Missing) -> bool:
+        if self._gate is not None:
+            return self._gate.may_repair
+        # A bookie that asks no client who it is cannot tell a repair from a client that says that it is one.
+        return not isinstance(request, Read | ReadLac) or bool(request.flags & ReadFlag.REPAIR)
 
     def _fence(self, request: Read | ReadLac) -> asyncio.Future[None]:
         """Takes effect here, in the order of arrival; done once it is durable (rule F2)."""
         if not request.ledger_key:
             raise UnauthorizedError(f"ledger {request.ledger_id}: a fence needs the ledger key")
-        return self._storage.writer.fence(LedgerId(request.ledger_id), request.ledger_key)
+        writer = self._storage.writer
+        fences = writer.fences
+        durable = writer.fence(LedgerId(request.ledger_id), request.ledger_key)
+        if writer.fences > fences:
+            self._audit.note("fence", principal=self._principal, peer=self.peer, ledger=request.ledger_id)
+        return durable
 
     async def _read(self, request: Read, bytes_max: int) -> Reply:
+        self._check_readable(request)
         self._repair_reads.ordinary_begins()
         try:
             answer = await answer_read(self._storage.reader, request, bytes_max)
@@ -144,12 +198,14 @@ class Lookups:
         return answer
 
     async def _list_entries(self, request: ListEntries, _bytes_max: int) -> Reply:
+        self._check_readable(request)
         return await answer_list_entries(self._storage.reader, request)
 
     async def _missing(self, request: Missing, _bytes_max: int) -> Reply:
         return await answer_missing(self._storage.reader, request)
 
     async def _lac(self, request: ReadLac, bytes_max: int) -> Reply:
+        self._check_readable(request)
         return await answer_read_lac(self._storage.reader, request, bytes_max)
 
     async def _long_poll(self, request: ReadLac, turn: _Turn) -> Reply:
@@ -161,6 +217,7 @@ class Lookups:
         finally:
             self._replies.resume()
         turn.grant = await self._answers.wait_turn(_lac_demand(request))
+        self._check_readable(request)
         return await answer_read_lac(self._storage.reader, request, turn.grant.bytes_max)
 
     def _long_poll_finished(self, turn: _Turn) -> None:

@@ -1,9 +1,13 @@
-"""Ledgers that the bookie holds nothing of: whether they exist, before a client may write or fence them.
+"""Ledgers whose key is not pinned here: whether they exist, and with which key, before a client may write, fence or,
+where they are private, read them.
 
 The first add to a ledger pins its key on the bookie, and a fence of a ledger that does not exist yet would end the
 writer that creates it later. So with ``verify_new_ledgers`` the first add, LAC or fence of a ledger without a pinned
 key waits for one read of the metadata: the ledger must exist, and the key must be that of its password. What has been
 verified is remembered; requests for the same ledger share one read.
+
+A private ledger without a pinned key has been copied from other bookies. Its reads are verified in the same way,
+whatever ``verify_new_ledgers`` says (rules S2 and S3).
 """
 
 import asyncio
@@ -29,7 +33,9 @@ VERIFIED_MAX = 10_000
 class NewLedgers:
     """See the module."""
 
-    def __init__(self, storage: Storage, store: MetadataStore) -> None:
+    def __init__(self, storage: Storage, store: MetadataStore, *, checks_writes: bool = True) -> None:
+        """``checks_writes``: ``verify_new_ledgers``."""
+        self.checks_writes = checks_writes
         self._storage = storage
         self._store = store
         self._verified: dict[LedgerId, bytes] = {}
@@ -52,8 +58,12 @@ class NewLedgers:
         ledger_id = LedgerId(request.ledger_id)
         if self._storage.ledgers.get(ledger_id).ledger_key is not None:
             return False
+        return not self.is_verified(ledger_id, request.ledger_key)
+
+    def is_verified(self, ledger_id: LedgerId, ledger_key: bytes) -> bool:
+        """Whether the metadata have shown that this is the ledger's key."""
         verified = self._verified.get(ledger_id)
-        return verified is None or not hmac.compare_digest(verified, _hash(request.ledger_key))
+        return verified is not None and hmac.compare_digest(verified, _hash(ledger_key))
 
     async def verify(self, ledger_id: LedgerId, ledger_key: bytes) -> None:
         """Return if the ledger exists and this is its key. Raises :class:`NoSuchLedgerError`,
@@ -83,7 +93,7 @@ class NewLedgers:
         except NoSuchLedgerError:
             self.refused += 1
             raise NoSuchLedgerError(
-                f"ledger {ledger_id} does not exist: the bookie takes no adds and fences of it", may_have_happened=False
+                f"ledger {ledger_id} does not exist: the bookie serves no requests for it", may_have_happened=False
             ) from None
         secrets = LedgerSecrets(ledger_key, b"")
         if not verifier_matches(metadata.verifier, secrets, metadata.digest, metadata.salt):

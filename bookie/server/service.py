@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from octavo.bookie.audit import Audit
 from octavo.bookie.server.access import Access
 from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
+from octavo.bookie.server.clients import ClientLimits, Clients
 from octavo.bookie.server.frame_memory import FrameMemory
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.repair_reads import RepairReads
@@ -119,21 +121,24 @@ class BookieService:
         revive: Callable[[LedgerId], Awaitable[bool]],
         answer_bytes: int,
         access: Access | None = None,
+        audit: Audit | None = None,
         new_ledgers: NewLedgers | None = None,
         answer_timing: AnswerTiming | None = None,
         limits: ConnectionLimits | None = None,
+        client_limits: ClientLimits | None = None,
         repair_read_bytes_per_second: int = REPAIR_READ_BYTES_PER_SECOND,
         wall_clock: Callable[[], float] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """``revive`` tells whether a deleted ledger was found alive. ``answer_bytes`` bounds the memory of answers to
         readers, all connections together. ``access`` decides which clients are served; None: all are.
-        ``new_ledgers`` verifies ledgers that are new here; None: they are not verified.
+        ``new_ledgers`` verifies the keys of ledgers that are new here; None: they are not verified.
         ``wall_clock`` gives the time of day for INFO, in seconds since 1970;
         ``clock`` seconds for the times of requests, by default the event loop's."""
         self._wall_clock = wall_clock
         self.storage = storage
         self.access = access
+        self.audit = audit or Audit()
         self.new_ledgers = new_ledgers
         self.tls = TlsFacts()
         self.revive = revive
@@ -141,6 +146,8 @@ class BookieService:
         self.repair_reads = RepairReads(repair_read_bytes_per_second, _delay_of_adds(storage))
         self.limits = limits = limits or ConnectionLimits()
         self.frames = FrameMemory(limits.unfinished_frame_bytes, timeout_seconds=limits.frame_timeout_seconds)
+        self.clients = Clients(client_limits)
+        storage.writer.before_new_ledger = self.clients.charge_new_ledger
         self.identity = identity
         self.traffic = Traffic()
         self.requests = RequestCounts(clock or asyncio.get_running_loop().time)
@@ -230,6 +237,7 @@ class BookieService:
             connection.close()
         self.answers.close()
         self.frames.close()
+        self.clients.close()
         if self._room_waiter is not None:
             self._room_waiter.cancel()
 

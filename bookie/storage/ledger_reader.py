@@ -100,6 +100,12 @@ class LedgerReader:
         if self._ledgers.is_deleted(ledger_id):
             raise _deleted(ledger_id)
 
+    def private_key(self, ledger_id: LedgerId) -> tuple[bool, bytes | None]:
+        """Whether the ledger is private, and the key pinned here, which its reads need then; None: none is pinned, as
+        all that is held was copied from other bookies (rule S3). Raises :class:`NoSuchLedgerError`."""
+        ledger = self._not_deleted(ledger_id)
+        return ledger.private, ledger.ledger_key
+
     def _not_deleted(self, ledger_id: LedgerId) -> LedgerState:
         ledger = self._ledgers.get(ledger_id)
         if ledger.deleted:

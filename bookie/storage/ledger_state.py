@@ -1,6 +1,7 @@
 """The state of a ledger in a bookie: its encoding, and a compact table of very many of them. Pure.
 
-A state is one byte of flags (1 fenced, 2 has a key, 4 deleted, 8 in doubt, 16 dropped), term u32, highest held entry
+A state is one byte of flags (1 fenced, 2 has a key, 4 deleted, 8 in doubt, 16 dropped,
+32 private), term u32, highest held entry
 id plus one u64, highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that
 LAC. The same bytes are in index parts; the journal's records about ledgers are at the end of this module.
 
@@ -19,7 +20,7 @@ from octavo.protocol.entries import SEALED_BYTES_MIN, header_of, sealed_bytes
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 
 _FIXED = struct.Struct(">BIQQ")
-_FENCED, _HAS_KEY, _DELETED, _IN_DOUBT, _DROPPED = 1, 2, 4, 8, 16
+_FENCED, _HAS_KEY, _DELETED, _IN_DOUBT, _DROPPED, _PRIVATE = 1, 2, 4, 8, 16, 32
 
 
 class LedgerState:
@@ -35,6 +36,7 @@ class LedgerState:
         "lac_plus_one",
         "ledger_id",
         "ledger_key",
+        "private",
         "slow_adds",
         "term",
         "waiters",
@@ -52,6 +54,8 @@ class LedgerState:
         self.dropped = False
         """The entries have been given up because other bookies are named in this one's place (rule C8). Key and fence
         are kept. The next add ends it."""
+        self.private = False
+        """Reads need the ledger key, or come from a repair (rule S3). Never taken back."""
         self.term = 0
         """Kept at 0: stored from the start, so that counting take-overs of a ledger later needs no new format."""
         self.highest_plus_one = 0
@@ -92,6 +96,7 @@ class LedgerState:
             | (_DELETED if self.deleted else 0)
             | (_IN_DOUBT if self.in_doubt else 0)
             | (_DROPPED if self.dropped else 0)
+            | (_PRIVATE if self.private else 0)
         )
         key, explicit = self.ledger_key or b"", self.explicit_lac or b""
         return b"%b%c%b%c%b" % (
@@ -113,6 +118,7 @@ class LedgerState:
         explicit = data[at : at + data[at - 1]]
         state.fenced, state.deleted = bool(flags & _FENCED), bool(flags & _DELETED)
         state.in_doubt, state.dropped = bool(flags & _IN_DOUBT), bool(flags & _DROPPED)
+        state.private = bool(flags & _PRIVATE)
         state.ledger_key = key if flags & _HAS_KEY else None
         state.explicit_lac = explicit or None
         return state
@@ -183,6 +189,7 @@ class PackedStates:
 # TOMBSTONE     ledger id u64
 # REVIVAL       ledger id u64 (reverses a TOMBSTONE, and puts the ledger in doubt)
 # DROP          ledger id u64 (an ADD after it reverses it)
+# PRIVATE       ledger id u64
 
 _ADD_HEAD = struct.Struct(">QQII")
 _LEDGER = struct.Struct(">Q")

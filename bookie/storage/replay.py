@@ -84,6 +84,8 @@ def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: Le
         ledger.fenced = True
     elif kind is RecordKind.DROP:
         ledger.dropped = True
+    elif kind is RecordKind.PRIVATE:
+        ledger.private = True
     else:
         apply_explicit_lac(ledger, rest, header_of(rest).entry_id)
     return ledger

@@ -21,7 +21,7 @@ from octavo.bookie.storage.admission import Admission, Health
 from octavo.bookie.storage.background import Background
 from octavo.bookie.storage.cache import WriteCache
 from octavo.bookie.storage.ledger_state import BARRIER, LedgerState, encode_add_head, encode_ledger_record
-from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac, wake_waiters
+from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac, is_known, wake_waiters
 from octavo.bookie.storage.reads import EntryReader, Selection
 from octavo.protocol.entries import SealedBatch, verify_batch
 from octavo.protocol.errors import (
@@ -87,6 +87,11 @@ class EntryWriter:
         self._changed = background.changed
         self._slow_tasks: set[asyncio.Task[None]] = set()
         self._lookups = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
+        self.before_new_ledger: Callable[[], None] = _nothing
+        """Called before a ledger that was not known here gets its key or its fence; what it raises refuses the
+        request."""
+        self.on_deleted: Callable[[LedgerId], None] = _ignore
+        """Called when a ledger is deleted here."""
         self.duplicates_refused = 0
         self.fences = 0
 
@@ -138,12 +143,29 @@ class EntryWriter:
         else:
             self._queue_slow_add(ledger, entries, batch, recovery, done)
 
-    def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes]) -> asyncio.Future[None]:
+    def make_private(self, ledger_id: LedgerId, ledger_key: bytes) -> None:
+        """The writer or recoverer of the ledger says that it is private (rule S3). Pins the key. What is journaled
+        later is durable only together with that. Idempotent."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger.private:
+            return
+        self._admit(ledger, ledger_key, recovery=True)
+        if ledger.ledger_key is None:
+            self._pin(ledger, ledger_key)
+        self._mark_private(ledger)
+
+    def _mark_private(self, ledger: LedgerState) -> None:
+        ledger.private = True
+        self._journal.append(RecordKind.PRIVATE, [encode_ledger_record(ledger.ledger_id)])
+        self._changed(ledger)
+
+    def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes], *, private: bool = False) -> asyncio.Future[None]:
         """Accept sealed entries that this bookie has read from another one, as they are; the future is done once they
         are durable (rules C6 and C7).
 
         As a recovery add, but without the ledger's key, which no bookie can give away: none is checked, and none is
-        pinned. Only the bookie itself calls this. Raises, besides what :meth:`add` raises, :class:`ProtocolError` for
+        pinned. ``private``: the metadata say that the ledger is (rule S3). Only the bookie itself calls this. Raises,
+        besides what :meth:`add` raises, :class:`ProtocolError` for
         entries of another ledger or format and :class:`DigestMismatchError` for damaged ones.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -153,6 +175,8 @@ class EntryWriter:
         ledger = self._ledgers.get(ledger_id)
         if ledger.deleted:
             self._refuse_deleted(ledger)
+        if private and not ledger.private:
+            self._mark_private(ledger)
         done = partial(settle_future, future)
         if batch.entry_ids[0] >= ledger.highest_plus_one and ledger.slow_adds is None and not ledger.dropped:
             self._append(ledger, batch, done)
@@ -192,6 +216,7 @@ class EntryWriter:
         )
 
     def _pin(self, ledger: LedgerState, ledger_key: bytes) -> None:
+        self.before_new_ledger()
         ledger.ledger_key = ledger_key
         self._journal.append(RecordKind.LEDGER_KEY, [encode_ledger_record(ledger.ledger_id, ledger_key)])
         self._changed(ledger)
@@ -332,6 +357,8 @@ class EntryWriter:
         if ledger.ledger_key is not None and not hmac.compare_digest(ledger.ledger_key, ledger_key):
             raise UnauthorizedError(f"ledger {ledger_id}: not the ledger's key")
         if not ledger.fenced:
+            if not is_known(ledger):
+                self.before_new_ledger()
             ledger.fenced = True
             log.info("ledger fenced", ledger=ledger_id)
             self.fences += 1
@@ -364,6 +391,7 @@ class EntryWriter:
         if not ledger.deleted:
             ledger.mark_deleted()
             log.info("ledger deleted", ledger=ledger_id)
+            self.on_deleted(ledger_id)
             wake_waiters(ledger)
         return self._remove_entries(ledger, RecordKind.TOMBSTONE)
 
@@ -407,6 +435,14 @@ class EntryWriter:
         future = self._journal.append(RecordKind.REVIVAL, [encode_ledger_record(ledger_id)])
         self._changed(ledger)
         return future
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ignore(_ledger_id: LedgerId) -> None:
+    pass
 
 
 def _pieces(run: Run, positions: list[int]) -> Iterator[list[int]]:

@@ -77,6 +77,10 @@ DigestOption = Annotated[
         "--digest", metavar="TYPE", help="Digest that protects each entry against damage: crc32c or hmac-sha256."
     ),
 ]
+PrivateOption = Annotated[
+    bool,
+    typer.Option("--private", help="Bookies give the entries only to readers with the password. Needs a password."),
+]
 CustomOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -118,6 +122,7 @@ async def new_ledger(
     ack_quorum: int,
     digest: DigestName,
     password: bytes,
+    private: bool,
     custom_metadata: Mapping[str, bytes],
 ) -> AsyncIterator["LedgerWriter"]:
     """A ledger that is closed when the block succeeds, and deleted when it fails or is interrupted."""
@@ -129,6 +134,7 @@ async def new_ledger(
         ack_quorum=ack_quorum,
         digest=octavo.Digest[digest.name],
         password=password,
+        private=private,
         custom_metadata=dict(custom_metadata),
     )
     try:
@@ -159,6 +165,7 @@ async def create(
     ack_quorum: AckQuorumOption = 2,
     digest: DigestOption = DigestName.CRC32C,
     password_file: PasswordFileOption = None,
+    private: PrivateOption = False,
     custom: CustomOption = None,
 ) -> None:
     """Create an empty ledger, close it and print its id."""
@@ -175,6 +182,7 @@ async def create(
             ack_quorum=ack_quorum,
             digest=digest,
             password=read_password(password_file),
+            private=private,
             custom_metadata=custom_metadata,
         ) as ledger,
     ):
@@ -194,6 +202,7 @@ async def append(
     ack_quorum: AckQuorumOption = 2,
     digest: DigestOption = DigestName.CRC32C,
     password_file: PasswordFileOption = None,
+    private: PrivateOption = False,
     whole_file: Annotated[
         bool, typer.Option("--whole-file", help="Add the file in pieces of --chunk bytes instead of line by line.")
     ] = False,
@@ -242,6 +251,7 @@ async def append(
             ack_quorum=ack_quorum,
             digest=digest,
             password=read_password(password_file),
+            private=private,
             custom_metadata=custom_metadata,
         ) as ledger,
     ):
@@ -398,6 +408,7 @@ def _metadata_as_json(metadata: "LedgerMetadata") -> dict[str, Any]:
         "last_entry_id": metadata.last_entry_id,
         "length": metadata.length,
         "digest": metadata.digest.value,
+        "private": metadata.private,
         "created_at": metadata.created_at.isoformat(),
         "fenced_at": metadata.fenced_at.isoformat() if metadata.fenced_at is not None else None,
         "fenced_by": metadata.fenced_by or None,

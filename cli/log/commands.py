@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.ledger.commands import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.ledger.commands import (
+    AckQuorumOption,
+    DigestName,
+    DigestOption,
+    EnsembleOption,
+    PrivateOption,
+    WriteQuorumOption,
+)
 from octavo.cli.session import (
     CommandError,
     PasswordFileOption,
@@ -89,6 +96,7 @@ async def create(
     retain_cursors: RetainCursorsOption = False,
     digest: DigestOption = DigestName.CRC32C,
     password_file: PasswordFileOption = None,
+    private: PrivateOption = False,
 ) -> None:
     """Create an empty log. Without a --retain option it keeps everything."""
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
@@ -104,6 +112,7 @@ async def create(
             ack_quorum,
             password=read_password(password_file),
             digest=octavo.Digest[digest.name],
+            private=private,
             retention=octavo.Retention(retain_seconds, retain_bytes, retain_cursors),
             layout=layout.value,
         ) as log,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from octavo.client.arguments import Protection
 from octavo.client.log.document import LogDocument, SegmentEnd
 from octavo.client.log.leader_steps import (
     Allocate,
@@ -78,8 +79,7 @@ class Candidate(NamedTuple):
                 ledger_id,
                 self.name,
                 document.quorums,
-                document.digest,
-                self.password,
+                Protection(self.password, document.digest, document.private),
                 latest_sealing_ms(document),
                 on_acknowledged=active.acknowledged,
                 on_failure=active.failed,

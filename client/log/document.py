@@ -164,6 +164,8 @@ class LogDocument:
     verifier: bytes
     salt: bytes
     created_at_ms: int
+    private: bool = False
+    """Its segments are private ledgers (rule S3)."""
     retention: Retention = Retention()
     state: LogState = LogState.ACTIVE
     first_position: int = 0
@@ -298,13 +300,15 @@ class LogDocument:
             "terms": [list(term) for term in self.terms],
             "gaps": [list(gap) for gap in self.gaps],
         }
+        if self.private:
+            fields["private"] = True
         return encode_object(fields, format_number=FORMAT)
 
 
 _KNOWN_FIELDS: Final = frozenset(
     {
         *("name", "log_id", "quorums", "digest", "verifier", "salt", "created_at_ms", "retention", "state"),
-        *("first_position", "term", "segments", "pages", "making", "dropped", "terms", "gaps"),
+        *("first_position", "term", "segments", "pages", "making", "dropped", "terms", "gaps", "private"),
     }
 )
 
@@ -324,6 +328,7 @@ def decode_log(value: bytes, name: str) -> LogDocument:
             verifier=reader.bytes_of("verifier"),
             salt=reader.bytes_of("salt"),
             created_at_ms=reader.get("created_at_ms", int),
+            private=reader.added_later("private", bool, False),
             retention=Retention(seconds, byte_limit, bool(cursors)),
             state=LogState(reader.get("state", str)),
             first_position=reader.get("first_position", int),

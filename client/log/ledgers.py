@@ -3,13 +3,13 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from octavo.client.arguments import Protection
 from octavo.client.log.document import SegmentEnd
 from octavo.client.log.pacing import TakeoverPacing
 from octavo.client.options import ClientOptions
 from octavo.client.read.reader import LedgerReader
 from octavo.client.write.segment_writer import SegmentWriter, created_at_ms
 from octavo.metadata.store import MetadataStore
-from octavo.protocol.entries import Digest
 from octavo.protocol.errors import LogDamagedError, NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.quorums import Quorums
@@ -25,8 +25,7 @@ class NewSegment:
     ledger_id: LedgerId
     log_name: str
     quorums: Quorums
-    digest: Digest
-    password: bytes
+    protection: Protection
     sealed_at_ms_min: int
     """Its entries are not sealed with an earlier time (rule P10)."""
     on_acknowledged: Callable[[int], None]

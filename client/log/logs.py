@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Literal
 
+from octavo.client.arguments import Protection, check_password, checked_protection
 from octavo.client.log.document import LogDocument, LogState, Retention, decode_log
 from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.ledgers import LedgerAccess
@@ -46,7 +47,7 @@ class Logs:
         self._handles: dict[Log, None] = {}
         self._writers: dict[LogWriter, None] = {}
 
-    async def create(self, name: str, quorums: Quorums, password: bytes, digest: Digest, retention: Retention) -> Log:
+    async def create(self, name: str, quorums: Quorums, protection: Protection, retention: Retention) -> Log:
         """Make the log, and open it. Raises :class:`LogExistsError`."""
         store = self._access.store
         log_id, salt = self._access.random_token(), self._random_bytes(_SALT_BYTES)
@@ -54,8 +55,9 @@ class Logs:
             name=name,
             log_id=log_id,
             quorums=quorums,
-            digest=digest,
-            verifier=log_verifier(password, log_id, salt),
+            digest=protection.digest,
+            private=protection.private,
+            verifier=log_verifier(protection.password, log_id, salt),
             salt=salt,
             created_at_ms=self._access.clock_ms(),
             retention=retention,
@@ -70,7 +72,7 @@ class Logs:
             version = await store.create_document(list_document(name), document.encode())
         except MetadataConflictError as error:
             raise LogExistsError(f"log {name} exists already", may_have_happened=False) from error
-        return await self._opened(Versioned(document, version), password)
+        return await self._opened(Versioned(document, version), protection.password)
 
     async def open(self, name: str, password: bytes) -> Log:
         """A handle on the log. Raises :class:`NoSuchLogError`, :class:`UnauthorizedError`."""
@@ -146,6 +148,7 @@ class LogFace:
         *,
         password: bytes = b"",
         digest: Digest = Digest.CRC32C,
+        private: bool = False,
         retention: Retention | None = None,
         layout: Layout = "chain",
     ) -> Opening[Log]:
@@ -153,15 +156,14 @@ class LogFace:
 
         Each entry is stored on ``write_quorum`` of ``ensemble_size`` bookies and acknowledged by ``ack_quorum``. Names
         are 1 to 255 letters, digits and ``._-``, with ``/`` between parts. ``retention``: what the leader drops from
-        the front; by default nothing.
+        the front; by default nothing. ``private``: bookies give the entries only to clients that have the password, and
+        to repairs.
 
         Raises :class:`LogExistsError`, :class:`InvalidArgumentError`.
         """
         check_log_name(name)
         quorums = quorums_of(ensemble_size, write_quorum, ack_quorum)
-        _check_password(password)
-        if not isinstance(digest, Digest):
-            raise InvalidArgumentError(f"digest must be one of {', '.join(map(str, Digest))}, not {digest!r}")
+        protection = checked_protection(password, digest, private)
         if retention is not None and not isinstance(retention, Retention):
             raise InvalidArgumentError(f"retention is an octavo.Retention, not {retention!r}")
         if layout != "chain":
@@ -169,7 +171,7 @@ class LogFace:
 
         async def create() -> Log:
             self._check_open()
-            return await self._logs.create(name, quorums, password, digest, retention or Retention())
+            return await self._logs.create(name, quorums, protection, retention or Retention())
 
         return Opening(create, f"create_log({name!r})")
 
@@ -179,7 +181,7 @@ class LogFace:
         Raises :class:`NoSuchLogError`, :class:`UnauthorizedError`, :class:`InvalidArgumentError`.
         """
         check_log_name(name)
-        _check_password(password)
+        check_password(password)
 
         async def open_log() -> Log:
             self._check_open()
@@ -203,8 +205,3 @@ class LogFace:
         check_log_name(name)
         self._check_open()
         await self._logs.delete(name)
-
-
-def _check_password(password: object) -> None:
-    if not isinstance(password, bytes):
-        raise InvalidArgumentError(f"a password is bytes, not {type(password).__name__}")

@@ -115,7 +115,7 @@ class LacAsker:
         options = self._replicas.options
         request = ReadLac(
             self._view.metadata.ledger_id,
-            b"",
+            self._replicas.read_key,
             ReadFlag.NONE,
             0,
             None if above is None or above < 0 else above,

@@ -77,13 +77,16 @@ class ReplicaReader:
         *,
         ledger_id: LedgerId,
         opener: Opener,
+        read_key: bytes,
         pool: ConnectionPool,
         options: ClientOptions,
         blame: BlameList,
         draw: Callable[[], float],
         on_entries: Callable[[Sequence[Entry]], None],
     ) -> None:
+        """``read_key``: the ledger's key if the ledger is private, else empty."""
         self.ledger_id = ledger_id
+        self.read_key = read_key
         self.pool = pool
         self.options = options
         self.blame = blame
@@ -261,7 +264,7 @@ class RangeRead:
         bytes_max = max(RANGE_BYTES_MAX * len(ask.residues) // ask.modulus, _STRIPE_BYTES_MIN)
         request = Read(
             replicas.ledger_id,
-            b"",
+            replicas.read_key,
             ReadFlag.NONE,
             0,
             ask.first,

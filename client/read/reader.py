@@ -94,6 +94,7 @@ class LedgerReader(Closable):
         self._replicas = ReplicaReader(
             ledger_id=self._id,
             opener=opener,
+            read_key=secrets.ledger_key if metadata.private else b"",
             pool=pool,
             options=options,
             blame=blame,

@@ -27,6 +27,7 @@ async def read_replica(
     *,
     bookie_id: BookieId,
     ledger_id: LedgerId,
+    ledger_key: bytes,
     first: int,
     last: int,
     modulus: int,
@@ -36,7 +37,7 @@ async def read_replica(
     if not 0 <= first <= last:
         raise InvalidArgumentError(f"ledger {ledger_id}: there are no entries {first} to {last}")
     request = Read(
-        ledger_id, b"", ReadFlag.NONE, 0, first, last, modulus, residues, ENTRIES_PER_FRAME_MAX, RANGE_BYTES_MAX
+        ledger_id, ledger_key, ReadFlag.NONE, 0, first, last, modulus, residues, ENTRIES_PER_FRAME_MAX, RANGE_BYTES_MAX
     )
     answer = await pool.get(bookie_id).request(request, timeout_seconds=options.request_timeout_seconds)
     if not isinstance(answer, ReadAnswer) or answer.last_covered < first:

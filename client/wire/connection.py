@@ -79,6 +79,7 @@ class BookieConnection:
         self._backing_off = False
         self._closed = False
         self._last_error: OctavoError | None = None
+        self._denied = False
 
     @property
     def bookie_id(self) -> BookieId:
@@ -100,6 +101,12 @@ class BookieConnection:
     def last_error(self) -> OctavoError | None:
         """Why there is no connection; None while there is one, and before the first attempt."""
         return self._last_error
+
+    @property
+    def denied(self) -> bool:
+        """Whether the latest attempt to connect was refused because of who this client is. A connection that the bookie
+        has ended for that reason does not count: the next attempt may succeed."""
+        return self._denied
 
     @property
     def boot_id(self) -> str | None:
@@ -167,8 +174,9 @@ class BookieConnection:
     # --- state ------------------------------------------------------------------------------------------------------
 
     def add_state_listener(self, listener: StateListener) -> Callable[[], None]:
-        """Call ``listener(connection)`` whenever the bookie is connected, lost, or writable again, until the function
-        returned is called. It is called from the event loop, in the step of the change, and must not raise.
+        """Call ``listener(connection)`` whenever the bookie is connected, lost, writable again, or denies this client,
+        until the function returned is called. It is called from the event loop, in the step of the change, and must not
+        raise.
 
         While there is a listener a lost connection is made again.
         """
@@ -206,7 +214,7 @@ class BookieConnection:
         if self._closed:
             wire.abort(ClientClosedError("the client is closed"))
             return
-        self._wire, self._peer, self._last_error = wire, hello, None
+        self._wire, self._peer, self._last_error, self._denied = wire, hello, None, False
         self._notify()
 
     def wire_lost(self, wire: Wire, error: OctavoError) -> None:
@@ -244,6 +252,9 @@ class BookieConnection:
                     self._last_error = self._explained(error)
                     self._reconnects[reason_of(self._last_error)] += 1
                     lasted = False
+                    self._denied = isinstance(self._last_error, UnauthorizedError)
+                    if self._denied:
+                        self._notify()
                 # A bookie that greets and drops us at once is backed off from like one that cannot be reached.
                 failures = 0 if lasted else failures + 1
                 if failures:

@@ -101,7 +101,7 @@ class Replication:
         length: int = 0,
         flags: AddFlag = AddFlag.NONE,
     ) -> None:
-        self._flags = flags
+        self._flags = flags = flags | AddFlag.PRIVATE if metadata.private else flags
         self._ledger_id = metadata.ledger_id
         self._ledger_key = ledger_key
         self._options = options
@@ -324,6 +324,8 @@ class Replication:
     # --- positions ------------------------------------------------------------------------------------------------
 
     def _connection_changed(self, position: int, connection: BookieConnection) -> None:
+        if connection.denied and self._fails_for_denials():
+            return
         if not connection.connected:
             self._end_pause(position)
             self._changes.on_lost(position, self._loop.time())
@@ -473,6 +475,19 @@ class Replication:
         if self._denied_everywhere:
             return UnauthorizedError(message)
         return QuorumLostError(message if self._no_spare is None else f"{message}; {self._no_spare.message}")
+
+    def _fails_for_denials(self) -> bool:
+        """Fail at once if adds wait, and so many bookies deny this client that they cannot be acknowledged."""
+        usable_mask = sum(1 << position for position, one in enumerate(self._connections) if not one.denied)
+        stripes = range(self._quorums.ensemble_size)
+        if self.pipeline.pending_since is not None and not all(
+            self._quorums.can_be_acknowledged(entry_id, usable_mask) for entry_id in stripes
+        ):
+            self._on_failure(
+                UnauthorizedError(f"ledger {self._ledger_id}: its bookies deny this client; {self.describe()}")
+            )
+            return True
+        return False
 
     @property
     def _denied_everywhere(self) -> bool:

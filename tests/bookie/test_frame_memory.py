@@ -10,8 +10,9 @@ from octavo.protocol.errors import BookieOverloadedError, OctavoError
 class Holder:
     """A connection that reads whenever it may."""
 
-    def __init__(self, memory: FrameMemory) -> None:
+    def __init__(self, memory: FrameMemory, client: str = "one") -> None:
         self._memory = memory
+        self.client = client
         self.reading_is_paused = False
         self.dropped: OctavoError | None = None
         memory.enter(self)
@@ -76,3 +77,39 @@ async def test_an_oldest_frame_that_alone_fills_it_twice_goes_on(memory: FrameMe
     oldest.holds(300)
     assert not oldest.reading_is_paused
     assert oldest.dropped is None
+
+
+async def test_a_client_that_fills_the_memory_from_many_connections_does_not_delay_another(memory: FrameMemory) -> None:
+    attacking = [Holder(memory, "attacker") for _ in range(12)]
+    for holder in attacking:
+        holder.holds(10)
+    honest = [Holder(memory, "honest") for _ in range(3)]
+    for holder in honest:
+        holder.holds(8)
+    assert memory.full
+    assert [holder.reading_is_paused for holder in attacking] == [False, *[True] * 11], "the oldest goes on"
+    assert not any(holder.reading_is_paused for holder in honest), "24 is less than the share of one client of two"
+    for holder in honest:
+        holder.holds(10)
+    assert all(holder.reading_is_paused for holder in honest[:2]), "30 is more"
+    honest[2].holds(0, begins=True)
+    assert not any(holder.reading_is_paused for holder in honest[:2]), "20 is below it again"
+    assert all(holder.dropped is None for holder in (*attacking, *honest))
+    assert memory.held == 12 * 10 + 20
+
+
+async def test_the_client_that_holds_most_loses_a_connection_when_the_memory_is_filled_twice(
+    memory: FrameMemory,
+) -> None:
+    attacking = [Holder(memory, "attacker") for _ in range(18)]
+    for holder in attacking:
+        holder.holds(10)
+    honest = Holder(memory, "honest")
+    honest.holds(19)
+    late = Holder(memory, "attacker")
+    late.holds(10)
+    assert honest.dropped is None
+    dropped = [holder for holder in (*attacking, late) if holder.dropped is not None]
+    assert len(dropped) == 1
+    assert attacking[0] not in dropped
+    assert isinstance(dropped[0].dropped, BookieOverloadedError)

@@ -196,13 +196,13 @@ def test_member_is_replaced_in_settled_ranges_only(case: str) -> None:
 
 def test_replacement_changes_one_name_and_nothing_else() -> None:
     first = Fragment(EntryId(0), bookie_ids("x", "y", "z"), unknown_fields={"tier": "cold"})
-    found = replace(open_ledger(7, first, BASE), unknown_fields={"private": True}).closed(EntryId(29), 300)
+    found = replace(open_ledger(7, first, BASE), unknown_fields={"pinned": True}).closed(EntryId(29), 300)
     decision = replacement(0, 9, 2, "z", "n").decide(found)
     assert isinstance(decision, Write)
     repaired = replace(first, bookies=bookie_ids("x", "y", "n"))
     assert decision.metadata == replace(found, fragments=(repaired, BASE))
     assert decision.metadata.fragments[0].unknown_fields == {"tier": "cold"}
-    assert decision.metadata.unknown_fields == {"private": True}
+    assert decision.metadata.unknown_fields == {"pinned": True}
 
 
 def test_transition_itself_refuses_what_repair_may_not_touch() -> None:

@@ -27,7 +27,7 @@ from support.ledger_metadata import bookie_ids
 GOLDEN = Path(__file__).parent.parent / "golden" / "metadata"
 B1 = BookieId("b1")
 
-LEDGER_FIELDS = {"private": True, "aardvark": None, "retention": {"seconds": 86400.5, "äöü": [1, {"a": 1, "b": 2}]}}
+LEDGER_FIELDS = {"pinned": True, "aardvark": None, "retention": {"seconds": 86400.5, "äöü": [1, {"a": 1, "b": 2}]}}
 """What the golden ledger has besides what this version knows; one name sorts before the checksum's, others after it."""
 
 

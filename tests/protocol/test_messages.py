@@ -103,7 +103,7 @@ ENTRIES_MAX: list[Any] = [*NOT_INTEGERS, -1, ENTRIES_PER_FRAME_MAX + 1]
 BYTES_MAX: list[Any] = [*NOT_INTEGERS, -1, FRAME_BYTES_MAX + 1]
 
 WRONG: dict[str, list[list[Any]]] = {
-    "add": [ID, KEY, [*NOT_INTEGERS, -1, 4, 5, 2**32], TERM, NOT_ENTRY_LISTS],
+    "add": [ID, KEY, [*NOT_INTEGERS, -1, 8, 9, 2**32], TERM, NOT_ENTRY_LISTS],
     "read": [
         ID, KEY, READ_FLAGS, TERM, [*ID, 100], [*ID], [*NOT_INTEGERS, 0, 4, E_MAX + 1],
         RESIDUES_OF_5,

@@ -124,6 +124,16 @@ async def test_the_target_copies_verbatim_and_then_names_itself_under_its_lock(w
     assert {one.ledger_key for one in reads} == {b""}
 
 
+async def test_copies_of_a_private_ledger_are_stored_as_those_of_a_private_ledger(workshop: Workshop) -> None:
+    """Rule S3."""
+    public, private = await closed_ledger(workshop), await closed_ledger(workshop)
+    stored = await workshop.cluster.store.read_ledger(private.id)
+    await workshop.cluster.store.compare_and_set_ledgers([(replace(stored.value, private=True), stored.version)])
+    for ledger in (public, private):
+        assert (await workshop.take_place(ledger)).blocked is None
+    assert workshop.copies.private == {private.id}
+
+
 async def test_earlier_fragments_of_an_open_ledger_are_repaired_and_its_last_one_is_not_touched(
     workshop: Workshop,
 ) -> None:

@@ -1,14 +1,12 @@
 """Bookies that require authentication, over real sockets: who may do what, and what ends a connection."""
 
 import asyncio
-import random
+import contextlib
 from collections.abc import AsyncIterator, MutableMapping
-from contextlib import asynccontextmanager
 from itertools import cycle
 from pathlib import Path
 
 import pytest
-from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import BookieConfig, load_config
 from octavo.client.options import ClientOptions
 from octavo.client.wire.security import WireSecurity, read_key
@@ -17,6 +15,8 @@ from octavo.protocol.errors import InvalidArgumentError, OctavoError, Unauthoriz
 from octavo.protocol.messages import (
     CAPABILITY_AUTHENTICATE,
     REQUESTS,
+    Add,
+    AddFlag,
     Authenticate,
     AuthenticateAnswer,
     Force,
@@ -32,11 +32,12 @@ from octavo.protocol.messages import (
     Request,
     WriteLac,
 )
-from octavo.security.login import WRONG_KEY, ClientLogin
+from octavo.security.login import WRONG_KEY
 from octavo.security.roles import RIGHTS, Right, Role, right_needed, rights_of
 from octavo.security.scram import MECHANISM, Key, verifier_of
 from support.certificates import Certificates
 from support.fake_bookie import FakeBookie
+from support.principals import DOCUMENTS, GUARDED, KEYS, PRINCIPALS, raw, set_principals
 from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
 from support.tls_bookies import Cluster, cluster_of, tls_settings
 from support.waiting import eventually
@@ -44,8 +45,6 @@ from support.waiting import eventually
 import octavo
 
 pytestmark = pytest.mark.usefixtures("logged")
-
-KEYS = {role: Key(f"the-{role}", random.Random(role.value).randbytes(32)) for role in Role}
 
 LEDGER = 7
 
@@ -57,6 +56,7 @@ OPERATIONS: dict[str, Request] = {
     "list": ListEntries(LEDGER, 0, 9),
     "add": add(LEDGER, seal(LEDGER, 1, [b"x"])),
     "recovery add": add(LEDGER, seal(LEDGER, 2, [b"x"]), recovery=True),
+    "private add": Add(8, key_of(8), AddFlag.PRIVATE, 0, seal(8, 0, [b"x"])),
     "write_lac": WriteLac(LEDGER, key_of(LEDGER), 0, seal_lac(LEDGER, 0)),
     "force": Force(LEDGER, key_of(LEDGER), 0, ()),
     "read for repair": Read(LEDGER, b"", ReadFlag.REPAIR, 0, 0, 9, 1, (0,), 10, 1 << 20),
@@ -72,7 +72,8 @@ OPERATIONS: dict[str, Request] = {
 OBSERVE = {"ping", "info"}
 READ = OBSERVE | {"read", "read_lac", "list"}
 WRITE = {
-    "add", "recovery add", "write_lac", "force", "fencing read_lac", "fencing read", "fencing read for repair",
+    "add", "recovery add", "private add", "write_lac", "force",
+    "fencing read_lac", "fencing read", "fencing read for repair",
 }  # fmt: skip
 REPAIR = {"read for repair", "missing"}
 MAY: dict[Role | None, set[str]] = {
@@ -96,51 +97,20 @@ def key_files(tmp_path: Path) -> dict[Role, str]:
     return paths
 
 
-PRINCIPALS = Principals()
-for _role, _key in KEYS.items():
-    PRINCIPALS = PRINCIPALS.with_principal(
-        Principal(name=_key.name, roles=frozenset({_role}), verifier=verifier_of(_key.secret))
-    )
-
-LOCAL = {"auth": "required", "repair": False, "verify_new_ledgers": "false"}
-
-
-async def set_principals(cluster: Cluster, principals: Principals) -> None:
-    """As `octavo access` does."""
-    stored = await cluster.store.read_document(DOCUMENT)
-    assert stored is not None
-    await cluster.store.compare_and_set_document(DOCUMENT, encode_principals(principals), stored.version)
-
-
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    async with cluster_of(LOCAL, documents={DOCUMENT: encode_principals(PRINCIPALS)}) as cluster:
+    async with cluster_of(GUARDED, documents=DOCUMENTS) as cluster:
         yield cluster
-
-
-@asynccontextmanager
-async def raw(bookie: Bookie, role: Role | None = None) -> AsyncIterator[RawClient]:
-    """A connection, authenticated with the key of a role."""
-    host, _, port = bookie.address.rpartition(":")
-    async with RawClient(host, int(port)) as client:
-        hello = await client.greet()
-        assert CAPABILITY_AUTHENTICATE in hello.capabilities
-        if role is not None:
-            login = ClientLogin(
-                KEYS[role], cluster_id=hello.cluster_id, bookie_id=hello.bookie_id, nonce=random.randbytes(32)
-            )
-            request: Authenticate | None = login.first()
-            while request is not None:
-                answer = await client.ask(request)
-                assert isinstance(answer, AuthenticateAnswer), answer
-                request = login.answered(answer)
-            assert login.roles == (role.value,)
-        yield client
 
 
 def test_the_table_of_operations_has_every_request_with_every_flag() -> None:
     asked = {type(request) for request in OPERATIONS.values()}
     assert asked | {Authenticate} == set(octavo_requests())
+    assert {request.flags for request in OPERATIONS.values() if isinstance(request, Add)} == {
+        AddFlag.NONE,
+        AddFlag.RECOVERY,
+        AddFlag.PRIVATE,
+    }
     flags = {request.flags for request in OPERATIONS.values() if isinstance(request, Read)}
     assert flags == {ReadFlag.NONE, ReadFlag.FENCE, ReadFlag.REPAIR, ReadFlag.FENCE | ReadFlag.REPAIR}
 
@@ -233,7 +203,7 @@ async def test_a_certificate_names_a_principal_and_every_bookie_is_one(certifica
 async def test_a_principal_that_is_removed_mid_add_loses_its_connections_and_nothing_acknowledged(
     cluster: Cluster, key_files: dict[Role, str]
 ) -> None:
-    async with cluster.client(key_file=key_files[Role.APPEND], add_quorum_timeout_seconds=0.5) as client:
+    async with cluster.client(key_file=key_files[Role.APPEND], add_quorum_timeout_seconds=3600) as client:
         ledger = await client.create_ledger(1, 1, 1)
         acknowledged = await ledger.add(b"before")
         await set_principals(cluster, PRINCIPALS.without("the-append"))
@@ -250,6 +220,54 @@ async def test_a_principal_that_is_removed_mid_add_loses_its_connections_and_not
             await ledger.close()
     async with cluster.client(key_file=key_files[Role.ADMIN]) as client, client.open_ledger(ledger.id) as reader:
         assert len([entry async for entry in reader]) > acknowledged
+
+
+async def test_a_writer_that_is_denied_by_a_quorum_fails_at_once() -> None:
+    open_to_all = {"repair": False}
+    async with (
+        cluster_of(GUARDED, GUARDED, open_to_all, documents=DOCUMENTS) as cluster,
+        asyncio.timeout(60),
+        cluster.client(add_quorum_timeout_seconds=3600) as client,
+    ):
+        ledger = await client.create_ledger(3, 3, 2)
+        with pytest.raises(UnauthorizedError, match="its bookies deny this client"):
+            await ledger.add(b"entry")
+        with pytest.raises(UnauthorizedError):
+            await ledger.close()
+
+
+async def test_a_writer_that_one_bookie_denies_goes_on_with_the_others() -> None:
+    open_to_all = {"repair": False}
+    async with (
+        cluster_of(GUARDED, open_to_all, open_to_all, documents=DOCUMENTS) as cluster,
+        asyncio.timeout(60),
+        cluster.client(add_quorum_timeout_seconds=3600) as client,
+        client.create_ledger(3, 3, 2) as ledger,
+    ):
+        assert [await ledger.add(b"entry") for _ in range(10)] == list(range(10))
+
+
+async def test_a_writer_whose_principal_gets_another_role_goes_on(cluster: Cluster, key_files: dict[Role, str]) -> None:
+    (bookie,) = cluster.bookies
+    changed = Principal(
+        name="the-append",
+        roles=frozenset({Role.APPEND, Role.REPAIR}),
+        verifier=verifier_of(KEYS[Role.APPEND].secret),
+    )
+    async with (
+        asyncio.timeout(60),
+        cluster.client(key_file=key_files[Role.APPEND], add_quorum_timeout_seconds=3600) as client,
+        client.create_ledger(1, 1, 1) as ledger,
+    ):
+        await ledger.add(b"before")
+        await set_principals(cluster, PRINCIPALS.with_principal(changed))
+        assert bookie.service.access is not None
+        access = bookie.service.access
+        count = 1
+        while "repair" not in access.principals.by_name["the-append"].role_names() or count < 50:
+            assert await ledger.add(b"under way") == count
+            count += 1
+        assert await ledger.add(b"after") == count
 
 
 @pytest.mark.parametrize(
@@ -305,12 +323,22 @@ async def test_a_failed_authentication_ends_the_connection(cluster: Cluster) -> 
     assert bookie.service.access.denied["key"] == 2
 
 
-async def test_a_name_of_megabytes_is_refused_as_a_broken_message(cluster: Cluster) -> None:
-    async with raw(cluster.bookies[0]) as client:
-        client.send(Authenticate(MECHANISM, "x" * (7 << 20), bytes(32)))
+async def test_a_name_of_kilobytes_is_refused_as_a_broken_message_and_one_of_megabytes_is_not_even_read(
+    cluster: Cluster,
+) -> None:
+    (bookie,) = cluster.bookies
+    async with raw(bookie) as client:
+        client.send(Authenticate(MECHANISM, "x" * 50_000, bytes(32)))
         frame = await asyncio.wait_for(client.receive(), 60)
         assert "Authenticate.name" in frame[3]
         assert await client.reader.read() == b""
+    async with raw(bookie) as client:
+        client.send(Authenticate(MECHANISM, "x" * (7 << 20), bytes(32)))
+        with contextlib.suppress(ConnectionError):  # it is closed with bytes that the bookie has not read
+            await asyncio.wait_for(client.reader.read(), 60)
+    assert bookie.service.frames.held == 0
+    async with raw(bookie, Role.READ) as client:
+        assert await client.ask(Ping()) == Pong()
 
 
 async def test_a_bookie_without_authentication_does_not_know_the_operation() -> None:

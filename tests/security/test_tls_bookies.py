@@ -160,7 +160,7 @@ async def test_a_certificate_is_replaced_under_load_without_losing_a_connection(
             async with TlsClient(bookie, certificates.client()) as fresh:
                 certificate = fresh.writer.get_extra_info("peercert")
                 assert ssl.cert_time_to_seconds(certificate["notAfter"]) == bookie.certificate_expires_at
-            bookie.reload_certificate()
+            bookie.reload_files()
             await ledger.add(b"after")
 
 

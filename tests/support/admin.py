@@ -13,6 +13,7 @@ import h11
 from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.admin.server import short_address
 from octavo.bookie.attendant import Attendant
+from octavo.bookie.audit import Audit
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import RealFileSystem
@@ -42,16 +43,16 @@ async def administered_bookie(directory: Path, store: MetadataStore, **settings:
 
 @asynccontextmanager
 async def attended_bookie(
-    directory: Path, store: MetadataStore, **settings: object
+    directory: Path, store: MetadataStore, *, audit: Audit | None = None, **settings: object
 ) -> AsyncIterator[tuple[Bookie, Attendant]]:
     """The same, with what administers it."""
     config = load_config(None, {}, {"data_dir": directory, "port": 0, "journal_segment_bytes": 16 << 20, **settings})
     filesystem = RealFileSystem()
-    attendant = Attendant(config, filesystem, ProcessStatistics(), LogLevel(config.log_level, config.log_format))
+    attendant = Attendant(config, filesystem, ProcessStatistics(), LogLevel(config.log_level, config.log_format), audit)
     try:
         bookie = await Bookie.start(
             config, filesystem=filesystem, store=store, rng=random.Random(1), software="0-test",
-            wall_clock=time.time, clock=time.perf_counter, attend=attendant.attend,
+            wall_clock=time.time, clock=time.perf_counter, attend=attendant.attend, audit=audit,
         )  # fmt: skip
         try:
             yield bookie, attendant

@@ -27,6 +27,8 @@ from support.recording_filesystem import BytesChange, Event, NameChange, Noted, 
 DATA, JOURNAL = Path("/d"), Path("/j")
 LEDGERS = range(1, 7)
 SCRIPTS = {ledger_id: LedgerScript(ledger_id, payload_bytes=30) for ledger_id in LEDGERS}
+PRIVATE = frozenset({4})
+"""Ledgers whose adds and copies say that they are private."""
 LAST_ID = 1000
 """Above every id that a workload sends."""
 
@@ -193,6 +195,8 @@ class Driver:
     def add(self, ledger_id: int, ids: Iterable[int], *, recovery: bool = False) -> asyncio.Future[None]:
         script, sent = SCRIPTS[ledger_id], tuple(ids)
         self._recording.note(Sent(ledger_id, sent))
+        if ledger_id in PRIVATE:
+            self.storage.writer.make_private(script.ledger_id, script.key)
         future = self.storage.writer.add(script.ledger_id, script.key, script.entries(sent), recovery=recovery)
         return self._noted(ledger_id, sent, future)
 
@@ -200,7 +204,9 @@ class Driver:
         """Copies of another bookie's entries, without the ledger's key (rule C7)."""
         script, sent = SCRIPTS[ledger_id], tuple(ids)
         self._recording.note(Sent(ledger_id, sent))
-        return self._noted(ledger_id, sent, self.storage.writer.copy_in(script.ledger_id, script.entries(sent)))
+        private = ledger_id in PRIVATE
+        future = self.storage.writer.copy_in(script.ledger_id, script.entries(sent), private=private)
+        return self._noted(ledger_id, sent, future)
 
     def _noted(self, ledger_id: int, sent: tuple[int, ...], future: asyncio.Future[None]) -> asyncio.Future[None]:
         def acknowledged(done: asyncio.Future[None]) -> None:
@@ -293,6 +299,9 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
         if not storage.ledgers.get(ledger_id).dropped:
             acknowledged = acknowledged | promises.dropping.get(ledger_id, set())
         assert acknowledged <= set(ids), f"ledger {ledger_id} lost {sorted(acknowledged - set(ids))}"
+        if ids and ledger_id in PRIVATE:
+            private, _ = storage.reader.private_key(script.ledger_id)
+            assert private, f"private ledger {ledger_id} is public"
         assert set(ids) <= sent, f"ledger {ledger_id} made up {sorted(set(ids) - sent)}"
         assert held == script.entries(ids), f"ledger {ledger_id}: other bytes"
         listed = await storage.reader.list_entries(script.ledger_id)

@@ -30,6 +30,8 @@ class MemoryCopies:
         self.copied: list[tuple[int, tuple[int, ...]]] = []
         """Every batch that was copied in."""
         self.lacs: dict[int, int] = {}
+        self.private: set[int] = set()
+        """Ledgers whose copies came as those of private ledgers."""
         self.locked: list[int] = []
         """Ledgers in the order in which their locks were taken."""
         self.on_last_look: Callable[[int], None] = lambda _: None
@@ -50,8 +52,10 @@ class MemoryCopies:
         """Whether the lock of the ledger is held."""
         return self._locks[ledger_id].locked()
 
-    async def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes]) -> None:
+    async def copy_in(self, ledger_id: LedgerId, entries: Sequence[bytes], *, private: bool = False) -> None:
         self._note_lock(ledger_id)
+        if private:
+            self.private.add(ledger_id)
         ids = verify_batch(ledger_id, entries).entry_ids
         held = self.held.setdefault(ledger_id, {})
         for entry_id, sealed in zip(ids, entries, strict=True):

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from octavo.bookie.audit import Audit
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.client.client import Client
@@ -57,7 +58,7 @@ class _Closing:
         await self._client.close()
 
 
-async def start_bookie(store: MetadataStore, number: int, **settings: object) -> Bookie:
+async def start_bookie(store: MetadataStore, number: int, *, audit: Audit | None = None, **settings: object) -> Bookie:
     chosen = {
         "data_dir": Path("/bookie"), "port": 0, "journal_segment_bytes": 16 << 20, "bookie_id": f"b{number}",
         **settings,
@@ -68,12 +69,13 @@ async def start_bookie(store: MetadataStore, number: int, **settings: object) ->
         store=store,
         rng=random.Random(number),
         software="0",
+        audit=audit,
     )
 
 
 @asynccontextmanager
 async def cluster_of(
-    *settings: dict[str, object], documents: Mapping[str, bytes] | None = None
+    *settings: dict[str, object], documents: Mapping[str, bytes] | None = None, audit: Audit | None = None
 ) -> AsyncIterator[Cluster]:
     """One bookie with each of the settings. ``documents`` are in the metadata before the bookies start."""
     uri = f"memory://tls-{next(_NUMBERS)}"
@@ -83,7 +85,7 @@ async def cluster_of(
             await store.create_document(name, value)
         cluster = Cluster(store, uri)
         for number, chosen in enumerate(settings, 1):
-            bookie = await start_bookie(store, number, **chosen)
+            bookie = await start_bookie(store, number, audit=audit, **chosen)
             stack.push_async_callback(bookie.stop)
             cluster.bookies.append(bookie)
         yield cluster

@@ -48,6 +48,7 @@ HELLO = messages.Hello(
 EXAMPLES: dict[str, Request | Reply] = {
     "add": messages.Add(7, SECRETS.ledger_key, AddFlag.NONE, 0, sealed(Digest.CRC32C, 4, b"hello", b"world")),
     "add_recovery": messages.Add(7, SECRETS.ledger_key, AddFlag.RECOVERY, 0, sealed(Digest.HMAC_SHA256, 4, b"hello")),
+    "add_private": messages.Add(7, SECRETS.ledger_key, AddFlag.PRIVATE, 0, sealed(Digest.CRC32C, 0, b"hello")),
     "added": messages.Added(),
     "read": messages.Read(7, b"", ReadFlag.NONE, 0, 0, 99, 5, (0, 3, 4), 1000, 524288),
     "read_fence": messages.Read(7, SECRETS.ledger_key, ReadFlag.FENCE, 0, 6, 6, 1, (0,), 1, 0),

@@ -1,0 +1,194 @@
+"""The clients of a bookie, and how much of it each may take.
+
+A client is a principal; a connection whose principal is not known (yet, or because authentication is not required)
+belongs to the client of its address. What a client has of the limits is shared by its connections, and outlives them:
+
+* **Connections**: one more than ``connections_max`` is refused with an error frame.
+* **Bytes and requests**: each frame is charged to two token buckets. While one is in debt the bookie reads from none of
+  the client's sockets; nothing is refused, and nothing that was acknowledged is touched.
+* **New ledgers**: the first add, LAC or fence of a ledger that is new here. Beyond the limit it is refused with
+  :class:`BookieOverloadedError`, which writers repeat after a pause; the ledgers that the bookie knows go on.
+
+Buckets hold a second's worth, so that bursts pass; that of new ledgers ten seconds' worth.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from octavo.protocol.errors import BookieOverloadedError
+
+LIMITS: Final = ("connections", "new_ledgers")
+"""The limits that refuse something."""
+
+_IDLE_CLIENTS_MAX = 10_000
+"""Clients without connections that are remembered, the latest ones: a client that connects again finds its debts."""
+
+_NEW_LEDGERS_BURST_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """What one client may take; 0 is no limit."""
+
+    connections_max: int = 256
+    bytes_per_second: int = 0
+    requests_per_second: int = 0
+    new_ledgers_per_second: int = 1000
+
+
+class TokenBucket:
+    """Fills with ``per_second`` tokens a second, up to ``burst``; may be overdrawn. Pure: the time is an argument."""
+
+    __slots__ = ("_at", "_burst", "_per_second", "_tokens")
+
+    def __init__(self, per_second: float, burst: float) -> None:
+        self._per_second = per_second
+        self._burst = self._tokens = burst
+        self._at = 0.0
+
+    def take(self, amount: float, now: float) -> float:
+        """Take tokens, whether they are there or not; the seconds until the bucket is out of debt."""
+        self._fill(now)
+        self._tokens -= amount
+        return max(0.0, -self._tokens / self._per_second)
+
+    def take_if_there(self, now: float) -> bool:
+        """Take one token if there is one."""
+        self._fill(now)
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def _fill(self, now: float) -> None:
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
+        self._at = now
+
+
+class ClientConnection(Protocol):
+    """A connection as its client sees it."""
+
+    def regulate(self) -> None:
+        """Read the socket, or stop reading it, as the limits say now."""
+
+
+class Client:
+    """One client: its connections, and what it has taken."""
+
+    def __init__(self, name: str, clients: "Clients") -> None:
+        self.name = name
+        """``principal NAME`` or ``address HOST``."""
+        self.connections: dict[ClientConnection, None] = {}
+        """In the order in which they came."""
+        self.throttled = False
+        """The bookie reads from none of the client's sockets, because the client is over its rates."""
+        limits = clients.limits
+        self._clients = clients
+        self._loop = asyncio.get_running_loop()
+        self._bytes = _bucket(limits.bytes_per_second)
+        self._requests = _bucket(limits.requests_per_second)
+        self._new_ledgers = _bucket(limits.new_ledgers_per_second, _NEW_LEDGERS_BURST_SECONDS)
+        self._throttled_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def charge(self, frame_bytes: int) -> None:
+        """A frame of so many bytes has arrived. It is served; what comes after it may wait."""
+        now = self._loop.time()
+        wait = self._bytes.take(frame_bytes, now) if self._bytes is not None else 0.0
+        if self._requests is not None:
+            wait = max(wait, self._requests.take(1, now))
+        if wait > 0 and not self.throttled:
+            self.throttled = True
+            self._throttled_at = now
+            self._timer = self._loop.call_later(wait, self._go_on)
+            self._regulate()
+
+    def charge_new_ledger(self) -> None:
+        """The client brings a ledger that is new here. Raises :class:`BookieOverloadedError`."""
+        if self._new_ledgers is not None and not self._new_ledgers.take_if_there(self._loop.time()):
+            self._clients.refused["new_ledgers"] += 1
+            raise BookieOverloadedError(
+                f"{self.name} begins more than {self._clients.limits.new_ledgers_per_second} new ledgers per second on "
+                "this bookie; try again later",
+                may_have_happened=False,
+            )
+
+    def close(self) -> None:
+        """Forget the client."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _go_on(self) -> None:
+        self._clients.throttled_seconds += self._loop.time() - self._throttled_at
+        self.throttled = False
+        self._timer = None
+        self._regulate()
+
+    def _regulate(self) -> None:
+        for connection in list(self.connections):
+            connection.regulate()
+
+
+class Clients:
+    """All clients. See the module."""
+
+    def __init__(self, limits: ClientLimits | None = None) -> None:
+        self.limits = limits or ClientLimits()
+        self.meters_frames = bool(self.limits.bytes_per_second or self.limits.requests_per_second)
+        """Whether each frame is charged."""
+        self.acting: Client | None = None
+        """The client whose requests are being served in this step; None: the bookie acts by itself."""
+        self.refused: Counter[str] = Counter()
+        """Refusals since the start, each of :data:`LIMITS`."""
+        self.throttled_seconds = 0.0
+        """For how long clients have been throttled, all together."""
+        self._by_name: dict[str, Client] = {}
+        self._idle: dict[str, None] = {}
+        """The longest idle first."""
+
+    @property
+    def count(self) -> int:
+        """Clients with connections."""
+        return len(self._by_name) - len(self._idle)
+
+    def enter(self, name: str, connection: ClientConnection) -> Client:
+        """The connection is one of this client. Raises :class:`BookieOverloadedError` if it has too many."""
+        client = self._by_name.get(name)
+        connections_max = self.limits.connections_max
+        if client is not None and connections_max and len(client.connections) >= connections_max:
+            self.refused["connections"] += 1
+            raise BookieOverloadedError(
+                f"{name} has {connections_max} connections to this bookie, and may have no more",
+                may_have_happened=False,
+            )
+        if client is None:
+            client = self._by_name[name] = Client(name, self)
+        self._idle.pop(name, None)
+        client.connections[connection] = None
+        return client
+
+    def leave(self, client: Client, connection: ClientConnection) -> None:
+        """The connection is lost, or another client's."""
+        client.connections.pop(connection, None)
+        if not client.connections and self._by_name.get(client.name) is client:
+            self._idle[client.name] = None
+            if len(self._idle) > _IDLE_CLIENTS_MAX:
+                oldest = next(iter(self._idle))
+                del self._idle[oldest]
+                self._by_name.pop(oldest).close()
+
+    def charge_new_ledger(self) -> None:
+        """A request of the acting client names a ledger that is new here. Raises :class:`BookieOverloadedError`."""
+        if self.acting is not None:
+            self.acting.charge_new_ledger()
+
+    def close(self) -> None:
+        """No client is served any more."""
+        for client in self._by_name.values():
+            client.close()
+
+
+def _bucket(per_second: int, burst_seconds: float = 1.0) -> TokenBucket | None:
+    return TokenBucket(per_second, per_second * burst_seconds) if per_second else None
