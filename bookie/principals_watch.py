@@ -4,6 +4,7 @@ cannot be read, the bookie goes on with the principals that it knew."""
 import asyncio
 
 import structlog
+from octavo.bookie.audit import Audit
 from octavo.bookie.server.access import Access
 from octavo.metadata import MetadataStore, Versioned
 from octavo.metadata.follow import follow
@@ -47,5 +48,21 @@ class PrincipalsWatch:
     async def _take(self, stored: Versioned[bytes] | None) -> None:
         principals = Principals() if stored is None else decode_principals(stored.value)
         if principals != self._access.principals:
+            if self._task is not None:  # what was found at the start is no change
+                note_changes(self._access.audit, self._access.principals, principals)
             self._access.update(principals)
             log.info("principals read", principals=len(principals.by_name))
+
+
+def note_changes(audit: Audit, before: Principals, after: Principals) -> None:
+    """A line for each principal that is not what it was."""
+    for name in sorted({*before.by_name, *after.by_name}):
+        was, one = before.by_name.get(name), after.by_name.get(name)
+        if was != one:
+            audit.note(
+                "principal_changed",
+                name=name,
+                change="removed" if one is None else "added" if was is None else "changed",
+                roles=None if one is None else list(one.role_names()),
+                disabled=None if one is None else one.disabled,
+            )

@@ -53,16 +53,7 @@ class Access:
     def update(self, principals: Principals) -> None:
         """The principals have changed: those of whom something else is true now connect again, or no more."""
         changed = principals.changed_since(self.principals)
-        before, self.principals = self.principals, principals
-        for name in sorted({*changed, *(principals.by_name.keys() - before.by_name.keys())}):
-            one = principals.by_name.get(name)
-            self.audit.note(
-                "principal_changed",
-                name=name,
-                change="removed" if one is None else "changed" if name in before.by_name else "added",
-                roles=None if one is None else list(one.role_names()),
-                disabled=None if one is None else one.disabled,
-            )
+        self.principals = principals
         for gate in [gate for gate in self._gates if gate.name in changed]:
             gate.end()
 

@@ -153,6 +153,16 @@ class Clients:
         """Clients with connections."""
         return len(self._by_name) - len(self._idle)
 
+    @property
+    def remembered(self) -> int:
+        """Clients with connections, and those that left."""
+        return len(self._by_name)
+
+    @property
+    def throttled(self) -> int:
+        """Clients from which the bookie does not read now."""
+        return sum(client.throttled for client in self._by_name.values())
+
     def enter(self, name: str, connection: ClientConnection) -> Client:
         """The connection is one of this client. Raises :class:`BookieOverloadedError` if it has too many."""
         client = self._by_name.get(name)
