@@ -87,6 +87,23 @@ LogFormatOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+
+
+def _security_option(flag: str, variable: str, metavar: str, text: str) -> Any:
+    return Annotated[str | None, typer.Option(flag, envvar=variable, metavar=metavar, help=text)]
+
+
+SECURITY_OPTIONS: dict[str, tuple[str, Any]] = {
+    name: (variable, _security_option(f"--{name.replace('_', '-')}", variable, metavar, text))
+    for name, variable, metavar, text in (
+        ("tls_ca", "OCTAVO_TLS_CA", "FILE", "Speak TLS with bookies, and accept certificates of these authorities."),
+        ("tls_certificate", "OCTAVO_TLS_CERTIFICATE", "FILE", "Certificate of this client. Needs --tls-key."),
+        ("tls_key", "OCTAVO_TLS_KEY", "FILE", "Key of the certificate."),
+        ("key_file", "OCTAVO_KEY_FILE", "FILE", "Key of a principal, as `octavo access key` makes it."),
+    )
+}
+"""Parameter -> environment variable, by which the client finds it, and option."""
+
 PasswordFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -195,6 +212,10 @@ def command[**P](
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> NoReturn:
             options: dict[str, Any] = kwargs
+            for option, (variable, _) in SECURITY_OPTIONS.items():
+                value = options.pop(option)
+                if value is not None:
+                    os.environ[variable] = value  # for every client of this process, which is made for this command
             session = Session(
                 metadata=options.pop("metadata"),
                 log_level=options.pop("log_level") or log_level_default,
@@ -218,6 +239,7 @@ def _with_common_options(signature: inspect.Signature) -> inspect.Signature:
     own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()]
     common = [
         option("metadata", MetadataOption, None),
+        *(option(name, annotation, None) for name, (_, annotation) in SECURITY_OPTIONS.items()),
         option("log_level", LogLevelOption, None),
         option("log_format", LogFormatOption, LogFormat.CONSOLE),
         option("as_json", JsonOption, False),

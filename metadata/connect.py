@@ -35,7 +35,8 @@ async def open_metadata_store(
     rng: random.Random | None = None,
 ) -> MetadataStore:
     """Open the store that ``uri`` names: ``memory://name``, ``sqlite:///relative/path``, ``sqlite:////absolute/path``,
-    ``zk://host:port,host:port/root``.
+    ``zk://host:port,host:port/root``, and ``zk+tls://`` with the parameters ``tls_ca``, ``tls_certificate``,
+    ``tls_key``.
 
     With ``create``, a store that does not exist is created. Without it, a missing store raises
     :class:`MetadataUnavailableError`, so that a mistyped path does not become an empty cluster. Raises
@@ -143,13 +144,14 @@ async def _create_zookeeper(uri: str, origin: ClusterOrigin) -> MetadataStore:
     return await open_zookeeper_store(uri, create=True, origin=origin)
 
 
-_CREATORS: Final = {"sqlite": _create_sqlite, "zk": _create_zookeeper}
+_CREATORS: Final = {"sqlite": _create_sqlite, "zk": _create_zookeeper, "zk+tls": _create_zookeeper}
 
-_DESTROYERS: Final = {"sqlite": _destroy_sqlite, "zk": _destroy_zookeeper}
+_DESTROYERS: Final = {"sqlite": _destroy_sqlite, "zk": _destroy_zookeeper, "zk+tls": _destroy_zookeeper}
 
 DRIVERS: Final[dict[str, Opener]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
     "zk": _open_zookeeper,
+    "zk+tls": _open_zookeeper,
 }
 """Maps each URI scheme to the function that opens it."""

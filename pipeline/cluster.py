@@ -73,6 +73,10 @@ def password_hint(options: ClusterOptions, password: bytes) -> str:
 async def connected(options: ClusterOptions) -> AsyncIterator[Client]:
     """A client of the cluster, closed at the end of the block."""
     client_options: dict[str, Any] = dict(options.client_options)
+    if options.tls is not None:
+        client_options["tls"] = options.tls
+    if options.key_file is not None:
+        client_options["key_file"] = options.key_file
     async with connect(options.metadata_uri, **client_options) as client:
         yield client
 

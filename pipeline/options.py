@@ -17,6 +17,7 @@ from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import ID_MAX
 from octavo.protocol.quorums import Quorums
+from octavo.security.tls_options import Tls
 
 PASSWORD_VARIABLE_DEFAULT = "OCTAVO_PASSWORD"
 """The environment variable that holds the password unless an option names another or a file."""
@@ -45,6 +46,10 @@ class ClusterOptions:
     password_variable: str = PASSWORD_VARIABLE_DEFAULT
     client_options: tuple[tuple[str, int | float], ...] = ()
     """Name -> value of :class:`ClientOptions`."""
+    tls: Tls | None = None
+    """Files on every machine; None: as the environment of each says."""
+    key_file: str | None = None
+    """File with the key of a principal, on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +102,15 @@ class SinkOptions:
     keys_per_task_max: int
 
 
+_SECURITY_NAMES = ("tlsCa", "tlsCertificate", "tlsKey", "tlsVerify", "keyFile")
 SOURCE_NAMES = (
+    *_SECURITY_NAMES,
     "metadata", "passwordFile", "passwordVariable", "ledgers", "dataset", "log", "startingEntry", "endingEntry",
     "startingPosition", "endingPosition", "startingOffsets", "targetPartitionBytes", "minPartitions", "failOnDataLoss",
     "includeSource", "maxEntriesPerTrigger", "maxBytesPerTrigger",
 )  # fmt: skip
 SINK_NAMES = (
+    *_SECURITY_NAMES,
     "metadata", "passwordFile", "passwordVariable", "dataset", "ensembleSize", "writeQuorum", "ackQuorum", "digest",
     "valueColumn", "keyColumn", "maxKeysPerTask",
 )  # fmt: skip
@@ -184,8 +192,8 @@ class _Reader:
             name = key.lower()
             if name.startswith(_CLIENT_PREFIX):
                 self._client[name.removeprefix(_CLIENT_PREFIX)] = value
-            elif name in known:
-                self._values[known[name]] = value
+            elif name.replace("_", "") in known:
+                self._values[known[name.replace("_", "")]] = value
             elif name == "password":
                 # The message does not repeat the password.
                 raise InvalidArgumentError(
@@ -207,7 +215,14 @@ class _Reader:
             password_file=self.text("passwordFile"),
             password_variable=self.text("passwordVariable") or PASSWORD_VARIABLE_DEFAULT,
             client_options=self._client_options(),
+            tls=self._tls(),
+            key_file=self.text("keyFile"),
         )
+
+    def _tls(self) -> Tls | None:
+        given = {name: self.text(f"tls{name.capitalize()}") for name in ("ca", "certificate", "key", "verify")}
+        named = {name: value for name, value in given.items() if value}
+        return Tls(**named) if named else None  # type: ignore[arg-type]
 
     def _client_options(self) -> tuple[tuple[str, int | float], ...]:
         known = {field.name: field.type for field in fields(ClientOptions)}

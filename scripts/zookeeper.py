@@ -8,7 +8,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from zookeeper_server import ServerGroup, Settings, ZooKeeperError, class_path, find_java, mode_of
+from octavo.security.authority import issue, make_authority
+from zookeeper_server import HOST, ServerGroup, Settings, ZooKeeperError, class_path, find_java, mode_of
 
 FOLDER = Path("zookeeper-data")
 
@@ -21,12 +22,39 @@ def start(arguments: argparse.Namespace) -> None:
         arguments.data_dir,
         size=arguments.ensemble,
         port=arguments.port,
-        settings=Settings(tick_milliseconds=arguments.tick_milliseconds),
+        settings=Settings(
+            tick_milliseconds=arguments.tick_milliseconds,
+            **(make_certificates(arguments.data_dir / "tls") if arguments.tls else {}),
+        ),
     )
     if len(group.servers) != arguments.ensemble:
         raise ZooKeeperError(f"{arguments.data_dir} holds {len(group.servers)} servers; name another --data-dir")
     group.start()
-    print(group.uri)
+    if arguments.tls:
+        tls = (arguments.data_dir / "tls").absolute()
+        query = f"tls_ca={tls}/ca.crt&tls_certificate={tls}/client.crt&tls_key={tls}/client.key"
+        print(f"{group.secure_uri}/octavo?{query}")
+    else:
+        print(group.uri)
+
+
+def make_certificates(folder: Path) -> dict[str, str]:
+    """Settings with a server's certificate for this host. Files that exist are kept; those for clients lie beside."""
+    if not (folder / "server.pem").exists():
+        authority = make_authority("ZooKeeper on this host")
+        folder.mkdir(parents=True, exist_ok=True)
+        server = issue(authority, "server", hosts=("localhost", HOST))
+        client = issue(authority, "client", uris=("octavo:zookeeper-client",))
+        for name, content in {
+            "ca.crt": authority.certificate,
+            "client.crt": client.certificate,
+            "client.key": client.key,
+            "server.pem": server.key + server.certificate,
+        }.items():
+            path = folder / name
+            path.touch(0o600)
+            path.write_bytes(content)
+    return {"tls_pair": str((folder / "server.pem").absolute()), "tls_ca": str((folder / "ca.crt").absolute())}
 
 
 def stop(arguments: argparse.Namespace) -> None:
@@ -61,6 +89,7 @@ def main() -> int:
         command.add_argument("--data-dir", type=Path, default=FOLDER, help=f"folder (default: {FOLDER})")
         if does is start:
             command.add_argument("--ensemble", type=int, default=1, metavar="N", help="number of servers (default: 1)")
+            command.add_argument("--tls", action="store_true", help="listen with TLS, with certificates made for this")
             command.add_argument("--port", type=int, default=0, help="port of the first server (default: a free port)")
             command.add_argument(
                 "--tick-milliseconds",

@@ -79,6 +79,10 @@ class Settings:
     """Whether a member that has lost its ensemble continues to serve reads to clients that accept that."""
     request_bytes_max: int = 0
     """Largest request (``jute.maxbuffer``); 0: ZooKeeper's own limit of 1 MiB."""
+    tls_pair: str = ""
+    """PEM file with key and certificate of the servers, which then listen with TLS too; empty: no TLS."""
+    tls_ca: str = ""
+    """PEM file with the authority of the clients' certificates, which are required."""
 
 
 @dataclass(slots=True)
@@ -89,6 +93,8 @@ class Server:
     client_port: int
     peer_port: int
     election_port: int
+    secure_port: int = 0
+    """Port of TLS."""
     pid: int = 0
     """Process id; 0 if it is not running."""
     started_ticks: int = 0
@@ -120,8 +126,8 @@ class ServerGroup:
             self.servers = [Server(**server) for server in known["servers"]]
             return
         self.settings = settings or Settings()
-        ports = _free_ports(3 * size)
-        self.servers = [Server(number + 1, *ports[3 * number : 3 * number + 3]) for number in range(size)]
+        ports = _free_ports(4 * size)
+        self.servers = [Server(number + 1, *ports[4 * number : 4 * number + 4]) for number in range(size)]
         if port:
             self.servers[0].client_port = port
 
@@ -140,6 +146,11 @@ class ServerGroup:
     def uri(self) -> str:
         """The URI for ``--metadata``."""
         return "zk://" + ",".join(f"{HOST}:{server.client_port}" for server in self.servers)
+
+    @property
+    def secure_uri(self) -> str:
+        """The URI for ``--metadata`` over TLS, without the files of the client."""
+        return "zk+tls://" + ",".join(f"{HOST}:{server.secure_port}" for server in self.servers)
 
     def is_running(self) -> bool:
         """Whether any server is running."""
@@ -268,6 +279,17 @@ class ServerGroup:
             "4lw.commands.whitelist=srvr,ruok,mntr,cons,wchs",
             "autopurge.purgeInterval=1",
         ]
+        if self.settings.tls_pair:
+            lines += [
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+                f"secureClientPort={server.secure_port}",
+                f"secureClientPortAddress={HOST}",
+                f"ssl.keyStore.location={self.settings.tls_pair}",
+                "ssl.keyStore.type=PEM",
+                f"ssl.trustStore.location={self.settings.tls_ca}",
+                "ssl.trustStore.type=PEM",
+                "ssl.clientAuth=need",
+            ]
         if len(self.servers) > 1:
             lines += ["initLimit=20", "syncLimit=5"]
             lines += [f"server.{peer.number}={HOST}:{peer.peer_port}:{peer.election_port}" for peer in self.servers]

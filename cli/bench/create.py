@@ -59,7 +59,7 @@ async def create(
 
     shape = {"ensemble_size": ensemble, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
     load = {"number": max(1, count // rounds // clients), "in_flight": in_flight}
-    yardsticks = YARDSTICKS if session.metadata_uri.startswith("zk://") else {}
+    yardsticks = YARDSTICKS if session.metadata_uri.startswith(("zk://", "zk+tls://")) else {}
     measured: dict[str, list[list[dict[str, Any]]]] = {what: [] for what in ("ledgers", *yardsticks)}
     async with client_processes(session, clients, shape, keep=keep) as processes:
         with progress_bar("creating", rounds) as progress:

@@ -114,7 +114,7 @@ class CreateLoad:
             raise errors.exceptions[0] from None
         size = len(encode_ledger(self._made[0].metadata))
         await self.clean(keep=False)
-        if uri.startswith("zk://"):
+        if uri.startswith(("zk://", "zk+tls://")):
             self._raw = RawCreates(uri, size)
             await self._raw.open()
         # The objects that exist now stay: the garbage collector need not look at them during the measurement.

@@ -33,6 +33,7 @@ from octavo.metadata.zookeeper.messages import (
     set_value,
 )
 from octavo.metadata.zookeeper.store import ZooKeeperRecordStore
+from octavo.metadata.zookeeper.tls import tls_files
 from octavo.protocol.errors import (
     InvalidArgumentError,
     MetadataError,
@@ -72,6 +73,7 @@ def connect_records(
         uri,
         address,
         credentials=_credentials(address),
+        tls=tls_files(address),
         session_seconds=lease_seconds,
         operation_seconds=operation_seconds,
         rng=rng,

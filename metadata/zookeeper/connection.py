@@ -23,6 +23,7 @@ from octavo.metadata.zookeeper.messages import (
     parse_event,
     ping,
 )
+from octavo.protocol.errors import UnauthorizedError
 
 REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest answer accepted: a list of a million children would be smaller."""
@@ -55,6 +56,8 @@ class Connection(asyncio.Protocol):
         """Loop time at which the server last sent something."""
         self.lost: asyncio.Future[str] = loop.create_future()
         """Done when the connection has ended; its result is the reason."""
+        self.refusal: UnauthorizedError | None = None
+        """Why TLS ended the connection, if the server refused this side's certificate."""
 
     # --- asyncio.Protocol ------------------------------------------------------------------------------------------
 
@@ -82,6 +85,8 @@ class Connection(asyncio.Protocol):
             del received[:start]
 
     def connection_lost(self, error: Exception | None) -> None:
+        if isinstance(error, UnauthorizedError):
+            self.refusal = error
         self._end(f"it was lost ({error})" if error else "the server closed it")
 
     # --- requests --------------------------------------------------------------------------------------------------

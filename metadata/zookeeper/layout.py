@@ -67,6 +67,13 @@ _VERSION_BITS: Final = 32
 _VERSION_MASK: Final = (1 << _VERSION_BITS) - 1
 
 _ROOT: Final = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._-]{1,64}){1,16}")
+TLS_SCHEME: Final = "zk+tls"
+
+TLS_PORT_DEFAULT: Final = 2281
+"""The port that ZooKeeper's documents use for ``secureClientPort``."""
+
+_TLS_PARAMETERS: Final = ("tls_ca", "tls_certificate", "tls_key")
+
 _SERVER: Final = re.compile(
     r"(\[(?P<v6>[0-9A-Fa-f:.]+(%[A-Za-z0-9]+)?)\]|(?P<host>[^\[\]:@/\s]+))(:(?P<port>[0-9]{1,5}))?"
 )
@@ -77,21 +84,25 @@ _SERVER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The parts of a ``zk://`` URI."""
+    """The parts of a ``zk://`` or ``zk+tls://`` URI."""
 
     servers: tuple[tuple[str, int], ...]
     root: str
     """Path of the cluster's nodes, without a slash at its end."""
     auth_file: str | None = None
     """File that holds the credentials, ``scheme:credentials``."""
+    tls: Mapping[str, str] | None = None
+    """The files of TLS that the URI names, by ``ca``, ``certificate`` and ``key``; None: no TLS."""
 
 
 def parse_uri(uri: str) -> Address:
-    """The parts of ``zk://host:port,host:port/root?auth_file=PATH``. Raises :class:`InvalidArgumentError`.
+    """The parts of ``zk://host:port,host:port/root?auth_file=PATH``, or of the same with ``zk+tls`` and the parameters
+    ``tls_ca``, ``tls_certificate`` and ``tls_key``. Raises :class:`InvalidArgumentError`.
 
     Errors do not repeat a URI that holds a password.
     """
-    rest = uri.removeprefix("zk://")
+    tls: dict[str, str] | None = {} if uri.startswith(f"{TLS_SCHEME}://") else None
+    rest = uri.partition("://")[2]
     if "@" in rest.partition("/")[0]:
         raise InvalidArgumentError(
             "a zk:// URI holds no credentials, as URIs end up in logs and lists of processes: put them into the "
@@ -107,15 +118,21 @@ def parse_uri(uri: str) -> Address:
         )
     auth_file: str | None = None
     for name, value in parse_qsl(query, keep_blank_values=True):
-        if name != "auth_file" or not value:
-            raise InvalidArgumentError(f"{uri!r}: unknown parameter {name}={value}; the only one is auth_file=PATH")
-        auth_file = unquote(value)
-    return Address(tuple(_parse_server(text, uri) for text in hosts.split(",")), root, auth_file)
+        if name == "auth_file" and value:
+            auth_file = unquote(value)
+        elif tls is not None and name in _TLS_PARAMETERS and value:
+            tls[name.removeprefix("tls_")] = unquote(value)
+        else:
+            known = "auth_file=PATH" if tls is None else f"auth_file=PATH, {'=PATH, '.join(_TLS_PARAMETERS)}=PATH"
+            hint = "; for TLS write zk+tls://" if tls is None and name in _TLS_PARAMETERS else ""
+            raise InvalidArgumentError(f"{uri!r}: unknown parameter {name}={value}; known: {known}{hint}")
+    port = PORT_DEFAULT if tls is None else TLS_PORT_DEFAULT
+    return Address(tuple(_parse_server(text, uri, port) for text in hosts.split(",")), root, auth_file, tls)
 
 
-def _parse_server(text: str, uri: str) -> tuple[str, int]:
+def _parse_server(text: str, uri: str, port_default: int) -> tuple[str, int]:
     found = _SERVER.fullmatch(text)
-    port = int(found["port"] or PORT_DEFAULT) if found else 0
+    port = int(found["port"] or port_default) if found else 0
     if found is None or not 0 < port < 65536:
         raise InvalidArgumentError(f"{uri!r}: {text!r} is not a server; write zk://host:port,host:port/root")
     return found["v6"] or found["host"], port

@@ -31,7 +31,9 @@ from octavo.metadata.zookeeper.messages import (
     handshake,
     parse_handshake,
 )
+from octavo.metadata.zookeeper.tls import connect
 from octavo.protocol.errors import ClientClosedError, InternalError, OctavoError, UnauthorizedError
+from octavo.security.contexts import ClientFiles
 
 OUTSTANDING_MAX: Final = 1000
 """Requests outstanding at once; further requests wait here. A server stops reading at the same number."""
@@ -89,6 +91,7 @@ class Session:
         *,
         timeout_seconds: float,
         credentials: tuple[str, bytes] | None,
+        tls: ClientFiles | None = None,
         check: Callable[["Session"], Awaitable[None]],
         rng: random.Random,
     ) -> None:
@@ -96,6 +99,7 @@ class Session:
         self._owner = owner
         self._asked_seconds = timeout_seconds
         self._credentials = credentials
+        self._tls = tls
         self._check = check
         self._rng = rng
         self._next_server = 0
@@ -253,8 +257,8 @@ class Session:
         connection: Connection | None = None
         try:
             async with asyncio.timeout(self._timeout_seconds / max(_SIGNS_PER_TIMEOUT, len(self._servers) + 1)):
-                loop = asyncio.get_running_loop()
-                _, connection = await loop.create_connection(lambda: Connection(self._owner.on_event), host, port)
+                connection = Connection(self._owner.on_event)
+                await connect(connection, host, port, self._tls)
                 taken = await self._introduce(connection, where)
                 if not taken:
                     return False
@@ -294,6 +298,8 @@ class Session:
         try:
             answer = parse_handshake(await connection.shake_hands(hello))
         except AnswerLostError as error:
+            if connection.refusal is not None:
+                raise connection.refusal from error
             # This is how servers without a quorum (read-only mode) refuse, and servers that lag behind this session.
             raise AnswerLostError(f"it did not accept a session: {error}") from error
         if answer.timeout_seconds <= 0:

@@ -58,6 +58,7 @@ from octavo.protocol.errors import (
     MetadataUnavailableError,
 )
 from octavo.protocol.ids import LedgerId
+from octavo.security.contexts import ClientFiles
 
 
 class ZooKeeperRecordStore(RecordStore):
@@ -69,6 +70,7 @@ class ZooKeeperRecordStore(RecordStore):
         address: Address,
         *,
         credentials: tuple[str, bytes] | None,
+        tls: ClientFiles | None = None,
         session_seconds: float,
         operation_seconds: float,
         rng: random.Random,
@@ -81,6 +83,7 @@ class ZooKeeperRecordStore(RecordStore):
             self,
             timeout_seconds=session_seconds,
             credentials=credentials,
+            tls=tls,
             check=self._check_cluster,
             rng=rng,
         )
