@@ -56,11 +56,12 @@ simulate: setup ## run one simulated universe: make simulate SEED=n [OPTIONS="--
 
 soak: setup ## run crash, kill, recovery and damage tests in their long form, then simulate for MINUTES=n
 	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 OCTAVO_RECOVERIES=50 \
-		OCTAVO_TAKEOVERS=100 OCTAVO_BOTH_DRIVERS=1 OCTAVO_REPLAY_BYTES=2000000000 \
+		OCTAVO_SILENT_SOCKETS=10000 OCTAVO_TAKEOVERS=100 OCTAVO_BOTH_DRIVERS=1 OCTAVO_REPLAY_BYTES=2000000000 \
 		OCTAVO_UPGRADE_ROUNDS=3 OCTAVO_UPGRADE_FROM=$(UPGRADE_FROM) \
 		$(VENV)/pytest tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py \
 		tests/processes/test_recovery_processes.py tests/processes/test_log_takeovers.py \
-		tests/processes/test_repair.py tests/processes/test_systemd_units.py tests/processes/test_upgrade.py
+		tests/processes/test_repair.py tests/processes/test_systemd_units.py tests/processes/test_upgrade.py \
+		tests/security/test_tls_bookies.py
 	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)
 
 rehearse: setup ## install, watch, break and upgrade a cluster on three hosts of namespaces, as an operator does (as root)

@@ -18,11 +18,11 @@ from octavo.bookie.admin.read_only_file import load_read_only, save_read_only
 from octavo.bookie.admin.router import Router
 from octavo.bookie.admin.server import AdminServer
 from octavo.bookie.admin.subject import Subject
-from octavo.bookie.audit import Audit
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.filesystem import FileSystem
 from octavo.bookie.identity.errors import BookieStartError
 from octavo.bookie.log_level import LogLevel
+from octavo.bookie.server.audit import Audit
 from octavo.metadata.registration import split_address
 
 from octavo._version import __version__

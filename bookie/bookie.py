@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import structlog
 from octavo.bookie.admin.subject import ReadyBookie, Subject
-from octavo.bookie.audit import Audit
 from octavo.bookie.companion import Companion, CompanionTask, CompanionView
 from octavo.bookie.config import BookieConfig, is_loopback
 from octavo.bookie.copies.face import LedgerCopies
@@ -31,6 +30,7 @@ from octavo.bookie.registration import Registrar
 from octavo.bookie.server.access import Access
 from octavo.bookie.server.answer_memory import AnswerTiming
 from octavo.bookie.server.arrivals import ArrivalLimits, Arrivals
+from octavo.bookie.server.audit import Audit
 from octavo.bookie.server.certificates import CertificateKeeper
 from octavo.bookie.server.clients import ClientLimits
 from octavo.bookie.server.new_ledgers import NewLedgers

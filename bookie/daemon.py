@@ -20,7 +20,6 @@ import structlog
 import uvloop
 from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.attendant import Attendant
-from octavo.bookie.audit import Audit, AuditFile
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.companion import Companion
 from octavo.bookie.config import BookieConfig
@@ -30,6 +29,7 @@ from octavo.bookie.log_level import LogLevel
 from octavo.bookie.logs import configure_logging
 from octavo.bookie.notify import notify_supervisor
 from octavo.bookie.pulse import Pulse
+from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.metadata.cluster_release import begin_cluster, finalized_release, own_releases, start_refusal
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, OctavoError

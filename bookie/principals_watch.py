@@ -4,8 +4,8 @@ cannot be read, the bookie goes on with the principals that it knew."""
 import asyncio
 
 import structlog
-from octavo.bookie.audit import Audit
 from octavo.bookie.server.access import Access
+from octavo.bookie.server.audit import Audit
 from octavo.metadata import MetadataStore, Versioned
 from octavo.metadata.follow import follow
 from octavo.metadata.principals import DOCUMENT, Principals, decode_principals

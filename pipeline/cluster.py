@@ -28,7 +28,14 @@ def settled(options: ClusterOptions) -> ClusterOptions:
         uri = _SQLITE + str(Path(uri.removeprefix(_SQLITE)).resolve())
     if file is not None:
         file = str(Path(file).resolve())
-    return replace(options, metadata_uri=uri, password_file=file)
+    tls = options.tls
+    if tls is not None:
+        tls = replace(tls, ca=_absolute(tls.ca), certificate=_absolute(tls.certificate), key=_absolute(tls.key))
+    return replace(options, metadata_uri=uri, password_file=file, tls=tls, key_file=_absolute(options.key_file))
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).resolve())
 
 
 def read_password(options: ClusterOptions) -> bytes:

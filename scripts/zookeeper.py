@@ -31,15 +31,20 @@ def start(arguments: argparse.Namespace) -> None:
         raise ZooKeeperError(f"{arguments.data_dir} holds {len(group.servers)} servers; name another --data-dir")
     group.start()
     if arguments.tls:
-        tls = (arguments.data_dir / "tls").absolute()
-        query = f"tls_ca={tls}/ca.crt&tls_certificate={tls}/client.crt&tls_key={tls}/client.key"
-        print(f"{group.secure_uri}/octavo?{query}")
+        print(secure_uri(group, arguments.data_dir / "tls"))
     else:
         print(group.uri)
 
 
+def secure_uri(group: ServerGroup, folder: Path) -> str:
+    """The URI of a client with the certificates that :func:`make_certificates` has made in the folder."""
+    tls = folder.absolute()
+    return f"{group.secure_uri}/octavo?tls_ca={tls}/ca.crt&tls_certificate={tls}/client.crt&tls_key={tls}/client.key"
+
+
 def make_certificates(folder: Path) -> dict[str, str]:
-    """Settings with a server's certificate for this host. Files that exist are kept; those for clients lie beside."""
+    """Settings with a server's certificate for this host. Files that exist are kept. Those of a client are in the
+    same folder."""
     if not (folder / "server.pem").exists():
         authority = make_authority("ZooKeeper on this host")
         folder.mkdir(parents=True, exist_ok=True)

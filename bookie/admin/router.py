@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 from octavo.bookie.admin.endpoints import Administration, Call, Endpoint
 from octavo.bookie.admin.exchange import JSON, HttpAnswer, HttpError, HttpRequest
 from octavo.bookie.admin.fields import FieldError, read_body, read_query
-from octavo.bookie.audit import Audit
+from octavo.bookie.server.audit import Audit
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
 
 _TARGET_CHARACTERS_MAX = 8192

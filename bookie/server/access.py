@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 import structlog
-from octavo.bookie.audit import Audit
+from octavo.bookie.server.audit import Audit
 from octavo.metadata.principals import Principals
 from octavo.protocol.errors import OctavoError, UnauthorizedError
 from octavo.protocol.messages import (

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from octavo.bookie.audit import Audit
 from octavo.bookie.server.access import Access
 from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
+from octavo.bookie.server.audit import Audit
 from octavo.bookie.server.clients import ClientLimits, Clients
 from octavo.bookie.server.frame_memory import FrameMemory
 from octavo.bookie.server.new_ledgers import NewLedgers

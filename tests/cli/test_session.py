@@ -87,7 +87,10 @@ def test_a_command_takes_its_own_options_and_the_common_ones() -> None:
     async def act(session: Session, number: int = 1) -> None:
         """Act."""
 
-    assert list(inspect.signature(act).parameters) == ["number", "metadata", "log_level", "log_format", "as_json"]
+    assert list(inspect.signature(act).parameters) == [
+        *("number", "metadata", "tls_ca", "tls_certificate", "tls_key", "key_file"),
+        *("log_level", "log_format", "as_json"),
+    ]
 
 
 async def test_clean_up_is_finished_though_it_is_cancelled_and_the_cancellation_comes_after() -> None:
@@ -143,6 +146,23 @@ def test_usage(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
     captured = capsys.readouterr()
     assert bool(captured.err) == (status != 0)
     assert bool(captured.out) == (status == 0)
+
+
+def test_files_of_tls_and_keys_reach_the_client_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("OCTAVO_TLS_CA", "OCTAVO_TLS_CERTIFICATE", "OCTAVO_TLS_KEY", "OCTAVO_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "to be restored")
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{tmp_path}/metadata.db"
+    assert command_line.main(["cluster", "init", "--metadata", uri]) == 0
+    assert command_line.main(["ledger", "list", "--metadata", uri, "--key-file", "missing.key"]) == 2
+    assert "key file missing.key: No such file" in capsys.readouterr().err
+    monkeypatch.delenv("OCTAVO_KEY_FILE")
+    assert command_line.main(["ledger", "list", "--metadata", uri, "--tls-ca", "missing.crt"]) == 2
+    assert "missing.crt: No such file" in capsys.readouterr().err
 
 
 def test_tables_elsewhere_than_on_a_terminal_are_aligned_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,7 @@ def test_signatures_that_programs_rely_on() -> None:
         "ack_quorum": 2,
         "password": b"",
         "digest": octavo.Digest.CRC32C,
+        "private": False,
         "custom_metadata": None,
         "ids": "sequential",
     }

@@ -68,6 +68,7 @@ ROOMS = {
     "client.counts": frozenset[str](),
     "client.supervisor": frozenset[str](),
     "client.closable": frozenset[str](),
+    "client.arguments": frozenset[str](),
     "client.wire": frozenset({"client.options", "client.counts", "client.supervisor"}),
     "client.place": frozenset({"client.options"}),
     "client.read": frozenset({"client.options", "client.closable", "client.counts", "client.wire"}),
@@ -78,10 +79,19 @@ ROOMS = {
     "client.departures": frozenset({"client.supervisor", "client.write"}),
     "client.opening": frozenset({"client.closable"}),
     "client.log": frozenset(
-        {"client.closable", "client.opening", "client.options", "client.supervisor", "client.read", "client.write"}
+        {
+            "client.arguments",
+            "client.closable",
+            "client.opening",
+            "client.options",
+            "client.supervisor",
+            "client.read",
+            "client.write",
+        }
     ),
     "client": frozenset(
         {
+            "client.arguments",
             "client.options",
             "client.closable",
             "client.wire",

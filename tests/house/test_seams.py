@@ -26,6 +26,7 @@ SEAMS = {
     "octavo.bookie.notify": "tells the process's supervisor",
     "octavo.bookie.disk.real_file": "files of the operating system",
     "octavo.bookie.pulse": "the pulse of the process: its supervisor, its interpreter",
+    "octavo.bookie.server.audit": "the file of the audit log, and the thread that writes it",
     "octavo.bookie.server.access": "nonces that no client can guess",
     "octavo.client.wire.security": "key files, and nonces that no bookie can guess",
     "octavo.security.contexts": "files of certificates and keys",

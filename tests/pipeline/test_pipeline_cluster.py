@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from octavo.pipeline.cluster import read_password, settled
-from octavo.pipeline.options import ClusterOptions
+from octavo.pipeline.options import ClusterOptions, parse_sink_options, parse_source_options
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.security.tls_options import Tls
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,20 @@ def test_paths_mean_the_same_in_every_process(tmp_path: Path, monkeypatch: pytes
     assert settled(here) == here
     for uri in ("zk://one:2181,two:2181/octavo", "sqlite:////var/metadata.db"):
         assert settled(ClusterOptions(uri)).metadata_uri == uri
+
+
+def test_files_of_tls_and_keys_are_options_in_either_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"metadata": "zk://one", "dataset": "d", "tls_ca": "ca", "tlsCertificate": "c", "tls_key": "k"}
+    for parsed in (
+        parse_source_options({**given, "key_file": "writer.key"}),
+        parse_sink_options({**given, "keyFile": "writer.key"}),
+    ):
+        here = settled(parsed.cluster)
+        assert here.tls == Tls(ca=str(tmp_path / "ca"), certificate=str(tmp_path / "c"), key=str(tmp_path / "k"))
+        assert here.key_file == str(tmp_path / "writer.key")
+    assert parse_source_options({"metadata": "zk://one", "dataset": "d"}).cluster.tls is None
+    with pytest.raises(InvalidArgumentError, match="certificate and key need one another"):
+        parse_source_options({"metadata": "zk://one", "dataset": "d", "tlsKey": "k"})
+    with pytest.raises(InvalidArgumentError, match="verify must be 'host' or 'bookie-id'"):
+        parse_source_options({"metadata": "zk://one", "dataset": "d", "tlsVerify": "nothing"})

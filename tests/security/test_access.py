@@ -1,7 +1,8 @@
-"""Bookies that require authentication, over real sockets: who may do what, and what ends a connection."""
+"""Bookies that require authentication, over real sockets: who may do what, and what ends a connection (rule S1)."""
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, MutableMapping
 from itertools import cycle
 from pathlib import Path
@@ -24,6 +25,7 @@ from octavo.protocol.messages import (
     Info,
     ListEntries,
     Missing,
+    Op,
     Ping,
     Pong,
     Read,
@@ -336,6 +338,36 @@ async def test_a_name_of_kilobytes_is_refused_as_a_broken_message_and_one_of_meg
         client.send(Authenticate(MECHANISM, "x" * (7 << 20), bytes(32)))
         with contextlib.suppress(ConnectionError):  # it is closed with bytes that the bookie has not read
             await asyncio.wait_for(client.reader.read(), 60)
+    assert bookie.service.frames.held == 0
+    async with raw(bookie, Role.READ) as client:
+        assert await client.ask(Ping()) == Pong()
+
+
+async def test_random_bytes_instead_of_an_authentication_get_nothing_and_leave_nothing(cluster: Cluster) -> None:
+    """Fuzzing over a socket: whatever is sent before or during an exchange, nothing but PING is served."""
+    (bookie,) = cluster.bookies
+    rng = random.Random(19)
+    valid = [
+        Authenticate(MECHANISM, "the-admin", bytes(32)).encode(1),
+        read(LEDGER, 0, 9).encode(1),
+        Info().encode(1),
+        add(LEDGER, seal(LEDGER, 0, [b"x"])).encode(1),
+    ]
+    for _ in range(150):
+        async with raw(bookie) as client:
+            for _ in range(rng.randint(1, 4)):
+                body = bytearray(rng.choice(valid))
+                for _ in range(rng.randint(0, 6)):
+                    body[rng.randrange(len(body))] = rng.randrange(256)
+                client.send_body(bytes(body))
+            client.writer.write_eof()
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    frame = await asyncio.wait_for(client.receive(), 60)
+                    served = frame[2] == 0 and frame[1] not in {Op.PING, Op.AUTHENTICATE}
+                    assert not served, f"{frame} was an answer to a client that is not known"
+    assert bookie.service.storage.ledgers.known_ids() == []
+    await eventually(lambda: not bookie.service.connections)
     assert bookie.service.frames.held == 0
     async with raw(bookie, Role.READ) as client:
         assert await client.ask(Ping()) == Pong()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from octavo.bookie.admin.exchange import HttpError, HttpRequest
-from octavo.bookie.audit import Audit, AuditFile
+from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import open_metadata_store
 from octavo.protocol.errors import OctavoError, UnauthorizedError
 from octavo.protocol.ids import LedgerId

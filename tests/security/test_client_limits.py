@@ -54,7 +54,7 @@ def test_a_bucket_lets_a_burst_through_and_then_its_rate() -> None:
 
 def test_a_bucket_says_whether_a_token_is_there() -> None:
     bucket = TokenBucket(1, burst=2)
-    assert [bucket.take_if_there(now) for now in (50.0, 50.0, 50.0, 50.9, 51.0, 51.0)] == [
+    assert [bucket.take_if_there(at) for at in (50.0, 50.0, 50.0, 50.9, 51.0, 51.0)] == [
         True, True, False, False, True, False,
     ]  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Ledgers that do not exist yet: no client can fence them, pin its key to them, or fill a bookie with them."""
+"""Ledgers that do not exist yet: no client can fence them, pin its key to them, or fill a bookie with them
+(rule S2)."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,7 +1,9 @@
 """Bookies that speak TLS, over real sockets: both kinds at one port, refusals, rotation, floods of connections."""
 
 import asyncio
+import os
 import ssl
+import sys
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -177,6 +179,15 @@ def test_tls_needs_a_certificate_and_a_key() -> None:
         load_config(None, {}, {"data_dir": "/b", "tls": "optional", "tls_certificate": "/c"})
 
 
+SILENT_SOCKETS = int(os.environ.get("OCTAVO_SILENT_SOCKETS", "500"))
+
+SILENT = """
+import socket, sys
+opened = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(int(sys.argv[3]))]
+sys.stdin.read()
+"""
+"""A program that opens connections and says nothing."""
+
 # --- attacks ----------------------------------------------------------------------------------------------------------
 
 
@@ -196,6 +207,41 @@ async def test_silent_sockets_and_slow_handshakes_do_not_stop_adds(certificates:
             for number in range(20):
                 assert await ledger.add(b"entry") == number
         assert outcomes(bookie)["timeout"] > 0
+
+
+async def test_thousands_of_silent_sockets_do_not_stop_adds(certificates: Certificates) -> None:
+    """Ten thousand in the long form. A process of its own opens them, because descriptors are limited."""
+    settings = {
+        **tls_settings(certificates.server("b1")), "connections_max": SILENT_SOCKETS + 100,
+        "connections_per_client_max": 0, "handshake_seconds": 3600.0,
+    }  # fmt: skip
+    async with cluster_of(settings) as cluster:
+        (bookie,) = cluster.bookies
+        host, _, port = bookie.address.rpartition(":")
+        attacker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", SILENT, host, port, str(SILENT_SOCKETS)), stdin=asyncio.subprocess.PIPE
+        )
+        try:
+            await eventually(lambda: bookie.tls_arrivals.waiting == SILENT_SOCKETS)  # type: ignore[union-attr]
+            async with cluster.client(tls=certificates.client()) as client, client.create_ledger(1, 1, 1) as ledger:
+                for number in range(50):
+                    assert await ledger.add(b"entry") == number
+            assert bookie.tls_arrivals.waiting == SILENT_SOCKETS  # type: ignore[union-attr]
+        finally:
+            attacker.kill()
+            await attacker.wait()
+
+
+async def test_one_address_delays_only_itself_with_connections_that_are_not_ready(certificates: Certificates) -> None:
+    settings = {**tls_settings(certificates.server("b1")), "connections_per_client_max": 3}
+    async with cluster_of(settings) as cluster, AsyncExitStack() as stack:
+        (bookie,) = cluster.bookies
+        for _ in range(3):
+            await stack.enter_async_context(plain_client_of(bookie))
+        await eventually(lambda: bookie.tls_arrivals.waiting == 3)  # type: ignore[union-attr]
+        async with plain_client_of(bookie) as fourth:
+            error = decode_hello(await asyncio.wait_for(fourth.receive(), 60))
+            assert isinstance(error, octavo.BookieOverloadedError)
 
 
 async def test_connections_that_never_tell_their_kind_are_closed(certificates: Certificates) -> None:

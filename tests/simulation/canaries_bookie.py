@@ -11,7 +11,7 @@ from octavo.bookie.server.connection import Connection
 from octavo.bookie.server.lookups import Lookups
 from octavo.bookie.storage.checkpoint import Checkpointer
 from octavo.bookie.storage.compaction import Compactor
-from octavo.bookie.storage.ledger_state import BARRIER
+from octavo.bookie.storage.ledger_state import BARRIER, LedgerState
 from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.bookie.storage.log_stream import LogStream
 from octavo.bookie.storage.reads import EntryReader
@@ -119,6 +119,23 @@ def fence_not_durable() -> list[Patch]:
         return future
 
     return [fence]
+
+
+def private_is_forgotten() -> list[Patch]:
+    @patch(LedgerState, "encode")
+    def encode(original: Any, self: Any) -> bytes:
+        encoded: bytes = original(self)
+        return bytes([encoded[0] & ~32]) + encoded[1:]
+
+    return [encode]
+
+
+def private_is_not_journaled() -> list[Patch]:
+    @patch(EntryWriter, "_mark_private")
+    def mark_private(_original: Any, _self: Any, ledger: Any) -> None:
+        ledger.private = True
+
+    return [mark_private]
 
 
 def fence_after_lookup() -> list[Patch]:

@@ -17,8 +17,10 @@ from simulation.patches import Patch, patch
 
 def names_before_copies_are_durable() -> list[Patch]:
     @patch(EntryWriter, "copy_in")
-    def copy_in(original: Any, self: Any, ledger_id: Any, entries: Sequence[bytes]) -> asyncio.Future[None]:
-        durable = original(self, ledger_id, entries)
+    def copy_in(
+        original: Any, self: Any, ledger_id: Any, entries: Sequence[bytes], **keywords: Any
+    ) -> asyncio.Future[None]:
+        durable = original(self, ledger_id, entries, **keywords)
         durable.add_done_callback(lambda stored: stored.cancelled() or stored.exception())
         at_once: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         at_once.set_result(None)
@@ -56,8 +58,8 @@ def seals_copies_again() -> list[Patch]:
         return body + CHECKSUM.pack(google_crc32c.value(body))
 
     @patch(LedgerCopies, "copy_in")
-    async def copy_in(original: Any, self: Any, ledger_id: Any, entries: Sequence[bytes]) -> None:
-        await original(self, ledger_id, [sealed_again(sealed) for sealed in entries])
+    async def copy_in(original: Any, self: Any, ledger_id: Any, entries: Sequence[bytes], **keywords: Any) -> None:
+        await original(self, ledger_id, [sealed_again(sealed) for sealed in entries], **keywords)
 
     return [copy_in]
 

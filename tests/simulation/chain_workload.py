@@ -110,7 +110,7 @@ class Leading(ChainApplication):
             plan = self.world.plan
             with contextlib.suppress(LogExistsError):
                 return await client.create_log(
-                    self.name, ensemble, write, ack, password=PASSWORD,
+                    self.name, ensemble, write, ack, password=PASSWORD, private=plan.guarded,
                     digest=self.rng.choice((Digest.CRC32C, Digest.HMAC_SHA256)),
                     retention=Retention(
                         plan.log_retain_seconds or None, plan.log_retain_bytes or None, plan.log_retain_cursors

@@ -33,6 +33,7 @@ class LedgerHistory:
     """Returns the LAC of its writer."""
     silent: Callable[[], bool] = bool
     """Returns whether its writer is paused or dead."""
+    private: bool = False
     writer: str = ""
     """Name of the process that writes it."""
     adding: bool = False

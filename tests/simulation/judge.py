@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
 from octavo.client.client import Client
-from octavo.protocol.entries import header_of
+from octavo.protocol.entries import derive_secrets, header_of
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Read, ReadAnswer, ReadFlag
@@ -107,19 +108,32 @@ class Judge:
 
     async def _copies(self, client: Client, ledger: LedgerHistory, share: Share) -> list[int]:
         held: list[int] = []
+        key = derive_secrets(ledger.password, ledger.ledger_id).ledger_key if ledger.private else b""
         at, last = share.entry_ids[0], share.entry_ids[-1]
         while at <= last:
             request = Read(
-                ledger.ledger_id, b"", ReadFlag.NONE, 0, at, last, share.modulus, share.residues, COPIES_MAX,
+                ledger.ledger_id, key, ReadFlag.NONE, 0, at, last, share.modulus, share.residues, COPIES_MAX,
                 COPY_BYTES_MAX,
             )  # fmt: skip
             answer = await self._ask(client, ledger, share.bookie_id, request)
+            if ledger.private and answer.entries:
+                await self._expect_refusal(client, ledger, share.bookie_id, replace(request, ledger_key=b""))
             for sealed in answer.entries:
                 entry_id = header_of(sealed).entry_id
                 self.world.history.replica(ledger, entry_id, sealed, share.bookie_id)
                 held.append(entry_id)
             at = answer.last_covered + 1
         return held
+
+    async def _expect_refusal(self, client: Client, ledger: LedgerHistory, bookie_id: BookieId, request: Read) -> None:
+        """A bookie that holds entries of a private ledger gives none to a client without the key (rule S3)."""
+        try:
+            answer = await client._pool.get(bookie_id).request(request, timeout_seconds=5.0)
+        except OctavoError:
+            self.world.trace.count("reads of private ledgers refused")
+            return
+        if isinstance(answer, ReadAnswer) and answer.entries:
+            raise Violation("S3", f"ledger {ledger.ledger_id} is private, and bookie {bookie_id} gave entries away")
 
     async def _ask(self, client: Client, ledger: LedgerHistory, bookie_id: BookieId, request: Read) -> ReadAnswer:
         for _ in range(ATTEMPTS_MAX):

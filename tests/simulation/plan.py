@@ -159,6 +159,8 @@ class Plan:
     """Settings of the bookies' storage that their configuration does not have."""
     agents: bool = False
     """Whether the bookies have repair agents."""
+    guarded: bool = False
+    """Whether bookies look new ledgers up and limit what one client may take, and some ledgers are private."""
     repair: RepairSettings = QUICK_REPAIR
     drains: bool = False
     """Whether an operator drains and holds bookies."""
@@ -269,6 +271,18 @@ def run_agents(plan: Plan, rng: random.Random) -> None:
     plan.repair = replace(QUICK_REPAIR, lost_seconds=rng.choice((0.2, 2.0)), audit_seconds=rng.choice((0.2, 1.0)))
     plan.drains = rng.random() < 0.4
     plan.knobs["octavo.repair.puller:CHUNK_BYTES"] = rng.choice((500, 8000))  # must fit into a journal segment
+
+
+def guard(plan: Plan, rng: random.Random) -> None:
+    """Change the plan so that bookies guard themselves: new ledgers are looked up, each client has limits that it
+    reaches, and ledgers with a password are private."""
+    plan.guarded = True
+    plan.bookie |= {
+        "verify_new_ledgers": "true",
+        "client_requests_per_second": rng.choice((0, 20, 100)),
+        "client_bytes_per_second": rng.choice((0, 2000, 20_000)),
+        "client_new_ledgers_per_second": rng.choice((1, 2)),
+    }
 
 
 AGENTS_SHARES = {"quick": 0.03, "small": 0.25, "large": 0.25}

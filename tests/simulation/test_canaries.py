@@ -75,6 +75,10 @@ THESEUS = {
 """Canary in repair -> the first seed to try, of Theseus universes. docs/simulator.md lists the seeds of the others."""
 
 
+GUARDED = {"private-is-forgotten": 8, "private-not-journaled": 9}
+"""Canary in private ledgers -> the first seed to try, of universes whose bookies guard themselves."""
+
+
 def check_found(canary: str, first: int, *options: str) -> None:
     """Check that one of these universes fails with a :class:`Violation`, and passes without the defect."""
     seeds = f"{first}-{first + FURTHER}"
@@ -108,6 +112,11 @@ def test_known_defect_in_repair_is_found(canary: str) -> None:
     check_found(canary, THESEUS[canary], "--theseus")
 
 
+@pytest.mark.parametrize("canary", GUARDED)
+def test_known_defect_in_private_ledgers_is_found(canary: str) -> None:
+    check_found(canary, GUARDED[canary], "--size", "small", "--set", "guarded=1", "--set", "logs=0")
+
+
 @pytest.mark.parametrize("canary", CANARIES)
 def test_every_known_defect_can_be_applied(canary: str) -> None:
     with CANARIES[canary].applied():
@@ -116,7 +125,7 @@ def test_every_known_defect_can_be_applied(canary: str) -> None:
 
 def test_the_document_says_how_much_is_run_and_names_every_canary() -> None:
     text = " ".join((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8").split())
-    kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **THESEUS}))
+    kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **THESEUS, **GUARDED}))
     assert re.findall(r"(\d+) known defects", text) == re.findall(r"(\d+) canaries in every", text) == [kept]
     assert re.findall(r"runs (\d+) universes", text) == [str(SEEDS + SMALL_SEEDS + LARGE_SEEDS)]
     rules = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")

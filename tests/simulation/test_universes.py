@@ -42,6 +42,13 @@ def test_universes_of_every_size_pass(seeds: int, options: tuple[str, ...]) -> N
     assert f"{seeds} seeds in" in run.stdout
 
 
+def test_universes_whose_bookies_guard_themselves_pass() -> None:
+    """New ledgers are looked up, clients reach their limits, and ledgers are private (rules S2 and S3)."""
+    run = simulate("1-60", "--size", "quick", "--set", "guarded=1")
+    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
+    assert re.search(r"[1-9]\d* in +\d+% of seeds  reads of private ledgers refused", run.stdout)
+
+
 def test_universes_of_one_size_out_of_many_are_what_most_seeds_draw() -> None:
     assert sum(SIZES.values()) == pytest.approx(1.0)
     drawn = Counter(draw_size(seed) for seed in range(5_000))

@@ -83,16 +83,19 @@ class Writing:
         ensemble, write, ack = world.plan.quorums
         password = rng.choice((b"", b"secret"))
         digest = rng.choice((Digest.CRC32C, Digest.HMAC_SHA256))
+        private = world.plan.guarded and bool(password)
         for _ in range(CREATE_ATTEMPTS_MAX):
             try:
-                writer = await client.create_ledger(ensemble, write, ack, password=password, digest=digest)
+                writer = await client.create_ledger(
+                    ensemble, write, ack, password=password, digest=digest, private=private
+                )
             except OctavoError as error:
                 note_answer(world, host.name, "create", error)
                 await asyncio.sleep(0.3)
                 continue
             ledger = LedgerHistory(writer.id, world.plan.quorums, password, digest, partial(_confirmed_by, writer))
             ledger.silent = partial(_is_silent, host)
-            ledger.writer = host.name
+            ledger.writer, ledger.private = host.name, private
             world.history.opened(ledger)
             world.note(host.name, "writes ledger %d", writer.id)
             return writer, ledger

@@ -13,11 +13,11 @@ import h11
 from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.admin.server import short_address
 from octavo.bookie.attendant import Attendant
-from octavo.bookie.audit import Audit
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.log_level import LogLevel
+from octavo.bookie.server.audit import Audit
 from octavo.metadata import MetadataStore
 
 type Address = Path | tuple[str, int]

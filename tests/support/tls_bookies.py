@@ -8,9 +8,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from octavo.bookie.audit import Audit
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
+from octavo.bookie.server.audit import Audit
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore, open_metadata_store

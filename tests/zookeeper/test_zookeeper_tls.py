@@ -101,7 +101,7 @@ async def test_a_server_of_another_authority_or_name_is_refused_at_once(
         async with opened(uri_of(server, **files)):
             pass
     with pytest.raises(UnauthorizedError, match="certificate of the other side is refused"):
-        async with opened(uri_of(server, host="127.0.0.2", **files_of(certificates))):
+        async with opened(uri_of(server, host="127.1", **files_of(certificates))):
             pass
 
 
