@@ -7,6 +7,7 @@ When it is started again in the same folder, it keeps its data and its port.
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from octavo.security.authority import issue, make_authority
 from zookeeper_server import HOST, ServerGroup, Settings, ZooKeeperError, class_path, find_java, mode_of
@@ -18,13 +19,14 @@ def start(arguments: argparse.Namespace) -> None:
     """Start the servers unless they run, and print their URI."""
     if arguments.ensemble < 1 or arguments.ensemble % 2 == 0:
         raise ZooKeeperError(f"--ensemble must be odd (1, 3 or 5), not {arguments.ensemble}")
+    files: dict[str, Any] = make_certificates(arguments.data_dir / "tls") if arguments.tls else {}
     group = ServerGroup(
         arguments.data_dir,
         size=arguments.ensemble,
         port=arguments.port,
         settings=Settings(
             tick_milliseconds=arguments.tick_milliseconds,
-            **(make_certificates(arguments.data_dir / "tls") if arguments.tls else {}),
+            **files,
         ),
     )
     if len(group.servers) != arguments.ensemble:
@@ -42,7 +44,7 @@ def secure_uri(group: ServerGroup, folder: Path) -> str:
     return f"{group.secure_uri}/octavo?tls_ca={tls}/ca.crt&tls_certificate={tls}/client.crt&tls_key={tls}/client.key"
 
 
-def make_certificates(folder: Path) -> dict[str, str]:
+def make_certificates(folder: Path) -> dict[str, Any]:
     """Settings with a server's certificate for this host. Files that exist are kept. Those of a client are in the
     same folder."""
     if not (folder / "server.pem").exists():

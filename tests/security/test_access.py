@@ -225,7 +225,7 @@ async def test_a_principal_that_is_removed_mid_add_loses_its_connections_and_not
 
 
 async def test_a_writer_that_is_denied_by_a_quorum_fails_at_once() -> None:
-    open_to_all = {"repair": False}
+    open_to_all: dict[str, object] = {"repair": False}
     async with (
         cluster_of(GUARDED, GUARDED, open_to_all, documents=DOCUMENTS) as cluster,
         asyncio.timeout(60),
@@ -239,7 +239,7 @@ async def test_a_writer_that_is_denied_by_a_quorum_fails_at_once() -> None:
 
 
 async def test_a_writer_that_one_bookie_denies_goes_on_with_the_others() -> None:
-    open_to_all = {"repair": False}
+    open_to_all: dict[str, object] = {"repair": False}
     async with (
         cluster_of(GUARDED, open_to_all, open_to_all, documents=DOCUMENTS) as cluster,
         asyncio.timeout(60),

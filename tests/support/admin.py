@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 @asynccontextmanager
-async def administered_bookie(directory: Path, store: MetadataStore, **settings: object) -> AsyncIterator[Bookie]:
+async def administered_bookie(directory: Path, store: MetadataStore, **settings: Any) -> AsyncIterator[Bookie]:
     """A bookie in this process, administered as the daemon does it. Its socket is ``directory/admin.sock``."""
     async with attended_bookie(directory, store, **settings) as (bookie, _):
         yield bookie

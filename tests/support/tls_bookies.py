@@ -20,7 +20,7 @@ from support.faulty_filesystem import MemoryFileSystem
 _NUMBERS = count()
 
 
-def tls_settings(files: ServerFiles, mode: str = "required") -> dict[str, object]:
+def tls_settings(files: ServerFiles, mode: str = "required") -> dict[str, Any]:
     """The settings of a bookie with these files."""
     ca = {} if files.ca is None else {"tls_ca": files.ca}
     return {
