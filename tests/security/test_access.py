@@ -353,7 +353,7 @@ async def test_random_bytes_instead_of_an_authentication_get_nothing_and_leave_n
         Info().encode(1),
         add(LEDGER, seal(LEDGER, 0, [b"x"])).encode(1),
     ]
-    for _ in range(150):
+    for _ in range(60):
         async with raw(bookie) as client:
             for _ in range(rng.randint(1, 4)):
                 body = bytearray(rng.choice(valid))
