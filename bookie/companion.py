@@ -52,6 +52,7 @@ class CompanionView:
         self._service = service
         self._free_bytes = free_bytes
         self._announce = announce
+        self._add_delay = service.mean_add_delay()
 
     @property
     def is_writable(self) -> bool:
@@ -63,10 +64,10 @@ class CompanionView:
         """Free space for entries, as the bookie announces it; None while it cannot be read."""
         return self._free_bytes()
 
-    @property
-    def add_delay_seconds(self) -> float:
-        """How long the journal takes for a group of adds, smoothed over the latest ones; 0.0 before the first."""
-        return self._service.storage.journal_group_seconds
+    def take_add_delay_seconds(self) -> float:
+        """Mean time that this bookie took for the adds of clients that it has answered since the last call; 0.0 when
+        there were none. What repair copies in is no add."""
+        return self._add_delay()
 
     @property
     def draining(self) -> bool:

@@ -68,7 +68,7 @@ class Agent:
             add_delay_seconds=settings.add_delay_seconds,
         )
         self._puller = Puller(
-            bookie.copies, self._pool, Pace(control, lambda: bookie.add_delay_seconds),
+            bookie.copies, self._pool, Pace(control, bookie.take_add_delay_seconds),
             request_timeout_seconds=settings.request_timeout_seconds,
         )  # fmt: skip
         self._naming = Naming(bookie.store)

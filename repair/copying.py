@@ -29,6 +29,7 @@ asked again.
 import enum
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from octavo.protocol.quorums import Quorums
 
@@ -100,15 +101,20 @@ class CopyWindow:
     ``preference``: positions of the members to ask, the first one at the front. That is every member but the target
     itself; a bookie whose place the target takes is one of them, because it may hold the last copy."""
 
-    __slots__ = ("_needed", "_order", "_quorums", "_told", "copied")
+    __slots__ = ("_first_members", "_needed", "_order", "_quorums", "_told", "copied")
 
     def __init__(self, quorums: Quorums, position: int, needed: Iterable[int], preference: Sequence[int]) -> None:
         self._quorums = quorums
         self._order = tuple(preference)
-        self._told: dict[int, dict[int, Told]] = {entry_id: {} for entry_id in needed}
-        for entry_id in self._told:
-            assert quorums.write_mask(entry_id) >> position & 1, "a position holds the ids of its residues only"
-        self._needed = dict.fromkeys(sorted(self._told))
+        self._needed = dict.fromkeys(sorted(needed))
+        self._told: dict[int, dict[int, Told]] = {}
+        """What members that did not give an id said of it; only ids of which one said anything."""
+        masks = [quorums.write_mask(residue) for residue in range(quorums.ensemble_size)]
+        self._first_members = [next((one for one in self._order if mask >> one & 1), None) for mask in masks]
+        """The member to be asked first for an id, by residue: for most ids no other is ever asked."""
+        size = quorums.ensemble_size
+        held = [mask >> position & 1 for mask in masks]
+        assert all(held[entry_id % size] for entry_id in self._needed), "a position holds ids of its residues only"
         self.copied = 0
         """Ids that a member gave soundly."""
 
@@ -119,7 +125,7 @@ class CopyWindow:
 
     def verdict(self, entry_id: int) -> Verdict:
         """What is to be done about an id of the window."""
-        told = self._told[entry_id]
+        told = self._told.get(entry_id, {})
         return VERDICTS[
             entry_id not in self._needed,
             self._next_member(entry_id) is not None,
@@ -131,15 +137,16 @@ class CopyWindow:
         asked: int | None = None
         first = last = 0
         residues: set[int] = set()
+        told, first_members, size = self._told, self._first_members, self._quorums.ensemble_size
         for entry_id in self._needed:
-            member = self._next_member(entry_id)
+            member = self._next_member(entry_id) if entry_id in told else first_members[entry_id % size]
             if member is None:
                 continue
             if asked is None:
                 asked, first = member, entry_id
             if member == asked:
                 last = entry_id
-                residues.add(entry_id % self._quorums.ensemble_size)
+                residues.add(entry_id % size)
         return None if asked is None else Ask(asked, first, last, tuple(sorted(residues)))
 
     def on_answer(
@@ -161,18 +168,16 @@ class CopyWindow:
         for entry_id in wanted:
             del self._needed[entry_id]
         self.copied += len(wanted)
-        for entry_id in self._asked(ask):
-            if entry_id > last_covered:
-                break
+        for entry_id in self._asked(ask, last_covered):
             hidden = not absent_is_certain or any(first <= entry_id <= last for first, last in runs)
-            self._told[entry_id][ask.position] = Told.UNKNOWN if hidden else Told.ABSENT
+            self._told.setdefault(entry_id, {})[ask.position] = Told.UNKNOWN if hidden else Told.ABSENT
         return wanted
 
     def on_failed(self, ask: Ask) -> None:
         """A member gave no answer: it is asked nothing more in this window."""
         for entry_id in self._needed:
             if self._quorums.write_mask(entry_id) >> ask.position & 1:
-                self._told[entry_id].setdefault(ask.position, Told.FAILED)
+                self._told.setdefault(entry_id, {}).setdefault(ask.position, Told.FAILED)
 
     def unsound(self) -> Unsound | None:
         """When done: what could not be copied; None when the window is whole."""
@@ -180,27 +185,27 @@ class CopyWindow:
             return None
         ids = list(self._needed)
         waiting = [entry_id for entry_id in ids if self.verdict(entry_id) is Verdict.WAIT]
-        first_told = self._told[(waiting or ids)[0]]
+        first_told = self._told.get((waiting or ids)[0], {})
         return Unsound(ids[0], ids[-1], len(ids), tuple(sorted(first_told.items())))
 
-    def _asked(self, ask: Ask) -> list[int]:
-        size = self._quorums.ensemble_size
+    def _asked(self, ask: Ask, last_covered: int) -> list[int]:
+        """The ids asked for, up to ``last_covered``, that were not given."""
+        size, last = self._quorums.ensemble_size, min(ask.last, last_covered)
         return [
             entry_id
-            for entry_id in self._needed
-            if ask.first <= entry_id <= ask.last
+            for entry_id in takewhile(last.__ge__, self._needed)
+            if entry_id >= ask.first
             and entry_id % size in ask.residues
             and self._quorums.write_mask(entry_id) >> ask.position & 1
         ]
 
     def _next_member(self, entry_id: int) -> int | None:
-        mask, told = self._quorums.write_mask(entry_id), self._told[entry_id]
+        mask, told = self._quorums.write_mask(entry_id), self._told.get(entry_id, {})
         return next((member for member in self._order if mask >> member & 1 and member not in told), None)
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the state is one that can be."""
         assert list(self._needed) == sorted(self._needed)
-        assert self._needed.keys() <= self._told.keys()
         for entry_id, told in self._told.items():
             mask = self._quorums.write_mask(entry_id)
             assert all(mask >> member & 1 and member in self._order for member in told)
@@ -209,10 +214,10 @@ class CopyWindow:
 def ids_of_runs(runs: Iterable[tuple[int, int]], modulus: int, residues: Collection[int]) -> Iterable[int]:
     """The ids of ascending runs (both ends included) that have one of the residues, ascending, each once."""
     after = -1
+    has_all = len(residues) == modulus
     for first, last in runs:
-        for entry_id in range(max(first, after + 1), last + 1):
-            if entry_id % modulus in residues:
-                yield entry_id
+        ids = range(max(first, after + 1), last + 1)
+        yield from ids if has_all else (entry_id for entry_id in ids if entry_id % modulus in residues)
         after = max(after, last)
 
 

@@ -25,7 +25,7 @@ from octavo.repair.copying import Told, Unsound, preference
 from octavo.repair.local import LocalBookie
 from octavo.repair.naming import Naming
 from octavo.repair.planning import Blocked, BlockedClass, Job
-from octavo.repair.puller import Puller
+from octavo.repair.puller import Puller, simplest_stripe
 from octavo.repair.settled import (
     SettledRange,
     quorums_of_ledger,
@@ -225,7 +225,7 @@ class Jobs:
 
     async def _holds(self, metadata: LedgerMetadata, settled: SettledRange, position: int) -> bool:
         quorums = quorums_of_ledger(metadata)
-        stripe = (quorums.ensemble_size, quorums.residues_at(position))
+        stripe = simplest_stripe(quorums.ensemble_size, quorums.residues_at(position))
         first = settled.first
         while first <= settled.last:
             held = await self._copies.missing(metadata.ledger_id, first, settled.last, stripe=stripe)

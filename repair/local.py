@@ -75,9 +75,9 @@ class LocalBookie(Protocol):
     def wall_clock(self) -> Callable[[], float]:
         """Seconds since 1970."""
 
-    @property
-    def add_delay_seconds(self) -> float:
-        """Smoothed time that ordinary adds take at present; 0 without adds."""
+    def take_add_delay_seconds(self) -> float:
+        """Mean time that the adds of clients have taken here since the last call; 0.0 when there were none. Copies are
+        no adds: repair must not slow down because of itself."""
 
     async def set_draining(self, draining: bool) -> None:
         """Register as read-only, so that nothing new is placed here, and serve on; or end that. Raises

@@ -145,7 +145,8 @@ class Puller:
         """The ids that are not held soundly, several thousand at a time."""
         first = settled.first
         while first <= settled.last:
-            held = await self._copies.verified(ledger_id, first, settled.last, stripe=(modulus, residues))
+            stripe = simplest_stripe(modulus, residues)
+            held = await self._copies.verified(ledger_id, first, settled.last, stripe=stripe)
             runs = sorted(
                 (max(low, first), min(high, held.last_covered)) for low, high in (*held.missing, *held.unknown)
             )
@@ -193,6 +194,7 @@ class Puller:
     async def _read(self, ledger_id: LedgerId, source: BookieId, ask: Ask, modulus: int) -> ReadAnswer:
         connection = self._pool.get(source)
         await connection.wait_writable(timeout_seconds=self._timeout_seconds)
+        modulus, residues = simplest_stripe(modulus, ask.residues)
         request = Read(
             ledger_id,
             b"",
@@ -201,7 +203,7 @@ class Puller:
             ask.first,
             ask.last,
             modulus,
-            ask.residues,
+            residues,
             ENTRIES_PER_FRAME_MAX,
             CHUNK_BYTES,
         )
@@ -213,6 +215,12 @@ class Puller:
 
 def _repair_flag(connection: BookieConnection) -> ReadFlag:
     return ReadFlag.REPAIR if CAPABILITY_REPAIR in connection.capabilities else ReadFlag.NONE
+
+
+def simplest_stripe(modulus: int, residues: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """The same ids as a stripe that a storage selects without looking at each id, where that is all ids: of a ledger
+    that is not striped."""
+    return (1, (0,)) if len(residues) == modulus else (modulus, residues)
 
 
 def sound_entries(
@@ -227,9 +235,8 @@ def sound_entries(
         ids = verify_batch(ledger_id, whole).entry_ids
     except OctavoError:
         return list(_each_sound(ledger_id, code, whole))
-    return [
-        (entry_id, sealed) for entry_id, sealed in zip(ids, whole, strict=True) if header_of(sealed).digest_code == code
-    ]
+    # All of a batch have the same digest.
+    return list(zip(ids, whole, strict=True)) if header_of(whole[0]).digest_code == code else []
 
 
 def _each_sound(ledger_id: LedgerId, code: int, entries: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:

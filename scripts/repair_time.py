@@ -12,6 +12,7 @@ that rate, and the delays of its adds before and during the repair are reported.
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -155,10 +156,11 @@ async def measure(uri: str, bookies: Bookies, arguments: argparse.Namespace) -> 
                 load.take()
             begun = time.perf_counter()
             await retire(store, lost, serves_no_more, lost=True, now_ms=int(time.time() * 1000))
-            left = True
+            left, progress = True, [(begun, 0)]
             while left:
                 await asyncio.sleep(0.5)
                 status = await read_status(store)
+                progress.append((time.perf_counter(), 0 if status.summary is None else status.summary.bytes_copied))
                 if status.is_quiet:
                     left = bool([one async for one in ledgers_naming(store, lost, count=1)])
             seconds = time.perf_counter() - begun
@@ -170,7 +172,16 @@ async def measure(uri: str, bookies: Bookies, arguments: argparse.Namespace) -> 
         "bytes_copied": copied,
         "ledgers_per_second": round(arguments.ledgers * 3 / arguments.bookies / seconds, 1),
         "megabytes_per_second": round(copied / 1e6 / seconds, 2),
+        "megabytes_per_second_while_copying": round(copying_rate(progress) / 1e6, 2),
     }
+
+
+def copying_rate(progress: list[tuple[float, int]]) -> float:
+    """Bytes per second from the first report of a copy to the last one: without the seconds that pass before the first
+    copy and after the last one, which do not depend on the size of the ledgers. 0.0 with fewer than two reports."""
+    reports = [(moment, copied) for (_, before), (moment, copied) in itertools.pairwise(progress) if copied > before]
+    (first_at, first), (last_at, last) = (reports[0], reports[-1]) if reports else ((0.0, 0), (0.0, 0))
+    return (last - first) / (last_at - first_at) if last_at > first_at else 0.0
 
 
 def main() -> int:

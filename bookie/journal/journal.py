@@ -45,9 +45,6 @@ __all__ = [
 
 _log = structlog.get_logger(__name__)
 
-_GROUPS_SMOOTHED = 16
-"""Groups that the smoothed time of a group remembers: a fraction of a second of a busy journal."""
-
 
 class JournalFailedError(BookieStorageError):
     """A write or sync of the journal failed, or it is closed. No pending record is acknowledged, and nothing is tried
@@ -108,8 +105,6 @@ class Journal:
         self._records_appended = 0
         self._groups_synced = 0
         self._bytes_synced = 0
-        self.group_seconds = 0.0
-        """Time to write and sync a group, smoothed over the latest ones."""
         self._clock = clock
         self._sync_seconds = Histogram()
         self._queue_seconds = Histogram()
@@ -370,9 +365,7 @@ class Journal:
             began_at = self._clock()
             self._queue_seconds.observe(began_at - group.queued_at)
             await segment.file.write_and_sync(group.offset, encode_group(group, segment.header, commit.synced_position))
-            seconds = self._clock() - began_at
-            self._sync_seconds.observe(seconds)
-            self.group_seconds += (seconds - self.group_seconds) / _GROUPS_SMOOTHED
+            self._sync_seconds.observe(self._clock() - began_at)
             self._settle(commit.settle())
             if commit.waiting:
                 # The write may have completed in the middle of a turn: its other adds join the next group.

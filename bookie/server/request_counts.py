@@ -18,6 +18,23 @@ SERVED_OPS: Final[tuple[Op, ...]] = tuple(op for op in Op if op not in {Op.HELLO
 CODE_OK = "ok"
 
 
+class MeanOfLatest:
+    """The mean of the durations that a histogram has counted since the last call, in seconds; 0.0 when there were
+    none: an old figure must not hold anything back."""
+
+    __slots__ = ("_count", "_histogram", "_sum_seconds")
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._count, self._sum_seconds = histogram.count, histogram.sum_seconds
+
+    def __call__(self) -> float:
+        """See the class."""
+        before, seconds = self._count, self._sum_seconds
+        self._count, self._sum_seconds = self._histogram.count, self._histogram.sum_seconds
+        return 0.0 if self._count == before else (self._sum_seconds - seconds) / (self._count - before)
+
+
 class RequestCounts:
     """See the module. ``clock`` gives seconds, precisely enough for durations of microseconds."""
 

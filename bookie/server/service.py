@@ -17,7 +17,7 @@ from octavo.bookie.server.clients import ClientLimits, Clients
 from octavo.bookie.server.frame_memory import FrameMemory
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.repair_reads import RepairReads
-from octavo.bookie.server.request_counts import RequestCounts
+from octavo.bookie.server.request_counts import MeanOfLatest, RequestCounts
 from octavo.bookie.storage.storage import Storage
 from octavo.metrics.histogram import counts_as_text
 from octavo.protocol.errors import BookieReadOnlyError
@@ -143,7 +143,6 @@ class BookieService:
         self.tls = TlsFacts()
         self.revive = revive
         self.answers = AnswerMemory(answer_bytes, answer_timing)
-        self.repair_reads = RepairReads(repair_read_bytes_per_second, _delay_of_adds(storage))
         self.limits = limits = limits or ConnectionLimits()
         self.frames = FrameMemory(limits.unfinished_frame_bytes, timeout_seconds=limits.frame_timeout_seconds)
         self.clients = Clients(client_limits)
@@ -151,6 +150,7 @@ class BookieService:
         self.identity = identity
         self.traffic = Traffic()
         self.requests = RequestCounts(clock or asyncio.get_running_loop().time)
+        self.repair_reads = RepairReads(repair_read_bytes_per_second, self.mean_add_delay())
         self.draining = False
         self.read_only = False
         """For lack of disk space, or because an operator wants it. Derived; checked for every add."""
@@ -170,6 +170,10 @@ class BookieService:
         self._held_back_at = 0.0
         self._held_back_seconds = 0.0
         self._idle = asyncio.Event()
+
+    def mean_add_delay(self) -> MeanOfLatest:
+        """How long adds take, for one caller: each call tells the mean of those answered since its last one."""
+        return MeanOfLatest(self.requests.add_seconds)
 
     def check_space(self) -> None:
         """Raise :class:`BookieReadOnlyError` unless the disks have room for new entries (rule B6)."""
@@ -292,16 +296,3 @@ class BookieService:
             **({} if self._wall_clock is None else {"clock_seconds": round(self._wall_clock(), 3)}),
             **self.companion_facts,
         }
-
-
-def _delay_of_adds(storage: Storage) -> Callable[[], float]:
-    """How long the journal takes for a group of adds; 0 when there was none since the last call: an old figure must not
-    hold anything back."""
-    groups = -1
-
-    def delay_seconds() -> float:
-        nonlocal groups
-        before, groups = groups, storage.journal_groups
-        return 0.0 if groups == before else storage.journal_group_seconds
-
-    return delay_seconds

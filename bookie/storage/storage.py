@@ -332,16 +332,6 @@ class Storage:
         await self._keeper.change_doubt(doubt)
         self.ledgers.doubt = doubt
 
-    @property
-    def journal_groups(self) -> int:
-        """Groups that the journal has synced since the start."""
-        return self._journal.statistics().groups_synced
-
-    @property
-    def journal_group_seconds(self) -> float:
-        """How long the journal takes for a group of adds, smoothed over the latest ones."""
-        return self._journal.group_seconds
-
     # --- statistics -------------------------------------------------------------------------------------------
 
     @property

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from octavo.bookie.server.repair_reads import BYTES_PER_SECOND_MIN, PATIENCE_SECONDS, RepairReads
-from octavo.bookie.server.service import _delay_of_adds
+from octavo.bookie.server.request_counts import MeanOfLatest
+from octavo.metrics.histogram import Histogram
 from simulation.loop import SimulationLoop
 
 RATE = 1000
@@ -131,13 +132,12 @@ def test_rate_falls_while_adds_are_slow_and_rises_again(loop: SimulationLoop) ->
 
 
 def test_delay_of_adds_counts_only_while_there_are_adds() -> None:
-    class Journal:
-        journal_groups = 5
-        journal_group_seconds = 0.5
-
-    journal = Journal()
-    delay = _delay_of_adds(journal)  # type: ignore[arg-type]
-    assert delay() == 0.5
+    adds = Histogram()
+    adds.observe(3.0)
+    delay = MeanOfLatest(adds)
     assert delay() == 0.0
-    journal.journal_groups += 1
+    adds.observe(0.25)
+    adds.observe(0.75)
+    assert (delay(), delay()) == (0.5, 0.0)
+    adds.observe(0.5)
     assert delay() == 0.5

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from octavo.protocol.quorums import Quorums
 from octavo.repair.copying import VERDICTS, Ask, CopyWindow, Told, Verdict, ids_of_runs, preference
+from octavo.repair.puller import simplest_stripe
 
 THREE = Quorums(3, 3, 2)
 
@@ -183,3 +184,15 @@ def test_reliable_members_are_asked_first_beginning_at_a_different_one_for_each_
     asked = preference(names, reliable=("a", "c", "d"), reachable=("a", "b", "c"), turn=0)
     assert asked == (0, 2, 1, 3)  # b has a condition, d is not registered
     assert preference(names, reliable=names, reachable=names, turn=2) == (2, 3, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("modulus", "residues", "expected"),
+    [(3, (0, 1, 2), (1, (0,))), (1, (0,), (1, (0,))), (3, (0, 2), (3, (0, 2))), (2, (1,), (2, (1,)))],
+)
+def test_all_ids_are_asked_for_without_a_stripe(
+    modulus: int, residues: tuple[int, ...], expected: tuple[int, tuple[int, ...]]
+) -> None:
+    assert simplest_stripe(modulus, residues) == expected
+    size, chosen = expected
+    assert [one for one in range(12) if one % size in chosen] == [one for one in range(12) if one % modulus in residues]

@@ -146,13 +146,15 @@ class MemoryBookie:
         self.copies = copies if copies is not None else MemoryCopies()
         self.rng = random.Random(bookie_id)
         self.now = 1_000_000.0
-        self.add_delay_seconds = 0.0
         self.draining = False
         self.facts: dict[str, str | int | float | bool] = {}
 
     @property
     def wall_clock(self) -> Callable[[], float]:
         return lambda: self.now
+
+    def take_add_delay_seconds(self) -> float:
+        return 0.0
 
     async def set_draining(self, draining: bool) -> None:
         self.draining = draining
