@@ -1,17 +1,22 @@
-"""Canaries in repair: copies that do not count, and names taken too early."""
+"""Canaries in repair: copies that do not count, names taken too early, and doubt that ends too soon."""
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import google_crc32c
 from octavo.bookie.copies.face import LedgerCopies
+from octavo.bookie.storage.ledger_state import LedgerState
+from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.bookie.storage.writes import EntryWriter
+from octavo.metadata.changes import ReplaceMember, Write
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.entries import CHECKSUM, HEADER
+from octavo.repair import refill, settled
 from octavo.repair.copying import CopyWindow
 from octavo.repair.jobs import Jobs
-from octavo.repair.settled import quorums_of_ledger
+from octavo.repair.settled import SettledRange, quorums_of_ledger
 from simulation.patches import Patch, patch
 
 
@@ -71,3 +76,48 @@ def takes_refusals_for_answers() -> list[Patch]:
         return None if found is not None and found.waits_for else found
 
     return [unsound, _not_looked_at_again()]
+
+
+def names_on_any_version() -> list[Patch]:
+    @patch(Jobs, "_write_and_settle")
+    async def write(original: Any, self: Any, wanted: LedgerMetadata, _expected: Any) -> bool:
+        current = await self._store.read_ledger(wanted.ledger_id)
+        return bool(await original(self, wanted, current.version))
+
+    return [write]
+
+
+def repairs_open_fragments() -> list[Patch]:
+    @patch(settled, "_settled")
+    def with_last(original: Any, metadata: LedgerMetadata) -> list[SettledRange]:
+        found = list(original(metadata))
+        if not metadata.is_closed:
+            last = metadata.last_fragment
+            found.append(SettledRange(last.first_entry_id, last.first_entry_id - 1, last.bookies, 0))
+        return found
+
+    @patch(ReplaceMember, "decide")
+    def decide(original: Any, self: Any, current: LedgerMetadata) -> Any:
+        last = current.last_fragment
+        if current.is_closed or self.first_entry_id != last.first_entry_id or last.bookies[self.position] != self.old:
+            return original(self, current)
+        bookies = tuple(self.new if name == self.old else name for name in last.bookies)
+        return Write(replace(current, fragments=(*current.fragments[:-1], replace(last, bookies=bookies))))
+
+    return [with_last, decide]
+
+
+def doubt_ends_for_open_fragments() -> list[Patch]:
+    @patch(refill, "first_unsure_id")
+    def first_unsure_id(original: Any, metadata: Any, bookie_id: Any, *, holds_all: bool) -> int | None:
+        return None if holds_all else original(metadata, bookie_id, holds_all=holds_all)
+
+    return [first_unsure_id]
+
+
+def floor_is_lifted_when_doubt_ends() -> list[Patch]:
+    @patch(LedgerTable, "is_below_floor")
+    def is_below_floor(_original: Any, self: Any, ledger: LedgerState) -> bool:
+        return self.unsure_from(ledger) is not None
+
+    return [is_below_floor]

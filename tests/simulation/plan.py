@@ -233,6 +233,14 @@ def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
         plan.safety_seconds, plan.adds, plan.ledgers, plan.deletes = 2.0, 100, 1, False
         plan.disturbance_every_seconds, plan.options["window_bytes"] = 0.4, 65536
         plan.options |= {"bookie_loss_seconds": 0.05, "add_quorum_timeout_seconds": 15.0}
+    elif siege == "amnesia":
+        # One ledger, whose recovery needs two of three bookies, and time enough for repair.
+        plan.quorums, plan.bookies, plan.unlucky = (3, 3, 2), 4, 1
+        plan.safety_seconds, plan.adds, plan.ledgers, plan.deletes = 8.0, 100, 1, False
+        plan.recoverers, plan.repairs_die = 1, False
+        plan.options |= {"request_timeout_seconds": 3.0, "add_quorum_timeout_seconds": 15.0}
+        run_agents(plan, rng)
+        plan.drains = False
     elif siege in STORIES:
         # Enough adds for several stories, and time-outs that are longer than a story.
         plan.safety_seconds, plan.adds, plan.ledgers, plan.deletes = 5.0, 300, min(plan.ledgers, 2), False

@@ -33,6 +33,7 @@ class Stories:
             "absence": self._absence,
             "race": self._race,
             "collapse": self._collapse,
+            "amnesia": self._amnesia,
         }
 
     # --- stories ----------------------------------------------------------------------------------------------------
@@ -145,6 +146,32 @@ class Stories:
 
         self._later(rng.uniform(0.1, 0.4), fail)
         self._when(lambda: ledger.current.state is LedgerState.IN_RECOVERY, 2.0, recovering)
+
+    def _amnesia(self, target: "Target") -> None:
+        """The writer hangs while its ledger is recovered; the recovery does not reach one of the bookies. Another one
+        then loses its journal, with its fence, and repair fills it again. When the writer resumes, still cut off from
+        the metadata, it reaches only these two: neither knows a fence, and together they are an ack quorum.
+        """
+        writer, world = self._writer(target.ledger), self._world
+        forgetful = next((one for one in target.members if one in world.unlucky and not one.spent), None)
+        process = writer.process
+        if forgetful is None or not process.alive or process.paused:
+            return
+        apart, *fenced = [one for one in target.members if one is not forgetful]
+        process.pause()
+        self._nemesis.heal_after(9.0, 9.5, process.resume)
+        self._block(ADDRESS, writer.name, 9.5, 10.0)
+        for machine in fenced:
+            self._block(writer.name, machine.name, 9.5, 10.0)
+        for host in world.hosts:
+            if host is not writer:
+                self._block(host.name, apart.name, 9.5, 10.0)
+
+        def forget() -> None:
+            self._nemesis.wipe(forgetful, JOURNAL)
+            self._later(2.5, lambda: self._when(lambda: forgetful.ready, 3.0, process.resume))
+
+        self._when(lambda: target.ledger.end is not None, 2.0, forget)
 
     def _lose(self, machine: Machine) -> None:
         """Kill a bookie and let it stay away for a moment."""

@@ -78,6 +78,14 @@ THESEUS = {
 GUARDED = {"private-is-forgotten": 8, "private-not-journaled": 9}
 """Canary in private ledgers -> the first seed to try, of universes whose bookies guard themselves."""
 
+REPAIR = {
+    "repair-blind-write": ("", 10),
+    "repair-open-fragment": ("", 12),
+    "repair-doubt-ends-early": ("blackout", 11),
+    "repair-floor-lifted": ("amnesia", 4),
+}
+"""Canary in repair -> a siege, and the first seed to try, of small universes with agents."""
+
 
 def check_found(canary: str, first: int, *options: str) -> None:
     """Check that one of these universes fails with a :class:`Violation`, and passes without the defect."""
@@ -117,6 +125,13 @@ def test_known_defect_in_private_ledgers_is_found(canary: str) -> None:
     check_found(canary, GUARDED[canary], "--size", "small", "--set", "guarded=1", "--set", "logs=0")
 
 
+@pytest.mark.parametrize("canary", REPAIR)
+def test_known_defect_in_repair_is_found_without_the_loss_of_a_machine(canary: str) -> None:
+    siege, first = REPAIR[canary]
+    options = ("--siege", siege) if siege else ()
+    check_found(canary, first, "--size", "small", "--set", "logs=0", "--set", "agents=1", *options)
+
+
 @pytest.mark.parametrize("canary", CANARIES)
 def test_every_known_defect_can_be_applied(canary: str) -> None:
     with CANARIES[canary].applied():
@@ -125,7 +140,7 @@ def test_every_known_defect_can_be_applied(canary: str) -> None:
 
 def test_the_document_says_how_much_is_run_and_names_every_canary() -> None:
     text = " ".join((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8").split())
-    kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **THESEUS, **GUARDED}))
+    kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **THESEUS, **GUARDED, **REPAIR}))
     assert re.findall(r"(\d+) known defects", text) == re.findall(r"(\d+) canaries in every", text) == [kept]
     assert re.findall(r"runs (\d+) universes", text) == [str(SEEDS + SMALL_SEEDS + LARGE_SEEDS)]
     rules = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
