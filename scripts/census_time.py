@@ -24,8 +24,9 @@ from typing import Any
 from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import LedgerMetadata, MetadataStore, open_metadata_store
-from octavo.metadata.model import Digest, Fragment, LedgerState
+from octavo.metadata.model import Fragment, LedgerState
 from octavo.metadata.repair_states import RepairStates
+from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.repair.census import Census, Round, Seen, Steps
 from octavo.repair.rounds import Rounds
@@ -99,7 +100,7 @@ async def measure_store(uri: str, arguments: argparse.Namespace) -> dict[str, An
         try:
             # Members are asked what they lack in turn, which takes check_days: here, next to none of them.
             settings = RepairSettings(audit_seconds=0.001, check_days=1e6)
-            rounds = Rounds(SimpleNamespace(store=store), pool, settings)  # type: ignore[arg-type]
+            rounds = Rounds(SimpleNamespace(store=store), pool, settings)
             for name in ("first_round", "round_without_changes"):
                 begun, processor = time.perf_counter(), time.process_time()
                 await rounds.take_round(RepairStates(), ())
