@@ -68,7 +68,7 @@ async def test_id_allocated_by_another_handle_may_be_used(store: MetadataStore, 
 
 
 async def test_fields_of_a_newer_version_outlast_every_change(store: MetadataStore, other: MetadataStore) -> None:
-    newer = {"retention": {"seconds": 3600}, "private": True}
+    newer = {"retention": {"seconds": 3600}, "pinned": True}
     marked = Fragment(EntryId(0), bookie_ids("a", "b", "c"), unknown_fields={"tier": "cold"})
     ledger_id = await store.allocate_ledger_id()
     await store.create_ledger(replace(open_ledger(ledger_id, marked), unknown_fields=newer))
