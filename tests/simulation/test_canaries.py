@@ -29,7 +29,7 @@ CHEAPEST = {
 """Canary -> the first seed to try, of large universes."""
 
 BESIEGED = {
-    "ack-during-change": ("exchange", 10),
+    "ack-during-change": ("exchange", 13),
     "corruption-is-absence": ("blackout", 4),
     "doubt-answers-absent": ("blackout", 30),
     "fence-after-lookup": ("race", 2),
@@ -37,8 +37,8 @@ BESIEGED = {
     "entry-log-rewrites-pages": ("rack", 5),
     "journal-rewrites-pages": ("rack", 1),
     "reads-do-not-fence": ("race", 2),
-    "recovery-keeps-last-change": ("collapse", 1),
-    "replaced-still-counts": ("exchange", 10),
+    "recovery-keeps-last-change": ("collapse", 37),
+    "replaced-still-counts": ("exchange", 13),
 }
 """Canary that ordinary seeds seldom find -> a siege that finds it sooner, and the first seed to try."""
 
@@ -46,12 +46,12 @@ BESIEGED = {
 LOGS = {
     "log-takeover-does-not-fence": 2,
     "log-orphans-forgotten": 31,
-    "log-drops-last-segments": 2,
+    "log-drops-last-segments": 17,
     "log-deletes-before-it-drops": 2,
     "log-old-leader-heals": 2,
     "log-follower-guesses-end": 62,
-    "log-roll-does-not-wait": 30,
-    "log-heals-from-first-doubt": 2,
+    "log-roll-does-not-wait": 65,
+    "log-heals-from-first-doubt": 34,
     "log-outcome-too-early": 130,
     "log-truncation-inexact": 6,
     "log-retention-ignores-cursors": 14,

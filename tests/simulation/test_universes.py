@@ -12,7 +12,7 @@ from simulation.limits import CHANGED_OFTEN, EVICTED, LIMITS
 from simulation.plan import SIZES, draw_size
 from support.tree import ROOT
 
-SEEDS: Final = 260
+SEEDS: Final = 170
 """Seeds of the sizes that they draw: nearly all of them are quick."""
 
 SMALL_SEEDS: Final = 40
