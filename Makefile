@@ -26,8 +26,8 @@ help: ## print this list
 setup: ## create .venv and install Octavo with its tools
 	@scripts/setup_venv.sh
 
-demo: setup ## add to a log, kill its leader and a bookie, check every byte (METADATA=zk: on ZooKeeper)
-	@$(VENV)/python scripts/demo.py --metadata "$(METADATA)"
+demo: setup ## add to a log, kill its leader and a bookie, check every byte (METADATA=zk: on ZooKeeper; SECURE=1: with TLS and keys)
+	@$(VENV)/python scripts/demo.py --metadata "$(METADATA)" $(if $(SECURE),--secure)
 
 up: setup ## run a cluster on this machine, in the foreground
 	@$(VENV)/octavo up
@@ -55,14 +55,18 @@ simulate: setup ## run one simulated universe: make simulate SEED=n [OPTIONS="--
 	@$(VENV)/python scripts/simulate.py $(SEED) $(OPTIONS)
 
 soak: setup ## run crash, kill, recovery and damage tests in their long form, then simulate for MINUTES=n
-	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 OCTAVO_RECOVERIES=50 \
-		OCTAVO_SILENT_SOCKETS=10000 OCTAVO_TAKEOVERS=100 OCTAVO_BOTH_DRIVERS=1 OCTAVO_REPLAY_BYTES=2000000000 \
-		OCTAVO_UPGRADE_ROUNDS=3 OCTAVO_UPGRADE_FROM=$(UPGRADE_FROM) \
-		$(VENV)/pytest tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py \
+	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_EVERY=1 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 \
+		OCTAVO_RECOVERIES=50 OCTAVO_SILENT_SOCKETS=10000 OCTAVO_INVENTED_IDS=1000000 OCTAVO_TAKEOVERS=100 OCTAVO_BOTH_DRIVERS=1 \
+		OCTAVO_PROCEDURES=1 OCTAVO_SPARK_CLUSTER=1 OCTAVO_REPLAY_BYTES=2000000000 OCTAVO_UPGRADE_ROUNDS=2 \
+		OCTAVO_UPGRADE_FROM=$(UPGRADE_FROM) \
+		$(VENV)/pytest -o faulthandler_timeout=1800 tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py \
 		tests/processes/test_recovery_processes.py tests/processes/test_log_takeovers.py \
-		tests/processes/test_repair.py tests/processes/test_systemd_units.py tests/processes/test_upgrade.py \
-		tests/security/test_tls_bookies.py
+		tests/processes/test_repair.py tests/processes/test_procedures.py \
+		tests/processes/test_systemd_units.py tests/processes/test_upgrade.py \
+		tests/security/test_tls_bookies.py tests/security/test_new_ledgers.py tests/pipeline/test_standalone.py
 	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)
+	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set guarded=1
+	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set deferred=1
 
 rehearse: setup ## install, watch, break and upgrade a cluster on three hosts of namespaces, as an operator does (as root)
 	@$(VENV)/python scripts/rehearsal.py

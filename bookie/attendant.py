@@ -18,7 +18,7 @@ from octavo.bookie.admin.read_only_file import load_read_only, save_read_only
 from octavo.bookie.admin.router import Router
 from octavo.bookie.admin.server import AdminServer
 from octavo.bookie.admin.subject import Subject
-from octavo.bookie.config import BookieConfig
+from octavo.bookie.config import BookieConfig, is_loopback
 from octavo.bookie.disk.filesystem import FileSystem
 from octavo.bookie.identity.errors import BookieStartError
 from octavo.bookie.log_level import LogLevel
@@ -76,7 +76,11 @@ class Attendant:
             await server.listen_at(config.admin_socket_path)
             if host:
                 where = config.admin_listen
-                await server.listen_on(host, port)
+                if is_loopback(host):
+                    await server.listen_on(host, port)
+                else:
+                    assert subject.tls_context is not None, "the settings are checked: other hosts need TLS"
+                    await server.listen_with_tls(host, port, subject.tls_context)
         except OSError as error:
             await server.stop()
             raise BookieStartError(f"cannot listen for administration at {where}: {error.strerror or error}") from error

@@ -7,9 +7,10 @@ fails undoes what it has done so far. Files, metadata and randomness are argumen
 
 import asyncio
 import contextlib
-import errno
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,36 +20,41 @@ from octavo.bookie.companion import Companion, CompanionTask, CompanionView
 from octavo.bookie.config import BookieConfig, is_loopback
 from octavo.bookie.copies.face import LedgerCopies
 from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
-from octavo.bookie.disk.free_space import FreeSpaceMonitor
 from octavo.bookie.identity.cookie import Identity as StartedIdentity
-from octavo.bookie.identity.cookie import note_served, take_identity
-from octavo.bookie.identity.errors import BookieStartError, DataWrongError
-from octavo.bookie.index.format import IndexDamagedError, IndexUnreadableError
+from octavo.bookie.identity.cookie import claim_identity, note_served
+from octavo.bookie.identity.errors import BookieStartError
+from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.journal.journal import UnsupportedJournalError
+from octavo.bookie.part_settings import (
+    answer_timing,
+    arrival_limits,
+    client_limits,
+    connection_limits,
+    disk_limits,
+    storage_settings,
+    upkeep_settings,
+)
+from octavo.bookie.presence import Presence
 from octavo.bookie.principals_watch import PrincipalsWatch
-from octavo.bookie.registration import Registrar
 from octavo.bookie.server.access import Access
-from octavo.bookie.server.answer_memory import AnswerTiming
-from octavo.bookie.server.arrivals import ArrivalLimits, Arrivals
+from octavo.bookie.server.arrivals import Arrivals
 from octavo.bookie.server.audit import Audit
 from octavo.bookie.server.certificates import CertificateKeeper
-from octavo.bookie.server.clients import ClientLimits
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.server import BookieServer
-from octavo.bookie.server.service import BookieService, ConnectionLimits, Identity, TlsFacts
+from octavo.bookie.server.service import BookieService, Identity, TlsFacts
+from octavo.bookie.start_errors import disk_error, listen_error, storage_error
 from octavo.bookie.storage.replay import JournalUnreadableError
-from octavo.bookie.storage.storage import Storage, StorageSettings
-from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState
+from octavo.bookie.storage.storage import Storage
+from octavo.bookie.upkeep.disk_watch import DiskRoles
 from octavo.bookie.upkeep.garbage import GarbageCollector
-from octavo.bookie.upkeep.hours import Hours
 from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
 from octavo.bookie.upkeep.replaced import ReplacedCopies
-from octavo.bookie.upkeep.reserve import RESERVE_BYTES_MAX, release_reserves_if_full
+from octavo.bookie.upkeep.reserve import release_reserves_if_full
 from octavo.bookie.upkeep.reviver import Reviver
-from octavo.bookie.upkeep.upkeep import Upkeep, UpkeepSettings
-from octavo.metadata import BookieRegistration, BookieState, MetadataStore
-from octavo.protocol.errors import OctavoError
-from octavo.protocol.ids import BookieId
+from octavo.bookie.upkeep.upkeep import Upkeep
+from octavo.metadata import MetadataStore
+from octavo.protocol.ids import BookieId, LedgerId
 from octavo.security.contexts import ServerContext
 
 log = structlog.get_logger("octavo.bookie")
@@ -58,9 +64,12 @@ type Attend = Callable[[Subject], Awaitable[Callable[[], Awaitable[None]]]]
 """Begins to administer a bookie whose directories are locked; what it returns ends that before they are unlocked."""
 
 
-class _Host(NamedTuple):
-    """What a bookie is told about the process it runs in. See :meth:`Bookie.start`."""
+class _World(NamedTuple):
+    """What a bookie gets from the process in which it runs. See :meth:`Bookie.start`."""
 
+    filesystem: FileSystem
+    store: MetadataStore
+    rng: random.Random
     software: str
     wall_clock: Callable[[], float] | None
     clock: Callable[[], float] | None
@@ -123,25 +132,58 @@ class Bookie:
             bookie.audit = audit or bookie.audit
             if attend is not None:
                 bookie._attend = attend
-            await bookie._start(filesystem, store, rng, _Host(software, wall_clock, clock))
+            await bookie._start(_World(filesystem, store, rng, software, wall_clock, clock))
             bookie._stack = stack.pop_all()
             return bookie
 
-    async def _start(self, filesystem: FileSystem, store: MetadataStore, rng: random.Random, host: _Host) -> None:
-        config, stack, software = self._config, self._stack, host.software
-        directories = config.directories
-        self._certificate = _certificate_keeper(config)
-        await _take_directories(filesystem, config, stack)
+    async def _start(self, world: _World) -> None:
+        config, stack, store = self._config, self._stack, world.store
+        self._read_certificate()
+        await _take_directories(world.filesystem, config, stack)
         stack.push_async_callback(await self._attend(self.subject))
-        boot_id = f"{rng.getrandbits(64):016x}"
-        identity, storage = await self._open_storage(filesystem, store, rng, host)
+        boot_id = f"{world.rng.getrandbits(64):016x}"
+        identity, storage = await self._open_storage(world)
+        me = Identity(self.bookie_id, identity.cluster_id, boot_id, world.software)
         reviver = Reviver(storage, store, cluster_id=identity.cluster_id)
         stack.push_async_callback(reviver.stop)
-        me = Identity(self.bookie_id, identity.cluster_id, boot_id, software)
+        await self._serve(me, storage, reviver, world)
+        presence = Presence(config, self.service, storage, store, address=self.address, rng=world.rng)
+        metadata_check = MetadataCheck(
+            store,
+            KnownStart(self.bookie_id, identity.cluster_id, identity.generation, identity.ledger_ids_stop),
+            partial(self._note_ids_stop, world.filesystem, identity),
+        )
+        replaced = ReplacedCopies(
+            storage, store, metadata_check, self.bookie_id, keep_seconds=config.replaced_copies_seconds
+        )
+        garbage = GarbageCollector(storage, store, metadata_check)
+        upkeep = await self._start_upkeep(storage, garbage, replaced, presence, world)
+        await presence.start(stack)
+        if self._companion is not None:
+            copies = LedgerCopies(
+                storage, revive=reviver.revive, check_space=self.service.check_space, replaced=replaced
+            )
+            self._start_companion(self._companion, copies, presence, world)
+        self.subject.ready = ReadyBookie(
+            service=self.service,
+            storage=storage,
+            upkeep=upkeep,
+            store=store,
+            directories=config.directories,
+            disk_limits=disk_limits(config),
+            registered=lambda: presence.registered,
+            switch_read_only=presence.switch_read_only,
+        )
+        self.subject.ready_at = world.wall_clock() if world.wall_clock is not None else None
+        log.info("bookie is ready", address=self.address, data_dir=str(config.data_dir))
+
+    async def _serve(self, me: Identity, storage: Storage, reviver: Reviver, world: _World) -> None:
+        """Open the port. The principals and the operator's read-only switch are known before the first connection."""
+        config, stack, store = self._config, self._stack, world.store
         new_ledgers = NewLedgers(storage, store, checks_writes=config.verifies_new_ledgers)
         stack.push_async_callback(new_ledgers.stop)
         self.service = service = _make_service(
-            config, storage, me, reviver, host, new_ledgers=new_ledgers, audit=self.audit
+            config, storage, me, reviver, world, new_ledgers=new_ledgers, audit=self.audit
         )
         storage.writer.on_deleted = lambda ledger_id: self.audit.note("delete", ledger=int(ledger_id))
         self.audit.note("start", auth="required" if config.authentication_required else "none", tls=config.tls)
@@ -151,98 +193,60 @@ class Bookie:
         try:
             port = await server.start(config.host, config.port)
         except OSError as error:
-            raise _listen_error(error, config) from error
+            raise listen_error(error, config) from error
         stack.push_async_callback(server.stop, drain_timeout_seconds=config.drain_timeout_seconds)
         self._keep_certificate(server.arrivals)
         self.address = self._advertised(port)
 
-        def registration() -> BookieRegistration:
-            return BookieRegistration(
-                bookie_id=self.bookie_id,
-                address=self.address,
-                state=BookieState.READ_ONLY if service.read_only or service.avoid_placement else BookieState.WRITABLE,
-                version=software,
-                boot_id=boot_id,
-                rack=config.rack,
-                free_bytes=free_space.reported_bytes,
-                tls=config.tls,
-            )
-
-        registrar = Registrar(store, registration, rng)
-
-        async def note_disks(disks: DiskState) -> None:
-            service.note_disks(read_only=disks.read_only, out_of_space=disks.out_of_space)
-            await registrar.announce()
-
-        async def switch_read_only(reason: str | None) -> None:
-            service.switch_read_only(reason)
-            await registrar.announce()
-
-        metadata_check = MetadataCheck(
-            store, KnownStart(self.bookie_id, identity.cluster_id, identity.generation, identity.metadata_were_older)
-        )
-        replaced = ReplacedCopies(
-            storage, store, metadata_check, self.bookie_id, keep_seconds=config.replaced_copies_seconds
-        )
+    async def _start_upkeep(
+        self, storage: Storage, garbage: GarbageCollector, replaced: ReplacedCopies, presence: Presence, world: _World
+    ) -> Upkeep:
+        """Start garbage collection, compaction, scrubbing and the disk watch."""
+        config = self._config
         upkeep = Upkeep(
             storage,
-            GarbageCollector(storage, store, metadata_check),
-            filesystem,
+            garbage,
+            world.filesystem,
             DiskRoles((config.data_dir, config.journal_directory), (config.data_dir, *config.entry_dirs)),
-            _upkeep_settings(config),
-            rng=random.Random(rng.getrandbits(64)),
-            wall_clock=host.wall_clock,
-            on_disk_state=note_disks,
+            upkeep_settings(config),
+            rng=random.Random(world.rng.getrandbits(64)),
+            wall_clock=world.wall_clock,
+            on_disk_state=presence.note_disks,
             on_failure=self._break,
             replaced=replaced,
         )
-        stack.push_async_callback(upkeep.stop)
+        self._stack.push_async_callback(upkeep.stop)
         try:
             await upkeep.start()
         except OSError as error:
-            raise _translated(error, config.data_dir) from error
-        free_space = FreeSpaceMonitor(storage.space.largest, registrar.announce)
-        stack.push_async_callback(free_space.stop)
-        await free_space.start()
-        stack.push_async_callback(registrar.stop)
-        await registrar.start()
-        self._start_companion(
-            CompanionView(
-                registration(),
-                service,
-                LedgerCopies(storage, revive=reviver.revive, check_space=service.check_space, replaced=replaced),
-                store=store,
-                rng=rng if self._companion is None else random.Random(rng.getrandbits(64)),
-                wall_clock=host.wall_clock or asyncio.get_running_loop().time,
-                free_bytes=lambda: free_space.reported_bytes,
-                announce=registrar.announce,
-            )
-        )
-        self.subject.ready = ReadyBookie(
-            service=service,
-            storage=storage,
-            upkeep=upkeep,
-            store=store,
-            directories=directories,
-            disk_limits=_upkeep_settings(config).limits,
-            registered=lambda: registrar.registered,
-            switch_read_only=switch_read_only,
-        )
-        self.subject.ready_at = host.wall_clock() if host.wall_clock is not None else None
-        log.info("bookie is ready", address=self.address, data_dir=str(config.data_dir))
+            raise disk_error(error, config.data_dir) from error
+        return upkeep
 
-    def _start_companion(self, view: CompanionView) -> None:
-        if self._companion is not None:
-            self._stack.push_async_callback(CompanionTask(self._companion, view).stop)
+    def _start_companion(self, companion: Companion, copies: LedgerCopies, presence: Presence, world: _World) -> None:
+        view = CompanionView(
+            presence.registration(),
+            self.service,
+            copies,
+            store=world.store,
+            rng=random.Random(world.rng.getrandbits(64)),
+            wall_clock=world.wall_clock or asyncio.get_running_loop().time,
+            free_bytes=lambda: presence.free_bytes,
+            announce=presence.announce,
+        )
+        self._stack.push_async_callback(CompanionTask(companion, view).stop)
 
-    async def _open_storage(
-        self, filesystem: FileSystem, store: MetadataStore, rng: random.Random, host: _Host
-    ) -> tuple[StartedIdentity, Storage]:
+    def _read_certificate(self) -> None:
+        self._certificate = certificate = _certificate_keeper(self._config)
+        if certificate is not None:
+            self.subject.tls_context = lambda: certificate.current
+
+    async def _open_storage(self, world: _World) -> tuple[StartedIdentity, Storage]:
         """Check the identity, then open the storage; it is closed when the bookie stops."""
+        filesystem, store, rng = world.filesystem, world.store, world.rng
         config, directories = self._config, self._config.directories
         try:
-            identity = await take_identity(
-                filesystem, directories, store, address=self._advertised(config.port), rng=rng, software=host.software,
+            identity = await claim_identity(
+                filesystem, directories, store, address=self._advertised(config.port), rng=rng, software=world.software,
                 pinned_id=BookieId(config.bookie_id) if config.bookie_id is not None else None,
             )  # fmt: skip
             self.bookie_id = self.audit.bookie_id = identity.bookie_id
@@ -252,22 +256,33 @@ class Bookie:
                 directory=config.data_dir,
                 journal_directory=config.journal_directory,
                 entry_directories=config.entry_dirs,
-                settings=_storage_settings(config),
+                settings=storage_settings(config),
                 on_fatal=self._break,
                 rng=random.Random(rng.getrandbits(64)),
                 must_exist=identity.served,
-                clock=host.clock,
+                clock=world.clock,
             )
         except (OSError, IndexDamagedError, JournalUnreadableError, UnsupportedJournalError) as error:
-            raise _not_opened(error, config) from error
+            raise storage_error(error, config) from error
         self._stack.push_async_callback(self._close_storage, storage)
         try:
             await note_served(filesystem, directories, identity)
         except OSError as error:
-            raise _translated(error, config.data_dir) from error
+            raise disk_error(error, config.data_dir) from error
         if storage.doubts_every_ledger:
             await _limit_doubt(storage, store, config)
         return identity, storage
+
+    async def _note_ids_stop(self, filesystem: FileSystem, identity: StartedIdentity, ids_stop: LedgerId) -> None:
+        """Note in the cookies that these ledger ids have been allocated. A full disk is no reason not to collect
+        garbage: the bookie then notes them later."""
+        try:
+            await note_served(filesystem, self._config.directories, replace(identity, ledger_ids_stop=ids_stop))
+        except OSError as error:
+            if not is_disk_full(error):
+                self._break(error)
+                raise
+            log.warning("allocated ledger ids not noted", ledger_ids_stop=int(ids_stop), reason=str(error))
 
     @property
     def tls_arrivals(self) -> Arrivals | None:
@@ -280,7 +295,8 @@ class Bookie:
         return None if self._certificate is None else self._certificate.current.expires_at
 
     def reload_files(self) -> None:
-        """Read the files of TLS again, if the bookie speaks TLS, and open the audit log again. Connections live on."""
+        """Read the files of TLS again, if the bookie speaks TLS, and open the audit log again. Existing connections
+        stay open."""
         self.audit.reopen()
         if self._certificate is not None:
             self._certificate.reload()
@@ -290,17 +306,10 @@ class Bookie:
         config, certificate = self._config, self._certificate
         if certificate is None:
             return None
-        limits = ArrivalLimits(
-            connections_max=config.connections_max,
-            connections_per_address_max=config.connections_per_client_max,
-            handshakes_max=config.handshakes_max,
-            handshakes_per_second=config.handshakes_per_second,
-            handshake_seconds=config.handshake_seconds,
-        )
         return lambda serve: Arrivals(
-            certificate.current,
+            lambda: certificate.current,
             plain_too=config.tls == "optional",
-            limits=limits,
+            limits=arrival_limits(config),
             serve=serve,
             served=lambda: len(service.connections),
         )
@@ -323,7 +332,6 @@ class Bookie:
             return
 
         def changed(context: ServerContext) -> None:
-            arrivals.context = context
             self.audit.note("certificate_changed", expires_at=int(context.expires_at))
 
         self._certificate.changed = changed
@@ -380,7 +388,7 @@ async def _limit_doubt(storage: Storage, store: MetadataStore, config: BookieCon
     try:
         await storage.limit_doubt(await store.allocate_ledger_id())
     except OSError as error:
-        raise _translated(error, config.data_dir) from error
+        raise disk_error(error, config.data_dir) from error
 
 
 async def _take_directories(filesystem: FileSystem, config: BookieConfig, stack: contextlib.AsyncExitStack) -> None:
@@ -393,7 +401,7 @@ async def _take_directories(filesystem: FileSystem, config: BookieConfig, stack:
             filesystem, places, data_directory=config.data_dir, journal_directory=config.journal_directory
         )
     except OSError as error:
-        raise _translated(error, config.data_dir) from error
+        raise disk_error(error, config.data_dir) from error
 
 
 async def _lock_directory(filesystem: FileSystem, directory: Path, stack: contextlib.AsyncExitStack) -> None:
@@ -403,7 +411,7 @@ async def _lock_directory(filesystem: FileSystem, directory: Path, stack: contex
     except BlockingIOError as error:
         raise BookieStartError(f"{directory} is in use by another bookie process; stop it first") from error
     except OSError as error:
-        raise _translated(error, directory) from error
+        raise disk_error(error, directory) from error
     stack.callback(unlock)
 
 
@@ -412,7 +420,7 @@ def _make_service(
     storage: Storage,
     me: Identity,
     reviver: Reviver,
-    host: _Host,
+    world: _World,
     *,
     new_ledgers: NewLedgers,
     audit: Audit,
@@ -425,27 +433,13 @@ def _make_service(
         new_ledgers=new_ledgers,
         access=Access(cluster_id=me.cluster_id, bookie_id=me.bookie_id, audit=audit) if required else None,
         audit=audit,
-        limits=ConnectionLimits(
-            connections_max=config.connections_max,
-            hello_timeout_seconds=config.hello_timeout_seconds,
-            frame_timeout_seconds=config.frame_timeout_seconds,
-            unfinished_frame_bytes=config.unfinished_frame_bytes,
-        ),
-        client_limits=ClientLimits(
-            connections_max=config.connections_per_client_max,
-            bytes_per_second=config.client_bytes_per_second,
-            requests_per_second=config.client_requests_per_second,
-            new_ledgers_per_second=config.client_new_ledgers_per_second,
-        ),
-        wall_clock=host.wall_clock,
+        limits=connection_limits(config),
+        client_limits=client_limits(config),
+        wall_clock=world.wall_clock,
         answer_bytes=config.answer_bytes,
         repair_read_bytes_per_second=config.repair_read_bytes_per_second,
-        answer_timing=AnswerTiming(
-            watch_seconds=min(1.0, config.stalled_client_seconds / 6),
-            stalled_seconds_max=config.stalled_client_seconds,
-            stalled_seconds_min=config.stalled_client_seconds / 6,
-        ),
-        clock=host.clock,
+        answer_timing=answer_timing(config),
+        clock=world.clock,
     )
 
 
@@ -454,63 +448,3 @@ def _certificate_keeper(config: BookieConfig) -> CertificateKeeper | None:
     if config.tls == "off":
         return None
     return CertificateKeeper(config.tls_files, reload_seconds=config.tls_reload_seconds)
-
-
-def _storage_settings(config: BookieConfig) -> StorageSettings:
-    return StorageSettings(
-        cache_bytes_max=config.cache_bytes,
-        journal_segment_bytes=config.journal_segment_bytes,
-        checkpoint_journal_bytes=config.checkpoint_journal_bytes,
-        checkpoint_seconds=config.checkpoint_seconds,
-        entry_log_bytes=config.entry_log_bytes,
-    )
-
-
-def _upkeep_settings(config: BookieConfig) -> UpkeepSettings:
-    return UpkeepSettings(
-        limits=DiskLimits(config.disk_warn_bytes, config.disk_writable_bytes, config.disk_read_only_bytes),
-        disk_check_seconds=config.disk_check_seconds,
-        garbage_seconds=config.garbage_seconds,
-        minor_live_share=config.compaction_minor_share,
-        major_live_share=config.compaction_major_share,
-        major_seconds=config.compaction_major_seconds,
-        major_hours=Hours.parse(config.compaction_major_hours),
-        compaction_bytes_per_second=config.compaction_bytes_per_second,
-        scrub_bytes_per_second=config.scrub_bytes_per_second,
-        scrub_pause_seconds=config.scrub_pause_seconds,
-        reserve_bytes=min(RESERVE_BYTES_MAX, config.entry_log_bytes // 16),
-    )
-
-
-def _not_opened(error: OSError | OctavoError, config: BookieConfig) -> BookieStartError:
-    """Why the storage could not be opened, and what helps. Only what another attempt cannot mend is wrong data."""
-    if isinstance(error, OSError):
-        return _translated(error, config.data_dir)
-    rebuild = f"run `octavo bookie rebuild-index {config.data_dir}`"
-    match error:
-        case IndexUnreadableError():
-            return BookieStartError(f"{error.message}; if the disk goes on failing, {rebuild}")
-        case IndexDamagedError():
-            return DataWrongError(f"{error.message}; {rebuild}")
-        case JournalUnreadableError():
-            reset = f"let it come back in doubt with `octavo bookie reset-identity {config.data_dir}`"
-            return BookieStartError(f"{error.message}; if the disk goes on failing, {reset}")
-        case _:
-            return DataWrongError(error.message)
-
-
-def _translated(error: OSError, path: Path) -> BookieStartError:
-    where = error.filename or path
-    remedy = (
-        "; free some space: a bookie that starts must write before it can collect garbage"
-        if is_disk_full(error)
-        else ""
-    )
-    return BookieStartError(f"{where}: {error.strerror or error}{remedy}")
-
-
-def _listen_error(error: OSError, config: BookieConfig) -> BookieStartError:
-    where = f"{config.host}:{config.port}"
-    if error.errno == errno.EADDRINUSE:
-        return BookieStartError(f"port {config.port} of {config.host} is in use; choose another with --port")
-    return BookieStartError(f"cannot listen on {where}: {error.strerror or error}")

@@ -55,11 +55,6 @@ class CompanionView:
         self._add_delay = service.mean_add_delay()
 
     @property
-    def is_writable(self) -> bool:
-        """Whether the disks have room for new entries."""
-        return not self._service.read_only
-
-    @property
     def free_bytes(self) -> int | None:
         """Free space for entries, as the bookie announces it; None while it cannot be read."""
         return self._free_bytes()

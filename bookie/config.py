@@ -165,16 +165,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _loopback_address(value: Any) -> str:
-    if value == "":
-        return ""
-    address = _address(value)
-    if not is_loopback(address.rpartition(":")[0]):
-        raise ValueError(
-            "must be HOST:PORT of a loopback interface, like 127.0.0.1:3180, because requests over TCP are not "
-            "authenticated; let a proxy on this host serve other hosts"
-        )
-    return address
+def _optional_address(value: Any) -> str:
+    return "" if value == "" else _address(value)
 
 
 def _setting(parse: _Parse, default: Any = MISSING) -> Any:
@@ -329,9 +321,10 @@ class BookieConfig:
     """Free space below which the bookie is read-only; below half of it, it refuses recovery adds too."""
     admin_socket: Path | None = _setting(_path, None)
     """The socket of the administration interface. None: ``data_dir/admin.sock``."""
-    admin_listen: str = _setting(_loopback_address, "")
-    """``HOST:PORT`` of a loopback interface at which the bookie answers requests that only observe it (metrics, health,
-    state), too. Not given: nowhere."""
+    admin_listen: str = _setting(_optional_address, "")
+    """``HOST:PORT`` at which the administration interface answers over TCP, too: on a loopback interface requests that
+    only observe the bookie; elsewhere principals, over TLS, which needs ``tls`` and ``auth = "required"``. Not given:
+    nowhere."""
     lease_seconds: float = _setting(_seconds(1, 600), 10.0)
     """How long the metadata store keeps this bookie registered after it last renewed its lease."""
     start_timeout_seconds: float = _setting(_seconds(0, 86400), 30.0)
@@ -440,6 +433,13 @@ def _check_security(config: BookieConfig) -> None:
         raise InvalidArgumentError(
             "authentication is required, also of bookies that repair: set tls_ca, so that bookies know one another by "
             "their certificates, or key_file"
+        )
+    admin_host = config.admin_listen.rpartition(":")[0]
+    if admin_host and not is_loopback(admin_host) and (config.tls == "off" or not config.authentication_required):
+        raise InvalidArgumentError(
+            f"admin_listen {config.admin_listen} can be reached by other hosts, to which the administration interface "
+            'answers over TLS and only as principals of the cluster: set tls and auth = "required" (docs/security.md '
+            "has the steps), or listen on a loopback address like 127.0.0.1:3180"
         )
     for name in ("tls_certificate", "tls_key"):
         if config.tls != "off" and getattr(config, name) is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from octavo.metadata import MetadataStore
     from octavo.metadata.principals import Principal, Principals
 
-app = typer.Typer(name="access", help="Who may use the cluster: principals, roles and keys.", no_args_is_help=True)
+app = typer.Typer(name="access", help="Manage access to the cluster: principals, roles and keys.", no_args_is_help=True)
 
 _ATTEMPTS_MAX = 20
 """Of changing a document that other commands change at the same time."""

@@ -1,15 +1,16 @@
 """``octavo bookies``: shows the bookies of a cluster, and forgets bookies that have left it for good."""
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.session import CommandError, Session, command
+from octavo.cli.session import CommandError, Session, command, describe
 from octavo.protocol.errors import MetadataConflictError, NoSuchLedgerError
 from octavo.protocol.ids import BookieId
 
 if TYPE_CHECKING:
-    from octavo.client.client import BookieStatus
+    from octavo.client.bookie_status import BookieStatus
     from octavo.metadata import MetadataStore
     from octavo.protocol.ids import LedgerId
 
@@ -33,9 +34,9 @@ async def bookies(
 ) -> None:
     """Show the bookies of the cluster.
 
-    The table shows state, version, rack, space and load of each bookie. A bookie in doubt may have lost entries: it
-    refuses new entries for existing ledgers and never reports an entry as absent. A bookie that is not registered is
-    shown as unavailable until it is forgotten with --forget.
+    The table shows state, version, rack, space and load of each bookie, and why details are missing. A bookie in doubt
+    may have lost entries: it refuses new entries for existing ledgers and never reports an entry as absent. A bookie
+    that is not registered is shown as unavailable until it is forgotten with --forget.
     """
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415 - `octavo --help` needs no tables
 
@@ -52,37 +53,36 @@ async def bookies(
     if session.as_json:
         print_json([as_json(bookie) for bookie in known])
         return
-    print_table(
+    print_table(*as_table(known, time.time()))
+
+
+def as_table(known: "Sequence[BookieStatus]", now: float) -> tuple[list[str], list[list[object]]]:
+    """Headers and rows. The last column is there only if a bookie has given no details: the table is wide."""
+    headers = [
+        "bookie", "address", "state", "doubt", "version", "rack", "free", "capacity", "ledgers", "connections",
+        "certificate",
+    ]  # fmt: skip
+    rows: list[list[object]] = [
         [
-            "bookie",
-            "address",
-            "state",
-            "doubt",
-            "version",
-            "rack",
-            "free",
-            "capacity",
-            "ledgers",
-            "connections",
-            "certificate",
-        ],
-        [
-            [
-                bookie.bookie_id,
-                bookie.address,
-                bookie.state.value,
-                _doubt(bookie),
-                bookie.version,
-                bookie.rack,
-                _size(bookie, "free_bytes"),
-                _size(bookie, "total_bytes"),
-                _fact(bookie, "ledgers"),
-                _fact(bookie, "connections"),
-                _certificate(bookie, time.time()),
-            ]
-            for bookie in known
-        ],
-    )
+            bookie.bookie_id,
+            bookie.address,
+            bookie.state.value,
+            _doubt(bookie),
+            bookie.version,
+            bookie.rack,
+            _size(bookie, "free_bytes"),
+            _size(bookie, "total_bytes"),
+            _fact(bookie, "ledgers"),
+            _fact(bookie, "connections"),
+            _certificate(bookie, now),
+        ]
+        for bookie in known
+    ]
+    if any(bookie.error is not None for bookie in known):
+        headers.append("no details because")
+        for row, bookie in zip(rows, known, strict=True):
+            row.append(why_no_details(bookie))
+    return headers, rows
 
 
 async def forget_bookie(store: "MetadataStore", name: str) -> None:
@@ -138,11 +138,17 @@ def as_json(bookie: "BookieStatus") -> dict[str, Any]:
         "state": bookie.state.value,
         "version": bookie.version,
         "rack": bookie.rack,
+        "no_details_because": why_no_details(bookie),
         **{name: value for name, value in sorted((bookie.facts or {}).items()) if name not in _NOT_FACTS},
     }
 
 
-_NOT_FACTS = {"bookie_id", "address", "state", "version", "rack"}
+_NOT_FACTS = {"bookie_id", "address", "state", "version", "rack", "no_details_because"}
+
+
+def why_no_details(bookie: "BookieStatus") -> str | None:
+    """Why a bookie that was asked for its facts gave none, in one line; None if it gave them, or was not asked."""
+    return None if bookie.error is None else describe(bookie.error)
 
 
 def _doubt(bookie: "BookieStatus") -> str | None:

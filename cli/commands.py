@@ -1,34 +1,38 @@
 """The command ``octavo`` with all its sub-commands."""
 
+import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from octavo.cli import access, bookies, config, doctor, pipeline, repair, support_bundle, tls, top
-from octavo.cli.bench import commands as bench
-from octavo.cli.bench import create as bench_create
-from octavo.cli.bench import disk as bench_disk
-from octavo.cli.bench import log as bench_log
-from octavo.cli.bookie import commands as bookie
-from octavo.cli.cluster import commands as cluster
-from octavo.cli.console import commands as console
-from octavo.cli.deploy import commands as deploy
-from octavo.cli.ledger import commands as ledger
-from octavo.cli.local import down, status, up
-from octavo.cli.log import commands as log
 from octavo.cli.session import print_error
 
 from octavo._version import __version__
 
-app = typer.Typer(
-    name="octavo",
-    help="Octavo: a replicated, append-only log store.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-)
+PARTS = {
+    "up": "octavo.cli.local.up",
+    "status": "octavo.cli.local.status",
+    "down": "octavo.cli.local.down",
+    "bookie": "octavo.cli.bookie.commands",
+    "bookies": "octavo.cli.bookies",
+    "top": "octavo.cli.top",
+    "console": "octavo.cli.console.commands",
+    "log": "octavo.cli.log.commands",
+    "ledger": "octavo.cli.ledger.commands",
+    "bench": "octavo.cli.bench.commands",
+    "cluster": "octavo.cli.cluster.commands",
+    "access": "octavo.cli.access",
+    "tls": "octavo.cli.tls",
+    "repair": "octavo.cli.repair",
+    "pipeline": "octavo.cli.pipeline",
+    "deploy": "octavo.cli.deploy.commands",
+    "config": "octavo.cli.config",
+    "doctor": "octavo.cli.doctor",
+    "support-bundle": "octavo.cli.support_bundle",
+}
+"""First word of a command line -> the module with ``app``, its group of commands, or ``register``, which adds the one
+command. In the order of the help."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -37,8 +41,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def octavo(
+def _octavo(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -49,28 +52,28 @@ def octavo(
     """
 
 
-up.register(app)
-status.register(app)
-down.register(app)
-app.add_typer(bookie.app)
-bookies.register(app)
-top.register(app)
-console.register(app)
-app.add_typer(log.app)
-app.add_typer(ledger.app)
-bench_create.register(bench.app)
-bench_log.register(bench.app)
-bench_disk.register(bench.app)
-app.add_typer(bench.app)
-app.add_typer(cluster.app)
-app.add_typer(access.app)
-app.add_typer(tls.app)
-app.add_typer(repair.app)
-app.add_typer(pipeline.app)
-app.add_typer(deploy.app)
-app.add_typer(config.app)
-doctor.register(app)
-support_bundle.register(app)
+def command_line(first_word: str | None = None) -> typer.Typer:
+    """The commands that begin with this word; all commands for any other word and for None.
+
+    A process runs one command: loading all of them would take longer than most commands run.
+    """
+    app = typer.Typer(
+        name="octavo",
+        help="Octavo: a replicated, append-only log store.",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    )
+    app.callback()(_octavo)
+    for word in [first_word] if first_word in PARTS else PARTS:
+        part = import_module(PARTS[word])
+        if hasattr(part, "register"):
+            part.register(app)
+        else:
+            app.add_typer(part.app)
+    return app
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -78,14 +81,20 @@ def run(arguments: Sequence[str] | None) -> int:
 
     A mistake in the command line is reported in one line, like every other error.
     """
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        status: object = app(None if arguments is None else list(arguments), prog_name="octavo", standalone_mode=False)
+        status: object = command_line(*words[:1])(words, prog_name="octavo", standalone_mode=False)
     except typer.TyperException as error:
         return _report_usage(error)
+    except OSError as error:  # the help could not be written
+        print_error(f"standard output: {error.strerror or error}")
+        return 1
     return status if isinstance(status, int) else 0
 
 
 def _report_usage(error: Any) -> int:
+    if isinstance(error, typer.BadParameter) and (fault := _fault_in_value(error.__cause__)) is not None:
+        error.message = fault
     text = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     if text and context is not None:
@@ -93,3 +102,28 @@ def _report_usage(error: Any) -> int:
     if text:  # empty when only the help was requested
         print_error(text)
     return int(error.exit_code)
+
+
+def _fault_in_value(cause: Any) -> str | None:
+    """What is wrong with the value of an option, in the words of a command line; None: as Typer says it.
+
+    Typer passes on the words of Pydantic, which are written for the fields of a program and do not show the value.
+    """
+    errors = getattr(cause, "errors", None)
+    if not isinstance(cause, ValueError) or errors is None:
+        return None
+    fault = errors()[0]
+    value, limits = fault["input"], fault.get("ctx", {})
+    words = {
+        "greater_than_equal": f"{value} is below {limits.get('ge')}",
+        "less_than_equal": f"{value} is above {limits.get('le')}",
+        "value_error": str(limits.get("error")),
+        **dict.fromkeys(_NOT_WHOLE, f"{value!r} is not a whole number"),
+        **dict.fromkeys(_NOT_A_NUMBER, f"{value!r} is not a number"),
+    }
+    is_nan = isinstance(value, str) and value.strip().lower() in {"nan", "+nan", "-nan"}  # neither above nor below
+    return f"{value!r} is not a number" if is_nan and "equal" in fault["type"] else words.get(fault["type"])
+
+
+_NOT_WHOLE = ("int_parsing", "int_parsing_size", "int_from_float", "int_type")
+_NOT_A_NUMBER = ("float_parsing", "float_type", "finite_number")

@@ -1,5 +1,6 @@
 """The entry point of the ``octavo`` command: signals and standard streams, before other modules are imported."""
 
+import io
 import os
 import signal
 import sys
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def open_standard_streams() -> None:
-    """Open a replacement for standard streams that were closed (``<&-``, ``>&-``).
+    """Prepare the standard streams; open a replacement for those that were closed (``<&-``, ``>&-``).
 
     Otherwise the next files opened would get their numbers and would be read or written as if they were the streams.
     The replacements are opened in the wrong direction, so that using them is an error, as for other programs, instead
@@ -38,6 +39,10 @@ def open_standard_streams() -> None:
                 os.dup2(opened, descriptor)
                 os.close(opened)
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
+    # A terminal that cannot show a name (LANG=C) gets an escape sequence for it instead of an error.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -7,22 +7,36 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+_COMMANDS = {*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+"""Characters that a terminal obeys instead of showing them: control characters, ends of lines, and changes of the
+direction of writing."""
+
+_ESCAPED = {code: f"\\u{code:04x}" for code in _COMMANDS}
+_VISIBLE = {code: chr(code).encode("unicode_escape").decode("ascii") for code in _COMMANDS}
+
+
+def visible(text: str) -> str:
+    """The text as one line that is safe to show on a terminal. Names, reasons and metadata come from clients, and must
+    not move the cursor of an operator or hide what stands before them; such characters are shown as ``\\x1b``."""
+    return text.translate(_VISIBLE)
+
 
 def print_json(value: object) -> None:
     """One JSON value on a line of its own, flushed: programs may be waiting for it."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    # JSON itself escapes only some of the characters that a terminal obeys.
+    sys.stdout.write(json.dumps(value, ensure_ascii=False).translate(_ESCAPED) + "\n")
     sys.stdout.flush()
 
 
 def print_line(text: str) -> None:
-    """One line of text, flushed."""
-    sys.stdout.write(text + "\n")
+    """One line of text, flushed. See :func:`visible`."""
+    sys.stdout.write(visible(text) + "\n")
     sys.stdout.flush()
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table: with rules on a wide terminal, otherwise in aligned plain columns. Cells are never truncated."""
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     if sys.stdout.isatty():
         from rich.console import Console  # noqa: PLC0415 - `octavo --help` needs no tables

@@ -32,7 +32,7 @@ MasterOption = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Spark's master: spark://host:port, local[4]. (default: local[*], or the master of spark-submit)",
+        help="Spark's master: spark://host:port, local[4]. The default is local[*], or the master of spark-submit.",
     ),
 ]
 LedgersOption = Annotated[
@@ -71,7 +71,7 @@ async def export(
     time_format: Annotated[
         str | None,
         typer.Option(
-            "--time-format", metavar="PATTERN", help="Spark's datetime pattern of that time. (default: ISO 8601)"
+            "--time-format", metavar="PATTERN", help="Spark's datetime pattern of that time. The default is ISO 8601."
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at PATH.")] = False,
@@ -81,9 +81,9 @@ async def export(
     master: MasterOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Write the entries of ledgers, a dataset or a log to Parquet, one folder for each ledger.
+    """Write ledgers, a dataset or a log to Parquet.
 
-    Entries of a log also have columns position and timestamp.
+    There is one folder for each ledger. Entries of a log also have columns position and timestamp.
     """
     _need_spark()
     from octavo.pipeline.jobs import export as job  # noqa: PLC0415
@@ -117,10 +117,10 @@ async def ingest(
     ],
     dataset: Annotated[str, typer.Option("--dataset", metavar="NAME", help="Name of the dataset to publish.")],
     input_format: Annotated[
-        InputFormatName, typer.Option("--format", help="Format of the files.")
+        InputFormatName, typer.Option("--format", metavar="FORMAT", help="Format of the files: text, jsonl or parquet.")
     ] = InputFormatName.TEXT,
     field: Annotated[
-        str | None, typer.Option("--field", help="JSON field or Parquet column that is the entry.")
+        str | None, typer.Option("--field", metavar="NAME", help="JSON field or Parquet column that is the entry.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the contents of the dataset.")] = False,
     ensemble: EnsembleOption = 3,
@@ -130,7 +130,10 @@ async def ingest(
     master: MasterOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Write text lines, JSON lines or Parquet rows into ledgers, one entry each, and publish them as a dataset."""
+    """Write files into ledgers, and publish them as a dataset.
+
+    Each text line, JSON line or Parquet row becomes one entry.
+    """
     _need_spark()
     from octavo.pipeline.jobs import export as job  # noqa: PLC0415
 
@@ -168,7 +171,10 @@ async def verify(
     master: MasterOption = None,
     password_file: PasswordFileOption = None,
 ) -> int:
-    """Read and compare every replica of every entry of closed ledgers; exit status 1 if there is any problem."""
+    """Read and compare all copies of closed ledgers.
+
+    Every copy of every entry is verified. The exit status is 1 if there is any problem.
+    """
     _need_spark()
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
     from octavo.pipeline.jobs import verify as job  # noqa: PLC0415
@@ -210,7 +216,10 @@ async def inventory(
     plot: PlotOption = None,
     master: MasterOption = None,
 ) -> None:
-    """Count ledgers, entries and bytes by bookie, state, age and custom metadata."""
+    """Count ledgers, entries and bytes.
+
+    They are counted by bookie, state, age and custom metadata.
+    """
     _need_spark()
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
     from octavo.pipeline.jobs import inventory as job  # noqa: PLC0415
@@ -252,7 +261,10 @@ async def loglines(
     master: MasterOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Parse system logs in ledgers, one line per entry, and count the lines by format, level, hour and template."""
+    """Parse system logs in ledgers, and count their lines.
+
+    Each entry is one line. Lines are counted by format, level, hour and template.
+    """
     _need_spark()
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
     from octavo.pipeline.jobs import loglines as job  # noqa: PLC0415
@@ -288,7 +300,7 @@ async def loglines(
 async def clean(
     session: Session,
     dataset: Annotated[
-        str | None, typer.Argument(metavar="[DATASET]", help="Clean only this dataset. (default: all)")
+        str | None, typer.Argument(metavar="[DATASET]", help="Clean only this dataset. The default is all.")
     ] = None,
     older_than: Annotated[
         float,
@@ -300,7 +312,10 @@ async def clean(
         ),
     ] = CLEAN_AGE_SECONDS,
 ) -> None:
-    """Delete the ledgers of failed jobs: ledgers that were written for a dataset and are not in it."""
+    """Delete the ledgers of failed jobs.
+
+    They are ledgers that were written for a dataset and are not in it.
+    """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
     from octavo.pipeline.datasets import dataset_store  # noqa: PLC0415
 
@@ -315,7 +330,10 @@ async def clean(
 
 @command(app)
 async def script(session: Session) -> None:
-    """Print the path of the script for spark-submit, which runs the same commands."""
+    """Print the path of the script for spark-submit.
+
+    The script runs the same commands.
+    """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
     path = str(Path(__file__).with_name("pipeline_submit.py"))
@@ -338,8 +356,8 @@ def _need_spark() -> None:
 
 
 def _cluster(session: Session, password_file: Path | None) -> "ClusterOptions":
-    from octavo.pipeline.cluster import settled  # noqa: PLC0415
     from octavo.pipeline.options import ClusterOptions  # noqa: PLC0415
+    from octavo.pipeline.paths import settled  # noqa: PLC0415
 
     file = None if password_file is None else str(password_file)
     return settled(ClusterOptions(session.metadata_uri, password_file=file))

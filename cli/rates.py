@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.metrics.histogram import BOUNDS_SECONDS, counts_from_text, quantile_of
 
 if TYPE_CHECKING:
-    from octavo.client.client import BookieStatus
+    from octavo.client.bookie_status import BookieStatus
 
 RATES = {
     "adds_per_second": "adds",

@@ -1,7 +1,7 @@
 """Takes secrets out of what is shown or handed on. Pure.
 
 Passwords, keys and credentials have places of their own (files, environment variables, parameters of a URI). What
-stands in such a place is replaced, whatever it looks like.
+stands in such a place is replaced, whatever it looks like. The line of a key file is replaced wherever it stands.
 """
 
 import re
@@ -19,6 +19,8 @@ _ASSIGNMENT: Final = re.compile(
     r"""(?P<before>(?P<name>[\w.-]+)["']?\s*[:=]\s*)(?P<value>"[^"]*"|'[^']*'|\[[^\]]*\]|[^\s,;}\"']+)"""
 )
 _DIGEST: Final = re.compile(r"\bdigest:[^\s:\"']+:[^\s\"',;]+")
+_KEY_LINE: Final = re.compile(r"(?<![\w.@-])(?P<name>[A-Za-z0-9][\w.@-]{0,63}):[A-Za-z0-9_-]{43}(?![\w-])", re.ASCII)
+"""The key of a principal: 32 bytes in base64."""
 _PEM: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 
 
@@ -38,6 +40,7 @@ def redacted_text(text: str) -> str:
         return f"{found['before']}{quote}{HIDDEN}{quote}"
 
     text = _PEM.sub(HIDDEN, text)
+    text = _KEY_LINE.sub(rf"\g<name>:{HIDDEN}", text)
     text = _DIGEST.sub(f"digest:{HIDDEN}", text)
     return _ASSIGNMENT.sub(assignment, redacted_uri(text))
 

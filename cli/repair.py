@@ -12,7 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.session import EXIT_FAILURE, EXIT_OK, CommandError, PasswordFileOption, Session, command, read_password
+from octavo.cli.session import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    CommandError,
+    PasswordFileOption,
+    Session,
+    command,
+    print_error,
+    read_password,
+)
+from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import BookieId, LedgerId
 
 if TYPE_CHECKING:
@@ -26,7 +36,7 @@ app = typer.Typer(
 )
 
 POLL_SECONDS = 0.5
-"""Time between two looks while a command waits."""
+"""Time between two queries while a command waits."""
 
 STUCK_SECONDS = 20.0
 """How long only blocked work must be left before a command that waits gives up: writers replace bookies, and what is
@@ -74,7 +84,7 @@ async def status(
 
 @command(app)
 async def wait(session: Session, patience_seconds: TimeoutOption = None) -> int:
-    """Wait until everything is whole.
+    """Wait until no copies are missing.
 
     Ends with 0 when nothing is queued, copied or blocked, and no ledger names a lost, draining, retired or doubtful
     bookie in a part that can be repaired. Ends with 1 when the time is over, or when only blocked ledgers are left.
@@ -139,14 +149,22 @@ async def drain(
     Nothing new is placed on the bookie, writers replace it, and its copies are made again elsewhere. When `octavo
     repair drain --wait` ends with 0, the bookie can be stopped and retired.
     """
+    from octavo.metadata.repair_states import Condition  # noqa: PLC0415
     from octavo.repair import operators  # noqa: PLC0415
 
+    if patience_seconds is not None and not wait_for_it:
+        raise InvalidArgumentError("--timeout needs --wait: without it, the command does not wait")
     async with await session.open_metadata() as store:
-        await operators.drain(store, bookie, now_ms=_now_ms())
-        if not wait_for_it:
-            _say(session, f"bookie {bookie} is being drained", {"bookie_id": bookie, "state": "draining"})
-            return EXIT_OK
-        return await _wait_drained(session, store, BookieId(bookie), patience_seconds)
+        is_lost = await operators.drain(store, bookie, now_ms=_now_ms()) is Condition.LOST
+        if wait_for_it:
+            try:
+                return await _wait_drained(session, store, BookieId(bookie), patience_seconds)
+            except asyncio.CancelledError:
+                print_error(f"the drain of bookie {bookie} goes on; `octavo repair undrain {bookie}` ends it")
+                raise
+    text = f"bookie {bookie} is {'lost: its copies are being made again already' if is_lost else 'being drained'}"
+    _say(session, text, {"bookie_id": bookie, "state": "lost" if is_lost else "draining"})
+    return EXIT_OK
 
 
 @command(app)
@@ -176,6 +194,7 @@ async def retire(
     """
     from octavo.client.options import ClientOptions  # noqa: PLC0415
     from octavo.client.wire.pool import ConnectionPool  # noqa: PLC0415
+    from octavo.client.wire.security import options_with_environment  # noqa: PLC0415
     from octavo.repair import asking, operators  # noqa: PLC0415
 
     if lost and not yes:
@@ -184,10 +203,11 @@ async def retire(
         )
     async with await session.open_metadata() as store:
         cluster_id = await store.cluster_id()
-        pool = ConnectionPool(store, cluster_id=cluster_id, options=ClientOptions(), rng=random.Random())
+        options = options_with_environment(ClientOptions())
+        pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=random.Random())
         async with AsyncExitStack() as stack:
             stack.push_async_callback(pool.close)
-            named = await operators.retire(store, bookie, partial(asking.serves, pool), lost=lost, now_ms=_now_ms())
+            named = await operators.retire(store, bookie, partial(asking.may_serve, pool), lost=lost, now_ms=_now_ms())
     if named and not lost:
         raise CommandError(
             f"bookie {bookie} may hold entries of {_ledgers(named)}, which name it; drain it first, or give --lost if"
@@ -232,7 +252,7 @@ async def check(
     ledgers: Annotated[list[int], typer.Argument(metavar="LEDGER...", min=0, help="Ids of the ledgers.")],
     patience_seconds: TimeoutOption = None,
 ) -> int:
-    """Verify and mend every copy of some ledgers.
+    """Verify every copy of some ledgers, and repair them.
 
     Every bookie of the ledgers reads its copies back, and copies what is damaged or missing from the others. The
     command ends with 1 when a ledger is short: something that it should hold could not be found on any bookie that
@@ -280,9 +300,9 @@ async def accept_loss(
 ) -> int:
     """Close a ledger that cannot be recovered.
 
-    Acknowledged entries may be lost. The bookies given with --without count as if they had denied every entry. They
-    must be retired or in doubt. The command first tries to recover the ledger without any loss; what was accepted is
-    recorded in the metadata.
+    Acknowledged entries may be lost. The bookies given with --without count as if they had denied every entry of which
+    they cannot tell. They must be retired or in doubt; a bookie in doubt is asked for what it still has. The command
+    first tries to recover the ledger without any loss; what was accepted is recorded in the metadata.
     """
     from octavo.client.options import ClientOptions  # noqa: PLC0415
     from octavo.client.wire.security import options_with_environment  # noqa: PLC0415
@@ -327,40 +347,57 @@ async def _facts(session: Session) -> dict[str, dict[str, Any]]:
 
 async def _wait_whole(session: Session, store: "MetadataStore", patience_seconds: float | None) -> int:
     from octavo.cli.output import progress_bar  # noqa: PLC0415
-    from octavo.repair.operators import find_unfinished, read_status  # noqa: PLC0415
+    from octavo.repair.operators import UNFINISHED_MAX, find_unfinished, read_status  # noqa: PLC0415
 
     deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
     stuck_since: float | None = None
+    notices = _Notices()
     with progress_bar("repairing", None, shown=not session.as_json) as progress:
         while True:
             current = await read_status(store)
             unfinished: list[LedgerId] = []
             if current.is_quiet and not (unfinished := await find_unfinished(store, current.states)):
-                _say(session, "everything is whole", {"whole": True})
-                return EXIT_OK
+                return _say_whole(session, current)
             now = time.monotonic()
             stuck_since = (stuck_since or now) if current.is_stuck else None
             if stuck_since is not None and now - stuck_since > STUCK_SECONDS:
                 raise CommandError(f"only blocked work is left: {_blocked(current)}")
+            notices.look(current, now)
             if deadline is not None and now >= deadline:
                 raise CommandError(f"not everything is whole after {patience_seconds:g} s; see `octavo repair status`")
-            progress(0, _note(current, unfinished))
+            progress(0, _note(current, unfinished, UNFINISHED_MAX))
             await asyncio.sleep(POLL_SECONDS)
+
+
+def _say_whole(session: Session, current: "RepairStatus") -> int:
+    from octavo.metadata.repair_states import Condition  # noqa: PLC0415
+
+    away = sorted(current.states.in_condition(Condition.MISSING, Condition.HELD))
+    text = "everything is whole"
+    if away:
+        named = f"bookie {away[0]}, which is" if len(away) == 1 else f"bookies {', '.join(away)}, which are"
+        text += f", if the copies on {named} missing or held, are counted"
+    _say(session, text, {"whole": True, "missing_or_held": list(away)})
+    return EXIT_OK
 
 
 async def _wait_drained(
     session: Session, store: "MetadataStore", bookie_id: BookieId, patience_seconds: float | None
 ) -> int:
     from octavo.cli.output import progress_bar  # noqa: PLC0415
-    from octavo.repair.operators import ledgers_naming, read_status  # noqa: PLC0415
+    from octavo.metadata.repair_states import LEAVING  # noqa: PLC0415
+    from octavo.repair.operators import NAMED_MAX, ledgers_naming, read_status  # noqa: PLC0415
 
     deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
     stuck_since: float | None = None
+    notices = _Notices()
     with progress_bar(f"draining {bookie_id}", None, shown=not session.as_json) as progress:
         while True:
             current = await read_status(store)
+            if current.states.condition_of(bookie_id) not in LEAVING:
+                raise CommandError(f"bookie {bookie_id} is not being drained any more")
             quiet = current.summary is None or not (current.summary.queued or current.summary.copying)
-            named = [one async for one in ledgers_naming(store, bookie_id, count=10)] if quiet else []
+            named = [one async for one in ledgers_naming(store, bookie_id, count=NAMED_MAX)] if quiet else []
             if quiet and not named:
                 _say(session, f"bookie {bookie_id} is drained", {"bookie_id": bookie_id, "drained": True})
                 return EXIT_OK
@@ -370,19 +407,49 @@ async def _wait_drained(
             if stuck_since is not None and now - stuck_since > STUCK_SECONDS:
                 reasons = "; ".join(f"ledger {one.ledger_id}: {one.reason}" for one in blocked[:3])
                 raise CommandError(f"bookie {bookie_id} cannot be drained of {_ledgers(named)}: {reasons}")
-            if deadline is not None and time.monotonic() >= deadline:
+            notices.look(current, now)
+            if deadline is not None and now >= deadline:
                 raise CommandError(
-                    f"bookie {bookie_id} is not drained after {patience_seconds:g} s; see `octavo repair status`"
+                    f"bookie {bookie_id} is not drained after {patience_seconds:g} s, and the drain goes on; see"
+                    " `octavo repair status`"
                 )
-            progress(0, _note(current, named))
+            progress(0, _note(current, named, NAMED_MAX))
             await asyncio.sleep(POLL_SECONDS)
 
 
-def _note(current: "RepairStatus", unfinished: list[LedgerId]) -> str:
+class _Notices:
+    """Says on standard error why a command that waits would wait for ever, when it becomes so."""
+
+    def __init__(self) -> None:
+        self._said: str | None = None
+        self._without_auditor_since: float | None = None
+
+    def look(self, current: "RepairStatus", now: float) -> None:
+        """Look at the state of repair at a moment."""
+        if current.auditor is not None:
+            self._without_auditor_since = None
+        elif self._without_auditor_since is None:
+            self._without_auditor_since = now
+        told: str | None = None
+        if current.states.paused:
+            told = "repair is paused, nothing is copied; `octavo repair resume` continues it"
+        elif self._without_auditor_since is not None and now - self._without_auditor_since > STUCK_SECONDS:
+            told = "no bookie is the auditor, nothing is copied; start one that takes part in repair (setting `repair`)"
+        if told is not None and told != self._said:
+            print_error(told)
+        self._said = told
+
+
+def _note(current: "RepairStatus", unfinished: list[LedgerId], at_most: int) -> str:
+    """What is left; ``unfinished`` has at most this number of ledgers."""
     summary = current.summary
     if summary is None or summary.is_quiet:
-        return f"{len(unfinished)} ledgers to begin with" if unfinished else "looking"
-    return f"{summary.queued + summary.copying:,} ledgers left, {summary.bytes_per_second / 1e6:,.1f} MB/s"
+        if not unfinished:
+            return "looking"
+        more = "or more " if len(unfinished) >= at_most else ""
+        return f"{len(unfinished)} {more}ledger{'s' if len(unfinished) != 1 else ''} to begin with"
+    left = summary.queued + summary.copying
+    return f"{left:,} ledger{'s' if left != 1 else ''} left, {summary.bytes_per_second / 1e6:,.1f} MB/s"
 
 
 def _blocked(current: "RepairStatus") -> str:

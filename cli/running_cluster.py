@@ -98,7 +98,8 @@ class RunningCluster:
     metadata: str | None = None
     """URI of the metadata store; None when it is not known (yet)."""
     bookies: tuple[Mapping[str, Any], ...] = ()
-    """Facts about each bookie, as in ``up.json``: ``name, state, pid, port, data_dir, log``."""
+    """Facts about each bookie, as in ``up.json``: ``name, state, pid, port, data_dir, log``, and ``reason``: why it is
+    not started again, or None."""
 
 
 def observe(directory: Path) -> RunningCluster:

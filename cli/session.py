@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn
 
 import typer
+from octavo.cli.output import visible
 from octavo.cli.running_cluster import ClusterState, observe, read_state
 from octavo.protocol.errors import EntryTooLargeError, InvalidArgumentError, OctavoError
 
@@ -109,8 +110,8 @@ PasswordFileOption = Annotated[
     typer.Option(
         "--password-file",
         metavar="FILE",
-        help="File with the ledger's password; a newline at its end is not part of the password. The default is the"
-        " value of the environment variable OCTAVO_PASSWORD, or no password.",
+        help="File with the password of the ledger or log; a newline at its end is not part of the password. The"
+        " default is the value of the environment variable OCTAVO_PASSWORD, or no password.",
     ),
 ]
 
@@ -315,7 +316,7 @@ def describe(error: Exception) -> str:
 
 def print_error(text: str) -> None:
     """Print one line on standard error, marked as Octavo's."""
-    print(f"octavo: {text}", file=sys.stderr, flush=True)
+    print(f"octavo: {visible(text)}", file=sys.stderr, flush=True)
 
 
 async def _until_signalled(work: Callable[[], Coroutine[Any, Any, int | None]]) -> int:

@@ -13,11 +13,12 @@ import tarfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from octavo.cli.session import CommandError, Session, command, describe
+from octavo.cli.session import CommandError, Session, command, describe, directory_of_cluster
 from octavo.protocol.errors import OctavoError
 
 from octavo._version import __version__
@@ -59,13 +60,16 @@ async def support_bundle(
     """Collect what helps to find a problem, without secrets.
 
     The archive contains versions, settings, the state of the cluster and of its bookies, the findings of `octavo
-    doctor`, counts of ledgers, and the ends of logs. It contains no payload, no key, no password and no credentials.
-    Parts that cannot be collected are named in it. Look through it before you hand it on.
+    doctor`, counts of ledgers, metrics and stacks of the bookies on this host, and the ends of logs. It contains no
+    payload, no key, no password and no credentials. Parts that cannot be collected are named in it. Look through it
+    before you hand it on.
     """
     from octavo.cli.output import print_json, print_line
     from octavo.cli.redaction import redacted_environment
 
     path = output or Path(time.strftime("octavo-support-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
+    if path.is_file():
+        raise CommandError(f"{path} exists already; name a new file")
     parts: dict[str, str] = {
         "versions.json": _json(_versions()),
         "environment.json": _json(redacted_environment(os.environ)),
@@ -75,6 +79,7 @@ async def support_bundle(
     await _add(parts, "cluster.json", lambda: _cluster(session))
     await _add(parts, "doctor.json", lambda: _doctor(session))
     await _add(parts, "ledgers.json", lambda: _ledger_counts(session))
+    await _add_bookies(parts, session)
     for file in sorted(_logs_of(session, data_dir)):
         _add_text(parts, f"logs/{file.name}", file, only_end=True)
     _write_archive(path, parts)
@@ -113,6 +118,21 @@ async def _add(parts: dict[str, str], name: str, collect: Callable[[], Awaitable
         from octavo.cli.redaction import redacted_text
 
         parts[f"{name}.missing"] = redacted_text(f"could not be collected: {describe(error)}\n")
+
+
+async def _add_bookies(parts: dict[str, str], session: Session) -> None:
+    """What each bookie on this host says of itself: state, settings and load, metrics, and what it is doing."""
+    from octavo.cli.bookie.admin_client import bookies_here
+    from octavo.cli.redaction import redacted_text
+
+    for bookie_id, client in bookies_here(directory_of_cluster(session.metadata_uri)).items():
+        folder = f"bookies/{bookie_id}"
+        for name in ("bookie", "connections", "stacks"):
+            await _add(parts, f"{folder}/{name}.json", partial(client.get, f"/api/v1/{name}"))
+        try:
+            parts[f"{folder}/metrics.txt"] = await client.text("/metrics")
+        except CommandError as error:
+            parts[f"{folder}/metrics.txt.missing"] = redacted_text(f"could not be collected: {error}\n")
 
 
 def _add_text(parts: dict[str, str], name: str, file: Path, *, only_end: bool = False) -> None:
@@ -173,6 +193,7 @@ def _write_archive(path: Path, parts: dict[str, str]) -> None:
     """Write the archive; only its owner can read it."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.fchmod(descriptor, 0o600)  # the file may have been there, readable by others
         with open(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
             for name, text in parts.items():
                 data = text.encode()

@@ -11,7 +11,7 @@ from octavo.protocol.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from octavo.security.authority import Pair
 
-app = typer.Typer(name="tls", help="Certificates for a small cluster.", no_args_is_help=True)
+app = typer.Typer(name="tls", help="Make certificates for a small cluster.", no_args_is_help=True)
 
 CA = "ca"
 ADMIN = "admin"
@@ -36,7 +36,7 @@ async def init(
 
     There is one for each host of a bookie, and one for an administrator. Writes ca.crt and ca.key, HOST.crt and
     HOST.key for each host, and admin.crt and admin.key. Every bookie gets ca.crt and the two files of its host;
-    clients get ca.crt and their own. Keep ca.key off the bookies.
+    clients get ca.crt and their own. Never copy ca.key to a bookie.
     """
     from octavo.security.authority import make_authority  # noqa: PLC0415 - needs the extra `tls`
 

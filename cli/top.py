@@ -23,7 +23,7 @@ async def top(
     once: Annotated[bool, typer.Option("--once", help="Measure one interval, print it and end.")] = False,
     interval: Annotated[
         float,
-        typer.Option("--interval", metavar="SECONDS", min=0.2, max=3600, help="Time between two looks."),
+        typer.Option("--interval", metavar="SECONDS", min=0.2, max=3600, help="Time between two measurements."),
     ] = 2.0,
 ) -> None:
     """Watch what the bookies of the cluster do.

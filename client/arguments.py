@@ -1,8 +1,11 @@
 """Arguments of applications, checked where they enter. All functions raise :class:`InvalidArgumentError`. Pure."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from octavo.metadata.model import SyncMode
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import ID_MAX
@@ -19,13 +22,54 @@ class Protection(NamedTuple):
 def checked_protection(password: object, digest: object, private: object) -> Protection:
     """The protection, if there can be such a ledger."""
     checked = check_password(password)
-    if not isinstance(digest, Digest):
-        raise InvalidArgumentError(f"digest must be one of {', '.join(map(str, Digest))}, not {digest!r}")
-    if not isinstance(private, bool):
-        raise InvalidArgumentError(f"private must be True or False, not {private!r}")
+    protection = Protection(checked, check_digest(digest), check_flag("private", private))
     if private and not checked:
         raise InvalidArgumentError("private entries are read with the password, so a password is needed")
-    return Protection(checked, digest, private)
+    return protection
+
+
+def check_flag(name: str, value: object) -> bool:
+    """``value``, if it is True or False: what is merely true, such as the text "no", may be meant otherwise."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def check_text(name: str, value: object) -> None:
+    """Whether ``value`` is a str."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name} is a str, not {value!r}")
+
+
+def check_digest(digest: object) -> Digest:
+    """The digest type, if it is one."""
+    if not isinstance(digest, Digest):
+        raise InvalidArgumentError(f"digest must be one of {', '.join(map(str, Digest))}, not {digest!r}")
+    return digest
+
+
+def check_time(time: object) -> None:
+    """Whether ``time`` is a point in time."""
+    if not isinstance(time, datetime) or time.tzinfo is None:
+        raise InvalidArgumentError(f"a time is a datetime with a time zone, not {time!r}")
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Whether ``value`` is a number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise InvalidArgumentError(f"{name} is a number of seconds, not {value!r}")
+
+
+def checked_residues(modulus: object, residues: object) -> tuple[int, ...]:
+    """The residues, if ids can have them."""
+    if type(modulus) is not int or modulus < 1:
+        raise InvalidArgumentError(f"modulus is an integer from 1 on, not {modulus!r}")
+    if not isinstance(residues, Sequence) or not residues:
+        raise InvalidArgumentError(f"residues are a sequence of integers, not {residues!r}")
+    for residue in residues:
+        if type(residue) is not int or not 0 <= residue < modulus:
+            raise InvalidArgumentError(f"residues are integers from 0 to {modulus - 1}, not {residue!r}")
+    return tuple(residues)
 
 
 def check_ledger_id(ledger_id: object) -> None:
@@ -43,8 +87,20 @@ def check_password(password: object) -> bytes:
 
 def checked_custom_metadata(custom_metadata: Mapping[Any, Any] | None) -> dict[str, bytes]:
     """A copy of the custom metadata."""
+    if custom_metadata is not None and not isinstance(custom_metadata, Mapping):
+        raise InvalidArgumentError(f"custom metadata map text to bytes; they are not {custom_metadata!r}")
     custom = dict(custom_metadata or {})
     for key, value in custom.items():
         if not isinstance(key, str) or not isinstance(value, bytes):
             raise InvalidArgumentError(f"custom metadata map text to bytes; {key!r} maps to {type(value).__name__}")
     return custom
+
+
+def checked_sync(sync: object, ids: str) -> SyncMode:
+    """When the entries of a new ledger are to be durable."""
+    modes = {mode.value: mode for mode in SyncMode}
+    if not isinstance(sync, str) or sync not in modes:
+        raise InvalidArgumentError(f"sync must be 'immediate' or 'deferred', not {sync!r}")
+    if modes[sync] is SyncMode.DEFERRED and ids == "explicit":
+        raise InvalidArgumentError("a ledger with ids='explicit' cannot have sync='deferred'")
+    return modes[sync]

@@ -10,17 +10,22 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Unpack, overload
 
 from octavo.client.arguments import (
     Protection,
+    check_digest,
+    check_flag,
     check_ledger_id,
     check_password,
+    check_text,
     checked_custom_metadata,
     checked_protection,
+    checked_residues,
+    checked_sync,
 )
+from octavo.client.bookie_status import BookieStatus, bookie_statuses
 from octavo.client.client_name import default_client_name
 from octavo.client.closable import Closable
 from octavo.client.creations import Creations
@@ -35,14 +40,15 @@ from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader, open_reader
 from octavo.client.read.replica_read import ReplicaAnswer, read_replica
 from octavo.client.recover.recovery import Recoverer
+from octavo.client.same_loop import check_loop
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.security import options_with_environment
+from octavo.client.write.deferred_writer import DeferredWriter
 from octavo.client.write.explicit_writer import ExplicitIdWriter
 from octavo.client.write.segment_writer import SegmentWriter
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata.connect import open_metadata_store
-from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, Fragment, LedgerMetadata
-from octavo.metadata.registration import BookieState, KnownBookie
+from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, Fragment, LedgerMetadata, SyncMode
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
 from octavo.protocol.errors import (
@@ -52,36 +58,12 @@ from octavo.protocol.errors import (
     UnauthorizedError,
 )
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
-from octavo.protocol.messages import Info, InfoAnswer
 from octavo.protocol.quorums import Quorums, quorums_of
 
 type _MakeWriter[W] = Callable[[Versioned[LedgerMetadata], LedgerSecrets], W]
 
 _SALT_BYTES = 16
 _TOKEN_BITS = 128
-
-_DETAILS_TIMEOUT_SECONDS = 2.0
-"""Time a bookie has to send its facts. A list of bookies is made for people, who do not wait long for a dead one."""
-
-_DETAILS_AT_ONCE_MAX = 64
-"""Most bookies asked for their facts at the same time."""
-
-
-@dataclass(frozen=True, slots=True)
-class BookieStatus:
-    """A bookie as the cluster knows it."""
-
-    bookie_id: BookieId
-    address: str
-    """``host:port``, as the bookie advertises it, or advertised it last."""
-    state: BookieState
-    version: str | None
-    """Software version; None when unavailable."""
-    rack: str | None = None
-    """As registered, for example ``/rack-1``; None when unavailable."""
-    facts: Mapping[str, str | int | float | bool] | None = None
-    """What the bookie reports of itself (capacity, load, ...; docs/wire-protocol.md lists the names). None if it was
-    not asked, or did not answer within two seconds."""
 
 
 def connect(
@@ -106,6 +88,13 @@ def connect(
     raises :class:`MetadataUnavailableError` if there is no such store or it does not answer, and
     :class:`MetadataError` if what it holds cannot be understood.
     """
+    check_text("the URI of the metadata store", uri)
+    if rng is not None and not isinstance(rng, random.Random):
+        raise InvalidArgumentError(f"rng is a random.Random, not {rng!r}")
+    if wall_clock is not None and not callable(wall_clock):
+        raise InvalidArgumentError(f"wall_clock is a function that returns the time, not {wall_clock!r}")
+    if client_name is not None:
+        check_text("client_name", client_name)
     checked = options_with_environment(ClientOptions.from_keywords(options))
     name = client_name if client_name is not None else default_client_name()
     if len(name) > CLIENT_NAME_CHARACTERS_MAX:
@@ -130,8 +119,8 @@ def connect(
 class Client(LogFace, Closable):
     """A client of one cluster. Made by :func:`connect`; used from the event loop that made it, by any of its tasks.
 
-    Every method raises :class:`ClientClosedError` after :meth:`close`, and :class:`MetadataUnavailableError` if the
-    metadata store does not answer.
+    Every method raises :class:`ClientClosedError` after :meth:`close`, :class:`MetadataUnavailableError` if the
+    metadata store does not answer, and :class:`InvalidArgumentError` in another event loop.
     """
 
     def __init__(
@@ -145,7 +134,7 @@ class Client(LogFace, Closable):
         client_name: str = "",
     ) -> None:
         """The client owns ``store`` from now on, and closes it."""
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._store = store
         self._cluster_id = cluster_id
         self._options = options
@@ -192,6 +181,7 @@ class Client(LogFace, Closable):
         private: bool = False,
         custom_metadata: Mapping[str, bytes] | None = None,
         ids: Literal["sequential"] = "sequential",
+        sync: Literal["immediate", "deferred"] = "immediate",
     ) -> Opening[LedgerWriter]: ...
 
     @overload
@@ -206,6 +196,7 @@ class Client(LogFace, Closable):
         private: bool = False,
         custom_metadata: Mapping[str, bytes] | None = None,
         ids: Literal["explicit"],
+        sync: Literal["immediate"] = "immediate",
     ) -> Opening[ExplicitIdWriter]: ...
 
     def create_ledger(
@@ -219,6 +210,7 @@ class Client(LogFace, Closable):
         private: bool = False,
         custom_metadata: Mapping[str, bytes] | None = None,
         ids: Literal["sequential", "explicit"] = "sequential",
+        sync: Literal["immediate", "deferred"] = "immediate",
     ) -> Opening[LedgerWriter] | Opening[ExplicitIdWriter]:
         """Create a ledger on ``ensemble_size`` bookies and return its writer. Each entry is stored on ``write_quorum``
         of them and acknowledged when ``ack_quorum`` have it on disk.
@@ -230,16 +222,23 @@ class Client(LogFace, Closable):
         ``"explicit"`` the application does, adding every id from 0 on exactly once and in any order, with
         ``add(payload, entry_id=n)`` of an :class:`ExplicitIdWriter`.
 
+        ``sync``: with ``"deferred"`` an add returns when ``ack_quorum`` bookies have the entry in memory and on its way
+        to disk, and ``await ledger.force()`` returns when everything added so far is on disk (rule W10). Readers see
+        entries once they are forced. The writer forces by itself, too: after ``force_interval_seconds``, when
+        half of ``unforced_bytes_max`` bytes are not forced, and before it closes the ledger. If the writer and so many
+        bookies fail at the same time, what was not forced may be lost; nothing else is.
+
         Raises :class:`InvalidArgumentError` (``ensemble_size < write_quorum`` or ``write_quorum < ack_quorum``, for
         example) and :class:`NotEnoughBookiesError`. If creating fails or is cancelled, there is no ledger.
         """
         quorums = quorums_of(ensemble_size, write_quorum, ack_quorum)
         protection = checked_protection(password, digest, private)
         custom = checked_custom_metadata(custom_metadata)
+        mode = checked_sync(sync, ids)
 
         async def create() -> LedgerWriter:
             self._check_open()
-            return await self._creations.run(self._create(quorums, protection, custom, self._writer))
+            return await self._creations.run(self._create(quorums, protection, custom, self._writer, mode))
 
         async def create_explicit() -> ExplicitIdWriter:
             self._check_open()
@@ -268,6 +267,9 @@ class Client(LogFace, Closable):
         """
         check_ledger_id(ledger_id)
         check_password(password)
+        check_flag("recover", recover)
+        if digest is not None:
+            check_digest(digest)
 
         async def open_reader() -> LedgerReader:
             return await self._open(LedgerId(ledger_id), password, digest, recover=recover)
@@ -294,8 +296,10 @@ class Client(LogFace, Closable):
         Raises the bookie's refusal, :class:`BookieUnavailableError`, :class:`OctavoTimeoutError`,
         :class:`InvalidArgumentError`.
         """
+        check_text("a bookie id", bookie_id)
         check_ledger_id(ledger_id)
         check_password(password)
+        checked = checked_residues(modulus, residues)
         self._check_open()
         return await read_replica(
             self._pool,
@@ -306,7 +310,7 @@ class Client(LogFace, Closable):
             first=first,
             last=last,
             modulus=modulus,
-            residues=tuple(residues),
+            residues=checked,
         )
 
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -338,26 +342,9 @@ class Client(LogFace, Closable):
     async def bookies(self, *, details: bool = False) -> list[BookieStatus]:
         """Return every bookie that the cluster knows, in order of ids. ``details``: ask each live bookie for its
         facts, too."""
+        check_flag("details", details)
         self._check_open()
-        known = await self._store.list_known_bookies()
-        facts: dict[BookieId, Mapping[str, str | int | float | bool]] = {}
-        if details:
-            permits = asyncio.Semaphore(_DETAILS_AT_ONCE_MAX)
-            async with asyncio.TaskGroup() as group:
-                for bookie in known:
-                    if bookie.registration is not None:
-                        group.create_task(self._ask_facts(bookie, permits, facts))
-        return [
-            BookieStatus(
-                bookie.bookie_id,
-                bookie.address,
-                bookie.state,
-                None if bookie.registration is None else bookie.registration.version,
-                None if bookie.registration is None else bookie.registration.rack,
-                facts.get(bookie.bookie_id),
-            )
-            for bookie in known
-        ]
+        return await bookie_statuses(self._store, self._pool, details=details)
 
     def metrics(self) -> dict[str, Any]:
         """What this client has counted since it was made, by the names of docs/metrics.md.
@@ -386,8 +373,10 @@ class Client(LogFace, Closable):
         """Close the client and everything it made: writers close their ledgers, readers end.
 
         Raises the first failure of a writer, when everything is closed. Any task may call it, any number of times;
-        cancelling a call does not stop the closing.
+        cancelling a call does not stop the closing. Raises :class:`InvalidArgumentError` at once, and closes nothing,
+        in another event loop than the client's.
         """
+        check_loop(self._loop)
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="octavo client closing")
         await asyncio.shield(self._closing)
@@ -418,6 +407,7 @@ class Client(LogFace, Closable):
             raise failures[0]
 
     def _check_open(self) -> None:
+        check_loop(self._loop)
         if self._closing is not None:
             raise ClientClosedError("the client is closed")
 
@@ -429,6 +419,7 @@ class Client(LogFace, Closable):
         protection: Protection,
         custom_metadata: Mapping[str, bytes],
         make_writer: _MakeWriter[W],
+        sync: SyncMode = SyncMode.IMMEDIATE,
     ) -> W:
         writer = await self._create_as(
             await self._store.allocate_ledger_id(),
@@ -436,6 +427,7 @@ class Client(LogFace, Closable):
             protection,
             custom_metadata=custom_metadata,
             make_writer=make_writer,
+            sync=sync,
         )
         writer._warns_if_unclosed = self._warns_if_unclosed
         self._writers[writer.id] = writer
@@ -473,6 +465,7 @@ class Client(LogFace, Closable):
         *,
         custom_metadata: Mapping[str, bytes],
         make_writer: _MakeWriter[W],
+        sync: SyncMode = SyncMode.IMMEDIATE,
     ) -> W:
         ensemble = await self._placer.new_ensemble(quorums)
         secrets = derive_secrets(protection.password, ledger_id)
@@ -485,6 +478,7 @@ class Client(LogFace, Closable):
             fragments=(Fragment(EntryId(0), ensemble),),
             digest=protection.digest,
             private=protection.private,
+            sync=sync,
             custom_metadata=custom_metadata,
             created_at=self._wall_clock(),
             verifier=make_verifier(secrets, protection.digest, salt),
@@ -506,7 +500,8 @@ class Client(LogFace, Closable):
         *,
         on_failure: Callable[[OctavoError], object] | None = None,
     ) -> LedgerWriter:
-        writer = LedgerWriter(
+        make = DeferredWriter if ledger.value.sync is SyncMode.DEFERRED else LedgerWriter
+        writer = make(
             ledger,
             secrets,
             self._writer_tools,
@@ -582,18 +577,3 @@ class Client(LogFace, Closable):
 
     def _forget_reader(self, reader: LedgerReader) -> None:
         self._readers.pop(reader, None)
-
-    async def _ask_facts(
-        self,
-        bookie: KnownBookie,
-        permits: asyncio.Semaphore,
-        facts: dict[BookieId, Mapping[str, str | int | float | bool]],
-    ) -> None:
-        async with permits:
-            try:
-                connection = self._pool.get(bookie.bookie_id)
-                answer = await connection.request(Info(), timeout_seconds=_DETAILS_TIMEOUT_SECONDS)
-            except OctavoError:
-                return
-            if isinstance(answer, InfoAnswer):
-                facts[bookie.bookie_id] = answer.facts

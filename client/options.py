@@ -72,6 +72,14 @@ class ClientOptions:
     """Sealed bytes of acknowledged entries that a writer keeps for bookies that have not confirmed them yet, so that a
     short break of one connection leaves no hole in that replica. The oldest go first."""
 
+    unforced_bytes_max: int = 32 * _MIB
+    """Sealed bytes of one ledger with deferred sync that may be accepted and not forced: the writer keeps them. Beyond
+    it adds wait. At half of it the writer forces by itself, so that adds seldom wait."""
+
+    force_interval_seconds: float = 1.0
+    """How long after the first unforced entry a writer with deferred sync forces by itself. Bounds what a crash of the
+    writer and of all bookies can lose, and how far readers are behind, if the application never forces."""
+
     add_quorum_timeout_seconds: float = 30.0
     """Time an add has to reach its ack quorum; after that the writer fails for good (rules W6 and W8). Outlasts the
     restart of a bookie."""
@@ -142,7 +150,8 @@ class ClientOptions:
     """Time after which the leader begins a new segment, if the present one holds anything."""
 
     log_page_segments: int = 100
-    """Segments of one page of a log's list. The list itself keeps up to ten times as many, and at most 2,000."""
+    """Segments of one page of a log's list. The list itself keeps up to ten times as many, and at most 2,000
+    or 192 KiB. Above ten times as many pages, or 1,000, pages are merged."""
 
     log_retention_seconds: float = 60.0
     """How often the leader of a log applies its retention and deletes what was dropped."""
@@ -205,6 +214,8 @@ class ConnectOptions(TypedDict, total=False):
     window_entries: int
     window_bytes: int
     retained_bytes_max: int
+    unforced_bytes_max: int
+    force_interval_seconds: float
     add_quorum_timeout_seconds: float
     bookie_loss_seconds: float
     ensemble_change_delay_seconds: float
@@ -242,6 +253,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "window_entries": (1, 1_000_000),
     "window_bytes": (1, 2**40),
     "retained_bytes_max": (0, 2**40),
+    "unforced_bytes_max": (1, 2**40),
+    "force_interval_seconds": _SECONDS,
     "add_quorum_timeout_seconds": _SECONDS,
     "bookie_loss_seconds": _SECONDS,
     "ensemble_change_delay_seconds": (0.0, 86_400.0),

@@ -60,7 +60,7 @@ async def main(uri: str, name: str) -> None:
     """Follow the log, and lead it when it is free."""
     commands = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
-    async with octavo.connect(uri, lease_seconds=2) as client:
+    async with octavo.connect(uri, lease_seconds=5) as client:
         with contextlib.suppress(octavo.LogExistsError):
             await (await client.create_log(name)).close()
         async with client.open_log(name) as log:

@@ -63,7 +63,7 @@ async def main(command: str, path: str, *arguments: str) -> None:
                 place_order(database, item)
             return
         uri, name = arguments
-        async with octavo.connect(uri, lease_seconds=2) as client:
+        async with octavo.connect(uri, lease_seconds=5) as client:
             with contextlib.suppress(octavo.LogExistsError):
                 await (await client.create_log(name)).close()
             async with client.open_log(name) as log:

@@ -97,6 +97,10 @@ class LeaseKeeper:
         """Clock time at which the latest successful renewal started."""
         self._beginning = asyncio.Lock()
         self._leases: dict[tuple[Kind, str], HeldLease] = {}
+        self._unreleased: dict[tuple[Kind, str], str] = {}
+        """Records of leases that were released when the store did not answer. The session keeps them until they are
+        deleted: no other handle could take the lock while this process runs. With the session of each."""
+        self._deleting = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
         self._renewal_wanted = asyncio.Event()
         self._cleaning: set[asyncio.Task[None]] = set()
@@ -119,10 +123,20 @@ class LeaseKeeper:
             raise
 
     async def give_up(self, lease: HeldLease) -> None:
-        """Delete the record of a lease, unless another handle holds it by now."""
+        """Delete the record of a lease, unless another handle holds it by now. If this fails, each later renewal tries
+        again."""
         if self._leases.get(lease.thing) is lease:
             del self._leases[lease.thing]
-            await self._records.delete_in_session(*lease.thing, lease.session)
+            self._unreleased[lease.thing] = lease.session
+            await self._delete_unreleased()
+
+    async def _delete_unreleased(self) -> None:
+        """Delete what was released. One at a time: a deletion must not meet a new lease on the same record."""
+        async with self._deleting:
+            for thing, session in list(self._unreleased.items()):
+                await self._records.delete_in_session(*thing, session)
+                if self._unreleased.get(thing) == session:
+                    del self._unreleased[thing]
 
     async def announce(self, lease: HeldLease, value: bytes) -> bool:
         """Change the record of a lease; False when the lease is lost."""
@@ -154,6 +168,9 @@ class LeaseKeeper:
             if lease.thing not in held and self._leases.get(lease.thing) is lease:
                 del self._leases[lease.thing]
                 lease.end()
+        with contextlib.suppress(OctavoError, TimeoutError):
+            async with asyncio.timeout(self._lease_seconds / RENEWALS_PER_LEASE):
+                await self._delete_unreleased()
 
     def renew_soon(self) -> None:
         """Renew without waiting for the next interval: the session may have ended."""
@@ -177,6 +194,8 @@ class LeaseKeeper:
     async def _make(self, kind: Kind, key: str, value: bytes, take_over: bool) -> HeldLease | None:
         while True:
             session = await self._live_session()
+            if (kind, key) in self._unreleased:
+                await self._delete_unreleased()
             version = await self._records.create_in_session(kind, key, value, session, take_over=take_over)
             if version is not None:
                 break
@@ -213,6 +232,7 @@ class LeaseKeeper:
     def _lose(self, session: str) -> None:
         assert session == self._session
         self._session = None
+        self._unreleased.clear()
         leases = list(self._leases.values())
         self._leases.clear()
         for lease in leases:

@@ -68,6 +68,15 @@ class LedgerState(enum.Enum):
     CLOSED = "closed"
 
 
+class SyncMode(enum.Enum):
+    """When the entries of a ledger are durable (rule W10)."""
+
+    IMMEDIATE = "immediate"
+    """When their add returns."""
+    DEFERRED = "deferred"
+    """When the writer has forced them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fragment:
     """A run of entries that share one ensemble. It ends before the next fragment's first entry, or at the ledger's end.
@@ -107,6 +116,9 @@ class LedgerMetadata:
     salt: bytes
     private: bool = False
     """Bookies give its entries only to clients that have its key, and to repairs (rule S3). Never changes."""
+    sync: SyncMode = SyncMode.IMMEDIATE
+    """When its entries are durable. Never changes. Only its writer needs to know: readers and recoveries treat both
+    alike."""
     term: int = 0
     """Take-overs of the ledger by a new writer so far; 0 for an ordinary ledger, which has one writer."""
     writer_token: str = ""
@@ -342,6 +354,7 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
         by = encode_text(metadata.fenced_by)
         fenced = f'"fenced_at":"{encode_instant(metadata.fenced_at)}","fenced_by":{by},'
     private = '"private":true,' if metadata.private else ""
+    sync = f'"sync":{encode_text(metadata.sync.value)},' if metadata.sync is not SyncMode.IMMEDIATE else ""
     custom = ",".join(
         [f'{encode_text(key)}:"{encode_bytes(value)}"' for key, value in sorted(metadata.custom_metadata.items())]
     )
@@ -357,7 +370,7 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
         f'"ledger_id":{metadata.ledger_id},'
         f'"length":{metadata.length},{private}'
         f'"salt":"{encode_bytes(metadata.salt)}",'
-        f'"state":{encode_text(metadata.state.value)},'
+        f'"state":{encode_text(metadata.state.value)},{sync}'
         f'"term":{metadata.term},'
         f'"verifier":"{encode_bytes(metadata.verifier)}",'
         f'"write_quorum":{metadata.write_quorum},'
@@ -411,6 +424,7 @@ def decode_ledger(ledger_id: LedgerId, value: bytes) -> LedgerMetadata:
             verifier=reader.bytes_of("verifier"),
             salt=reader.bytes_of("salt"),
             private=reader.added_later("private", bool, False),
+            sync=SyncMode(reader.added_later("sync", str, SyncMode.IMMEDIATE.value)),
             term=reader.get("term", int),
             writer_token=reader.get("writer_token", str),
             fenced_at=reader.instant("fenced_at") if "fenced_at" in reader else None,

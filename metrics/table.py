@@ -49,7 +49,7 @@ def _histogram(name: str, text: str, *labels: str, **values: str) -> Metric:
     return Metric(name, Kind.HISTOGRAM, text, labels, values or None)
 
 
-_OPS = "add, read, read_lac, write_lac, list_entries, info, ping, missing, authenticate"
+_OPS = "add, read, read_lac, write_lac, force, list_entries, info, ping, missing, authenticate"
 
 # --- bookie: requests -------------------------------------------------------------------------------------------------
 
@@ -235,8 +235,13 @@ REPAIR_LEDGERS = _gauge(
 REPAIR_BOOKIES = _gauge(
     "octavo_bookie_repair_bookies",
     "Bookies of the cluster by condition, as the auditor knows them; 0 on every other bookie",
-    "condition", condition="missing, held, lost, draining, doubtful",
+    "condition", condition="missing, held, lost, draining, doubtful, retired",
 )  # fmt: skip
+REPAIR_WAITING_SINCE_SECONDS = _gauge(
+    "octavo_bookie_repair_waiting_since_seconds",
+    "Since when ledgers have been waiting for repair without a break, in seconds since 1970, as the auditor knows it; "
+    "0 while none waits, and on every other bookie",
+)
 REPAIR_SUSPENDED = _gauge(
     "octavo_bookie_repair_suspended",
     "1 on the auditor for each reason for which repair declares no bookie lost (brake) or plans nothing (paused)",
@@ -300,6 +305,7 @@ BOOKIE_METRICS: Mapping[str, tuple[Metric, ...]] = {
     "Repair": (
         REPAIR_READS, REPAIR_READ_BYTES, REPAIR_ENTRIES_COPIED, REPAIR_COPIED_BYTES, REPAIR_LEDGERS_NAMED,
         REPAIR_CONFLICTS, REPAIR_ENTRIES_SHORT, COPIES_DROPPED, REPAIR_AUDITOR, REPAIR_LEDGERS, REPAIR_BOOKIES,
+        REPAIR_WAITING_SINCE_SECONDS,
         REPAIR_SUSPENDED,
     ),
     "State": (

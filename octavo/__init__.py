@@ -15,7 +15,8 @@ from octavo._version import __version__
 
 if TYPE_CHECKING:
     from octavo import metrics
-    from octavo.client.client import BookieStatus, Client, connect
+    from octavo.client.bookie_status import BookieStatus
+    from octavo.client.client import Client, connect
     from octavo.client.log.cursors import Cursor
     from octavo.client.log.document import Retention
     from octavo.client.log.entries import Gap, LogEntry
@@ -142,7 +143,7 @@ __all__ = [
 
 _HOMES = {
     "BookieState": "octavo.metadata.registration",
-    "BookieStatus": "octavo.client.client",
+    "BookieStatus": "octavo.client.bookie_status",
     "Client": "octavo.client.client",
     "ConnectOptions": "octavo.client.options",
     "Cursor": "octavo.client.log.cursors",

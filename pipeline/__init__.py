@@ -12,13 +12,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from octavo.pipeline.format_name import FORMAT_NAME
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["FORMAT_NAME", "register"]
-
-FORMAT_NAME = "octavo"
-"""Name of the data source: ``spark.read.format("octavo")``."""
 
 
 def register(spark: "SparkSession") -> None:

@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,6 @@ from octavo.protocol.ids import LedgerId
 
 METADATA_READS_AT_ONCE_MAX = 32
 """Ledgers whose metadata is read concurrently: enough to hide the latency of the store without overloading it."""
-
-_SQLITE = "sqlite:///"
-
-
-def settled(options: ClusterOptions) -> ClusterOptions:
-    """The options with absolute paths, because executors have other working directories."""
-    uri, file = options.metadata_uri, options.password_file
-    if uri.startswith(_SQLITE) and not uri.startswith(f"{_SQLITE}/"):
-        uri = _SQLITE + str(Path(uri.removeprefix(_SQLITE)).resolve())
-    if file is not None:
-        file = str(Path(file).resolve())
-    tls = options.tls
-    if tls is not None:
-        tls = replace(tls, ca=_absolute(tls.ca), certificate=_absolute(tls.certificate), key=_absolute(tls.key))
-    return replace(options, metadata_uri=uri, password_file=file, tls=tls, key_file=_absolute(options.key_file))
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else str(Path(path).resolve())
 
 
 def read_password(options: ClusterOptions) -> bytes:

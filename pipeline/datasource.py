@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from octavo.pipeline import FORMAT_NAME
-from octavo.pipeline.cluster import settled
 from octavo.pipeline.errors import brief_errors
 from octavo.pipeline.filters import IdBounds, take_over
+from octavo.pipeline.format_name import FORMAT_NAME
 from octavo.pipeline.options import SinkOptions, SourceOptions, parse_sink_options, parse_source_options
 from octavo.pipeline.partitions import RangesPartition
+from octavo.pipeline.paths import settled
 from octavo.pipeline.schema import check_schema, source_schema
 from pyspark.sql.datasource import (
     DataSource,

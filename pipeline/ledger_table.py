@@ -7,9 +7,10 @@ from typing import Any
 
 from octavo.metadata.model import LedgerMetadata
 from octavo.pipeline.bridge import LoopThread
-from octavo.pipeline.cluster import connected, existing_ledgers, metadata_of_each, settled
+from octavo.pipeline.cluster import connected, existing_ledgers, metadata_of_each
 from octavo.pipeline.errors import brief_errors
 from octavo.pipeline.options import SourceOptions, parse_source_options
+from octavo.pipeline.paths import settled
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 

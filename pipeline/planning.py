@@ -10,9 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.ids import EntryId
+
+if TYPE_CHECKING:
+    from octavo.metadata.model import LedgerMetadata
 
 ENTRY_OVERHEAD_BYTES = 64
 """Cost of an entry in addition to its payload, so that empty entries count as work, too."""
@@ -54,7 +57,7 @@ class Piece:
         ]
 
 
-def pieces_of(metadata: LedgerMetadata, first: int, last: int, length: int) -> list[Piece]:
+def pieces_of(metadata: "LedgerMetadata", first: int, last: int, length: int) -> list[Piece]:
     """Entries ``first..last`` of a ledger by fragment; none if last < first. ``length``: payload bytes of the readable
     part of the ledger, which the metadata of an open ledger does not contain."""
     pieces = []

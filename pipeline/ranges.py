@@ -63,10 +63,6 @@ class IdRanges:
         """The ids less than ``stop``."""
         return IdRanges(tuple((first, min(last, stop - 1)) for first, last in self.runs if first < stop))
 
-    def from_on(self, start: int) -> "IdRanges":
-        """The ids not less than ``start``."""
-        return IdRanges(tuple((max(first, start), last) for first, last in self.runs if last >= start))
-
     def union(self, other: "IdRanges") -> "IdRanges":
         """The ids in either set."""
         return IdRanges.of((*self.runs, *other.runs))

@@ -447,18 +447,17 @@ def _verify_regular(ledger_id: LedgerId, sizes: list[int], data: bytes) -> Seale
     with that of as many made-up entries. Equal sizes put each byte of the headers into a column with a fixed stride.
     """
     size, count = sizes[0], len(sizes)
-    header = Header._make(HEADER.unpack_from(data))
-    first = header.entry_id
+    entry_format, digest_code, flags, payload_bytes, of_ledger, first, lac_plus_one, _, _ = HEADER.unpack_from(data)
     if (
-        header.format != FORMAT
-        or header.flags
-        or header.ledger_id != ledger_id
-        or size - header.payload_bytes != _OVERHEAD_BYTES.get(header.digest_code)
+        entry_format != FORMAT
+        or flags
+        or of_ledger != ledger_id
+        or size - payload_bytes != _OVERHEAD_BYTES.get(digest_code)
         or first + count - 1 > ID_MAX
-        or header.last_add_confirmed_plus_one > first
+        or lac_plus_one > first
     ):
         return None
-    batch = SealedBatch(range(first, first + count), header.last_add_confirmed_plus_one, sizes, data)
+    batch = SealedBatch(range(first, first + count), lac_plus_one, sizes, data)
     if count == 1:
         return batch if _crc32c(data) == RESIDUE else None
     if _crc32c(data) != _checksum_of_intact(size, count):

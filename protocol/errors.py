@@ -14,12 +14,18 @@ from typing import ClassVar, NamedTuple
 
 
 class Doubt(NamedTuple):
-    """Which add to a log an error is about."""
+    """Which add to a log an error is about. Of an ``add_many``, the payloads that were sent have the consecutive
+    positions that end at ``position``."""
 
     log_id: str
     term: int
     """Of the writer that sent it."""
     position: int
+    """Of its last payload that was sent."""
+    sent: int = 1
+    """Payloads that were sent, from its beginning: they may be in the log."""
+    unsent: int = 0
+    """Payloads behind them that were not sent and never will be."""
 
 
 class OctavoError(Exception):
@@ -68,7 +74,8 @@ class ClientClosedError(OctavoError):
 
 
 class UnauthorizedError(OctavoError):
-    """Wrong password or digest type for this ledger. Nothing was changed."""
+    """The client may not do this: the password or digest type of the ledger is wrong, its principal lacks a role, or
+    its certificate or key is refused. Nothing was changed."""
 
 
 # --- ledgers -------------------------------------------------------------------------------------------------------
@@ -94,7 +101,7 @@ class LedgerFencedError(OctavoError):
 
 
 class LedgerRecoveryError(OctavoError):
-    """The ledger could not be recovered; the message names the bookies that block. It may be tried again."""
+    """The ledger could not be recovered; the message names the bookies whose answers are missing. Try again later."""
 
     retryable = True
 
@@ -119,16 +126,17 @@ class NoSuchLogError(OctavoError):
 
 
 class LogExistsError(OctavoError):
-    """A log of this name exists already. Nothing was made."""
+    """A log of this name exists already. Nothing was created."""
 
 
 class NotLeaderError(LedgerFencedError):
-    """Another client has taken the log over, or this one gave it up: this writer adds no more. Become leader again
-    with ``log.lead()``. Adds that were in flight are in doubt; ``log.outcome(error)`` tells what became of one."""
+    """Another client has taken the log over, or this one gave it up: this writer adds nothing more. To become leader
+    again, call ``log.lead()``. Adds that were in flight are in doubt; ``log.outcome(error)`` tells what became of
+    one."""
 
 
 class TruncatedError(OctavoError):
-    """The position lies before the beginning of the log: it has been truncated. Go on at :attr:`first_position`."""
+    """The position lies before the beginning of the log: it has been truncated. Continue at :attr:`first_position`."""
 
     def __init__(self, message: str = "", *, first_position: int = 0, may_have_happened: bool | None = None) -> None:
         super().__init__(message, may_have_happened=may_have_happened)
@@ -137,8 +145,8 @@ class TruncatedError(OctavoError):
 
 
 class PositionMismatchError(OctavoError):
-    """The add would not have got the position that it expected. It was not sent. Read the log up to :attr:`end`, decide
-    again, and add."""
+    """The end of the log is not the position that the add expected; the add was not sent. Read the log up to
+    :attr:`end`, decide again, and add."""
 
     def __init__(self, message: str = "", *, end: int = 0, may_have_happened: bool | None = None) -> None:
         super().__init__(message, may_have_happened=may_have_happened)
@@ -148,7 +156,7 @@ class PositionMismatchError(OctavoError):
 
 class LogDamagedError(OctavoError):
     """A ledger of the log is gone although the log was not truncated: it was deleted by hand. The log takes no adds:
-    restore the ledger's metadata from a backup, or go on in a new log."""
+    restore the ledger's metadata from a backup, or continue in a new log."""
 
 
 # --- the cluster ---------------------------------------------------------------------------------------------------
@@ -227,7 +235,7 @@ class BookieInDoubtError(OctavoError):
 
 
 class BookieOverloadedError(OctavoError):
-    """The bookie has too many unanswered requests. Nothing was done."""
+    """A limit of the bookie is reached: unanswered requests, connections, or new ledgers. Nothing was done."""
 
     retryable = True
 

@@ -28,18 +28,22 @@ times its own size in memory."""
 def pack_body(values: tuple[Any, ...]) -> bytes:
     """The body of a frame. Raises :class:`ProtocolError` when it is over a limit of the wire: the sender's own
     mistake."""
-    for value in values:
-        if isinstance(value, _LISTS) and len(value) > ENTRIES_PER_FRAME_MAX:
-            raise ProtocolError(f"a list of {len(value)} items is over the limit of {ENTRIES_PER_FRAME_MAX}; split it")
-    body: bytes = msgpack.packb(values)
-    if len(body) > FRAME_BYTES_MAX:
-        raise ProtocolError(f"a frame of {len(body)} bytes is over the limit of {FRAME_BYTES_MAX}")
+    body: bytes = msgpack.Packer().pack(values)
+    if len(body) > ENTRIES_PER_FRAME_MAX:  # in fewer bytes there is no room for more items
+        _check_limits(values, len(body))
     return body
 
 
-def pack_frame(values: tuple[Any, ...]) -> bytes:
-    """A whole frame, length included. Raises as :func:`pack_body` does."""
-    body = pack_body(values)
+def _check_limits(values: tuple[Any, ...], body_bytes: int) -> None:
+    for value in values:
+        if isinstance(value, _LISTS) and len(value) > ENTRIES_PER_FRAME_MAX:
+            raise ProtocolError(f"a list of {len(value)} items is over the limit of {ENTRIES_PER_FRAME_MAX}; split it")
+    if body_bytes > FRAME_BYTES_MAX:
+        raise ProtocolError(f"a frame of {body_bytes} bytes is over the limit of {FRAME_BYTES_MAX}")
+
+
+def frame_of(body: bytes) -> bytes:
+    """A whole frame: the length, then the body."""
     return LENGTH.pack(len(body)) + body
 
 
@@ -86,17 +90,29 @@ class FrameDecoder:
     has sent, not as much as it has announced, and small pieces cost no more than large ones.
     """
 
-    __slots__ = ("_buffer", "_failure", "_needed")
+    __slots__ = ("_buffer", "_failure", "_needed", "buffered_bytes")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._needed = LENGTH.size
         self._failure: str | None = None
-
-    @property
-    def buffered_bytes(self) -> int:
+        self.buffered_bytes = 0
         """Bytes of an unfinished frame held here: always fewer than the largest frame with its length."""
-        return len(self._buffer)
+
+    def clear(self) -> None:
+        """Give back the memory of an unfinished frame: its peer is gone."""
+        self._take()
+
+    def _take(self) -> bytearray:
+        """The bytes of the unfinished frame, which are no longer held here."""
+        taken, self._buffer, self.buffered_bytes = self._buffer, bytearray(), 0
+        return taken
+
+    def _hold(self, data: bytes | memoryview) -> int:
+        """Hold bytes of an unfinished frame. Returns how many are held now."""
+        self._buffer += data
+        self.buffered_bytes = held = len(self._buffer)
+        return held
 
     def feed(self, data: bytes) -> Iterator[memoryview]:
         """The bodies that ``data`` completes, in order; consume them all before feeding again.
@@ -108,11 +124,9 @@ class FrameDecoder:
             raise ProtocolError(self._failure)
         arrived: bytes | bytearray = data
         if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._needed:
+            if self._hold(data) < self._needed:
                 return
-            # A fresh buffer, as the bodies given out are views into this one.
-            arrived, self._buffer = self._buffer, bytearray()
+            arrived = self._take()  # the bodies given out are views into it
         view = memoryview(arrived)
         start, stop = 0, len(arrived)
         self._needed = LENGTH.size
@@ -127,4 +141,5 @@ class FrameDecoder:
                 break
             yield view[body_start : body_start + size]
             start = body_start + size
-        self._buffer += view[start:]
+        if start < stop:
+            self._hold(view[start:])

@@ -48,6 +48,9 @@ KEY_BYTES_MAX = 64
 CAPABILITY_REPAIR = "repair"
 """In a bookie's hello: it answers MISSING, and understands the flag REPAIR of READ."""
 
+CAPABILITY_DEFERRED_SYNC = "deferred-sync"
+"""In a bookie's hello: it answers FORCE, and understands the flag DEFERRED_SYNC of ADD (rule W10)."""
+
 CAPABILITY_AUTHENTICATE = "authenticate"
 """In a bookie's hello: it answers AUTHENTICATE, and serves only clients that it knows."""
 
@@ -83,7 +86,8 @@ class AddFlag(enum.IntFlag):
     RECOVERY = 1
     """Sent by a recovery or a repair: accepted on a fenced ledger (rules F5 and B6)."""
     DEFERRED_SYNC = 2
-    """Reserved: the entry may be acknowledged before it is durable; FORCE makes it durable. Refused today."""
+    """The request is answered before its entries are durable; FORCE makes them so (rule W10). Needs
+    :data:`CAPABILITY_DEFERRED_SYNC`, and does not go together with RECOVERY."""
     PRIVATE = 4
     """The ledger is private: from now on the bookie gives its entries only to clients that have the ledger key, and to
     repairs (rule S3)."""
@@ -123,17 +127,25 @@ class Message:
         checks = cls.checks
         if len(values) != len(checks):
             raise ProtocolError(f"{cls.__name__}: {len(values)} fields instead of {len(checks)}")
-        checked: list[Any] = []
         try:
-            for check, value in zip(checks, values, strict=True):
-                checked.append(check(value))  # how many there are names the field that is wrong
-        except ValueError as error:
-            raise ProtocolError(f"{cls.__name__}.{cls.names[len(checked)]}: {error}") from None
+            checked = [check(value) for check, value in zip(checks, values, strict=True)]
+        except ValueError:
+            raise cls._refusal_of(values) from None
         return cls(*checked)
 
-    def to_fields(self) -> tuple[Any, ...]:
+    @classmethod
+    def _refusal_of(cls, values: Sequence[Any]) -> ProtocolError:
+        """Names the first of ``values`` that is wrong."""
+        for name, check, value in zip(cls.names, cls.checks, values, strict=True):
+            try:
+                check(value)
+            except ValueError as error:
+                return ProtocolError(f"{cls.__name__}.{name}: {error}")
+        raise AssertionError("one of the values is wrong")
+
+    def to_fields(self) -> list[Any]:
         """The fields as msgpack takes them."""
-        return tuple(getattr(self, name) for name in type(self).names)
+        return [getattr(self, name) for name in self.names]
 
 
 class Request(Message):
@@ -219,7 +231,7 @@ class Add(Request):
 
 @_message(Op.ADD)
 class Added(Reply):
-    """Every entry of the request is on this bookie's disk."""
+    """Every entry of the request is on this bookie's disk; with DEFERRED_SYNC: in its memory, and on its way there."""
 
 
 @_message(
@@ -314,7 +326,7 @@ class LacWritten(Reply):
 
 @_message(Op.FORCE, _ID, _KEY, _TERM, fields.runs)
 class Force(Request):
-    """Reserved: make deferred adds of these ids durable. Needs the key."""
+    """Make deferred adds of these ids durable. Needs the key, and :data:`CAPABILITY_DEFERRED_SYNC`."""
 
     ledger_id: int
     ledger_key: bytes
@@ -324,7 +336,8 @@ class Force(Request):
 
 @_message(Op.FORCE)
 class Forced(Reply):
-    """Every id named is held and durable."""
+    """Every id named that this process has answered an add of is durable. It tells nothing of those that the process
+    before it has answered: the client compares the ``boot_id`` of the hellos (rule W10)."""
 
 
 @_message(Op.LIST_ENTRIES, _ID, _ID, _ID)
@@ -462,13 +475,23 @@ def decode_request(values: Sequence[Any]) -> tuple[int, Request]:
     if request_class is None:
         raise UnknownOperationError(request_id, op)
     request = request_class.from_fields(values[2:])
-    if isinstance(request, Read | ListEntries | Missing) and request.first > request.last:
+    if op in _OPS_WITH_RANGES:
+        _check_range(request)
+    return request_id, request
+
+
+_OPS_WITH_RANGES = frozenset({Op.READ, Op.LIST_ENTRIES, Op.MISSING})
+
+
+def _check_range(request: Request) -> None:
+    """Check what the checks of single fields cannot see."""
+    assert isinstance(request, Read | ListEntries | Missing), "only these have a range"
+    if request.first > request.last:
         raise ProtocolError(f"{type(request).__name__}: first {request.first} is above last {request.last}")
     if isinstance(request, Read | Missing) and request.residues[-1] >= request.modulus:
         raise ProtocolError(
             f"{type(request).__name__}.residues: {request.residues[-1]} is no residue modulo {request.modulus}"
         )
-    return request_id, request
 
 
 def decode_reply(values: Sequence[Any]) -> tuple[int, Reply | OctavoError]:
@@ -508,7 +531,6 @@ class UnknownOperationError(UnsupportedOperationError, ProtocolError):
     def __init__(self, request_id: int, op: int) -> None:
         super().__init__(f"operation {op} is not known here")
         self.request_id = request_id
-        self.op_number = op
 
 
 def encode_hello(hello: Hello) -> bytes:

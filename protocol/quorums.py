@@ -35,6 +35,10 @@ class Quorums:
     ensemble_size: int
     write_quorum: int
     ack_quorum: int
+    striped: bool = field(init=False, repr=False, compare=False)
+    """Whether a bookie holds only part of a ledger's entries."""
+    full_mask: int = field(init=False, repr=False, compare=False)
+    """Every position of the ensemble."""
     _masks: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -49,6 +53,8 @@ class Quorums:
         masks = tuple(
             sum(1 << position for position in self.write_set(residue)) for residue in range(self.ensemble_size)
         )
+        object.__setattr__(self, "striped", self.ensemble_size != self.write_quorum)
+        object.__setattr__(self, "full_mask", (1 << self.ensemble_size) - 1)
         object.__setattr__(self, "_masks", masks)
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
@@ -64,23 +70,8 @@ class Quorums:
         """The residues ``entry_id % E`` of the entries that ``position`` holds, ascending."""
         return tuple(residue for residue, mask in enumerate(self._masks) if mask >> position & 1)
 
-    @property
-    def striped(self) -> bool:
-        """Whether a bookie holds only part of a ledger's entries."""
-        return self.ensemble_size != self.write_quorum
-
-    @property
-    def full_mask(self) -> int:
-        """Every position of the ensemble."""
-        return (1 << self.ensemble_size) - 1
-
-    def is_acknowledged(self, entry_id: int, confirmed_mask: int) -> bool:
-        """Whether ``entry_id``, confirmed by the positions of the mask, is on Qa bookies of its write set (rule
-        W1)."""
-        return (confirmed_mask & self.write_mask(entry_id)).bit_count() >= self.ack_quorum
-
     def first_unacknowledged(self, first: int, last: int, confirmed_mask: int) -> int:
-        """The lowest id in ``first..last`` that is not acknowledged, or ``last + 1``.
+        """The lowest id in ``first..last`` that is not on Qa bookies of its write set, or ``last + 1`` (rule W1).
 
         All ids of the range must have been confirmed by the same positions, each for the entries it holds.
         """
@@ -91,12 +82,8 @@ class Quorums:
         return last + 1
 
     def covers(self, cohort_mask: int, answered_mask: int) -> bool:
-        """Whether the answers cover the cohort: every Qa of its members include one that answered."""
+        """Whether the answers cover the cohort: every Qa of its members include one that answered (rule F4)."""
         return (answered_mask & cohort_mask).bit_count() >= cohort_mask.bit_count() - self.ack_quorum + 1
-
-    def covers_write_set(self, entry_id: int, answered_mask: int) -> bool:
-        """Coverage of one entry's write set (rule F4)."""
-        return self.covers(self.write_mask(entry_id), answered_mask)
 
     def covers_every_write_set(self, answered_mask: int) -> bool:
         """Coverage of every write set of the ensemble (rule F2)."""

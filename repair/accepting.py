@@ -2,7 +2,9 @@
 
 Recovery stops when Qa or more members of a write set cannot tell whether they had an entry. If those members are gone
 for good, no waiting helps: the bookies that had the entry will never say so. An operator may then count bookies
-as fenced and as denying every entry. Acknowledged entries may be lost by that; the decision is recorded.
+as denying every entry of which they cannot tell. Acknowledged entries may be lost by that; the decision is recorded.
+A bookie in doubt is asked nevertheless: whatever it still has is kept. A retired one is not, and counts as fenced and
+as denying everything.
 
 Only a bookie that never confirms an ordinary add of the ledger again may be given up: one that is retired, because it
 never starts again, and one in doubt whose floor is above the ledger, because the floor stands for ever (rule D1). A
@@ -68,8 +70,9 @@ class BlockedRecovery:
         """Close the ledger without these bookies, and record it. Raises :class:`LedgerRecoveryError` when other bookies
         are needed, too."""
         current = await self._store.read_ledger(self._ledger_id)
-        await self._check_given_up(current.value, without)
-        closed = (await self._recoverer.recover(current, self._secrets, without=without)).value
+        retired = await self._check_given_up(current.value, without)
+        unsure = [name for name in without if name not in retired]
+        closed = (await self._recoverer.recover(current, self._secrets, without=retired, unsure=unsure)).value
         loss = AcceptedLoss(self._ledger_id, tuple(without), now_ms, closed.last_entry_id, reason)
         with contextlib.suppress(MetadataConflictError):  # accepted a second time: the first record stands
             await self._store.create_document(accepted_name(self._ledger_id), loss.encode())
@@ -79,17 +82,19 @@ class BlockedRecovery:
         """End the connections."""
         await self._pool.close()
 
-    async def _check_given_up(self, metadata: LedgerMetadata, without: Sequence[BookieId]) -> None:
+    async def _check_given_up(self, metadata: LedgerMetadata, without: Sequence[BookieId]) -> list[BookieId]:
+        """Those of the bookies that are retired; the others are in doubt."""
+        retired: list[BookieId] = []
         states = await read_states(self._store)
         for name in without:
             if name not in metadata.last_fragment.bookies:
                 raise RepairRefusedError(
-                    f"bookie {name} is not in the last fragment of ledger {self._ledger_id}: to give it up changes"
+                    f"bookie {name} is not in the last fragment of ledger {self._ledger_id}: giving it up changes"
                     " nothing"
                 )
             match states.condition_of(name):
                 case Condition.RETIRED:
-                    continue
+                    retired.append(name)
                 case Condition.DOUBTFUL:
                     await self._check_floor(name)
                 case _:
@@ -97,6 +102,7 @@ class BlockedRecovery:
                         f"bookie {name} is neither retired nor in doubt: it could come back and confirm adds that would"
                         f" be lost; {_retire_it(name)}"
                     )
+        return retired
 
     async def _check_floor(self, name: BookieId) -> None:
         facts = await facts_of(self._pool, name)

@@ -65,7 +65,6 @@ class Agent:
         control = AdaptiveRate(
             per_second_min=settings.bytes_per_second_min,
             per_second_max=settings.bytes_per_second,
-            add_delay_seconds=settings.add_delay_seconds,
         )
         self._puller = Puller(
             bookie.copies, self._pool, Pace(control, bookie.take_add_delay_seconds),

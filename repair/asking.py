@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from octavo.client.wire.pool import ConnectionPool
-from octavo.protocol.errors import ClientClosedError, OctavoError
+from octavo.protocol.errors import (
+    BookieUnavailableError,
+    ClientClosedError,
+    OctavoError,
+    OctavoTimeoutError,
+    WrongClusterError,
+)
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Info, InfoAnswer, Ping
 
@@ -21,6 +27,23 @@ async def serves(pool: ConnectionPool, name: BookieId) -> bool:
         raise
     except OctavoError:
         return False
+    return True
+
+
+async def may_serve(pool: ConnectionPool, name: BookieId) -> bool:
+    """Whether the bookie may be alive: it answers a hello, were it with a refusal. Raises as :func:`serves`.
+
+    For the decision that a bookie never serves again (rule O4): one that denies this client serves others on.
+    :func:`serves` counts only success, because repair needs bookies that give copies out.
+    """
+    try:
+        await pool.get(name).request(Ping(), timeout_seconds=ANSWER_SECONDS)
+    except ClientClosedError:
+        raise
+    except OctavoError as error:
+        # Without a connection, requests fail with the reason of the last attempt as their cause.
+        reason = error.__cause__ if isinstance(error, BookieUnavailableError) and error.__cause__ else error
+        return not isinstance(reason, BookieUnavailableError | OctavoTimeoutError | WrongClusterError | OSError)
     return True
 
 

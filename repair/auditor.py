@@ -49,7 +49,7 @@ type Show = Callable[[Mapping[str, str | int | float | bool]], None]
 """Adds facts to those that the bookie shows."""
 
 
-def figures(states: RepairStates, counts: Mapping[str, int]) -> dict[str, int]:
+def figures(states: RepairStates, counts: Mapping[str, int], *, waiting_since_ms: int | None = None) -> dict[str, int]:
     """The facts from which the metrics of the cluster are made: all 0 for a bookie that is not the auditor."""
     conditions = {one.value: len(states.in_condition(one)) for one in Condition}
     ledgers = {name: counts.get(name, 0) for name in ("queued", "copying", *(kind.value for kind in BlockedClass))}
@@ -58,6 +58,7 @@ def figures(states: RepairStates, counts: Mapping[str, int]) -> dict[str, int]:
         **{f"repair_bookies_{name}": number for name, number in conditions.items()},
         **{f"repair_ledgers_{name}": number for name, number in ledgers.items()},
         **{f"repair_suspended_{name}": int(is_so) for name, is_so in suspended.items()},
+        "repair_waiting_since_ms": waiting_since_ms or 0,
     }
 
 
@@ -167,7 +168,8 @@ class Audit:
         await self.dispatcher.take_reports(loop.time())
         await self.dispatcher.plan(loop.time())
         await self.dispatcher.write_summary(self.now_ms())
-        self._show(figures(self.watch.states, self.dispatcher.counts()))
+        since_ms = self.dispatcher.waiting_since_ms
+        self._show(figures(self.watch.states, self.dispatcher.counts(), waiting_since_ms=since_ms))
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""

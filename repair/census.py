@@ -118,11 +118,6 @@ class Census:
         return len(self._ids)
 
     @property
-    def open_ledgers(self) -> Collection[LedgerId]:
-        """Ledgers that were not CLOSED when last read."""
-        return self._open.keys()
-
-    @property
     def memory_bytes(self) -> int:
         """Memory of the index, without what a round under way holds."""
         arrays = [self._ids, *self._named.values()]

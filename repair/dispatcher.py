@@ -346,6 +346,11 @@ class Dispatcher:
             **{kind.value: self._blocked.count(kind) for kind in BlockedClass},
         }
 
+    @property
+    def waiting_since_ms(self) -> int | None:
+        """Since when ledgers have been waiting without a break, as the last summary has it."""
+        return self._summary.waiting_since_ms
+
     async def write_summary(self, now_ms: int) -> None:
         """Store the summary if it tells anything new."""
         unavailable = frozenset(self._watch.states.bookies) - frozenset(self._watch.registrations) | self._leaving

@@ -248,24 +248,35 @@ class Jobs:
 
     async def _pull(self, metadata: LedgerMetadata, settled: SettledRange, position: int) -> Blocked | None:
         states = self._states()
-        registered = self._pool.registrations() or {}
+        registered = self._registered(settled.bookies)
         reliable = [name for name in settled.bookies if name not in states.bookies and name != self._me]
         order = [
             member
             for member in preference(
-                settled.bookies, reliable=reliable, reachable=registered.keys(), turn=int(metadata.ledger_id)
+                settled.bookies, reliable=reliable, reachable=registered, turn=int(metadata.ledger_id)
             )
             if settled.bookies[member] != self._me
         ]
-        live = sum(1 for name in settled.bookies if name in registered and name not in states.leaving)
+
+        def is_urgent() -> bool:
+            """Whether one live copy is left, at most (rule A9): changes while a large ledger is copied."""
+            live = self._registered(settled.bookies) - self._states().leaving - {self._me}
+            return len(live) <= 1
+
         try:
-            unsound = await self._puller.make_whole(metadata, settled, position, order, urgent=live <= 1)
+            unsound = await self._puller.make_whole(metadata, settled, position, order, is_urgent=is_urgent)
         except DuplicateEntryError as error:
             return self._blocked(metadata.ledger_id, settled, BlockedClass.DIVERGENT, settled.bookies, error.message)
         if unsound is not None:
             self.entries_short += unsound.count
             return self._short(metadata.ledger_id, settled, unsound)
         return None
+
+    def _registered(self, names: Sequence[BookieId]) -> frozenset[BookieId]:
+        """Those of the bookies that are registered; all of them while this bookie does not know, before it has
+        connected to any other."""
+        registered = self._pool.registrations()
+        return frozenset(name for name in names if registered is None or name in registered)
 
     def _short(self, ledger_id: LedgerId, settled: SettledRange, unsound: Unsound) -> Blocked:
         waits_for = tuple(settled.bookies[position] for position in unsound.waits_for)

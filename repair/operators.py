@@ -45,6 +45,9 @@ ATTEMPTS_MAX: Final = 100
 HOLD_SECONDS_MAX: Final = 7 * 86_400
 """Longest hold: copies must not stay short of a copy for ever because a release was forgotten."""
 
+NAMED_MAX: Final = 10
+"""Ledgers with a bookie that is to leave which :func:`retire` returns."""
+
 UNFINISHED_MAX: Final = 1024
 """Unfinished ledgers that :func:`find_unfinished` returns: a command shows some of them and their number."""
 
@@ -134,8 +137,9 @@ async def release(store: MetadataStore, name: str, *, now_ms: int) -> None:
     await change_states(store, change)
 
 
-async def drain(store: MetadataStore, name: str, *, now_ms: int) -> None:
-    """Have everything moved off a bookie, which serves on. Does nothing if that is under way."""
+async def drain(store: MetadataStore, name: str, *, now_ms: int) -> Condition | None:
+    """Have everything moved off a bookie, which serves on. Does nothing if that is under way. Returns the bookie's
+    condition: draining, or lost, in which case its copies are made again anyway."""
     bookie_id = await check_known(store, name)
 
     def change(states: RepairStates) -> RepairStates:
@@ -146,7 +150,7 @@ async def drain(store: MetadataStore, name: str, *, now_ms: int) -> None:
             return states
         return states.with_bookie(bookie_id, BookieCondition(Condition.DRAINING, now_ms))
 
-    await change_states(store, change)
+    return (await change_states(store, change)).condition_of(bookie_id)
 
 
 async def undrain(store: MetadataStore, name: str) -> None:
@@ -191,16 +195,17 @@ async def retire(
     bookie_id = await _known_or_retired(store, name)
     if bookie_id in await store.list_bookies():
         raise RepairRefusedError(f"bookie {name} is registered; stop it before you retire it")
-    if await serves(bookie_id):
-        raise RepairRefusedError(f"bookie {name} is not registered, but answers; stop it before you retire it")
     # Read before the mark: a start that does not see the mark has changed the cookie since, or registers.
     cookie = await store.read_cookie(bookie_id)
+    if await serves(bookie_id):
+        where = "" if cookie is None else f" at {cookie.value.address}"
+        raise RepairRefusedError(f"bookie {name} is not registered, but answers{where}; stop it before you retire it")
     before = (await read_states(store)).bookies.get(bookie_id)
     if before is None or before.condition is not Condition.RETIRED:
         retired = BookieCondition(Condition.RETIRED, now_ms)
         await change_states(store, lambda states: states.with_bookie(bookie_id, retired))
     try:
-        named = [ledger_id async for ledger_id in ledgers_naming(store, bookie_id, count=10)]
+        named = [ledger_id async for ledger_id in ledgers_naming(store, bookie_id, count=NAMED_MAX)]
         if lost or not named:
             # It may have been starting when it was marked, and not have seen that: replaying a journal takes minutes.
             if bookie_id in await store.list_bookies() or await serves(bookie_id):

@@ -7,7 +7,7 @@ that are under way are bounded for all ledgers of the bookie together.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -31,15 +31,12 @@ from octavo.repair.local import LocalCopies
 from octavo.repair.pace import ByteLimit, Pace
 from octavo.repair.settled import SettledRange, quorums_of_ledger
 
-CHUNK_BYTES: Final = 1024 * 1024
-"""Entry bytes of one answer: large enough that the round trip counts for little, small enough to be synced at once."""
-
 CHUNKS_AT_ONCE: Final = 64
 """Answers under way for all ledgers of a bookie: bounds their memory."""
 
-STORED_BYTES_AT_ONCE: Final = 2 * 1024 * 1024
-"""Bytes handed to the own journal at a time: an ordinary add waits for no more of them. While one half is synced, the
-other gathers, so that the journal is never idle."""
+STORED_AT_ONCE: Final = 2
+"""Pieces handed to the own journal at a time: an ordinary add waits for no more of them. While one is synced, the other
+gathers, so that the journal is never idle."""
 
 WINDOWS_AT_ONCE: Final = 3
 """Windows of one range under way: while one is stored, two are read."""
@@ -67,7 +64,7 @@ class Puller:
         self._pace = pace
         self._timeout_seconds = request_timeout_seconds
         self._chunks = asyncio.Semaphore(CHUNKS_AT_ONCE)
-        self._storing = ByteLimit(STORED_BYTES_AT_ONCE)
+        self._storing = ByteLimit(lambda: STORED_AT_ONCE * pace.piece_bytes)
         self.copied = Copied()
 
     async def make_whole(
@@ -77,13 +74,13 @@ class Puller:
         position: int,
         preference: Sequence[int],
         *,
-        urgent: bool = False,
+        is_urgent: Callable[[], bool] = lambda: False,
     ) -> Unsound | None:
         """Copy everything that the bookie at ``position`` should hold of the range and does not hold soundly.
 
         What it held before is read back (rule C3). Returns what could not be copied, or None when the range is whole
         and durable. Raises :class:`DuplicateEntryError` when another bookie has other intact bytes under an id that
-        is held here (rule C6), and the errors of the own storage.
+        is held here (rule C6), and the errors of the own storage. While ``is_urgent`` says so, no rate is kept.
         """
         if settled.is_empty:
             return None
@@ -97,7 +94,7 @@ class Puller:
                     done, windows = await asyncio.wait(windows, return_when=asyncio.FIRST_COMPLETED)
                     worst = _worse(worst, [task.result() for task in done])
                 window = CopyWindow(quorums, position, ids, preference)
-                windows.add(asyncio.ensure_future(self._fill(metadata, settled, window, urgent=urgent)))
+                windows.add(asyncio.ensure_future(self._fill(metadata, settled, window, is_urgent)))
             while windows:
                 done, windows = await asyncio.wait(windows, return_when=asyncio.FIRST_COMPLETED)
                 worst = _worse(worst, [task.result() for task in done])
@@ -158,15 +155,15 @@ class Puller:
             first = held.last_covered + 1
 
     async def _fill(
-        self, metadata: LedgerMetadata, settled: SettledRange, window: CopyWindow, *, urgent: bool
+        self, metadata: LedgerMetadata, settled: SettledRange, window: CopyWindow, is_urgent: Callable[[], bool]
     ) -> Unsound | None:
         while (ask := window.next_ask()) is not None:
             async with self._chunks:
-                await self._ask(metadata, settled.bookies[ask.position], ask, window, urgent=urgent)
+                await self._ask(metadata, settled.bookies[ask.position], ask, window, is_urgent)
         return window.unsound()
 
     async def _ask(
-        self, metadata: LedgerMetadata, source: BookieId, ask: Ask, window: CopyWindow, *, urgent: bool
+        self, metadata: LedgerMetadata, source: BookieId, ask: Ask, window: CopyWindow, is_urgent: Callable[[], bool]
     ) -> None:
         ledger_id = metadata.ledger_id
         try:
@@ -185,7 +182,7 @@ class Puller:
         if wanted:
             entries = [given[entry_id] for entry_id in wanted]
             size_bytes = sum(map(len, entries))
-            await self._pace.take(size_bytes, urgent=urgent)
+            await self._pace.take(size_bytes, urgent=is_urgent())
             async with self._storing.hold(size_bytes):
                 await self._copies.copy_in(ledger_id, entries, private=metadata.private)
             self.copied.entries += len(entries)
@@ -205,11 +202,11 @@ class Puller:
             modulus,
             residues,
             ENTRIES_PER_FRAME_MAX,
-            CHUNK_BYTES,
+            self._pace.piece_bytes,
         )
         answer = await connection.request(request, timeout_seconds=self._timeout_seconds, bulk=True)
         if not isinstance(answer, ReadAnswer) or answer.last_covered < ask.first:
-            raise ProtocolError(f"bookie {source} answered nothing of what it was asked")
+            raise ProtocolError(f"bookie {source} answered without any of the entries asked for")
         return answer
 
 

@@ -23,11 +23,9 @@ class RepairSettings:
     census_bytes: int = 512 * _MEBIBYTE
     """Limit of the auditor's memory for its index of ledgers."""
     bytes_per_second: int = 64 * _MEBIBYTE
-    """Most bytes that are copied into this bookie per second. The rate falls while ordinary adds become slow."""
+    """Most bytes that are copied into this bookie per second. The rate falls while repair makes ordinary adds slow."""
     bytes_per_second_min: int = 4 * _MEBIBYTE
     """Least rate to which slow adds press copying."""
-    add_delay_seconds: float = 0.02
-    """Delay of ordinary adds from which copying into this bookie slows down."""
     ledgers_at_once: int = 16
     """Ledgers that a target works on at the same time."""
     silent_seconds: float = 60.0

@@ -65,10 +65,15 @@ class SummaryWriter:
         self._told: Any = None
         self._figures: Any = None
         self._written_at = float("-inf")
-        self._busy_since_ms: int | None = None
+        self._waiting_since_ms: int | None = None
         self._bookies: dict[BookieId, BookieFigures] = {}
         self._counted: Any = None
         self._counted_at = float("-inf")
+
+    @property
+    def waiting_since_ms(self) -> int | None:
+        """Since when ledgers have been waiting without a break, in milliseconds since 1970; None while none waits."""
+        return self._waiting_since_ms
 
     async def write(
         self,
@@ -96,9 +101,9 @@ class SummaryWriter:
         if told == self._told and (figures == self._figures or now < self._written_at + SECONDS_BETWEEN):
             return
         if quiet:
-            self._busy_since_ms = None
-        elif self._busy_since_ms is None:
-            self._busy_since_ms = now_ms
+            self._waiting_since_ms = None
+        elif self._waiting_since_ms is None:
+            self._waiting_since_ms = now_ms
         if (quiet, unavailable) != self._counted or now >= self._counted_at + COUNT_SECONDS:
             numbers = await in_turns(census.counts(unavailable))
             self._bookies = {name: BookieFigures(*pair) for name, pair in numbers.items()}
@@ -115,7 +120,7 @@ class SummaryWriter:
             bytes_copied=progress.bytes,
             bytes_per_second=bytes_per_second,
             ledgers_per_second=ledgers_per_second,
-            queued_since_ms=self._busy_since_ms,
+            queued_since_ms=self._waiting_since_ms,
             blocked=tuple(islice(blocked, BLOCKED_MAX)),
         )
         try:

@@ -5,6 +5,7 @@ Run by `make model`. The exit status is 0 only if no setting breaks a promise an
 
 import argparse
 import gc
+import resource
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -119,7 +120,9 @@ def main() -> int:
         return 0
     good, started = True, time.perf_counter()
     with ProcessPoolExecutor(chosen.jobs, initializer=_begin_process, max_tasks_per_child=1) as pool:
-        reports = [pool.submit(run_job, name, chosen.seed) for name in jobs]
+        longest_first = sorted(jobs, key=lambda name: not next(job for job in ALL_JOBS if job.name == name).longest)
+        submitted = {name: pool.submit(run_job, name, chosen.seed) for name in longest_first}
+        reports = [submitted[name] for name in jobs]
         reports += [pool.submit(run_log_job, name) for name in log_jobs]
         broken = [pool.submit(run_canary, name, chosen.traces) for name in canaries]
         broken += [pool.submit(run_log_canary, name, chosen.traces) for name in log_canaries]
@@ -131,7 +134,12 @@ def main() -> int:
                 good = good and well
                 print(text, flush=True)
     minutes = (time.perf_counter() - started) / 60
-    print(f"{len(reports)} settings and {len(broken)} canaries in {minutes:.1f} minutes", flush=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(
+        f"{len(reports)} settings and {len(broken)} canaries in {minutes:.1f} minutes, "
+        f"{(used.ru_utime + used.ru_stime) / 60:.1f} minutes of processor time",
+        flush=True,
+    )
     print("no promise is broken and every canary is found" if good else "model: failed, see above", flush=True)
     return 0 if good else 1
 

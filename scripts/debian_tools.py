@@ -1,8 +1,9 @@
 """Unpacks Debian packages for the tests, without installing them: ``debian_tools.py fetch [TOOL...]``.
 
-The tests check the alert rules and the metrics with Prometheus's own tools, and the console in a real browser. A
-program that is on the PATH is used as it is. Otherwise its package, and what it depends on and the host lacks, is
-downloaded by apt-get and unpacked below .check/tools, which needs no root and starts no service.
+The tests check the alert rules and the metrics with Prometheus's own tools, the console in a real browser, and the
+Compose file with the schema of docker-compose. A program that is on the PATH is used as it is. Otherwise its package,
+and what it depends on and the host lacks, is downloaded by apt-get and unpacked below .check/tools, which needs no root
+and starts no service.
 """
 
 import argparse
@@ -25,7 +26,7 @@ class Tool(NamedTuple):
 
     packages: tuple[str, ...]
     programs: dict[str, str]
-    """Program -> its path below the folder into which the packages are unpacked."""
+    """Program, or file -> its path below the folder into which the packages are unpacked."""
     needs_libraries: bool = False
     """Whether it depends on shared libraries that a host may lack."""
 
@@ -37,6 +38,9 @@ TOOLS_NEEDED = {
         # /usr/bin/chromium is a script that looks for its files in /usr/lib.
         {"chromium": "usr/lib/chromium/chromium", "chromedriver": "usr/bin/chromedriver"},
         needs_libraries=True,
+    ),
+    "docker-compose": Tool(
+        ("docker-compose",), {"compose_spec.json": "usr/lib/python3/dist-packages/compose/config/compose_spec.json"}
     ),
 }
 """Tool -> what it consists of."""

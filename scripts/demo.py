@@ -3,7 +3,8 @@
 Starts three bookies with `octavo up` in a temporary folder and two processes that want to lead one log. The leader adds
 a real log file over and over and is killed with SIGKILL; the standby takes over and goes on. Then a bookie is killed;
 it comes back and takes part again. A follower checks every byte of every position as it comes, across all of this, and
-at the end a fresh client reads the whole log and compares it again. Exit status 0 only if all checks succeed.
+at the end a fresh client reads the whole log and compares it again. With ``--secure`` the bookies require TLS and keys,
+the log is private, and the bookies write an audit log. Exit status 0 only if all checks succeed.
 """
 
 import argparse
@@ -20,8 +21,10 @@ from typing import Any
 
 import uvloop
 from demo_leader import LEASE_SECONDS, SAMPLE
+from demo_security import Security
 from local_cluster import TIME_SECONDS_MAX, Cluster, ClusterError, temporary_folder
-from zookeeper_server import ServerGroup, ZooKeeperError
+from zookeeper import make_certificates, secure_uri
+from zookeeper_server import ServerGroup, Settings, ZooKeeperError
 
 import octavo
 
@@ -173,6 +176,11 @@ class Follower:
             await self._reached.wait()
 
 
+def log_password() -> bytes:
+    """The password of the log; empty for a log without one."""
+    return os.environb.get(b"OCTAVO_PASSWORD", b"")
+
+
 def check_entry(entry: octavo.LogEntry, position: int, lines: list[bytes]) -> None:
     """Raise :class:`DemoError` unless the entry has this position and the line that belongs there."""
     if entry.position != position or entry.payload != lines[position % len(lines)]:
@@ -183,7 +191,11 @@ async def lead_through_crashes(
     uri: str, lines: list[bytes], cluster: Cluster, ready: dict[str, Any], story: Story
 ) -> int:
     """A log under load while its leader and a bookie are killed; the log's end."""
-    async with octavo.connect(uri) as client, client.create_log(LOG) as log:
+    password = log_password()
+    async with (
+        octavo.connect(uri) as client,
+        client.create_log(LOG, password=password, private=bool(password)) as log,
+    ):
         follower = Follower(lines)
         following = asyncio.create_task(follower.follow(log))
         async with leaders(uri) as (leader, standby):
@@ -243,7 +255,7 @@ async def through_crashes(
 
 async def read_and_compare(uri: str, end: int, lines: list[bytes], story: Story) -> None:
     """Read the whole log with a fresh client and compare it with what was added."""
-    async with octavo.connect(uri) as client, client.open_log(LOG) as log:
+    async with octavo.connect(uri) as client, client.open_log(LOG, password=log_password()) as log:
         begun = time.perf_counter()
         position = size = 0
         async for entry in log.entries():
@@ -260,15 +272,17 @@ async def read_and_compare(uri: str, end: int, lines: list[bytes], story: Story)
 
 
 @contextmanager
-def metadata_store(wanted: str, folder: Path, story: Story) -> Iterator[str | None]:
-    """The URI of the metadata store: ``wanted`` itself, or for ``zk`` that of a ZooKeeper started here. None: the
-    embedded store, which `octavo up` creates."""
+def metadata_store(wanted: str, folder: Path, story: Story, *, secure: bool) -> Iterator[str | None]:
+    """The URI of the metadata store: ``wanted`` itself, or for ``zk`` that of a ZooKeeper started here, over TLS if it
+    is to be ``secure``. None: the embedded store, which `octavo up` creates."""
     if wanted != "zk":
         yield wanted or None
         return
-    with ServerGroup(folder / "zookeeper", outlives=False) as group:
-        story.fine(f"a ZooKeeper server (from PySpark's jars) is running at {group.uri}")
-        yield group.uri
+    files = make_certificates(folder / "zookeeper-tls") if secure else {}
+    with ServerGroup(folder / "zookeeper", settings=Settings(**files), outlives=False) as group:
+        uri = secure_uri(group, folder / "zookeeper-tls") if secure else group.uri
+        story.fine(f"a ZooKeeper server (from PySpark's jars) is running at {uri.partition('?')[0]}")
+        yield uri
 
 
 async def crash_and_compare(
@@ -283,32 +297,70 @@ async def crash_and_compare(
         raise DemoError(f"the demo did not end within {2 * TIME_SECONDS_MAX:g} s") from error
 
 
-def run(story: Story, metadata: str) -> None:
+async def is_refused(uri: str, tls: octavo.Tls) -> bool:
+    """Whether a bookie refuses the first entry of a ledger to a client that does not know its password."""
+    async with octavo.connect(uri, tls=tls) as client:
+        (ledger_id, *_) = [one async for one in client.list_ledgers()]
+        bookie = (await client.ledger_metadata(ledger_id)).fragments[0].bookies[0]
+        try:
+            await client.read_replica(bookie, ledger_id, 0, 0)
+        except octavo.UnauthorizedError:
+            return True
+        return False
+
+
+def check_refusals(uri: str, security: Security, story: Story) -> None:
+    """Raise :class:`DemoError` unless the bookies refuse clients without the password or without a key, and the audit
+    log tells who came."""
+    tls = octavo.Tls(ca=str(security.folder / "tls" / "ca.crt"))
+    if not asyncio.run(is_refused(uri, tls), loop_factory=uvloop.new_event_loop):
+        raise DemoError("a client without the log's password has read an entry")
+    story.fine("a client with a key and without the log's password was refused: the log is private")
+    del os.environ["OCTAVO_KEY_FILE"]
+    if not asyncio.run(is_refused(uri, tls), loop_factory=uvloop.new_event_loop):
+        raise DemoError("a client without a key has read an entry")
+    lines = security.audited()
+    if "demo" not in {line.get("principal") for line in lines if line["event"] == "authenticate"}:
+        raise DemoError("the audit log does not tell of the principal demo")
+    if not any(line["event"] == "read" and line["outcome"] == "refused" for line in lines):
+        raise DemoError("the audit log does not tell of the refused read")
+    story.fine(f"a client without a key was refused; the audit log has {len(lines)} lines, which tell of both")
+
+
+def run(story: Story, metadata: str, *, secure: bool) -> None:
     """Run the demo. Raises :class:`DemoError`, :class:`ClusterError` or an Octavo error if a check fails."""
     lines = SAMPLE.read_bytes().splitlines(keepends=True)
-    with (
-        temporary_folder() as folder,
-        metadata_store(metadata, folder, story) as metadata_uri,
-        Cluster(folder, metadata_uri) as cluster,
-    ):
-        ready = cluster.wait_for("ready")
-        story.fine(
-            f"three bookies are running, processes {', '.join(str(bookie['pid']) for bookie in ready['bookies'])}"
-        )
-        work = crash_and_compare(ready["metadata"], lines, cluster, ready, story)
-        asyncio.run(work, loop_factory=uvloop.new_event_loop)
-        cluster.stop()
-        story.fine("everything stopped")
+    with temporary_folder() as folder, metadata_store(metadata, folder, story, secure=secure) as metadata_uri:
+        security = Security.prepare(folder) if secure else None
+        variables = security.bookie_variables() if security is not None else None
+        with Cluster(folder, metadata_uri, variables=variables) as cluster:
+            run_on(cluster, security, lines, story)
+
+
+def run_on(cluster: Cluster, security: Security | None, lines: list[bytes], story: Story) -> None:
+    """The demo on a cluster that is being started; stops it at the end."""
+    ready = cluster.wait_for("ready")
+    if security is not None:
+        security.add_principal(ready["metadata"], "demo", "append")
+        story.fine("the bookies require TLS and keys, and look new ledgers up; principal demo has a key, role append")
+    story.fine(f"three bookies are running, processes {', '.join(str(bookie['pid']) for bookie in ready['bookies'])}")
+    work = crash_and_compare(ready["metadata"], lines, cluster, ready, story)
+    asyncio.run(work, loop_factory=uvloop.new_event_loop)
+    if security is not None:
+        check_refusals(ready["metadata"], security, story)
+    cluster.stop()
+    story.fine("everything stopped")
 
 
 def main() -> int:
     """Run the demo; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--metadata", default="", help="zk for a ZooKeeper of its own, or a URI (the embedded store)")
+    parser.add_argument("--secure", action="store_true", help="with TLS, keys, a private log and the audit log")
     arguments = parser.parse_args()
     story = Story()
     try:
-        run(story, arguments.metadata)
+        run(story, arguments.metadata, secure=arguments.secure)
     except (DemoError, ClusterError, ZooKeeperError, octavo.OctavoError) as error:
         story.bad(str(error))
         return 1

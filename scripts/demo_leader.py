@@ -9,6 +9,7 @@ all below ``p`` being acknowledged.
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -35,7 +36,7 @@ async def lead(uri: str, log_name: str, name: str) -> None:
     lines = SAMPLE.read_bytes().splitlines(keepends=True)
     async with (
         octavo.connect(uri, lease_seconds=LEASE_SECONDS) as client,
-        client.open_log(log_name) as log,
+        client.open_log(log_name, password=os.environb.get(b"OCTAVO_PASSWORD", b"")) as log,
         log.lead(name=name) as writer,
     ):
         first = position = writer.end

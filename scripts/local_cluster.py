@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -52,11 +52,22 @@ class Cluster:
     """`octavo up` with its data in ``folder``, on free ports. ``metadata``: URI of a metadata store (default: SQLite in
     the folder). A context manager that kills the cluster at the end of the block."""
 
-    def __init__(self, folder: Path, metadata: str | None = None, *, bookies: int = 3) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        metadata: str | None = None,
+        *,
+        bookies: int = 3,
+        variables: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        """``variables`` of the environment of the bookies; of this process' own they get none of Octavo's. ``python``:
+        the interpreter, whose environment has the Octavo to run."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")}
+        environment |= variables or {}
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "octavo.cli.main", "up", "--json"),
+                *(python, "-P", "-m", "octavo.cli.main", "up", "--json"),
                 *("--base-port", "0", "--data-dir", folder, "--bookies", str(bookies)),
                 *(("--metadata", metadata) if metadata else ()),
             ],

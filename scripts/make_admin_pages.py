@@ -44,10 +44,18 @@ the bookie's user and root may use it. The commands `octavo bookie show`, `gc`, 
 
     curl --unix-socket /var/lib/octavo/one/admin.sock http://localhost/api/v1/bookie
 
-If `admin_listen` is set, the bookie also answers over TCP, on a loopback interface only. Requests over TCP are not
-authenticated, so endpoints marked *socket only* are refused: those that change something, and those that show the
-inside of the process. A request over TCP must name the bookie by an IP address, `localhost` or the host of
-`admin_listen` in its `Host` header, so that no web page can read the answers.
+If `admin_listen` is set, the bookie also answers over TCP. On a loopback interface it does so without TLS, and clients
+are not authenticated, so endpoints marked *guarded* are refused: those that change something, and those that show the
+inside of the process. A request must name the bookie by an IP address, `localhost` or the host of `admin_listen` in
+its `Host` header, so that no web page can read the answers.
+
+On any other address the bookie answers over TLS only, with its own certificate, and only principals of the cluster
+([security](security.md#administration-from-other-hosts)). The client has the certificate of a principal, or sends the
+line of its key file as a bearer token. Every role may ask; *guarded* endpoints need the role admin. It needs `tls` and
+`auth = "required"`.
+
+    curl --cacert ca.crt --cert admin.crt --key admin.key https://bookie1:3180/api/v1/bookie
+    curl --cacert ca.crt --oauth2-bearer "$(cat monitor.key)" https://bookie1:3180/metrics
 
 A request has a head of at most {HttpLimits().head_bytes // 1024} KiB and a body of at most
 {HttpLimits().body_bytes // 1024} KiB, and must be complete within {HttpLimits().request_seconds:g} s; each socket
@@ -62,7 +70,8 @@ STATUSES = """| status | meaning |
 |---|---|
 | 200, 202 | done; 202: a job was started or cancelled |
 | 400 | the request or a value in it is not accepted |
-| 403 | not over TCP, or not for this host |
+| 401 | the client of another host is no principal of the cluster |
+| 403 | guarded, and asked over TCP without TLS or without the role admin; or not for this host |
 | 404 | no such path, ledger or job |
 | 405 | the path does not take this method |
 | 408 | the request was not complete in time |
@@ -133,7 +142,7 @@ def limits_of(field: Field) -> str:
 def endpoint_section(endpoint: Endpoint) -> str:
     """One endpoint."""
     text = f"\n## {endpoint.method} {endpoint.path}\n\n"
-    text += wrapped(("*Socket only.* " if endpoint.guarded else "") + endpoint.text)
+    text += wrapped(("*Guarded.* " if endpoint.guarded else "") + endpoint.text)
     rows = fields_of(endpoint.in_path, "path") + fields_of(endpoint.in_query, "query")
     rows += fields_of(endpoint.in_body or (), "body")
     if rows:

@@ -18,6 +18,9 @@ FILE = ROOT / "deploy" / "grafana" / "octavo.json"
 CHOSEN = 'job="octavo",instance=~"$instance"'
 """The bookies that the reader of the dashboard has chosen."""
 
+EMPTY_WHEN_HEALTHY = ("ALERTS{", 'code!="ok"', "repair_waiting_since")
+"""In queries that find nothing while nothing is wrong."""
+
 INTERVAL = "$__rate_interval"
 """Grafana's own choice: at least four scrapes."""
 
@@ -96,9 +99,15 @@ def panel_of(metric: Metric) -> Panel:
         case Kind.GAUGE:
             units = {"_bytes": "bytes", "_seconds": "s"}
             unit = next((unit for suffix, unit in units.items() if metric.name.endswith(suffix)), "short")
-            unit = "dateTimeAsIso" if metric.name.endswith("start_time_seconds") else unit
-            factor = " * 1000" if unit == "dateTimeAsIso" else ""
-            return Panel(title, metric.help, unit, (Query(f"{metric.name}{{{CHOSEN}}}{factor}", series),))
+            query = f"{metric.name}{{{CHOSEN}}}"
+            match metric.name.removeprefix("octavo_bookie_"):
+                case "start_time_seconds":
+                    unit, query = "dateTimeAsIso", f"{query} * 1000"
+                case "certificate_expiry_seconds":  # shown as the time left, which is none without a certificate
+                    title, query = "certificate expires in", f"({query} > 0) - time()"
+                case "repair_waiting_since_seconds":
+                    title, query = "repair waiting time", f"time() - ({query} > 0)"
+            return Panel(title, metric.help, unit, (Query(query, series),))
         case Kind.HISTOGRAM:
             buckets = f"sum by ({by}, le) (rate({metric.name}_bucket{{{CHOSEN}}}[{INTERVAL}]))"
             queries = [

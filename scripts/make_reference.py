@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 from octavo.bookie import config
-from octavo.cli.commands import app
+from octavo.cli.commands import command_line
 from octavo.protocol.errors import ERROR_CODES, OctavoError
 
 import octavo
@@ -93,29 +93,56 @@ def commands_of(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str
             yield from commands_of(inner, (*path, name))
 
 
-COMMON = {"--metadata", "--log-level", "--log-format", "--json", "--help", "--install-completion", "--show-completion"}
+COMMON = {
+    *(
+        "--metadata",
+        "--tls-ca",
+        "--tls-certificate",
+        "--tls-key",
+        "--key-file",
+        "--log-level",
+        "--log-format",
+        "--json",
+    ),
+    *("--help", "--install-completion", "--show-completion"),
+}
 """Options that nearly every command has; the page explains them once."""
 
 
 def command_section(path: tuple[str, ...], command: Any) -> str:
     text = inspect.cleandoc(command.help or "").replace("\b\n", "")
     arguments = [p for p in command.params if p.param_type_name == "argument"]
-    usage = " ".join([*path, *(str(p.metavar or p.name.upper()) for p in arguments)])
+    usage = " ".join([*path, *(name_of_argument(p) for p in arguments)])
     rows = []
     for parameter in command.params:
         names = parameter.opts + parameter.secondary_opts
         if getattr(parameter, "hidden", False) or COMMON & {*names}:
             continue
-        shown = str(parameter.metavar or parameter.name.upper())
         if parameter.param_type_name == "option":
             shown = ", ".join(names) + ("" if parameter.is_flag else f" {parameter.metavar}")
-        rows.append([f"`{shown}`", cell(parameter.help or "")])
-    options = f"\n{table(['option', 'meaning'], rows)}" if rows else ""
+        else:
+            shown = name_of_argument(parameter)
+        rows.append([f"`{cell(shown)}`", default_of_parameter(parameter), cell(parameter.help or "")])
+    options = f"\n{table(['option', 'default', 'meaning'], rows)}" if rows else ""
     is_group = bool(getattr(command, "commands", None))
     level = "##" if len(path) <= 2 else "###"
     usage += " COMMAND" if is_group and not getattr(command, "invoke_without_command", False) else ""
     text = "\n\n".join(wrapped(paragraph) for paragraph in text.split("\n\n"))
     return f"{level} {' '.join(path)}\n\n```text\n{usage}\n```\n\n{text}\n{options}\n"
+
+
+def name_of_argument(parameter: Any) -> str:
+    """An argument as the help of the command shows it: in brackets if it may be left out."""
+    name = str(parameter.metavar or parameter.name.upper())
+    return name if parameter.required or name.startswith("[") else f"[{name}]"
+
+
+def default_of_parameter(parameter: Any) -> str:
+    """The default; empty for a switch, and where the meaning of the option tells it."""
+    value = getattr(parameter.default, "value", parameter.default)
+    if callable(value) or (not value and type(value) is not int):
+        return ""
+    return f"`{value}`"
 
 
 def wrapped(paragraph: str) -> str:
@@ -124,9 +151,13 @@ def wrapped(paragraph: str) -> str:
 
 
 def commands_page() -> str:
-    root: Any = typer.main.get_command(app)
+    root: Any = typer.main.get_command(command_line())
     common = [
         ["`--metadata URI`", "The cluster's metadata store (`OCTAVO_METADATA`)."],
+        ["`--tls-ca FILE`", "Speak TLS with bookies, and accept certificates of these authorities (`OCTAVO_TLS_CA`)."],
+        ["`--tls-certificate FILE`", "Certificate of this client. Needs `--tls-key` (`OCTAVO_TLS_CERTIFICATE`)."],
+        ["`--tls-key FILE`", "Key of the certificate (`OCTAVO_TLS_KEY`)."],
+        ["`--key-file FILE`", "Key of a principal, as `octavo access key` makes it (`OCTAVO_KEY_FILE`)."],
         ["`--log-level LEVEL`", "Log messages of this level and above (`OCTAVO_LOG_LEVEL`)."],
         ["`--log-format FORMAT`", "Form of log messages: console or json (`OCTAVO_LOG_FORMAT`)."],
         ["`--json`", "Print results as JSON."],

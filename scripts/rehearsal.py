@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 
 from debian_tools import TOOLS_NEEDED, ToolsError, program  # noqa: E402 - from the paths above
-from make_dashboard import queries  # noqa: E402
+from make_dashboard import EMPTY_WHEN_HEALTHY, queries  # noqa: E402
 from support.browser import Browser  # noqa: E402
 from support.installed import PACKAGES, make_environment, unpack_wheel  # noqa: E402
 from support.systemd import Machine  # noqa: E402
@@ -82,12 +82,12 @@ def ip(*arguments: object) -> None:
     subprocess.run(["ip", *map(str, arguments)], check=True)
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """The first true value of ``condition``. Raises :class:`RehearsalError` when none comes."""
+def wait_for(condition: Callable[[], Any], what: str | Callable[[], str]) -> Any:
+    """The first true value of ``condition``. Raises :class:`RehearsalError`, which says ``what``, when none comes."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise RehearsalError(f"this never happened: {what}")
+            raise RehearsalError(f"this never happened: {what if isinstance(what, str) else what()}")
         time.sleep(0.3)
     return found
 
@@ -337,13 +337,13 @@ class Rehearsal:
 
     def dashboard(self) -> None:
         """Every query of the dashboard has an answer on some host."""
-        left = [query for query in queries() if "ALERTS{" not in query and 'code!="ok"' not in query]
+        left = [query for query in queries() if not any(part in query for part in EMPTY_WHEN_HEALTHY)]
 
         def answered() -> bool:
             left[:] = [query for query in left if not any(host.ask(query) for host in self._hosts)]
             return not left
 
-        wait_for(answered, f"answers to {left[:3]}")
+        wait_for(answered, lambda: f"answers to {left}")
 
     def console(self) -> Browser:
         """Open the console; it shows three bookies."""
@@ -474,8 +474,8 @@ def main() -> int:
         parser.error("the rehearsal makes namespaces: run it as root")
     if INSIDE not in os.environ:
         try:
-            for tool in TOOLS_NEEDED:
-                program(tool)  # fetched now if need be: the network inside leads nowhere
+            for name in (name for tool in TOOLS_NEEDED.values() for name in tool.programs):
+                program(name)  # fetched now if need be: the network inside leads nowhere
         except ToolsError as error:
             parser.exit(1, f"rehearsal: {error}\n")
         # Everything that this process starts is in a network of its own from here on.

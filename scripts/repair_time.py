@@ -5,8 +5,9 @@ repair_time.py [--ledgers 10000] [--entries 10] [--entry-size 1024] [--bookies 4
 
 The benchmark starts bookies in processes of their own and writes closed ledgers with E = Qw = 3, Qa = 2. It kills one
 bookie for good and retires it as lost, so that no grace time passes. The time measured runs from there until no ledger
-names the bookie any more. With ``--load`` a client adds to one more ledger all the time, one entry after another at
-that rate, and the delays of its adds before and during the repair are reported.
+names the bookie any more. With ``--load`` a client adds entries of 1 KiB to one more ledger at that rate all the time,
+and does not wait for earlier ones: a delay counts from the moment at which the add was due. The delays before
+and during the repair are reported. Half load is half of the adds per second that ``octavo bench add`` reaches.
 """
 
 import argparse
@@ -31,6 +32,9 @@ from octavo.repair.operators import ledgers_naming, read_status, retire
 import octavo
 
 START_SECONDS_MAX = 60.0
+BEFORE_SECONDS = 25.0
+"""About as long as a repair takes: the 99th percentile of adds depends on the flushes and stalls that fall into it."""
+
 WRITERS = 64
 """Ledgers written at the same time."""
 
@@ -95,21 +99,27 @@ async def serves_no_more(_bookie_id: BookieId) -> bool:
 
 
 class Load:
-    """Adds one entry after another at a rate, and notes how long each took."""
+    """Adds entries at a rate, whatever becomes of those before, and notes how long each took."""
 
     def __init__(self, ledger: octavo.LedgerWriter, per_second: float) -> None:
         self.delays: list[float] = []
-        self._task = asyncio.ensure_future(self._add(ledger, 1 / per_second))
+        self._ledger = ledger
+        self._adds: set[asyncio.Task[None]] = set()
+        self._task = asyncio.ensure_future(self._produce(1 / per_second))
 
-    async def _add(self, ledger: octavo.LedgerWriter, pause_seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time()
+    async def _produce(self, pause_seconds: float) -> None:
+        due = time.perf_counter()
         while True:
-            due += pause_seconds
-            await asyncio.sleep(max(due - loop.time(), 0))
-            begun = loop.time()
-            await ledger.add(b"x" * 1024)
-            self.delays.append(loop.time() - begun)
+            while due <= time.perf_counter():
+                add = asyncio.ensure_future(self._add(due))
+                self._adds.add(add)
+                add.add_done_callback(self._adds.discard)
+                due += pause_seconds
+            await asyncio.sleep(min(max(due - time.perf_counter(), 0.001), pause_seconds))
+
+    async def _add(self, due: float) -> None:
+        await self._ledger.add(b"x" * 1024)
+        self.delays.append(time.perf_counter() - due)
 
     def take(self) -> dict[str, float]:
         """The delays since the last call, in milliseconds."""
@@ -122,11 +132,16 @@ class Load:
             "p99_ms": round(1000 * delays[len(delays) * 99 // 100], 2),
         }
 
+    async def wait_pending(self) -> None:
+        """Return when all adds that are under way have ended."""
+        await asyncio.gather(*self._adds)
+
     async def stop(self) -> None:
         """Add no more. Raises the error of an add."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
+        await asyncio.gather(*self._adds)
 
 
 async def measure(uri: str, bookies: Bookies, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -146,13 +161,14 @@ async def measure(uri: str, bookies: Bookies, arguments: argparse.Namespace) -> 
             if arguments.load:
                 load = Load(await stack.enter_async_context(client.create_ledger(3, 3, 2)), arguments.load)
                 stack.push_async_callback(load.stop)
-                await asyncio.sleep(5)
+                await asyncio.sleep(BEFORE_SECONDS)
                 result["adds_before"] = load.take()
             lost = BookieId("bookie-0")
             bookies.kill(lost)
             while lost in await store.list_bookies():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             if load is not None:
+                await load.wait_pending()  # adds that waited for the replacement of the bookie
                 load.take()
             begun = time.perf_counter()
             await retire(store, lost, serves_no_more, lost=True, now_ms=int(time.time() * 1000))

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from simulation.campaign import Finding, Order, Report, find, processors, run_order, run_orders, smaller  # noqa: E402
 from simulation.canaries import CANARIES  # noqa: E402
-from simulation.plan import DISTURBANCES, SIZES  # noqa: E402
+from simulation.plan import DISTURBANCES, GUARDED_DISTURBANCES, SIZES  # noqa: E402
 from simulation.record import Record  # noqa: E402
 from simulation.siege_moves import SIEGES  # noqa: E402
 from simulation.universe import Outcome  # noqa: E402
@@ -48,7 +48,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--theseus", action="store_true", help="replace one machine after another, until none is left")
     parser.add_argument("--siege", choices=sorted(SIEGES), help="inject only sieges of this kind")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="change a field of the plan")
-    parser.add_argument("--without", action="append", default=[], choices=DISTURBANCES, help="leave a fault out")
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        choices=[*DISTURBANCES, *GUARDED_DISTURBANCES],
+        help="leave a fault out",
+    )
     parser.add_argument("--shrink", action="store_true", help="look for a smaller universe that fails the same way")
     parser.add_argument("--trace", action="store_true", help="print the whole trace, also of a universe that passes")
     parser.add_argument("--record", type=Path, metavar="FILE", help="append results to FILE; skip seeds found in it")

@@ -62,6 +62,11 @@ rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
 """
 
+_AUDIT_LOGGING: Final = """\
+logger.audit.name = org.apache.zookeeper.audit.Slf4jAuditLogger
+logger.audit.level = info
+"""
+
 
 class ZooKeeperError(Exception):
     """An operation on the servers failed; the message names the reason and the remedy."""
@@ -83,6 +88,8 @@ class Settings:
     """PEM file with key and certificate of the servers, which then listen with TLS too; empty: no TLS."""
     tls_ca: str = ""
     """PEM file with the authority of the clients' certificates, which are required."""
+    audit: bool = False
+    """Whether the servers write an audit log, into their ordinary log."""
 
 
 @dataclass(slots=True)
@@ -174,9 +181,7 @@ class ServerGroup:
                 if not server.is_running():
                     raise ZooKeeperError(f"ZooKeeper ended as it started: {self._last_words(server)}")
                 if time.monotonic() > deadline:
-                    raise ZooKeeperError(
-                        f"ZooKeeper did not serve within {seconds_max:g} s; see {self._log_of(server)}"
-                    )
+                    raise ZooKeeperError(f"ZooKeeper did not serve within {seconds_max:g} s; see {self.log_of(server)}")
                 time.sleep(_POLL_SECONDS)
 
     def leader(self) -> int:
@@ -232,7 +237,7 @@ class ServerGroup:
             *options,
             *("-cp", class_path(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(folder / "zoo.cfg")),
         ]
-        with self._log_of(server).open("ab") as log:
+        with self.log_of(server).open("ab") as log:
             process = subprocess.Popen(
                 command,
                 cwd=folder,
@@ -290,11 +295,14 @@ class ServerGroup:
                 "ssl.trustStore.type=PEM",
                 "ssl.clientAuth=need",
             ]
+        if self.settings.audit:
+            lines.append("audit.enable=true")
         if len(self.servers) > 1:
             lines += ["initLimit=20", "syncLimit=5"]
             lines += [f"server.{peer.number}={HOST}:{peer.peer_port}:{peer.election_port}" for peer in self.servers]
         (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
-        (self.folder / "log4j2.properties").write_text(_LOGGING)
+        logging = _LOGGING + (_AUDIT_LOGGING if self.settings.audit else "")
+        (self.folder / "log4j2.properties").write_text(logging)
         return folder
 
     def _save(self) -> None:
@@ -306,13 +314,14 @@ class ServerGroup:
         unfinished.write_text(json.dumps(known, indent=1) + "\n")
         unfinished.replace(self._file)
 
-    def _log_of(self, server: Server) -> Path:
+    def log_of(self, server: Server) -> Path:
+        """The file with all that the server logs."""
         return self.folder / f"server-{server.number}" / "log"
 
     def _last_words(self, server: Server) -> str:
-        lines = self._log_of(server).read_text(errors="replace").splitlines()
+        lines = self.log_of(server).read_text(errors="replace").splitlines()
         told = [line for line in lines if line.strip() and not line.startswith("\t")]
-        return f"{told[-1] if told else 'it said nothing'} (all of it: {self._log_of(server)})"
+        return f"{told[-1] if told else 'it said nothing'} (all of it: {self.log_of(server)})"
 
 
 # --- what is there ---------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def check_bookie(session: TlsSession, bookie_id: str) -> None:
     if wanted not in {principal_uri(name) for name in names}:
         raise UnauthorizedError(
             f"TLS: the certificate of bookie {bookie_id} must contain the URI {wanted}; "
-            f"it contains {', '.join(map(principal_uri, names)) or 'none that begins so'}"
+            f"it contains {', '.join(map(principal_uri, names)) or 'no such URI'}"
         )
 
 

@@ -46,7 +46,7 @@ class ClientLogin:
         """The next message; None: both sides are authenticated. Raises :class:`UnauthorizedError`."""
         if self._exchange is None:
             if answer.complete or len(answer.data) != NONCE_BYTES:
-                raise UnauthorizedError(f"bookie {self._bookie_id} leaves out a step of the authentication")
+                raise UnauthorizedError(f"bookie {self._bookie_id} skipped a step of the authentication")
             self._exchange = Exchange(self._key.name, self._cluster_id, self._bookie_id, self._nonce, answer.data)
             return Authenticate(MECHANISM, self._key.name, client_proof(self._key.secret, self._exchange))
         if not answer.complete or not is_signature(self._key.secret, self._exchange, answer.data):
@@ -74,7 +74,9 @@ class BookieLogin:
     def received(self, request: Authenticate, nonce: bytes) -> AuthenticateAnswer:
         """The answer to a message; ``nonce`` is fresh. Raises :class:`UnauthorizedError`."""
         if request.mechanism != MECHANISM:
-            raise UnauthorizedError(f"authentication by {request.mechanism!r} is not known here; {MECHANISM} is")
+            raise UnauthorizedError(
+                f"this bookie does not support authentication by {request.mechanism!r}; use {MECHANISM}"
+            )
         if self.name is not None:
             raise UnauthorizedError(f"this connection is authenticated already, as {self.name}")
         exchange = self._exchange

@@ -87,6 +87,19 @@ class TlsTransport(asyncio.Transport):
             self.send_outgoing()
             self._below.close()
 
+    def can_write_eof(self) -> bool:
+        """Whether :meth:`write_eof` can be called."""
+        return self._below.can_write_eof()
+
+    def write_eof(self) -> None:
+        """Send what was written, and say that this is all; the other side may go on sending."""
+        if not self._closing:
+            self._flush()
+            self._closing = True
+            self._session.end()
+            self.send_outgoing()
+            self._below.write_eof()
+
     def abort(self) -> None:
         """Close now; what was written may be lost."""
         self.stop()

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Generator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -71,6 +72,22 @@ def module_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """Whether expected answers of scripts are written again."""
     return bool(request.config.getoption("--rewrite"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each process of ``make test`` begin to collect at another folder. All of them collect all tests; in a fresh
+    clone they thus compile different files, and find those of the others compiled."""
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is not None and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        folders = sorted(str(path) for path in Path(__file__).parent.iterdir() if path.is_dir())
+        number = int(worker["workerid"].removeprefix("gw"))
+        start = len(folders) * number // worker["workercount"]
+        config.args = folders[start:] + folders[:start]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All processes have the tests in the same order."""
+    items.sort(key=lambda item: item.nodeid.partition("::")[0])
 
 
 @pytest.hookimpl(optionalhook=True)

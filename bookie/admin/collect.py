@@ -163,6 +163,7 @@ def _repair(ready: ReadyBookie) -> Iterator[Sample]:
         (table.REPAIR_AUDITOR, "repair_auditor"),
     ):
         yield Sample(metric, int(facts.get(fact, 0)))
+    yield Sample(table.REPAIR_WAITING_SINCE_SECONDS, facts.get("repair_waiting_since_ms", 0) / 1000)
     for metric, prefix in (
         (table.REPAIR_LEDGERS, "repair_ledgers"),
         (table.REPAIR_BOOKIES, "repair_bookies"),

@@ -2,8 +2,8 @@
 
 The table is the only list: requests are checked against it, and ``/openapi.json`` and ``docs/admin-api.md`` are made
 from it. Endpoints that change something, or that show the inside of the process, are *guarded*: they are answered on
-the socket of the file system only, whose permissions say who may use it. Over TCP, where clients are not
-authenticated, they are refused.
+the socket of the file system, whose permissions say who may use it, and over TLS to principals with the role admin.
+Over TCP without TLS, where clients are not authenticated, they are refused.
 """
 
 import asyncio

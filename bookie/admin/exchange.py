@@ -14,11 +14,15 @@ class HttpRequest:
     method: str
     target: str
     """As sent: path and query."""
-    headers: Mapping[str, str]
-    """Names in lower case. Of a header that came several times, the values joined by commas."""
+    headers: Mapping[str, str] = field(repr=False)
+    """Names in lower case. Of a header that came several times, the values joined by commas. One may be a key."""
     body: bytes = b""
     trusted: bool
     """It came through the socket of the file system, whose permissions say who may use it; not over TCP."""
+    names: tuple[str, ...] | None = None
+    """The names of ours in the client's certificate; None: the connection has no TLS."""
+    peer: str | None = None
+    """``HOST:PORT`` of a client over TCP."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ from typing import cast
 import h11
 import structlog
 from octavo.bookie.admin.exchange import HttpAnswer, HttpError, HttpRequest
+from octavo.bookie.server.arrivals import peer_name
+from octavo.protocol.errors import OctavoError, UnauthorizedError
+from octavo.security.names import names_of
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -38,6 +41,18 @@ class HttpLimits:
     idle_seconds: float = 75.0
     """Between two requests; longer than the interval of any scraper."""
     connections_max: int = 32
+
+
+def refusal_without_tls(error: OctavoError) -> bytes:
+    """What a client without TLS reads on a port that speaks TLS only. ``error``: the connection is refused for it."""
+    if isinstance(error, UnauthorizedError):
+        refusal = HttpError(400, "TlsRequired", "this address speaks HTTPS only: ask for https://")
+    else:
+        refusal = HttpError(503, "Overloaded", error.message, retryable=True)
+    answer = refusal.answer()
+    status = "400 Bad Request" if refusal.status == 400 else "503 Service Unavailable"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\n"
+    return f"{head}Connection: close\r\n\r\n".encode() + answer.body
 
 
 class HttpListener:
@@ -76,11 +91,16 @@ class HttpConnection(asyncio.Protocol):
         self._drained = asyncio.Event()
         self._drained.set()
         self._closed = False
+        self._names: tuple[str, ...] | None = None
+        self._peer: str | None = None
 
     # --- transport callbacks ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        session = transport.get_extra_info("tls_session")
+        self._names = names_of(session.peer_certificate()) if session is not None else None
+        self._peer = None if self._listener.trusted else peer_name(transport)
         listener = self._listener
         full = len(listener.connections) >= self._limits.connections_max
         listener.connections[self] = None
@@ -175,6 +195,8 @@ class HttpConnection(asyncio.Protocol):
             headers=headers,
             body=bytes(self._body),
             trusted=self._listener.trusted,
+            names=self._names,
+            peer=self._peer,
         )
         self._work = asyncio.get_running_loop().create_task(self._work_on(request))
 

@@ -8,12 +8,14 @@ from octavo.bookie.admin.exchange import JSON
 from octavo.bookie.admin.fields import Field
 from octavo.bookie.admin.schemas import ERROR
 
-EVERY_ERROR = (400, 403, 404, 405, 408, 413, 431, 500, 503)
+EVERY_ERROR = (400, 401, 403, 404, 405, 408, 413, 431, 500, 503)
 """Statuses that any request can be refused with: it is malformed, of another host, too large, too slow."""
 
 _MEANINGS = {
     400: "The request is malformed, or a parameter is not accepted.",
-    403: "Not from here: guarded endpoints are answered on the socket only, and others for known hosts.",
+    401: "The client of another host has given neither a certificate nor a key of a principal.",
+    403: "Not for this client: guarded endpoints are answered on the socket and to the role admin over TLS, and others"
+    " for known hosts.",
     404: "There is no such thing.",
     405: "The method does not apply.",
     408: "The request was not complete in time.",
@@ -37,7 +39,8 @@ def describe(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
             "title": "Octavo bookie",
             "version": version,
             "description": "Administration of one bookie, on the socket admin.sock in its data directory and, if"
-            " admin_listen is set, over TCP.",
+            " admin_listen is set, over TCP: on loopback for requests that only observe it, elsewhere over TLS for"
+            " principals of the cluster.",
         },
         "paths": paths,
         "components": {"schemas": {"Error": ERROR}},
@@ -47,7 +50,7 @@ def describe(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
-        "summary": endpoint.text + (" Only on the socket." if endpoint.guarded else ""),
+        "summary": endpoint.text + (" Only on the socket, or over TLS for the role admin." if endpoint.guarded else ""),
         "responses": _responses(endpoint),
     }
     parameters = [_parameter(field, "path") for field in endpoint.in_path]

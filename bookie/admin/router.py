@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 from octavo.bookie.admin.endpoints import Administration, Call, Endpoint
 from octavo.bookie.admin.exchange import JSON, HttpAnswer, HttpError, HttpRequest
 from octavo.bookie.admin.fields import FieldError, read_body, read_query
+from octavo.bookie.admin.visitor import Visitor, visitor_of
 from octavo.bookie.server.audit import Audit
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
 
@@ -34,13 +35,9 @@ class Router:
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer a request. Raises :class:`HttpError`."""
         self._check_host(request)
+        visitor = None if request.names is None else visitor_of(request, self._admin.subject)
         endpoint, names = self._find(request)
-        if endpoint.guarded and not request.trusted:
-            self._audit.refused("admin", "not on the socket", method=endpoint.method, path=endpoint.path)
-            raise HttpError(
-                403, "Forbidden",
-                f"{endpoint.method} {endpoint.path} is answered on the socket admin.sock in the data directory only",
-            )  # fmt: skip
+        self._check_rights(endpoint, visitor, request)
         values = self._values(endpoint, request, names)
         try:
             answer = await endpoint.handle(Call(self._admin, values))
@@ -49,13 +46,37 @@ class Router:
         except OctavoError as error:
             raise HttpError(409, type(error).__name__, error.message, retryable=error.retryable) from error
         if endpoint.guarded:
-            self._audit.note("admin", method=endpoint.method, path=endpoint.path, values=_described(values))
+            name = None if visitor is None else visitor.name
+            self._audit.note(
+                "admin",
+                principal=name, peer=request.peer,
+                method=endpoint.method, path=endpoint.path, values=_described(values),
+            )  # fmt: skip
         return answer
+
+    def _check_rights(self, endpoint: Endpoint, visitor: Visitor | None, request: HttpRequest) -> None:
+        what = f"{endpoint.method} {endpoint.path}"
+        if visitor is not None:
+            try:
+                visitor.check(guarded=endpoint.guarded, what=what)
+            except HttpError:
+                self._audit.refused(
+                    "admin", "role",
+                    principal=visitor.name, peer=request.peer, method=endpoint.method, path=endpoint.path,
+                )  # fmt: skip
+                raise
+        elif endpoint.guarded and not request.trusted:
+            self._audit.refused("admin", "not on the socket", method=endpoint.method, path=endpoint.path)
+            raise HttpError(
+                403, "Forbidden",
+                f"{what} is answered on the socket admin.sock in the data directory, and not over TCP without TLS",
+            )  # fmt: skip
 
     def _check_host(self, request: HttpRequest) -> None:
         """A web page can let a name of its own point to this machine, and then read what the bookie answers to it (DNS
-        rebinding). It cannot do that with an address, and no web page reaches the socket of the file system."""
-        if request.trusted or "host" not in request.headers:
+        rebinding). It cannot do that with an address; no web page reaches the socket of the file system; and with TLS
+        the browser compares the name with the bookie's certificate."""
+        if request.trusted or request.names is not None or "host" not in request.headers:
             return
         host = request.headers["host"]
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]

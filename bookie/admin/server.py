@@ -1,4 +1,5 @@
-"""The sockets of the administration interface: one in the file system, always; one over TCP if the operator wants it.
+"""The sockets of the administration interface: one in the file system, always; one over TCP if the operator wants it,
+with TLS where other hosts reach it.
 
 The socket's permissions (0600) are its access control. It is given them before it has a name, so that there is no
 moment in which another user could connect.
@@ -9,11 +10,14 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
-from octavo.bookie.admin.http import Answerer, HttpLimits, HttpListener
+from octavo.bookie.admin.http import Answerer, HttpLimits, HttpListener, refusal_without_tls
+from octavo.bookie.server.arrivals import Arrivals
+from octavo.bookie.server.limits import ArrivalLimits
+from octavo.security.contexts import ServerContext
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -25,6 +29,9 @@ _PATH_BYTES_MAX = 107
 
 _BACKLOG = 32
 
+_HANDSHAKES_PER_SECOND = 20.0
+"""Each costs the event loop a millisecond, and programs that observe a bookie keep their connections."""
+
 
 class AdminServer:
     """Listens on one or two sockets. :meth:`start` once, :meth:`stop` at the end."""
@@ -34,6 +41,7 @@ class AdminServer:
         self._limits = limits
         self._listeners: list[HttpListener] = []
         self._servers: list[asyncio.Server] = []
+        self._arrivals: list[Arrivals] = []
         self._path: Path | None = None
 
     async def listen_at(self, path: Path) -> None:
@@ -55,6 +63,31 @@ class AdminServer:
         self._listeners.append(listener)
         return int(server.sockets[0].getsockname()[1])
 
+    async def listen_with_tls(self, host: str, port: int, context: Callable[[], ServerContext]) -> int:
+        """Listen over TCP with TLS, and with nothing else; returns the port. ``context``: that of new connections.
+        Raises OSError."""
+        limits = self._limits or HttpLimits()
+        listener = HttpListener(self._answer, trusted=False, limits=limits)
+        arrivals = Arrivals(
+            context,
+            plain_too=False,
+            limits=ArrivalLimits(
+                connections_max=limits.connections_max,
+                connections_per_address_max=limits.connections_max,
+                handshakes_max=limits.connections_max,
+                handshakes_per_second=_HANDSHAKES_PER_SECOND,
+                handshake_seconds=limits.request_seconds,
+            ),
+            serve=listener.connection,
+            served=lambda: len(listener.connections),
+            refusal=refusal_without_tls,
+        )
+        server = await asyncio.get_running_loop().create_server(arrivals.connection, host, port, backlog=_BACKLOG)
+        self._servers.append(server)
+        self._listeners.append(listener)
+        self._arrivals.append(arrivals)
+        return int(server.sockets[0].getsockname()[1])
+
     async def stop(self) -> None:
         """Close everything, and remove the socket."""
         if self._path is not None:
@@ -62,6 +95,8 @@ class AdminServer:
                 self._path.unlink()
         for server in self._servers:
             server.close()
+        for arrivals in self._arrivals:
+            arrivals.close()
         for listener in self._listeners:
             listener.close()
 

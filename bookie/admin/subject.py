@@ -10,6 +10,7 @@ from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.disk_watch import DiskLimits
 from octavo.bookie.upkeep.upkeep import Upkeep
 from octavo.metadata import MetadataStore
+from octavo.security.contexts import ServerContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class Subject:
     """Every setting with its value, without secrets."""
     operator_read_only: str | None = None
     """The reason for which an operator made the bookie read-only before this start; None: no operator has."""
+    tls_context: Callable[[], ServerContext] | None = None
+    """The bookie's certificate, which is replaced while it runs; None: the bookie speaks no TLS."""
     ready: ReadyBookie | None = None
     """None while it starts."""
     ready_at: float | None = None

@@ -112,10 +112,6 @@ class LedgerCopies:
         """The highest LAC of the ledger that this bookie knows."""
         return self._storage.reader.last_add_confirmed(ledger_id).last_add_confirmed
 
-    def holds_ledger(self, ledger_id: LedgerId) -> bool:
-        """Whether entries of the ledger may be held here: it is neither deleted nor dropped."""
-        return self._storage.holds_entries(ledger_id)
-
     def unnamed(self, ledger_ids: Collection[LedgerId]) -> None:
         """A hint: the metadata of these ledgers say that they are closed, and name other bookies only. The bookie's
         upkeep looks for itself, and drops what it holds of them after some time (rule C8)."""

@@ -19,7 +19,8 @@ BUFFER_BYTES = 8 * 1024 * 1024 + DIRECT_BLOCK_BYTES
 """Holds one ordinary group of the journal; a larger one takes several writes."""
 
 _SLICED_BUFFERS_MAX = 64
-"""More buffers than this are joined before they are copied: faster than copying each one."""
+_JOINED_BYTES_MAX = 64 * 1024
+"""More buffers than this, or so few bytes, are joined before they are copied: faster than copying each buffer."""
 
 _UNSUPPORTED = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 
@@ -88,10 +89,14 @@ class DirectWriter:
 
     def _gather(self, buffers: Sequence[bytes], size: int) -> None:
         """Copy ``buffers``, ``size`` bytes together, into the buffer."""
-        view, at = self._view, 0
-        for buffer in buffers if len(buffers) <= _SLICED_BUFFERS_MAX else [b"".join(buffers)]:
-            view[at : at + len(buffer)] = buffer
-            at += len(buffer)
+        if size <= _JOINED_BYTES_MAX or len(buffers) > _SLICED_BUFFERS_MAX:
+            self._view[:size] = b"".join(buffers)
+            return
+        at = 0
+        for buffer in buffers:
+            stop = at + len(buffer)
+            self._view[at:stop] = buffer
+            at = stop
         assert at == size
 
     def _write_large(self, offset: int, data: bytes) -> None:

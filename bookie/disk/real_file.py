@@ -21,7 +21,8 @@ _WRITEV_BUFFERS_MAX = 1024
 """IOV_MAX on Linux: one vectored write takes no more buffers."""
 
 _WRITEBACK_BYTES_MIN = 64 * 1024
-"""The kernel starts to write so many bytes to the disk at once; fewer wait for company in the page cache."""
+"""Size of a write that the kernel starts to put on the disk at once; smaller ones stay in the page cache for a
+while."""
 
 
 class Lane:

@@ -1,4 +1,15 @@
-"""Reads an entry log entry by entry and continues after damage. Used for scrubbing, checking and rebuilding."""
+"""Reads an entry log entry by entry and continues after damage. Used for scrubbing, checking and rebuilding.
+
+A payload may contain anything, also sealed entries: a client may store the entry logs of another cluster in this one.
+So what looks like an entry is one only where an entry is known to begin (rule B3): at the start of the log, and where
+the one before ends. The length of a damaged entry leads on if something intact follows. Otherwise the walk searches
+byte by byte, and what it finds may lie inside the damaged entry's payload: it is *doubtful* until intact entries, one
+after another, lead from there to the known end of the log, or farther than any payload reaches. Entries inside a
+payload end before the checksum of the entry around them, where no entry begins.
+
+Without a checksum that needs a key this is no defence against a client that computes its payloads for it. Entries of
+ledgers with ``hmac-sha256`` are safe from it: readers verify them with the ledger's password.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
@@ -32,6 +43,13 @@ class IntactEntry(NamedTuple):
     sealed: bytes
 
 
+class DoubtfulEntry(NamedTuple):
+    """What looks like an intact entry, found after damage: it may be a part of a damaged entry's payload."""
+
+    offset: int
+    sealed: bytes
+
+
 class DamagedStretch(NamedTuple):
     """Bytes without an intact entry; the next entry, or the end of the log, follows them."""
 
@@ -39,11 +57,20 @@ class DamagedStretch(NamedTuple):
     size: int
 
 
-async def walk_log(read: Read, *, stop: int, start: int = HEADER_BYTES) -> AsyncIterator[IntactEntry | DamagedStretch]:
-    """Everything between two offsets, in order. Fillers are left out. Unreadable bytes count as damage."""
+async def walk_log(
+    read: Read, *, stop: int, start: int = HEADER_BYTES, ends_with_entry: bool = True
+) -> AsyncIterator[IntactEntry | DoubtfulEntry | DamagedStretch]:
+    """Everything between two offsets, in order. Fillers are left out. Unreadable bytes count as damage.
+
+    An entry begins at ``start``. ``ends_with_entry``: the last one ends at ``stop``, as at the length that a manifest
+    gives; a file without a manifest may end in the middle of one.
+    """
     window = _Window(read, stop)
     offset = start
     damage_start: int | None = None
+    searched_from: int | None = None
+    """Where the search ended, until it is known that an entry begins there."""
+    doubtful: list[IntactEntry] = []
     while offset < stop:
         sealed = await window.entry_at(offset)
         size = await window.filler_bytes_at(offset) if sealed is None else len(sealed)
@@ -52,19 +79,29 @@ async def walk_log(read: Read, *, stop: int, start: int = HEADER_BYTES) -> Async
                 yield DamagedStretch(damage_start, offset - damage_start)
                 damage_start = None
             if sealed is not None:
-                yield IntactEntry(offset, sealed)
+                doubtful.append(IntactEntry(offset, sealed))
             offset += size
+            if searched_from is None or offset - searched_from > SEALED_BYTES_MAX:
+                searched_from = None
+                for entry in doubtful:
+                    yield entry
+                doubtful.clear()
             continue
+        for entry in doubtful:
+            yield DoubtfulEntry(*entry)
+        doubtful.clear()
         if damage_start is None:
             damage_start = offset
-            claimed = await window.claimed_size(offset)
+            claimed = await window.claimed_size(offset) if searched_from is None else None
             # Damage to a payload leaves the length intact, and the length leads to the next entry or filler.
             if claimed is not None and await window.is_intact_at(offset + claimed):
                 offset += claimed
                 continue
-        offset = await window.next_candidate(offset + 1)
+        offset = searched_from = await window.next_candidate(offset + 1)
     if damage_start is not None:
         yield DamagedStretch(damage_start, stop - damage_start)
+    for entry in doubtful:
+        yield entry if ends_with_entry else DoubtfulEntry(*entry)
 
 
 class _Window:

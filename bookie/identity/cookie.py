@@ -28,6 +28,7 @@ import structlog
 from octavo.bookie.disk.filesystem import FileSystem, read_file, replace_file
 from octavo.bookie.identity.duplicate_start import find_running_original
 from octavo.bookie.identity.errors import DataWrongError
+from octavo.bookie.identity.older_metadata import Seen, hold_garbage_if_older
 from octavo.metadata.registration import Cookie
 from octavo.metadata.repair_states import DOCUMENT, Condition, decode_states
 from octavo.metadata.store import MetadataStore
@@ -66,8 +67,11 @@ class DirectoryCookie:
     roles: tuple[str, ...]
     served: bool = False
     confirmed_generation: int = 0
-    """The highest generation that the metadata are known to have had. If they have a lower one now, they were restored
-    from a backup."""
+    """The highest generation that the metadata are known to have had. If they have a lower one now, they are an older
+    copy (``older_metadata``)."""
+    ledger_ids_stop: int = 0
+    """All ledger ids below this had been allocated in these metadata. If they have allocated fewer now, they are an
+    older copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,24 +155,26 @@ DECISIONS: Final[Mapping[tuple[Disks, MetadataComparison], Verdict]] = {
 """A row for every combination."""
 
 _REMEDIES: Final[Mapping[Disks | MetadataComparison, str]] = {
-    Disks.DAMAGED: "check the disk, then start the bookie in doubt with `octavo bookie reset-identity`",
+    Disks.DAMAGED: "check the disk, then start the bookie in doubt with `octavo bookie reset-identity DIR`",
     Disks.NO_COOKIE: "configure the bookie's own directories, or empty ones",
     Disks.FOREIGN: "check the metadata URI",
     Disks.MIXED: "configure the directories in their original places",
-    Disks.SOME_MISSING: "mount the missing directory, or start the bookie in doubt with `octavo bookie reset-identity`",
+    Disks.SOME_MISSING: (
+        "mount the missing directory, or start the bookie in doubt with `octavo bookie reset-identity DIR`"
+    ),
     MetadataComparison.ABSENT: "check the metadata URI; a retired bookie starts again with empty directories",
     MetadataComparison.OTHER_TOKEN: (
-        "start only the original, or start this copy in doubt with `octavo bookie reset-identity`"
+        "start only the original, or start this copy in doubt with `octavo bookie reset-identity DIR`"
     ),
     MetadataComparison.AHEAD: (
-        "use the newest disks, or start the bookie in doubt with `octavo bookie reset-identity`"
+        "use the newest disks, or start the bookie in doubt with `octavo bookie reset-identity DIR`"
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The verdict, the generation to write when it is a start, and the reason, with its remedy when refused."""
+    """The verdict, the generation that a start writes, and the reason, which includes the remedy of a refusal."""
 
     verdict: Verdict
     bookie_id: BookieId | None
@@ -177,8 +183,8 @@ class Decision:
 
 
 def decide(directories: Sequence[DirectoryState], cluster_id: str, metadata: MetadataState | None) -> Decision:
-    """How a start with these directories continues. ``metadata`` is the cookie that the metadata store has for the id
-    that :func:`claimed_id` returns."""
+    """Decide whether a bookie may start with these directories, and how. ``metadata`` is the cookie that the metadata
+    store has for the id that :func:`claimed_id` returns."""
     disks, where = _examine_disks(directories, cluster_id)
     known = _compare_with_metadata(directories, metadata)
     verdict = DECISIONS[disks, known]
@@ -254,6 +260,7 @@ def encode_cookie(cookie: DirectoryCookie) -> bytes:
             "roles": list(cookie.roles),
             "served": cookie.served,
             "confirmed_generation": cookie.confirmed_generation,
+            "ledger_ids_stop": cookie.ledger_ids_stop,
         }
     ).encode()
     return text + b"\ncrc32c %08x\n" % google_crc32c.value(text)
@@ -280,6 +287,7 @@ def decode_cookie(content: bytes) -> DirectoryCookie | None:
             tuple(map(str, fields["roles"])),
             bool(fields.get("served", False)),
             int(fields.get("confirmed_generation", 0)),
+            int(fields.get("ledger_ids_stop", 0)),
         )
     except (ValueError, TypeError, KeyError):
         return None
@@ -322,11 +330,19 @@ class Identity:
     token: str
     served: bool
     """The bookie has been ready to serve before, so its storage must exist."""
-    metadata_were_older: bool = False
-    """At this start the metadata had an older generation than at an earlier start: they were restored from a backup."""
+    ledger_ids_stop: int = 0
+    """All ledger ids below this have been allocated."""
 
 
-async def take_identity(
+def seen_by(cookies: Sequence[DirectoryCookie]) -> Seen:
+    """What these cookies together tell of the metadata."""
+    return Seen(
+        max((cookie.confirmed_generation for cookie in cookies), default=0),
+        max((cookie.ledger_ids_stop for cookie in cookies), default=0),
+    )
+
+
+async def claim_identity(
     filesystem: FileSystem,
     directories: Mapping[str, Path],
     store: MetadataStore,
@@ -344,7 +360,7 @@ async def take_identity(
 
     Raises IdentityRefusedError, OSError, and MetadataUnavailableError (then nothing is lost: start again).
     """
-    directories = _by_path(directories)
+    directories = by_path(directories)
     nested = {
         role: frozenset(
             other.relative_to(path).parts[0]
@@ -370,19 +386,21 @@ async def take_identity(
                 f"bookie {claimed} is already running at {other}, and these directories are a copy of its directories; "
                 "to move the bookie here, stop the original first; otherwise start a new bookie on empty directories"
             )
-        await _check_pin(store, pinned_id, claimed)
+        await _check_pin(store, pinned_id, claimed, next(iter(directories.values())))
         if claimed is None:
             await _report_known_address(store, address)
         bookie_id = decision.bookie_id or pinned_id or BookieId(f"bookie-{rng.getrandbits(48):012x}")
         await check_not_retired(store, bookie_id)
         token = f"{rng.getrandbits(64):016x}"
         served = any(state.cookie.served for state in states if state.cookie)
-        confirmed = max((state.cookie.confirmed_generation for state in states if state.cookie), default=0)
-        metadata_were_older = (known.value.generation if known else 0) < confirmed
+        seen = seen_by([state.cookie for state in states if state.cookie])
+        ids_stop = await hold_garbage_if_older(store, bookie_id, known.value.generation if known else 0, seen)
         roles_without_cookie = {state.role for state in states if state.cookie is None}
         for role, path in sorted(directories.items(), key=lambda item: item[0] not in roles_without_cookie):
             cookie = DirectoryCookie(
-                bookie_id, cluster_id, decision.generation, token, role, tuple(directories), served, confirmed
+                *(bookie_id, cluster_id, decision.generation, token, role, tuple(directories), served),
+                confirmed_generation=seen.generation,
+                ledger_ids_stop=seen.ledger_ids_stop,
             )
             await write_directory_cookie(filesystem, path, cookie)
         current = known.value if known else Cookie(bookie_id=bookie_id, generation=0, address=address)
@@ -397,7 +415,7 @@ async def take_identity(
             # bookie made it.
             continue
         first_start = decision.verdict is not Verdict.START
-        return Identity(bookie_id, cluster_id, decision.generation, first_start, token, served, metadata_were_older)
+        return Identity(bookie_id, cluster_id, decision.generation, first_start, token, served, ids_stop)
     raise IdentityRefusedError(
         f"the bookie's cookie in the metadata changed {START_ATTEMPTS_MAX} times during the start: "
         "another process runs with the same identity; stop it"
@@ -415,7 +433,9 @@ async def check_not_retired(store: MetadataStore, bookie_id: BookieId) -> None:
         )
 
 
-async def _check_pin(store: MetadataStore, pinned_id: BookieId | None, claimed: BookieId | None) -> None:
+async def _check_pin(
+    store: MetadataStore, pinned_id: BookieId | None, claimed: BookieId | None, data_directory: Path
+) -> None:
     """Raises IdentityRefusedError when the directories are not those of the pinned bookie."""
     if pinned_id is None or claimed == pinned_id:
         return
@@ -428,7 +448,7 @@ async def _check_pin(store: MetadataStore, pinned_id: BookieId | None, claimed: 
         raise IdentityRefusedError(
             f"the directories are empty, but the cluster knows bookie {pinned_id}: its disk is not mounted, or its "
             "data were deleted; mount the disk, or let it come back in doubt with "
-            f"`octavo bookie reset-identity --bookie-id {pinned_id}`"
+            f"`octavo bookie reset-identity {data_directory} --bookie-id {pinned_id}`"
         )
 
 
@@ -447,19 +467,21 @@ async def _report_known_address(store: MetadataStore, address: str) -> None:
 
 async def note_served(filesystem: FileSystem, directories: Mapping[str, Path], identity: Identity) -> None:
     """Record in every directory that the storage has been created (from now on its absence means that data are lost)
-    and that the metadata have this start's generation. Call it before the bookie listens. Raises OSError."""
-    directories = _by_path(directories)
+    and that the metadata have this start's generation and have allocated its ledger ids. Call it before the bookie
+    listens, and again when more ids have been allocated. Raises OSError."""
+    directories = by_path(directories)
     for role, path in directories.items():
         cookie = DirectoryCookie(
             *(identity.bookie_id, identity.cluster_id, identity.generation, identity.token, role, tuple(directories)),
             served=True,
             confirmed_generation=identity.generation,
+            ledger_ids_stop=identity.ledger_ids_stop,
         )
         await write_directory_cookie(filesystem, path, cookie)
 
 
-def _by_path(directories: Mapping[str, Path]) -> dict[str, Path]:
-    """One role for each path: ``data+journal`` where both use one directory."""
+def by_path(directories: Mapping[str, Path]) -> dict[str, Path]:
+    """Each directory once, by its role as its cookie has it: ``data+journal`` where both use one directory."""
     roles: dict[Path, list[str]] = {}
     for role, path in directories.items():
         roles.setdefault(path, []).append(role)

@@ -10,7 +10,7 @@ import asyncio
 from octavo.metadata.registration import split_address
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import OctavoError
-from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
+from octavo.protocol.frames import FrameDecoder, frame_of, unpack_body
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello, decode_hello, encode_hello
 
@@ -48,7 +48,7 @@ async def _greet(address: str, hello: Hello) -> Hello | OctavoError:
     transport, _ = await loop.create_connection(lambda: _FirstFrame(answered), *split_address(address))
     try:
         body = encode_hello(hello)
-        transport.write(LENGTH.pack(len(body)) + body)
+        transport.write(frame_of(body))
         return decode_hello(unpack_body(await answered))
     finally:
         transport.abort()

@@ -28,6 +28,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import NamedTuple
 
 import google_crc32c
 from octavo.protocol.errors import OctavoError
@@ -95,8 +96,7 @@ class RecordKind(enum.IntEnum):
     PRIVATE = 8
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class JournalPosition:
+class JournalPosition(NamedTuple):
     """A position in the log: just after a record, or the start of a segment's first record. Ordered as the log is."""
 
     segment: int

@@ -57,7 +57,7 @@ class PendingRecord:
 @dataclass(slots=True, eq=False)
 class Group:
     """Records to be written at ``offset`` of ``segment``, a page boundary, with one write and one sync. ``size``: bytes
-    of the records, without the zeros that fill the last page."""
+    of the records, without the zeros that fill the last page. No record joins it once it is *closed*."""
 
     segment: int
     offset: int
@@ -65,16 +65,13 @@ class Group:
     size: int
     queued_at: float = 0.0
     """When its first record was queued."""
+    disk_bytes: int = 0
+    """Bytes written to disk, whole pages. Known when it is closed."""
 
     @property
     def end(self) -> JournalPosition:
-        """Where the next group may start."""
-        return JournalPosition(self.segment, next_page(self.offset + self.size))
-
-    @property
-    def disk_bytes(self) -> int:
-        """Bytes written to disk, whole pages."""
-        return next_page(self.size)
+        """Where the next group may start. Known when it is closed."""
+        return JournalPosition(self.segment, self.offset + self.disk_bytes)
 
 
 class GroupCommit:
@@ -103,11 +100,14 @@ class GroupCommit:
         self._queue: deque[Group] = deque()
         self._open: Group | None = None  # the last one in the queue, while records may join it
         self._queued_records = 0
-        self._pending_bytes = 0
-        self._due = 0  # groups in the queue up to the last one with a record that is not deferred
         self._writing: Group | None = None
-        self._synced = start
         self._finished = False
+        self.waiting = 0
+        """Groups in the queue up to the last one with a record that is not deferred."""
+        self.synced_position = start
+        """Everything before it is durable."""
+        self.pending_bytes = 0
+        """Bytes appended and not yet durable, including the group being written."""
         self.disk_bytes = 0
         """Bytes of disk given to records so far, with the zeros that fill pages."""
 
@@ -122,23 +122,8 @@ class GroupCommit:
         return self.position
 
     @property
-    def synced_position(self) -> JournalPosition:
-        """Everything before it is durable."""
-        return self._synced
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes appended and not yet durable, including the group being written."""
-        return self._pending_bytes
-
-    @property
     def pending_records(self) -> int:
         return self._queued_records + (len(self._writing.records) if self._writing else 0)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a record waits that is not deferred."""
-        return self._due > 0
 
     def append(
         self, kind: int, buffers: Sequence[bytes], body_bytes: int, token: object, *, deferred: bool = False
@@ -159,16 +144,16 @@ class GroupCommit:
             assert self._offset + size <= self._segment_stop, "a record larger than a segment"
         self._add(PendingRecord(self._offset, kind, buffers, body_bytes, token), size)
         if not deferred:
-            self._due = len(self._queue)
+            self.waiting = len(self._queue)
 
     def finish(self) -> None:
         """Queue the record that ends the log. Nothing may be appended afterwards; the position stays before that
         record, so that a replay from there finds it."""
         position = self.mark()
         self._add_segment_end()
-        self._open = None
+        self._close_group()
         self._offset = position.offset
-        self._due = len(self._queue)
+        self.waiting = len(self._queue)
         self._finished = True
 
     def _add_segment_end(self) -> None:
@@ -188,25 +173,28 @@ class GroupCommit:
         group.records.append(record)
         group.size += size
         self._offset += size
-        self._pending_bytes += size
+        self.pending_bytes += size
         self._queued_records += 1
         self.disk_bytes += size
 
     def _close_group(self) -> None:
-        if self._open is not None:
+        group = self._open
+        if group is not None:
             start = next_page(self._offset)
+            group.disk_bytes = start - group.offset
             self.disk_bytes += start - self._offset
             self._offset = start
             self._open = None
 
     def take(self) -> Group:
-        """The next group. Call it only while :attr:`waiting` is true and no group is being written."""
+        """The next group. Call it only while :attr:`waiting` is not 0 and no group is being written."""
         assert self._queue, "no records wait"
         assert self._writing is None, "a group is being written"
         group = self._queue.popleft()
         if group is self._open:
             self._close_group()
-        self._due = max(0, self._due - 1)
+        if self.waiting:
+            self.waiting -= 1
         self._queued_records -= len(group.records)
         self._writing = group
         return group
@@ -216,10 +204,10 @@ class GroupCommit:
         group = self._writing
         assert group is not None, "no group is being written"
         end = group.end
-        assert end > self._synced, "a group must move the synced position on"
+        assert end > self.synced_position, "a group must move the synced position on"
         self._writing = None
-        self._synced = end
-        self._pending_bytes -= group.size
+        self.synced_position = end
+        self.pending_bytes -= group.size
         return group
 
     def fail(self) -> list[object]:
@@ -227,7 +215,7 @@ class GroupCommit:
         records = [record for group in self._pending_groups() for record in group.records]
         self._writing = self._open = None
         self._queue.clear()
-        self._pending_bytes = self._queued_records = self._due = 0
+        self.pending_bytes = self._queued_records = self.waiting = 0
         return [record.token for record in records]
 
     def _pending_groups(self) -> list[Group]:
@@ -236,7 +224,7 @@ class GroupCommit:
     def check_invariants(self) -> None:
         """Check that groups start at page boundaries, and that positions are consecutive, without overlap and inside
         their segments, from the synced position to the last."""
-        at = self._synced
+        at = self.synced_position
         total = 0
         for group in self._pending_groups():
             if group.segment != at.segment:
@@ -254,9 +242,9 @@ class GroupCommit:
             assert offset == group.offset + group.size
             total += group.size
             at = group.end if group is not self._open else JournalPosition(group.segment, offset)
-        assert total == self._pending_bytes
+        assert total == self.pending_bytes
         assert self._queued_records == sum(len(group.records) for group in self._queue)
-        assert 0 <= self._due <= len(self._queue)
+        assert 0 <= self.waiting <= len(self._queue)
         assert self._open is None or self._open is self._queue[-1]
         if self._finished:
             assert at >= self.position

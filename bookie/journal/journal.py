@@ -10,7 +10,7 @@ Lifecycle: ``open`` -> ``replay`` (to its end) -> ``start`` -> ``append``... -> 
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from octavo.bookie.journal.format import (
     RecordKind,
     UnsupportedJournalError,
 )
-from octavo.bookie.journal.group_commit import Group, GroupCommit, encode_group
+from octavo.bookie.journal.group_commit import GroupCommit, encode_group
 from octavo.bookie.journal.replay import DeliverRecord, JournalScan, ReadBytes, ReportCorruption, ScanEnd
 from octavo.bookie.journal.segments import JournalSettings, SegmentFiles
 from octavo.metrics.histogram import Histogram
@@ -44,6 +44,8 @@ __all__ = [
 
 
 _log = structlog.get_logger(__name__)
+
+_NOT_STARTED = "start the journal before using it"
 
 
 class JournalFailedError(BookieStorageError):
@@ -210,14 +212,28 @@ class Journal:
     ) -> None:
         """As :meth:`append`, without a future: ``done`` is called, with the failure or None, in the event-loop step in
         which the outcome is known. It must be fast and must not raise."""
-        commit = self._running()
+        commit = self._commit
+        assert commit is not None, _NOT_STARTED
         if self._failure is not None or self._closing:
             done(self._failed_error())
             return
-        body_bytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        body_bytes = sum(map(len, buffers))
         if body_bytes > self._body_bytes_max:
             raise EntryTooLargeError(f"a journal record of {body_bytes} bytes; the largest is {self._body_bytes_max}")
         commit.append(kind, buffers, body_bytes, done)
+        self._records_appended += 1
+        self._wake_writer()
+
+    def append_unwaited(self, kind: RecordKind, buffers: Sequence[bytes]) -> None:
+        """As :meth:`append`, for a record whose outcome is not reported: it is on its way to the disk when this
+        returns. Raises :class:`JournalFailedError`, with nothing queued, if the journal has failed or been closed."""
+        commit = self._running()
+        if self._failure is not None or self._closing:
+            raise self._failed_error()
+        body_bytes = sum(map(len, buffers))
+        if body_bytes > self._body_bytes_max:
+            raise EntryTooLargeError(f"a journal record of {body_bytes} bytes; the largest is {self._body_bytes_max}")
+        commit.append(kind, buffers, body_bytes, None)
         self._records_appended += 1
         self._wake_writer()
 
@@ -331,7 +347,7 @@ class Journal:
     # --- the writer ---------------------------------------------------------------------------------------------
 
     def _running(self) -> GroupCommit:
-        assert self._commit is not None, "start the journal before using it"
+        assert self._commit is not None, _NOT_STARTED
         return self._commit
 
     def _wake_writer(self) -> None:
@@ -366,35 +382,31 @@ class Journal:
             self._queue_seconds.observe(began_at - group.queued_at)
             await segment.file.write_and_sync(group.offset, encode_group(group, segment.header, commit.synced_position))
             self._sync_seconds.observe(self._clock() - began_at)
-            self._settle(commit.settle())
+            commit.settle()
+            self._segments.note_write()
+            self._groups_synced += 1
+            self._bytes_synced += group.disk_bytes
+            self._report([record.token for record in group.records], None)
             if commit.waiting:
                 # The write may have completed in the middle of a turn: its other adds join the next group.
                 await asyncio.sleep(0)
 
-    def _settle(self, group: Group) -> None:
-        self._segments.note_write()
-        self._groups_synced += 1
-        self._bytes_synced += group.disk_bytes
-        for record in group.records:
-            if record.token is not None:
-                self._report(record.token, None)
-
     def _fail(self, error: BaseException) -> None:
         """Mark the journal as failed; this is the only way, and it is final."""
         self._failure = error
-        failed = self._failed_error()
-        for done in self._running().fail():
-            if done is not None:
-                self._report(done, failed)
+        self._report(self._running().fail(), self._failed_error())
         if self._on_failure is not None:
             self._on_failure(error)
 
-    def _report(self, done: Any, outcome: BaseException | None) -> None:
-        """Report an outcome. A callback that raises must not prevent the other callbacks."""
-        try:
-            done(outcome)
-        except Exception:
-            _log.exception("cannot report the outcome of a journal record", directory=str(self._directory))
+    def _report(self, tokens: Iterable[Any], outcome: BaseException | None) -> None:
+        """Report the outcome of records. A callback that raises must not prevent the other callbacks."""
+        for done in tokens:
+            if done is None:
+                continue
+            try:
+                done(outcome)
+            except Exception:
+                _log.exception("cannot report the outcome of a journal record", directory=str(self._directory))
 
     def _failed_error(self) -> JournalFailedError:
         if self._failure is None:

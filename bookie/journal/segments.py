@@ -124,6 +124,7 @@ class SegmentFiles:
         self._active: Segment | None = None
         self._preparer: asyncio.Task[None] | None = None
         self._trim_lock = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
         self._last_write_at = 0.0
         self._sync_failure: SyncFailedError | None = None
         self.segments_unprepared = 0
@@ -215,7 +216,7 @@ class SegmentFiles:
 
     def note_write(self) -> None:
         """The journal has just written: filling pauses until it has been idle for a while."""
-        self._last_write_at = asyncio.get_running_loop().time()
+        self._last_write_at = self._loop.time()
 
     async def trim(self, stop: int) -> None:
         """Recycle or remove the segments with numbers below ``stop``, oldest first, but never the active one. Raises

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from octavo.bookie.disk.filesystem import FileSystem, read_file
 from octavo.bookie.entrylog.format import HEADER_BYTES, decode_totals, is_header
 from octavo.bookie.entrylog.logs import EntryLogs
-from octavo.bookie.entrylog.walk import DamagedStretch, walk_log
+from octavo.bookie.entrylog.walk import DamagedStretch, IntactEntry, walk_log
 from octavo.bookie.identity.cookie import COOKIE_NAME, decode_cookie
 from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.index.merge import merged_runs
@@ -103,7 +103,7 @@ class OfflineCheck:
             yield Finding(path, None, f"cannot be read: {error.strerror}")
             return
         if cookie is None:
-            yield Finding(path, 0, "the cookie is damaged; see `octavo bookie reset-identity`")
+            yield Finding(path, 0, "the cookie is damaged; see `octavo bookie reset-identity DIR`")
         elif role not in cookie.role.split("+"):
             yield Finding(path, None, f"this directory has the role {cookie.role}, not {role}")
         else:
@@ -132,7 +132,7 @@ class OfflineCheck:
             async for found in walk_log(file.read, stop=min(size, actual)):
                 if isinstance(found, DamagedStretch):
                     yield Finding(path, found.offset, f"{found.size} bytes contain no intact entry")
-                else:
+                elif isinstance(found, IntactEntry):
                     self.counts["entries"] += 1
             self.counts["entry logs"] += 1
         finally:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from octavo.bookie.disk.filesystem import FileSystem, read_file
 from octavo.bookie.entrylog.format import HEADER_BYTES, TOTALS_MAGIC, decode_totals, is_header
 from octavo.bookie.entrylog.format import MAGIC as LOG_MAGIC
-from octavo.bookie.entrylog.walk import DamagedStretch, IntactEntry, walk_log
+from octavo.bookie.entrylog.walk import DamagedStretch, DoubtfulEntry, IntactEntry, walk_log
 from octavo.bookie.identity.cookie import decode_cookie
 from octavo.bookie.index.format import MAGIC as INDEX_MAGIC
 from octavo.bookie.index.format import IndexDamagedError
@@ -54,7 +54,7 @@ async def ledgers_in_log(filesystem: FileSystem, path: Path) -> list[LedgerInLog
         if await file.read(0, len(LOG_MAGIC)) != LOG_MAGIC:
             raise InvalidArgumentError(f"{path} is not an entry log; only entry logs hold entries of many ledgers")
         async for entry in walk_log(file.read, stop=await file.size()):
-            if isinstance(entry, DamagedStretch):
+            if not isinstance(entry, IntactEntry):
                 continue
             header, size = header_of(entry.sealed), len(entry.sealed)
             entry_id = header.entry_id
@@ -157,7 +157,7 @@ def _log_id(path: Path) -> int:
         raise InvalidArgumentError(f"{path}: an entry log is named by its number in 16 hexadecimal digits") from None
 
 
-def _log_line(found: IntactEntry | DamagedStretch) -> str:
+def _log_line(found: IntactEntry | DoubtfulEntry | DamagedStretch) -> str:
     if isinstance(found, DamagedStretch):
         return f"{found.offset}: {found.size} bytes without an intact entry"
     header = header_of(found.sealed)
@@ -165,6 +165,7 @@ def _log_line(found: IntactEntry | DamagedStretch) -> str:
     return (
         f"{found.offset}: ledger {header.ledger_id} entry {header.entry_id}, {len(found.sealed)} bytes, "
         f"last add confirmed {lac}, cumulative length {header.length}, sealed at {header.sealed_at_ms} ms"
+        + (" (after damage: maybe a part of a damaged entry's payload)" if isinstance(found, DoubtfulEntry) else "")
     )
 
 

@@ -1,13 +1,14 @@
 """The directories of a stopped bookie, for the tools that inspect and repair them."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.bookie.disk.filesystem import File, FileSystem
-from octavo.bookie.identity.errors import BookieStartError
+from octavo.bookie.disk.filesystem import File, FileSystem, read_file
+from octavo.bookie.identity.cookie import COOKIE_NAME, DirectoryCookie, by_path, decode_cookie
+from octavo.bookie.identity.errors import BookieStartError, DataWrongError
 from octavo.bookie.journal.format import JournalCorruption, JournalPosition, Record, segment_name, segment_number
 from octavo.bookie.journal.replay import DeliverRecord, JournalScan, ReadBytes, ReportCorruption
 from octavo.bookie.storage.manifest import Manifest
@@ -59,6 +60,57 @@ async def locked(filesystem: FileSystem, layout: Layout) -> AsyncIterator[None]:
             except OSError as error:
                 raise BookieStartError(f"{path}: {error.strerror or error}") from error
         yield
+
+
+async def refuse_if_incomplete(filesystem: FileSystem, layout: Layout, *, lost: Collection[Path] = ()) -> None:
+    """Refuse to work on a part of a bookie's directories (rule B8). The cookies tell which directories it has.
+
+    ``lost``: directories whose files are gone for good; they need no cookie. Raises :class:`DataWrongError`, and
+    OSError."""
+    directories = by_path(layout.directories)
+    if unknown := sorted(map(str, {*lost} - {*directories.values()})):
+        raise DataWrongError(f"{unknown[0]} is not one of the directories named, so it is not a lost one of them")
+    cookies = await _cookies_in(filesystem, directories)
+    intact = [cookie for cookie in cookies.values() if cookie is not None]
+    if not intact:
+        return
+    newest = max(intact, key=lambda cookie: cookie.generation)
+    _refuse_if_unnamed(newest, directories)
+    missing = [path for role, path in directories.items() if role in newest.roles and role not in cookies]
+    unmounted = [str(path) for path in missing if path not in lost]
+    if unmounted:
+        raise DataWrongError(
+            f"{', '.join(unmounted)}: no cookie, but other directories of bookie {newest.bookie_id} have one: mount "
+            f"the disk; if its files are gone for good, say so with --lost-dir {' --lost-dir '.join(unmounted)}"
+        )
+
+
+async def refuse_if_unnamed(filesystem: FileSystem, layout: Layout) -> None:
+    """Refuse directories whose cookies tell of further ones that are not named. Raises :class:`DataWrongError`, and
+    OSError."""
+    directories = by_path(layout.directories)
+    for cookie in (await _cookies_in(filesystem, directories)).values():
+        if cookie is not None:
+            _refuse_if_unnamed(cookie, directories)
+
+
+async def _cookies_in(filesystem: FileSystem, directories: Mapping[str, Path]) -> dict[str, DirectoryCookie | None]:
+    """The cookies by the role of the directory that they are in; None for a damaged one, which proves at least that the
+    disk is mounted."""
+    cookies: dict[str, DirectoryCookie | None] = {}
+    for role, path in directories.items():
+        with contextlib.suppress(FileNotFoundError):
+            cookies[role] = decode_cookie(await read_file(filesystem, path / COOKIE_NAME))
+    return cookies
+
+
+def _refuse_if_unnamed(cookie: DirectoryCookie, directories: Mapping[str, Path]) -> None:
+    given = tuple(directories)
+    if given[: len(cookie.roles)] != cookie.roles:
+        raise DataWrongError(
+            f"bookie {cookie.bookie_id} has the directories {', '.join(cookie.roles)}, but {', '.join(given)} are "
+            "named: name all of them, with --journal-dir and --entry-dir, in the order of the configuration"
+        )
 
 
 async def refuse_if_old(filesystem: FileSystem, layout: Layout, manifest: Manifest) -> None:

@@ -7,17 +7,18 @@ bookie starts *in doubt* (rule B4) for every ledger that exists then.
 
 import contextlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from octavo.bookie.disk.filesystem import FileSystem, read_file, replace_file
 from octavo.bookie.entrylog.format import HEADER_BYTES
 from octavo.bookie.entrylog.logs import EntryLogs
-from octavo.bookie.entrylog.walk import DamagedStretch, IntactEntry, walk_log
+from octavo.bookie.entrylog.walk import DamagedStretch, DoubtfulEntry, IntactEntry, walk_log
 from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.index.part import Part, PartWriter, part_name
 from octavo.bookie.index.runs import RunMap, coalesce, make_run
-from octavo.bookie.offline.layout import Layout, refuse_if_old
+from octavo.bookie.offline.layout import Layout, refuse_if_incomplete, refuse_if_old
 from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, Manifest, decode_manifest, encode_manifest
 from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
@@ -37,11 +38,15 @@ class Rebuilt(NamedTuple):
 
 
 class IndexRebuild:
-    """One rebuild. Raises OSError. Until its last step, replacing the manifest, a bookie sees no change on disk."""
+    """One rebuild. Until its last step, replacing the manifest, a bookie sees no change on disk.
 
-    def __init__(self, filesystem: FileSystem, layout: Layout) -> None:
+    It works on all of the bookie's directories, or not at all: the next start removes every log that the new manifest
+    does not name (rule B8). ``lost``: directories whose files are gone for good."""
+
+    def __init__(self, filesystem: FileSystem, layout: Layout, *, lost: Collection[Path] = ()) -> None:
         self._filesystem = filesystem
         self._layout = layout
+        self._lost_directories = lost
         self._logs = EntryLogs(filesystem, layout.entries)
         self._states: dict[int, LedgerState] = {}
         self._runs: dict[int, RunMap] = {}
@@ -49,7 +54,9 @@ class IndexRebuild:
         self._entries = 0
 
     async def run(self) -> Rebuilt:
-        """Perform the rebuild."""
+        """Perform the rebuild. Raises :class:`DataWrongError` unless the directories are all that the bookie has, and
+        OSError, also for an entry log that is there and cannot be opened."""
+        await refuse_if_incomplete(self._filesystem, self._layout, lost=self._lost_directories)
         try:
             for folder in (*self._layout.entries, self._layout.index):
                 await self._filesystem.make_directory(folder)
@@ -73,6 +80,11 @@ class IndexRebuild:
         try:
             manifest = decode_manifest(await read_file(self._filesystem, path))
             await refuse_if_old(self._filesystem, self._layout, manifest)
+            if manifest.mark is None and not manifest.logs and self._logs.ids:
+                # Nothing has been checkpointed under it: `reset-identity` has made it after the one before was lost, or
+                # the first start was interrupted. Then the journal has what is in the logs, and no harm is done.
+                self._lost.append(f"{path}: it names no entry log, but there are some")
+                return None
         except IndexDamagedError as error:
             self._lost.append(error.message)
             return None
@@ -82,7 +94,10 @@ class IndexRebuild:
         return manifest
 
     async def _read_states(self, manifest: Manifest | None) -> int:
-        """Read every intact ledger state, newer over older. Returns the highest part number found."""
+        """Read every intact ledger state, newer over older. Returns the highest part number found.
+
+        Without a manifest the order of the parts is not known (a merge writes old states into a part with a new
+        number): then nothing that one of them says is forgotten, and a ledger is gone only if all say so."""
         present = []
         for name in await self._filesystem.list_directory(self._layout.index):
             stem, _, suffix = name.partition(".")
@@ -101,7 +116,10 @@ class IndexRebuild:
                 for block in part.state_blocks:
                     try:
                         for ledger_id, encoded in await part.states_in(block):
-                            self._states[ledger_id] = LedgerState.decode(ledger_id, encoded)
+                            state = LedgerState.decode(ledger_id, encoded)
+                            if manifest is None and (other := self._states.get(ledger_id)) is not None:
+                                state.absorb(other)
+                            self._states[ledger_id] = state
                     except IndexDamagedError as error:
                         self._lost.append(error.message)
             finally:
@@ -116,23 +134,32 @@ class IndexRebuild:
             return None  # left over from a crash
         try:
             file = await self._filesystem.open(path)
-        except OSError as error:
-            self._lost.append(f"{path}: {error.strerror}")
+        except FileNotFoundError:
+            self._lost.append(f"{path}: the file is missing")
             return None
         try:
             actual = await file.size()
             stop = min(known[log_id], actual) if known is not None else actual
-            if known is not None and actual < known[log_id]:
+            whole = known is not None and known[log_id] <= actual
+            if known is not None and not whole:
                 self._lost.append(f"{path}: it ends {known[log_id] - actual} bytes too early")
             builder = _RunBuilder(log_id, self._runs)
             end = HEADER_BYTES
-            async for found in walk_log(file.read, stop=stop):
+            doubtful: list[DoubtfulEntry] = []
+            async for found in walk_log(file.read, stop=stop, ends_with_entry=whole):
                 if isinstance(found, DamagedStretch):
                     self._lost.append(f"{path}, offset {found.offset}: {found.size} bytes contain no intact entry")
+                elif isinstance(found, DoubtfulEntry):
+                    doubtful.append(found)
                 else:
                     self._add_entry(found, builder)
                     end = found.offset + len(found.sealed)
             builder.flush()
+            if doubtful:
+                self._lost.append(
+                    f"{path}, offset {doubtful[0].offset}: {len(doubtful)} entries after damage are left out, because "
+                    "they may be parts of the payload of a damaged entry"
+                )
             return stop if known is not None else end
         finally:
             await file.close()

@@ -17,11 +17,13 @@ from octavo.bookie.identity.cookie import (
     DirectoryCookie,
     check_not_retired,
     decode_cookie,
+    seen_by,
     write_directory_cookie,
 )
 from octavo.bookie.identity.duplicate_start import find_running_original
 from octavo.bookie.identity.errors import BookieStartError, DataWrongError
-from octavo.bookie.offline.layout import Layout
+from octavo.bookie.identity.older_metadata import hold_garbage_if_older
+from octavo.bookie.offline.layout import Layout, refuse_if_unnamed
 from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, EMPTY, decode_manifest, encode_manifest
 from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
 from octavo.metadata import Cookie, MetadataStore
@@ -57,6 +59,8 @@ class Owner(NamedTuple):
     """The highest one found, in the directories or in the metadata."""
     known: Versioned[Cookie]
     """Its cookie in the metadata."""
+    cookies: tuple[DirectoryCookie, ...]
+    """The cookies that were found in the directories."""
 
 
 async def find_owner(filesystem: FileSystem, layout: Layout, store: MetadataStore, bookie_id: str | None) -> Owner:
@@ -68,19 +72,17 @@ async def find_owner(filesystem: FileSystem, layout: Layout, store: MetadataStor
     OSError.
     """
     cluster_id = await store.cluster_id()
-    claimed = set()
-    generation = 0
+    cookies = []
     for path in dict.fromkeys(layout.directories.values()):
         cookie = await _cookie_in(filesystem, layout, path)
         if cookie is not None:
-            claimed.add(cookie.bookie_id)
-            generation = max(generation, cookie.generation)
+            cookies.append(cookie)
             if cookie.cluster_id != cluster_id:
                 raise InvalidArgumentError(
                     f"{path} belongs to cluster {cookie.cluster_id}, the metadata to {cluster_id}: "
                     "check the metadata URI"
                 )
-    wanted = _choose(claimed, bookie_id)
+    wanted = _choose({cookie.bookie_id for cookie in cookies}, bookie_id)
     await check_not_retired(store, wanted)
     known = await store.read_cookie(wanted)
     if known is None:
@@ -90,7 +92,8 @@ async def find_owner(filesystem: FileSystem, layout: Layout, store: MetadataStor
         )
     if address := await find_running_original(store, wanted, cluster_id, ""):
         raise BookieStartError(f"bookie {wanted} is running at {address}: stop it first if it is to move here")
-    return Owner(wanted, cluster_id, max(generation, known.value.generation), known)
+    generation = max([known.value.generation, *(cookie.generation for cookie in cookies)])
+    return Owner(wanted, cluster_id, generation, known, tuple(cookies))
 
 
 async def _cookie_in(filesystem: FileSystem, layout: Layout, path: Path) -> DirectoryCookie | None:
@@ -118,11 +121,14 @@ async def reset_identity(
 ) -> Reset:
     """Put the bookie in doubt, durably, and only then write cookies that its next start accepts.
 
-    Without this order, an interruption in between would let the bookie start without doubt. ``bookie_id`` is required
+    Without this order, an interruption in between would let the bookie start without doubt. What is left of its entries
+    stays: entry logs whose manifest was lost must be taken in first (rule B8). ``bookie_id`` is required
     when no cookie names it. Raises the errors of :func:`find_owner`, and :class:`DataWrongError` for a manifest that
     must be rebuilt first.
     """
-    wanted, cluster_id, generation, known = await find_owner(filesystem, layout, store, bookie_id)
+    wanted, cluster_id, generation, known, cookies = await find_owner(filesystem, layout, store, bookie_id)
+    # Afterwards nothing shows that the metadata are older than the directories, if they are.
+    ids_stop = await hold_garbage_if_older(store, wanted, known.value.generation, seen_by(cookies))
     await _put_in_doubt(filesystem, layout)
     generation += 1
     token = f"{rng.getrandbits(64):016x}"
@@ -132,7 +138,9 @@ async def reset_identity(
     roles = tuple("+".join(names) for names in places.values())
     paths = list(dict.fromkeys(layout.directories.values()))
     for role, path in zip(roles, paths, strict=True):
-        cookie = DirectoryCookie(wanted, cluster_id, generation, token, role, roles, served=True)
+        cookie = DirectoryCookie(
+            wanted, cluster_id, generation, token, role, roles, served=True, ledger_ids_stop=ids_stop
+        )
         await write_directory_cookie(filesystem, path, cookie)
     changed = replace(known.value, generation=generation, body=token.encode())
     await store.compare_and_set_cookie(changed, known.version)
@@ -164,4 +172,14 @@ async def _put_in_doubt(filesystem: FileSystem, layout: Layout) -> None:
         manifest = EMPTY
     except ValueError as error:
         raise DataWrongError(f"{path}: {error}; run `octavo bookie rebuild-index` first") from error
+    if manifest.mark is None and not manifest.logs:
+        # The next start removes every entry log, as left over from a crash, which they are not if the manifest that
+        # named them was lost (rule B8).
+        await refuse_if_unnamed(filesystem, layout)
+        for folder in layout.entries:
+            if logs := [name for name in await filesystem.list_directory(folder) if name.endswith(".log")]:
+                raise DataWrongError(
+                    f"{folder / logs[0]}: no manifest names this entry log; run `octavo bookie rebuild-index` first, "
+                    "which takes it in"
+                )
     await replace_file(filesystem, path, encode_manifest(manifest._replace(doubt=DOUBT_OF_EVERY_LEDGER)))

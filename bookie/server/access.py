@@ -9,6 +9,7 @@ When a principal is changed, disabled or removed, its connections end. Requests 
 writer learns of those that were not as of every lost connection.
 """
 
+import hmac
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -27,7 +28,7 @@ from octavo.protocol.messages import (
 from octavo.security.login import BookieLogin
 from octavo.security.names import is_of_a_bookie, principal_uri
 from octavo.security.roles import BOOKIE_ROLES, Right, Role, right_needed, rights_of
-from octavo.security.scram import NONCE_BYTES, Verifier, decoy
+from octavo.security.scram import NONCE_BYTES, Key, Verifier, decoy, verifier_of
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -74,6 +75,13 @@ class Access:
         if principal is None or principal.disabled or principal.verifier is None:
             return decoy(self._decoy_seed, name), ()
         return principal.verifier, principal.role_names()
+
+    def roles_by_key(self, key: Key) -> frozenset[Role]:
+        """The roles of the principal that this is the key of; empty if it is the key of none. For clients that send
+        their key itself, over TLS: those of the administration interface."""
+        verifier, roles = self.find(key.name)
+        known = hmac.compare_digest(verifier_of(key.secret).stored_key, verifier.stored_key)
+        return frozenset(map(Role, roles)) if known else frozenset()
 
     def enter(self, gate: "Gate") -> None:
         """The gate knows its principal."""

@@ -1,7 +1,8 @@
 """The memory that answers may hold in a bookie, all connections together: which connection may look something up now.
 
-An answer holds memory from the moment it is looked up until the client's socket has taken it. A client that asks and
-reads nothing holds it for as long as it likes. A connection's own limits bound what one of them holds; this bounds all.
+An answer holds memory from the moment it is looked up until the client's socket has taken it. A client that sends
+requests and reads no answers would hold it without limit. A connection's own limits bound what one of them holds;
+this bounds all.
 
 Each connection has a *share*: bytes *reserved* for look-ups that are under way, and bytes *unsent* of answers. A
 look-up may begin if
@@ -26,13 +27,13 @@ FREE_PER_SHARE = 6
 reads of the largest entries under way."""
 
 GRANT_BYTES_MIN = 64 * 1024
-"""An answer is granted so much at least: smaller ones would cost more work than they save memory."""
+"""The smallest grant: shorter answers would cost more work than they save memory."""
 
 FREE_PER_GRANT = 64
 """Free bytes that must be there for each byte granted, above ``GRANT_BYTES_MIN``."""
 
 STALLED_SECONDS_MAX = 60.0
-"""A client that reads nothing of its answers for so long is evicted. Longer than any pause of an honest client."""
+"""Time after which a client that reads nothing of its answers is evicted. Longer than any pause of an honest client."""
 
 STALLED_SECONDS_MIN = 10.0
 """The same while other clients wait for the memory that it holds."""
@@ -54,8 +55,8 @@ class Share:
     unsent: int = 0
     taken: int = 0
     """Bytes that the client's socket has taken since it was connected, when it was last observed."""
-    moved_at: float = 0.0
-    """When it last took something or had nothing to take, in the loop's seconds."""
+    progress_at: float = 0.0
+    """When the socket last sent something or had nothing to send, in the loop's seconds."""
 
     @property
     def held(self) -> int:
@@ -85,7 +86,8 @@ class AnswerBudget:
         return list(self._holding)
 
     def grant(self, share: Share, wanted: int, *, entry_bytes_min: int, other_bytes: int = 0) -> Grant | None:
-        """Permission to look up an answer with ``wanted`` bytes of entries, fewer if memory is scarce; None: not now.
+        """Grant memory for an answer with ``wanted`` bytes of entries, or fewer if memory is scarce. Returns None if
+        the look-up must wait.
 
         ``entry_bytes_min`` is reserved for them in any case, as a single entry may take that; ``other_bytes`` for
         everything else in the answer.
@@ -99,28 +101,29 @@ class AnswerBudget:
         return Grant(granted, reserved)
 
     def release(self, share: Share, grant: Grant) -> None:
-        """The look-up is over: its answer is on its way (:meth:`observe` counts its bytes), or there is none."""
+        """Take a grant back, because the look-up has ended. From now on :meth:`observe` counts the bytes of its
+        answer."""
         assert share.reserved >= grant.reserved, "a grant is released once"
         self._change(share, reserved=share.reserved - grant.reserved, unsent=share.unsent)
 
     def observe(self, share: Share, *, unsent: int, taken: int, now: float) -> None:
-        """What the connection's socket has and has not taken by now."""
+        """Record how many bytes the connection's socket has sent (``taken``) and still has to send (``unsent``)."""
         if taken > share.taken or not share.unsent:
-            share.moved_at = now
+            share.progress_at = now
         share.taken = taken
         self._change(share, reserved=share.reserved, unsent=unsent)
 
     def forget(self, share: Share) -> None:
-        """The connection is gone, with everything that it held."""
+        """Release everything that a closed connection held."""
         self._change(share, reserved=0, unsent=0)
 
     def stalled(self, now: float, *, memory_is_wanted: bool) -> list[Share]:
         """The shares to evict: all that have taken nothing for ``stalled_seconds_max``; if there is none and a client
         that holds nothing waits for memory, the largest that has taken nothing for ``stalled_seconds_min``."""
         stalled = [
-            share for share in self._holding if share.unsent and now - share.moved_at >= self._stalled_seconds_min
+            share for share in self._holding if share.unsent and now - share.progress_at >= self._stalled_seconds_min
         ]
-        overdue = [share for share in stalled if now - share.moved_at >= self._stalled_seconds_max]
+        overdue = [share for share in stalled if now - share.progress_at >= self._stalled_seconds_max]
         if overdue or not (stalled and memory_is_wanted):
             return overdue
         return [max(stalled, key=lambda share: share.held)]

@@ -1,9 +1,9 @@
-"""Look-ups wait here for their turn: in each connection in the order of the requests, across connections by the rules
-of ``answer_budget``.
+"""Queues look-ups until there is memory for their answers. The look-ups of one connection begin in the order of the
+requests; ``answer_budget`` decides which connection may begin one.
 
 A look-up that may not begin is tried again when another one of its connection has ended or its socket has drained, and
-every ``look_seconds``, when all sockets are observed. A look-up whose connection holds nothing is *starved*: it waits
-for memory alone, and is tried whenever any look-up has ended, the longest waiting first.
+every ``observe_seconds``, when all sockets are observed. A look-up whose connection holds nothing is *starved*: it
+waits for memory alone, and is tried whenever any look-up has ended, the longest waiting first.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ ANSWER_BYTES_MIN = 4 * FRAME_BYTES_MAX
 class AnswerTiming:
     """How often sockets are observed, and when a client that does not read its responses is evicted. Seconds."""
 
-    look_seconds: float = 0.05
+    observe_seconds: float = 0.05
     """Interval while a look-up waits."""
     watch_seconds: float = 1.0
     """Interval while none waits and only stalled clients are looked for."""
@@ -195,7 +195,7 @@ class AnswerMemory:
             self._starved.pop(queue, None)
         else:
             self._starved[queue] = None
-        self._look_within(self._timing.look_seconds)
+        self._observe_within(self._timing.observe_seconds)
 
     def remove_waiting(self, queue: AnswerQueue) -> None:
         """Note that the queue no longer waits for memory."""
@@ -206,7 +206,7 @@ class AnswerMemory:
     def watch(self) -> None:
         """Make sure that the sockets are observed, because one of them has unsent bytes."""
         if self._timer is None:
-            self._look_within(self._timing.watch_seconds)
+            self._observe_within(self._timing.watch_seconds)
 
     def start_starved(self) -> None:
         """Begin look-ups of starved queues, the longest waiting first, as far as the memory goes."""
@@ -221,7 +221,7 @@ class AnswerMemory:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look_within(self, seconds: float) -> None:
+    def _observe_within(self, seconds: float) -> None:
         if self._closed:
             return
         loop = asyncio.get_running_loop()
@@ -243,8 +243,8 @@ class AnswerMemory:
         now = asyncio.get_running_loop().time()
         for share in self.budget.stalled(now, memory_is_wanted=bool(self._starved)):
             self.connections_evicted += 1
-            self._queues[share].evict(now - share.moved_at, share.unsent)
+            self._queues[share].evict(now - share.progress_at, share.unsent)
         if self._waiting:
-            self._look_within(self._timing.look_seconds)
+            self._observe_within(self._timing.observe_seconds)
         elif self.budget.held:
-            self._look_within(self._timing.watch_seconds)
+            self._observe_within(self._timing.watch_seconds)

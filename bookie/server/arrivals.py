@@ -14,12 +14,12 @@ more than ``connections_per_address_max`` connections that are not ready: one th
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 import structlog
+from octavo.bookie.server.limits import ArrivalLimits
 from octavo.protocol.errors import BookieOverloadedError, OctavoError, UnauthorizedError
-from octavo.protocol.frames import LENGTH
+from octavo.protocol.frames import frame_of
 from octavo.protocol.messages import CONNECTION_REQUEST_ID, Op, encode_error
 from octavo.security.contexts import ServerContext
 from octavo.security.tls_session import RECORD_FIRST_BYTE, TlsSession
@@ -37,33 +37,31 @@ _BURST_SECONDS = 0.25
 """Handshakes of this time may begin at once: the connections of one client come together."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivalLimits:
-    """Bounds over connections that have not told their kind, or are in their handshake."""
-
-    connections_max: int = 4096
-    connections_per_address_max: int = 256
-    """0: no limit."""
-    handshakes_max: int = 64
-    handshakes_per_second: float = 100.0
-    handshake_seconds: float = 10.0
+def refusal_frame(error: OctavoError) -> bytes:
+    """What a client of a bookie's port reads when its connection is refused."""
+    body = encode_error(CONNECTION_REQUEST_ID, Op.ERROR, error)
+    return frame_of(body)
 
 
 class Arrivals:
-    """See the module. ``serve`` makes the protocol of a connection that is ready; ``served`` counts those."""
+    """See the module. ``serve`` makes the protocol of a connection that is ready; ``served`` counts those.
+    ``refusal``: the bytes that tell a client without TLS why its connection is refused."""
 
     def __init__(
         self,
-        context: ServerContext,
+        context: Callable[[], ServerContext],
         *,
         plain_too: bool,
         limits: ArrivalLimits,
         serve: Callable[[], asyncio.Protocol],
         served: Callable[[], int],
+        refusal: Callable[[OctavoError], bytes] = refusal_frame,
     ) -> None:
-        self.context = context
-        """Of the handshakes that begin from now on. May be replaced at any time; connections live on."""
+        """``context``: that of the handshakes that begin now. It may change at any time; existing connections stay
+        open."""
+        self.refusal = refusal
         self.plain_too = plain_too
+        self._context = context
         self.outcomes: Counter[str] = Counter()
         """How handshakes ended, each of :data:`HANDSHAKE_OUTCOMES`."""
         self._limits = limits
@@ -195,7 +193,7 @@ class Arrivals:
             if address in self._queue:
                 self._queue[address] = self._queue.pop(address)  # the other addresses come first now
             self._shaking[arrival] = now
-            arrival.begin(self.context, data)
+            arrival.begin(self._context(), data)
 
 
 class _Arrival(asyncio.Protocol):
@@ -245,7 +243,7 @@ class _Arrival(asyncio.Protocol):
         tls.data_received(data)
 
     def refuse_plain(self) -> None:
-        """Tell a client that does not speak TLS, in a plain frame, that it must."""
+        """Tell a client that does not speak TLS that it must."""
         self._stop_timer()
         self._refuse(UnauthorizedError("this bookie speaks TLS only: connect with tls=, or set OCTAVO_TLS"))
 
@@ -260,8 +258,7 @@ class _Arrival(asyncio.Protocol):
         self.transport.abort()
 
     def _refuse(self, error: OctavoError) -> None:
-        body = encode_error(CONNECTION_REQUEST_ID, Op.ERROR, error)
-        self.transport.write(LENGTH.pack(len(body)) + body)
+        self.transport.write(self._arrivals.refusal(error))
         self.transport.close()
 
     def _failed(self, error: OctavoError) -> None:

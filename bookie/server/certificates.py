@@ -1,4 +1,4 @@
-"""The bookie's certificate: read at the start, and again when its files change. Connections live on.
+"""The bookie's certificate: read at the start, and again when its files change. Existing connections stay open.
 
 A new context is made and tried before it is used. If the files cannot be used, everything stays as it is.
 """

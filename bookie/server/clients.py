@@ -14,9 +14,9 @@ Buckets hold a second's worth, so that bursts pass; that of new ledgers ten seco
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final, Protocol
 
+from octavo.bookie.server.limits import ClientLimits
 from octavo.protocol.errors import BookieOverloadedError
 
 LIMITS: Final = ("connections", "new_ledgers")
@@ -26,16 +26,6 @@ _IDLE_CLIENTS_MAX = 10_000
 """Clients without connections that are remembered, the latest ones: a client that connects again finds its debts."""
 
 _NEW_LEDGERS_BURST_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class ClientLimits:
-    """What one client may take; 0 is no limit."""
-
-    connections_max: int = 256
-    bytes_per_second: int = 0
-    requests_per_second: int = 0
-    new_ledgers_per_second: int = 1000
 
 
 class TokenBucket:

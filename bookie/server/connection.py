@@ -44,6 +44,7 @@ from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import (
     CAPABILITY_AUTHENTICATE,
+    CAPABILITY_DEFERRED_SYNC,
     CAPABILITY_REPAIR,
     CONNECTION_REQUEST_ID,
     MAGIC,
@@ -51,6 +52,8 @@ from octavo.protocol.messages import (
     Add,
     AddFlag,
     Authenticate,
+    Force,
+    Forced,
     Hello,
     Info,
     InfoAnswer,
@@ -77,7 +80,7 @@ from octavo.security.tls_session import TlsSession
 
 log = structlog.get_logger("octavo.bookie")
 
-CAPABILITIES = (CAPABILITY_REPAIR,)
+CAPABILITIES = (CAPABILITY_REPAIR, CAPABILITY_DEFERRED_SYNC)
 """What this bookie understands beyond the protocol's version."""
 
 STRANGER_FRAME_BYTES_MAX = 64 * 1024
@@ -197,6 +200,8 @@ class Connection(asyncio.Protocol):
         if self._client is not None:
             self._clients.leave(self._client, self)
         self._backlog.clear()
+        # This object is part of a cycle. Until that is collected, megabytes would stay that nothing counts any more.
+        self._decoder.clear()
         self._answers.close()
         self._frames.leave(self)
         self._replies.cancel()
@@ -352,6 +357,9 @@ class Connection(asyncio.Protocol):
             lac = verify_explicit_lac(LedgerId(request.ledger_id), request.sealed)
             self._storage.writer.write_lac(LedgerId(request.ledger_id), request.ledger_key, request.sealed, lac)
             self._replies.finish(LacWritten(), request_id)
+        elif type(request) is Force:
+            durable = self._storage.writer.force(LedgerId(request.ledger_id), request.ledger_key)
+            self._replies.start(request_id, request.op, _forced(durable), self._replies.began_at)
         elif type(request) is ListEntries:
             self._lookups.list_entries(request_id, request)
         elif type(request) is Missing:
@@ -375,21 +383,25 @@ class Connection(asyncio.Protocol):
                 self._replies.finish(answer, request_id)
 
     def _add(self, request_id: int, request: Add) -> None:
-        recovery = False
+        recovery = private = deferred = False
         if request.flags is not AddFlag.NONE:
-            if request.flags & AddFlag.DEFERRED_SYNC:
-                raise UnsupportedOperationError("deferred sync is not served by this version")
+            deferred = bool(request.flags & AddFlag.DEFERRED_SYNC)
             recovery = bool(request.flags & AddFlag.RECOVERY)
+            if deferred and recovery:
+                raise UnsupportedOperationError("an add of a recovery cannot be deferred", may_have_happened=False)
+            private = bool(request.flags & AddFlag.PRIVATE)
         service, storage = self._service, self._storage
         if service.read_only and (not recovery or service.out_of_space):
             raise BookieReadOnlyError(f"bookie {service.identity.bookie_id} is read-only")
         ledger_id = LedgerId(request.ledger_id)
         entries = request.entries
         batch = verify_batch(ledger_id, entries)
-        if request.flags & AddFlag.PRIVATE:
+        if private:
             storage.writer.make_private(ledger_id, request.ledger_key)
         done = partial(self._replies.added, request_id, self._replies.began_at)
-        storage.writer.add_then(ledger_id, request.ledger_key, entries, recovery=recovery, batch=batch, done=done)
+        storage.writer.add_then(
+            ledger_id, request.ledger_key, entries, recovery=recovery, batch=batch, done=done, deferred=deferred
+        )
         traffic = service.traffic
         traffic.adds += 1
         traffic.entries_added += len(entries)
@@ -425,7 +437,7 @@ class Connection(asyncio.Protocol):
     async def _check_revival(self, request: Request, refusal: NoSuchLedgerError) -> None:
         """The request has reached a deleted ledger: it is refused only if the metadata do not have the ledger either
         (rule B5)."""
-        assert isinstance(request, Add | Read | ReadLac | WriteLac | ListEntries | Missing), "these name a ledger"
+        assert isinstance(request, Add | Read | ReadLac | WriteLac | Force | ListEntries | Missing), "they name it"
         if not await self._service.revive(LedgerId(request.ledger_id)):
             raise refusal
 
@@ -462,7 +474,7 @@ class Connection(asyncio.Protocol):
         )  # fmt: skip
         if common_version(ours, hello) is None:
             raise UnsupportedVersionError(
-                f"this bookie speaks protocol version {PROTOCOL_VERSION}, you speak {hello.version_lowest} to "
+                f"this bookie speaks protocol version {PROTOCOL_VERSION}, the client {hello.version_lowest} to "
                 f"{hello.version_highest}"
             )
         if hello.cluster_id and hello.cluster_id != identity.cluster_id:
@@ -539,3 +551,8 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._replies.close()
         self._transport.abort()
+
+
+async def _forced(durable: asyncio.Future[None]) -> Reply:
+    await durable
+    return Forced()

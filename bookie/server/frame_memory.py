@@ -17,6 +17,7 @@ completed within ``timeout_seconds``; time in which the bookie itself does not r
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,20 +46,65 @@ class FrameHolder(Protocol):
 
 
 @dataclass(slots=True)
-class _Share:
-    """The unfinished frames of one client."""
-
-    key: object
-    held: int
-    holders: dict[FrameHolder, None]
-
-
-@dataclass(slots=True)
 class _Unfinished:
-    client: "_Share"
     size: int
     began_at: float
     grew_at: float
+
+
+class _Share:
+    """What one client holds."""
+
+    __slots__ = ("client", "held", "sizes")
+
+    def __init__(self, client: object) -> None:
+        self.client = client
+        self.held = 0
+        self.sizes: dict[FrameHolder, int] = {}
+
+
+class _Shares:
+    """What each client holds of a full memory. A memory that is not full keeps no shares: it would cost each read of a
+    socket more than the rest of the bookkeeping."""
+
+    def __init__(self, unfinished: Mapping[FrameHolder, _Unfinished]) -> None:
+        self._of_holder: dict[FrameHolder, _Share] = {}
+        self._of_client: dict[object, _Share] = {}
+        for holder, frame in unfinished.items():
+            self.begin(holder, frame.size)
+
+    @property
+    def count(self) -> int:
+        """Clients with unfinished frames."""
+        return len(self._of_client)
+
+    def of(self, holder: FrameHolder) -> _Share:
+        """The share of the client whose unfinished frame this connection holds."""
+        return self._of_holder[holder]
+
+    def begin(self, holder: FrameHolder, size: int) -> None:
+        """The connection has an unfinished frame now. It is its client's, also if the connection becomes another's."""
+        client = holder.client
+        share = self._of_client.get(client)
+        if share is None:
+            share = self._of_client[client] = _Share(client)
+        self._of_holder[holder] = share
+        share.held += size
+        share.sizes[holder] = size
+
+    def grow(self, holder: FrameHolder, size: int) -> None:
+        """The frame has this size now."""
+        share = self._of_holder[holder]
+        share.held += size - share.sizes[holder]
+        share.sizes[holder] = size
+
+    def end(self, holder: FrameHolder) -> _Share:
+        """The connection has no unfinished frame any more; the share of its client without it."""
+        share = self._of_holder.pop(holder)
+        share.held -= share.sizes.pop(holder)
+        if not share.sizes:
+            del self._of_client[share.client]
+        return share
 
 
 class FrameMemory:
@@ -70,15 +116,18 @@ class FrameMemory:
         self._stalled_seconds = stalled_seconds
         self._unfinished: dict[FrameHolder, _Unfinished] = {}
         """The oldest first."""
-        self._shares: dict[object, _Share] = {}
-        """By client, of those with unfinished frames."""
+        self._shares: _Shares | None = None
+        """None: the memory is not full."""
         self._holders: dict[FrameHolder, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.held = 0
-        self.full = False
-        """Of the unfinished frames only the oldest may grow, and those of clients below their share."""
         self.dropped = 0
         """Connections closed because of an unfinished frame."""
+
+    @property
+    def full(self) -> bool:
+        """Of the unfinished frames only the oldest may grow, and those of clients below their share."""
+        return self._shares is not None
 
     def enter(self, holder: FrameHolder) -> None:
         """A connection has been made."""
@@ -91,74 +140,68 @@ class FrameMemory:
 
     def may_read(self, holder: FrameHolder) -> bool:
         """Whether the connection may read its socket."""
-        if not self.full:
-            return True
-        frame = self._unfinished.get(holder)
-        return frame is None or next(iter(self._unfinished)) is holder or self._is_below_share(frame.client)
+        shares = self._shares
+        return (
+            shares is None
+            or holder not in self._unfinished
+            or next(iter(self._unfinished)) is holder
+            or self._is_below(shares, shares.of(holder))
+        )
 
-    def _is_below_share(self, client: _Share) -> bool:
-        return client.held < self._bytes_max // (2 * max(1, len(self._shares)))
+    def _is_below(self, shares: _Shares, share: _Share) -> bool:
+        return share.held < self._bytes_max // (2 * max(1, shares.count))
 
     def note(self, holder: FrameHolder, size: int, *, begins: bool) -> None:
         """The connection holds ``size`` bytes of an unfinished frame, which ``begins`` if the one before it has been
         completed."""
         now = asyncio.get_running_loop().time()
-        frame = self._unfinished.get(holder)
-        oldest = next(iter(self._unfinished), None)
-        completed = None
-        if frame is not None and (begins or not size):
-            completed, frame = frame, None
-            self._forget(holder, completed)
-        begun = frame is None and size > 0
-        if begun:
-            self._begin(holder, size, now)
-        elif frame is not None:
-            self._charge(frame, size)
-            frame.grew_at = now
-        if not self.full:
-            if self.held >= self._bytes_max:
-                self._fill(now)
-        elif self.held <= self._bytes_max * 3 // 4:
-            self._set_full(full=False)
-        else:
-            self._share_out(holder, oldest, completed, begun=begun, now=now)
+        if self._shares is not None:
+            self._note_while_full(self._shares, holder, size, begins=begins, now=now)
+            return
+        self._keep(holder, size, begins=begins, now=now)
+        if self.held >= self._bytes_max:
+            self._fill(now)
 
-    def _share_out(
-        self, holder: FrameHolder, oldest: FrameHolder | None, completed: _Unfinished | None, *, begun: bool, now: float
-    ) -> None:
-        """The memory is full, and what the holder holds has changed: who may read now?"""
-        if oldest is holder:
+    def _keep(self, holder: FrameHolder, size: int, *, begins: bool, now: float) -> None:
+        frame = self._unfinished.get(holder)
+        if frame is not None:
+            self.held -= frame.size
+            if begins or not size:
+                del self._unfinished[holder]
+                frame = None
+        if not size:
+            return
+        self.held += size
+        if frame is None:
+            self._unfinished[holder] = _Unfinished(size, now, now)
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
+        else:
+            frame.size, frame.grew_at = size, now
+
+    def _note_while_full(self, shares: _Shares, holder: FrameHolder, size: int, *, begins: bool, now: float) -> None:
+        """What the holder holds has changed: who may read now?"""
+        held_before = holder in self._unfinished
+        was_oldest = held_before and next(iter(self._unfinished)) is holder
+        self._keep(holder, size, begins=begins, now=now)
+        completed = shares.end(holder) if held_before and (begins or not size) else None
+        begun = size > 0 and (completed is not None or not held_before)
+        if begun:
+            shares.begin(holder, size)
+        elif size:
+            shares.grow(holder, size)
+        if self.held <= self._bytes_max * 3 // 4:
+            self._set_full(full=False)
+            return
+        if was_oldest:
             self._resume_oldest(now)
         else:
             holder.regulate()
             if begun and self.held >= 2 * self._bytes_max:
-                self._drop_largest_but_oldest()
-        if completed is not None and self._is_below_share(completed.client):
-            for other in list(completed.client.holders):
+                self._drop_largest_but_oldest(shares)
+        if completed is not None and self._is_below(shares, completed):
+            for other in list(completed.sizes):
                 other.regulate()
-
-    def _begin(self, holder: FrameHolder, size: int, now: float) -> None:
-        key = holder.client
-        client = self._shares.get(key)
-        if client is None:
-            client = self._shares[key] = _Share(key, 0, {})
-        client.holders[holder] = None
-        frame = self._unfinished[holder] = _Unfinished(client, 0, now, now)
-        self._charge(frame, size)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
-
-    def _charge(self, frame: _Unfinished, size: int) -> None:
-        self.held += size - frame.size
-        frame.client.held += size - frame.size
-        frame.size = size
-
-    def _forget(self, holder: FrameHolder, frame: _Unfinished) -> None:
-        self._charge(frame, 0)
-        del self._unfinished[holder]
-        del frame.client.holders[holder]
-        if not frame.client.holders:
-            del self._shares[frame.client.key]
 
     def close(self) -> None:
         """Check no more."""
@@ -173,21 +216,17 @@ class FrameMemory:
             self._set_full(full=True)
             self._resume_oldest(now)
 
-    def _drop_largest_but_oldest(self) -> None:
-        oldest = next(iter(self._unfinished))
-        others = [holder for holder in self._unfinished if holder is not oldest]
-        most = max((self._unfinished[holder].client for holder in others), key=lambda client: client.held, default=None)
-        if most is not None:
+    def _drop_largest_but_oldest(self, shares: _Shares) -> None:
+        oldest, *others = self._unfinished
+        if others:
+            most = max((shares.of(holder) for holder in others), key=lambda share: share.held)
             self._drop(
-                max(
-                    (holder for holder in most.holders if holder is not oldest),
-                    key=lambda holder: self._unfinished[holder].size,
-                ),
+                max((holder for holder in most.sizes if holder is not oldest), key=most.sizes.__getitem__),
                 BookieOverloadedError(f"unfinished frames hold {self.held} bytes", may_have_happened=False),
             )
 
     def _set_full(self, *, full: bool) -> None:
-        self.full = full
+        self._shares = _Shares(self._unfinished) if full else None
         for holder in list(self._holders):
             holder.regulate()
 

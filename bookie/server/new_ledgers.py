@@ -72,8 +72,13 @@ class NewLedgers:
         read = self._reads.get(asked)
         if read is None:
             read = self._reads[asked] = asyncio.get_running_loop().create_task(self._verify(ledger_id, ledger_key))
-            read.add_done_callback(lambda _read: self._reads.pop(asked))
+            read.add_done_callback(lambda read: self._read_ended(asked, read))
         await asyncio.shield(read)
+
+    def _read_ended(self, asked: tuple[LedgerId, bytes], read: asyncio.Task[None]) -> None:
+        del self._reads[asked]
+        if not read.cancelled():
+            read.exception()  # the clients that waited may all have gone
 
     async def stop(self) -> None:
         """End what is under way."""

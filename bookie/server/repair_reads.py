@@ -2,8 +2,8 @@
 
 One repair's read begins at a time, in the order of arrival, once the bytes of those before it are within the rate. It
 waits while an ordinary read is under way, but no longer than :data:`PATIENCE_SECONDS`: copies must be made before the
-next bookie is lost, also of a bookie that is always busy. The rate falls while ordinary adds are slow: they wait for
-the same disks and the same processor (rule A9).
+next bookie is lost, also of a bookie that is always busy. The rate falls while ordinary adds are slower than
+without these reads: they wait for the same disks and the same processor (rule A9).
 """
 
 import asyncio
@@ -20,11 +20,11 @@ PATIENCE_SECONDS: Final = 0.05
 BYTES_PER_SECOND_MIN: Final = 4 * 1024 * 1024
 """Least rate to which slow adds press these reads: as for copying into a bookie."""
 
-ADD_DELAY_SECONDS: Final = 0.02
-"""Delay of ordinary adds from which these reads slow down: as for copying into a bookie."""
-
 ADJUST_SECONDS: Final = 1.0
 """Time between two changes of the rate."""
+
+REST_SECONDS: Final = 3.0
+"""After so long without a read of repair, what adds took meanwhile is what they take undisturbed."""
 
 
 class RepairReads:
@@ -32,9 +32,7 @@ class RepairReads:
 
     def __init__(self, bytes_per_second: int, add_delay_seconds: Callable[[], float] = lambda: 0.0) -> None:
         """``add_delay_seconds``: how long ordinary adds take at present; 0 while there are none."""
-        self._rate = AdaptiveRate(
-            per_second_min=BYTES_PER_SECOND_MIN, per_second_max=bytes_per_second, add_delay_seconds=ADD_DELAY_SECONDS
-        )
+        self._rate = AdaptiveRate(per_second_min=BYTES_PER_SECOND_MIN, per_second_max=bytes_per_second)
         self._add_delay_seconds = add_delay_seconds
         self._adjust_at = 0.0
         self._limiter = RateLimiter(bytes_per_second)
@@ -61,8 +59,9 @@ class RepairReads:
         async with self._line:
             now = asyncio.get_running_loop().time()
             if now >= self._adjust_at:
+                rested = now >= self._adjust_at + REST_SECONDS
                 self._adjust_at = now + ADJUST_SECONDS
-                self._limiter.change_rate(self._rate.adjust(self._add_delay_seconds()))
+                self._limiter.change_rate(self._rate.adjust(self._add_delay_seconds(), rested=rested))
             await self._limiter.take(0)
             if self._ordinary:
                 with contextlib.suppress(TimeoutError):

@@ -120,9 +120,10 @@ class Replies:
         """Send a frame with this body; nothing once the connection is closed."""
         if not self.closed:
             # Not writelines(): asyncio's own transports do not pause their protocol in it.
-            self.bytes_sent += LENGTH.size + len(body)
-            prefix = LENGTH.pack(len(body))
-            if len(body) <= _JOIN_BYTES_MAX:
+            size = len(body)
+            self.bytes_sent += LENGTH.size + size
+            prefix = LENGTH.pack(size)
+            if size <= _JOIN_BYTES_MAX:
                 self._transport.write(prefix + body)
             else:
                 self._transport.write(prefix)

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from octavo.bookie.server.access import Access
 from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
 from octavo.bookie.server.audit import Audit
-from octavo.bookie.server.clients import ClientLimits, Clients
+from octavo.bookie.server.clients import Clients
 from octavo.bookie.server.frame_memory import FrameMemory
+from octavo.bookie.server.limits import ClientLimits, ConnectionLimits
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.repair_reads import RepairReads
 from octavo.bookie.server.request_counts import MeanOfLatest, RequestCounts
@@ -22,7 +23,6 @@ from octavo.bookie.storage.storage import Storage
 from octavo.metrics.histogram import counts_as_text
 from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.ids import LedgerId
-from octavo.protocol.limits import HELLO_TIMEOUT_SECONDS
 from octavo.protocol.messages import Op
 
 REPAIR_READ_BYTES_PER_SECOND = 64 * 1024 * 1024
@@ -62,18 +62,6 @@ class TlsFacts:
     """When the certificate expires, in seconds since 1970; None: TLS is off."""
     handshakes: Counter[str] = field(default_factory=Counter)
     """By how they ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Bounds over all connections of a bookie. Seconds, bytes."""
-
-    connections_max: int = 4096
-    hello_timeout_seconds: float = HELLO_TIMEOUT_SECONDS
-    frame_timeout_seconds: float = 60.0
-    """A frame must be completed within this time."""
-    unfinished_frame_bytes: int = 128 * 1024 * 1024
-    """Memory for frames that have arrived in part."""
 
 
 class ServedConnection(Protocol):
@@ -159,6 +147,8 @@ class BookieService:
         self.disks_read_only = False
         self.out_of_space = False
         """Read-only, and there is no disk space for recovery adds either (rule B6)."""
+        self.disk_space_low = False
+        """A disk has less free space than that of which the bookie warns."""
         self.connections: dict[ServedConnection, None] = {}
         """In the order in which they came, as a simulated world must repeat what is done to all of them."""
         self.avoid_placement = False
@@ -167,6 +157,8 @@ class BookieService:
         """What the bookie's companion adds to INFO."""
         self._started_at = asyncio.get_running_loop().time()
         self._room_waiter: asyncio.Task[None] | None = None
+        self.held_back = False
+        """Whether no connection may read its socket because the storage has no memory for more."""
         self._held_back_at = 0.0
         self._held_back_seconds = 0.0
         self._idle = asyncio.Event()
@@ -182,9 +174,9 @@ class BookieService:
 
     # --- read-only ----------------------------------------------------------------------------------------------
 
-    def note_disks(self, *, read_only: bool, out_of_space: bool) -> None:
+    def note_disks(self, *, low: bool, read_only: bool, out_of_space: bool) -> None:
         """What the disks allow has changed."""
-        self.disks_read_only, self.out_of_space = read_only, out_of_space
+        self.disk_space_low, self.disks_read_only, self.out_of_space = low, read_only, out_of_space
         self._derive_read_only()
 
     def switch_read_only(self, reason: str | None) -> None:
@@ -198,11 +190,6 @@ class BookieService:
     # --- back-pressure ----------------------------------------------------------------------------------------
 
     @property
-    def held_back(self) -> bool:
-        """Whether no connection may read its socket because the storage has no memory for more."""
-        return self._room_waiter is not None
-
-    @property
     def held_back_seconds(self) -> float:
         """For how long no socket has been read since the start, all such times together."""
         now = asyncio.get_running_loop().time()
@@ -210,7 +197,8 @@ class BookieService:
 
     def hold_back_if_full(self) -> None:
         """Stop reading every socket until the storage has room again."""
-        if self._room_waiter is None and not self.storage.admission.has_room:
+        if not self.held_back and not self.storage.admission.has_room:
+            self.held_back = True
             loop = asyncio.get_running_loop()
             self._held_back_at = loop.time()
             self._room_waiter = loop.create_task(self._wait_for_room())
@@ -221,7 +209,7 @@ class BookieService:
         try:
             await self.storage.admission.wait_for_room()
         finally:
-            self._room_waiter = None
+            self.held_back, self._room_waiter = False, None
             self._held_back_seconds += asyncio.get_running_loop().time() - self._held_back_at
             for connection in list(self.connections):
                 connection.regulate()
@@ -267,6 +255,7 @@ class BookieService:
             "uptime_seconds": round(asyncio.get_running_loop().time() - self._started_at, 3),
             "total_bytes": space.total_bytes,
             "free_bytes": space.free_bytes,
+            "disk_space_low": self.disk_space_low,
             "ledgers": statistics.ledgers,
             "journal_bytes": statistics.journal_bytes,
             "cache_bytes": statistics.cache_bytes,

@@ -24,15 +24,6 @@ class Generation:
         self.cost_bytes = 0
         self.entry_bytes = 0
 
-    def put(self, ledger_id: int, run: Run, size: int) -> None:
-        """Hold a run whose entries have ``size`` bytes together."""
-        run_map = self.ledgers.get(ledger_id)
-        if run_map is None:
-            run_map = self.ledgers[ledger_id] = RunMap()
-        run_map.put(run)
-        self.entry_bytes += size
-        self.cost_bytes += size + RUN_COST_BYTES
-
 
 class WriteCache:
     """Both generations and their bound."""
@@ -45,11 +36,8 @@ class WriteCache:
         self._due_bytes = self._draw_due_bytes()
         self.active = Generation()
         self.flushing: Generation | None = None
-
-    @property
-    def is_full(self) -> bool:
-        """The active generation is due to be flushed."""
-        return self.active.cost_bytes >= self._due_bytes
+        self.is_full = False
+        """The active generation is due to be flushed. Derived; checked for every frame."""
 
     @property
     def filled_share(self) -> float:
@@ -72,13 +60,22 @@ class WriteCache:
         return self.active.cost_bytes + (self.flushing.cost_bytes if self.flushing is not None else 0)
 
     def put(self, ledger_id: int, run: Run, size: int) -> None:
-        self.active.put(ledger_id, run, size)
+        """Hold a run whose entries have ``size`` bytes together."""
+        active = self.active
+        run_map = active.ledgers.get(ledger_id)
+        if run_map is None:
+            run_map = active.ledgers[ledger_id] = RunMap()
+        run_map.put(run)
+        active.entry_bytes += size
+        active.cost_bytes += size + RUN_COST_BYTES
+        self.is_full = active.cost_bytes >= self._due_bytes
 
     def swap(self) -> Generation:
         """Begin a flush: the active generation becomes the flushing one and an empty one takes its place."""
         assert self.flushing is None, "one flush at a time"
         self.flushing, self.active = self.active, Generation()
         self._due_bytes = self._draw_due_bytes()
+        self.is_full = False
         return self.flushing
 
     def flushed(self) -> None:
@@ -95,6 +92,7 @@ class WriteCache:
 
     def check_invariants(self) -> None:
         """Every run map is sound and the bytes are those of the runs, or more where runs were overlaid."""
+        assert self.is_full == (self.active.cost_bytes >= self._due_bytes)
         for generation in (self.active, self.flushing or Generation()):
             held = 0
             for run_map in generation.ledgers.values():

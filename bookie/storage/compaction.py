@@ -171,12 +171,12 @@ class Compactor:
             )
 
     async def _finish_stream(self) -> None:
-        """Leave no log unfinished between rounds: remove those that the manifest does not name."""
+        """Leave no log unfinished between rounds: remove those that no manifest names, in memory or on disk."""
         self._stream.roll()
         writers = self._stream.unfinished
         await self._stream.finish(writers)
         for writer in writers:
-            if writer.log_id not in self._keeper.log_sizes:
+            if writer.log_id not in self._keeper.log_sizes and not self._keeper.may_be_behind:
                 await self._logs.remove(writer.log_id)
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 
 from octavo.bookie.storage.admission import Health
+from octavo.bookie.storage.damage import ID_LAST
 from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.ledgers import LedgerTable, add_waiter, is_known
 from octavo.bookie.storage.reads import EntryReader, ReadResult
@@ -36,8 +37,12 @@ class LedgerReader:
     ) -> ReadResult:
         """Entries of ``first..last`` whose id modulo ``stripe[0]`` is among ``stripe[1]``, up to either limit, but
         one at least if one is found. Ids that damage or an I/O error hides are unknown, never absent (rule R2), and
-        so is every missing id of which a bookie in doubt is unsure (rules B4 and D2)."""
+        so is every missing id of which a bookie in doubt is unsure (rules B4 and D2), or that it has dropped (rule
+        C8)."""
         ledger = self._not_deleted(ledger_id)
+        if ledger.dropped:
+            unsure = self._unsure(ledger)
+            return ReadResult(first, last, [], _common((first, last), unsure) if unsure is not None else [])
         return await self._entries.read(
             ledger_id, first, last, highest=_highest(ledger), stripe=stripe,
             entries_max=entries_max, bytes_max=bytes_max, unsure_from=self._ledgers.unsure_from(ledger),
@@ -47,7 +52,7 @@ class LedgerReader:
         """The ids held, as intervals. Raises :class:`BookieStorageError` where damage hides them,
         :class:`BookieInDoubtError` for a ledger in doubt, where the ids left out would be negatives."""
         ledger = self._not_deleted(ledger_id)
-        if self._ledgers.unsure_from(ledger) is not None:
+        if self._unsure(ledger) is not None:
             raise BookieInDoubtError(
                 f"ledger {ledger_id}: this bookie may have lost entries of it, so it cannot list those it holds",
                 may_have_happened=False,
@@ -57,11 +62,11 @@ class LedgerReader:
     async def missing(
         self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
     ) -> Holdings:
-        """Which ids of ``first..last`` in the stripe are not held, by the index; what may have been lost here is
-        unknown (rules R2 and D2)."""
+        """Which ids of ``first..last`` in the stripe are not held, by the index; what may have been lost here, or was
+        dropped, is unknown (rules R2, D2 and C8)."""
         holdings = await self.not_held(ledger_id, first, last, stripe=stripe)
-        unsure_from = self._ledgers.unsure_from(self._not_deleted(ledger_id))
-        return holdings if unsure_from is None else _with_doubt(holdings, unsure_from)
+        unsure = self._unsure(self._not_deleted(ledger_id))
+        return holdings if unsure is None else _with_doubt(holdings, *unsure)
 
     async def not_held(
         self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
@@ -81,7 +86,7 @@ class LedgerReader:
     def last_add_confirmed(self, ledger_id: LedgerId) -> LacView:
         """What is known of the ledger's end, from entries and explicit LACs."""
         ledger = self._ledgers.get(ledger_id)
-        in_doubt = self._ledgers.unsure_from(ledger) is not None
+        in_doubt = self._unsure(ledger) is not None
         return LacView(is_known(ledger), ledger.fenced, ledger.last_add_confirmed, ledger.explicit_lac, in_doubt)
 
     async def last_add_confirmed_entry(self, ledger_id: LedgerId) -> bytes | None:
@@ -95,16 +100,21 @@ class LedgerReader:
         self._health.check_usable()
         return add_waiter(self._not_deleted(ledger_id), above)
 
-    def check_not_deleted(self, ledger_id: LedgerId) -> None:
-        """Raise :class:`NoSuchLedgerError` for a deleted ledger."""
-        if self._ledgers.is_deleted(ledger_id):
-            raise _deleted(ledger_id)
-
     def private_key(self, ledger_id: LedgerId) -> tuple[bool, bytes | None]:
         """Whether the ledger is private, and the key pinned here, which its reads need then; None: none is pinned, as
         all that is held was copied from other bookies (rule S3). Raises :class:`NoSuchLedgerError`."""
         ledger = self._not_deleted(ledger_id)
         return ledger.private, ledger.ledger_key
+
+    def _unsure(self, ledger: LedgerState) -> tuple[int, int] | None:
+        """The interval of ids of which this bookie denies none, because it may have held them (rules D2 and C8); None:
+        it may deny every id. It has never held an id above the highest of what it has dropped."""
+        unsure_from = self._ledgers.unsure_from(ledger)
+        if not ledger.dropped:
+            return None if unsure_from is None else (unsure_from, ID_LAST)
+        if unsure_from is not None:
+            return 0, ID_LAST
+        return None if ledger.highest is None else (0, ledger.highest)
 
     def _not_deleted(self, ledger_id: LedgerId) -> LedgerState:
         ledger = self._ledgers.get(ledger_id)
@@ -118,11 +128,20 @@ def _highest(ledger: LedgerState) -> int | None:
     return None if ledger.dropped else ledger.highest
 
 
-def _with_doubt(holdings: Holdings, unsure_from: int) -> Holdings:
-    """The same, with what is missing from ``unsure_from`` on as unknown."""
-    missing = tuple((low, min(high, unsure_from - 1)) for low, high in holdings.missing if low < unsure_from)
-    doubtful = [(max(low, unsure_from), high) for low, high in holdings.missing if high >= unsure_from]
-    return Holdings(holdings.last_covered, missing, tuple(sorted([*holdings.unknown, *doubtful])))
+def _with_doubt(holdings: Holdings, first_unsure: int, last_unsure: int) -> Holdings:
+    """The same, with what is missing of these ids as unknown."""
+    missing: list[tuple[int, int]] = []
+    doubtful: list[tuple[int, int]] = []
+    for interval in holdings.missing:
+        missing += [*_common(interval, (0, first_unsure - 1)), *_common(interval, (last_unsure + 1, ID_LAST))]
+        doubtful += _common(interval, (first_unsure, last_unsure))
+    return Holdings(holdings.last_covered, tuple(missing), tuple(sorted([*holdings.unknown, *doubtful])))
+
+
+def _common(one: tuple[int, int], other: tuple[int, int]) -> list[tuple[int, int]]:
+    """What two intervals have in common: an interval, or nothing."""
+    low, high = max(one[0], other[0]), min(one[1], other[1])
+    return [(low, high)] if low <= high else []
 
 
 def _deleted(ledger_id: LedgerId) -> NoSuchLedgerError:

@@ -50,10 +50,11 @@ class LedgerState:
         self.deleted = False
         """A tombstone: a late add must not bring a deleted ledger back (rule B5)."""
         self.in_doubt = False
-        """The ledger has been deleted here and was found alive: entries of it may have been removed (rule B5)."""
+        """Entries of the ledger may have been removed here: it was deleted and then found alive (rule B5), or dropped
+        and then written again (rule C8)."""
         self.dropped = False
         """The entries have been given up because other bookies are named in this one's place (rule C8). Key and fence
-        are kept. The next add ends it."""
+        are kept. The next add ends it; see :meth:`bring_back`."""
         self.private = False
         """Reads need the ledger key, or come from a repair (rule S3). Never taken back."""
         self.term = 0
@@ -88,6 +89,28 @@ class LedgerState:
         """The ledger was found alive: reverse the tombstone. What was held may have been removed meanwhile."""
         self.deleted = False
         self.in_doubt = True
+
+    def bring_back(self) -> None:
+        """End that the ledger is dropped, because entries of it are held again. Those that were removed are still
+        missing: metadata that are restored from an older state may name this bookie, and a recovering client ask it."""
+        if self.dropped:
+            self.dropped = False
+            self.in_doubt = True
+
+    def absorb(self, other: "LedgerState") -> None:
+        """Take over what another stored state of the same ledger says, where it is not known which of the two is newer:
+        fence, key, doubt and privacy of either count, and the entries are gone only if both say so."""
+        self.fenced |= other.fenced
+        self.private |= other.private
+        self.in_doubt |= other.in_doubt
+        self.deleted &= other.deleted
+        self.dropped &= other.dropped
+        self.ledger_key = self.ledger_key if self.ledger_key is not None else other.ledger_key
+        self.highest_plus_one = max(self.highest_plus_one, other.highest_plus_one)
+        self.lac_plus_one = max(self.lac_plus_one, other.lac_plus_one)
+        ours, theirs = self.explicit_lac, other.explicit_lac
+        if theirs is not None and (ours is None or header_of(theirs).entry_id > header_of(ours).entry_id):
+            self.explicit_lac = theirs
 
     def encode(self) -> bytes:
         flags = (
@@ -197,9 +220,9 @@ _LEDGER = struct.Struct(">Q")
 
 def encode_add_head(ledger_id: int, run: Run) -> bytes:
     """What precedes the run's entries in an ADD body. Regular runs are replayed without being walked."""
-    regular = isinstance(run.sizes, int) and isinstance(run.ids, range) and run.ids.step == 1
-    size = run.sizes if regular and isinstance(run.sizes, int) else 0
-    return _ADD_HEAD.pack(ledger_id, run.first, len(run.ids), size)
+    sizes, ids = run.sizes, run.ids
+    size = sizes if type(sizes) is int and type(ids) is range and ids.step == 1 else 0
+    return _ADD_HEAD.pack(ledger_id, run.first, len(ids), size)
 
 
 def decode_add(body: bytes) -> tuple[int, Run, int]:

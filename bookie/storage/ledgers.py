@@ -78,7 +78,7 @@ class LedgerTable:
     def is_below_floor(self, ledger: LedgerState) -> bool:
         """Whether the ledger's key or fence, or acknowledged entries, have or may have been lost here once: ordinary
         adds to it are refused for ever (rules B4, B5 and D1)."""
-        return ledger.in_doubt or (self.doubt is not None and ledger.ledger_id < self.doubt.stop)
+        return ledger.in_doubt or ledger.dropped or (self.doubt is not None and ledger.ledger_id < self.doubt.stop)
 
     def unsure_from(self, ledger: LedgerState) -> int | None:
         """The first entry id of the ledger that this bookie must not deny, as it may have held it; None: none (rule

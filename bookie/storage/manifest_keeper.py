@@ -2,7 +2,10 @@
 
 Checkpoints, merges and compaction run concurrently; each ends in one replacement of the manifest, and the index
 in memory changes in the very step in which the new manifest is durable. Files that a change leaves without a name are
-the caller's to remove, afterwards: a crash in between leaves them for the next start (``remove_orphans``)."""
+the caller's to remove, afterwards: a crash in between leaves them for the next start (``remove_orphans``).
+
+A caller that is cancelled while the manifest is being replaced does not stop the file system, which finishes the
+rename: the manifest on disk may be the new one, and the one in memory is the old one (``may_be_behind``)."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -37,6 +40,9 @@ class ManifestKeeper:
         """See :class:`Manifest`. What is set here is durable with the next manifest."""
         self.log_sizes: dict[int, int] = dict(manifest.logs)
         """Log id -> bytes that count, of every live log."""
+        self.may_be_behind = False
+        """A replacement was cancelled, and none has succeeded since: the manifest on disk may name files that this one
+        does not, so none of those may be removed (rule B8)."""
 
     def new_part_id(self) -> int:
         self._next_part_id += 1
@@ -91,7 +97,14 @@ class ManifestKeeper:
         logs = tuple(sorted(log_sizes.items()))
         manifest = Manifest(mark, self._next_part_id, self._next_log_id, part_ids, logs, self.doubt)
         content = encode_manifest(manifest)
-        await self._disk_retry.retry_while_full(self._path, lambda: replace_file(self._filesystem, self._path, content))
+        try:
+            await self._disk_retry.retry_while_full(
+                self._path, lambda: replace_file(self._filesystem, self._path, content)
+            )
+        except asyncio.CancelledError:
+            self.may_be_behind = True
+            raise
+        self.may_be_behind = False
         self._manifest = manifest
         self.log_sizes = dict(log_sizes)
 

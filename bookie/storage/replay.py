@@ -63,7 +63,7 @@ def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: Le
         ledger = ledgers.get(ledger_id)
         if ledger.deleted:
             return None
-        ledger.dropped = False
+        ledger.bring_back()
         cache.put(ledger_id, run, run_bytes(run))
         ledger.highest_plus_one = max(ledger.highest_plus_one, run.last + 1)
         ledger.lac_plus_one = max(ledger.lac_plus_one, lac_plus_one)

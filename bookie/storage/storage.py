@@ -95,7 +95,7 @@ class Storage:
         self.damage = DamageReports()
         entries = self._entries = EntryReader(cache, checkpointer, index, logs, self.damage)
         self.copy_locks = LedgerLocks()
-        self._clearing = asyncio.Lock()
+        self._clearing_lock = asyncio.Lock()
         upkeep = asyncio.Lock()
         self._merger = IndexMerger(index, keeper, upkeep, ledgers.is_gone)
         self._background = Background(
@@ -285,7 +285,7 @@ class Storage:
         """Prepare a dropped ledger for new entries: remove the places of the old ones from the index, which then shows
         what is missing. On a full disk, or if the index is damaged, some may be left; their entries are then unknown.
         Raises OSError, which is fatal."""
-        async with self._clearing:
+        async with self._clearing_lock:
             try:
                 await self.checkpoint()
                 await self._merger.purge_ledger(ledger_id)
@@ -299,7 +299,7 @@ class Storage:
     @property
     def doubted_ids_stop(self) -> int | None:
         """This bookie may have lost acknowledged entries, keys or fences of ledgers with ids below this one; None if it
-        has lost none. Ordinary adds to these ledgers are refused for ever (rules B3 and D1). Kept over restarts."""
+        has lost none. Ordinary adds to these ledgers are refused for ever (rules B3 and D1). Kept across restarts."""
         return None if self.ledgers.doubt is None else self.ledgers.doubt.stop
 
     @property
@@ -322,14 +322,20 @@ class Storage:
 
     async def narrow_doubt(self, sure_below: int, exceptions: Mapping[int, int]) -> None:
         """Take ledgers out of the doubt; see :meth:`Doubt.narrowed`, whose :class:`ValueError` it raises. The caller
-        ensures that nothing of these ledgers is missing here. Durable when it returns. Raises OSError."""
+        ensures that nothing of these ledgers is missing here. Durable when it returns. Raises OSError, which is
+        fatal."""
         assert not self.doubts_every_ledger, "doubt is limited before it is narrowed"
         if self.ledgers.doubt is None:
             raise ValueError("this bookie is not in doubt")
         await self._change_doubt(self.ledgers.doubt.narrowed(sure_below, exceptions))
 
     async def _change_doubt(self, doubt: Doubt) -> None:
-        await self._keeper.change_doubt(doubt)
+        try:
+            await self._keeper.change_doubt(doubt)
+        except OSError as error:  # the caller is a task that goes on without it: the bookie must not (rule B1)
+            if not (self._health.closing and is_disk_full(error)):
+                self._health.fail(error)
+            raise
         self.ledgers.doubt = doubt
 
     # --- statistics -------------------------------------------------------------------------------------------

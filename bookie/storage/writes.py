@@ -52,6 +52,7 @@ class _SlowAdd(NamedTuple):
     entries: Sequence[bytes]
     batch: SealedBatch
     recovery: bool
+    deferred: bool
     done: Done
     cost_bytes: int
     """Memory charged: the entries, and the joined copy of them in ``batch``."""
@@ -105,8 +106,10 @@ class EntryWriter:
         *,
         recovery: bool,
         batch: SealedBatch | None = None,
+        deferred: bool = False,
     ) -> asyncio.Future[None]:
-        """Accept a frame of sealed entries, all or none; the future is done once they are durable.
+        """Accept a frame of sealed entries, all or none; the future is done once they are durable, or with ``deferred``
+        as soon as they are on their way to the disk (rule W10).
 
         ``batch`` is the result of ``verify_batch``, which is called if it is not given. The first add of a ledger pins
         its key. An id already held with the same bytes is a success once the held copy is durable; a held copy that is
@@ -117,9 +120,10 @@ class EntryWriter:
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         batch = batch or verify_batch(ledger_id, entries)
+        done = partial(settle_future, future)
         self.add_then(
-            ledger_id, ledger_key, entries, recovery=recovery, batch=batch, done=partial(settle_future, future)
-        )
+            ledger_id, ledger_key, entries, recovery=recovery, batch=batch, done=done, deferred=deferred
+        )  # fmt: skip
         return future
 
     def add_then(
@@ -131,17 +135,32 @@ class EntryWriter:
         recovery: bool,
         batch: SealedBatch,
         done: Done,
+        deferred: bool = False,
     ) -> None:
         """As :meth:`add`, without a future: ``done`` is called in the very step in which the outcome is known, and not
         when this raises."""
+        assert not (recovery and deferred), "a recovery add is durable when it is answered (rule F5)"
         ledger = self._ledgers.get(ledger_id)
         self._admit(ledger, ledger_key, recovery)
         if ledger.ledger_key is None:
             self._pin(ledger, ledger_key)
         if batch.entry_ids[0] >= ledger.highest_plus_one and ledger.slow_adds is None and not ledger.dropped:
-            self._append(ledger, batch, done)
+            self._append(ledger, batch, done, deferred=deferred)
         else:
-            self._queue_slow_add(ledger, entries, batch, recovery, done)
+            self._queue_slow_add(ledger, entries, batch, recovery, done, deferred=deferred)
+
+    def force(self, ledger_id: LedgerId, ledger_key: bytes) -> asyncio.Future[None]:
+        """Make everything of the ledger durable that this bookie has answered since it started; the future is done
+        then (rule W10). Says nothing of entries that were answered before that.
+
+        Raises what :meth:`add` raises: a fenced ledger has no writer that may be told of its entries (rule I7).
+        """
+        self._admit(self._ledgers.get(ledger_id), ledger_key, recovery=False)
+        if self._journal.pending_bytes:
+            return self._journal.append(RecordKind.LEDGER_KEY, [BARRIER])
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
 
     def make_private(self, ledger_id: LedgerId, ledger_key: bytes) -> None:
         """The writer or recoverer of the ledger says that it is private (rule S3). Pins the key. What is journaled
@@ -221,16 +240,21 @@ class EntryWriter:
         self._journal.append(RecordKind.LEDGER_KEY, [encode_ledger_record(ledger.ledger_id, ledger_key)])
         self._changed(ledger)
 
-    def _append(self, ledger: LedgerState, batch: SealedBatch, done: Done) -> None:
+    def _append(self, ledger: LedgerState, batch: SealedBatch, done: Done, *, deferred: bool = False) -> None:
         """Entries none of which is held, of a ledger that is not dropped: cache, journal, state, in one synchronous
-        step."""
+        step. ``deferred``: ``done`` is called in this step, too."""
         data, sizes = batch.data, batch.sizes
         size = sizes[0]
         packed: int | array[int] = size if sizes.count(size) == len(sizes) else array("I", sizes)
         ids = batch.entry_ids
-        kept = ids if isinstance(ids, range) else array("Q", ids)
+        kept = ids if type(ids) is range else array("Q", ids)
         run = Run(ids[0], ids[-1], kept, packed, data, 0)
-        self._journal.append_then(RecordKind.ADD, (encode_add_head(ledger.ledger_id, run), data), done)
+        record = (encode_add_head(ledger.ledger_id, run), data)
+        if deferred:
+            # Its sync may fail later: that ends the bookie, and no force has been answered then (rule B1).
+            self._journal.append_unwaited(RecordKind.ADD, record)
+        else:
+            self._journal.append_then(RecordKind.ADD, record, done)
         self._cache.put(ledger.ledger_id, run, len(data))
         if run.last >= ledger.highest_plus_one:
             ledger.highest_plus_one = run.last + 1
@@ -239,13 +263,22 @@ class EntryWriter:
             if ledger.waiters is not None:
                 wake_waiters(ledger)
         self._changed(ledger)
+        if deferred:
+            done(None)
 
     # --- slow adds --------------------------------------------------------------------------------------------
 
     def _queue_slow_add(
-        self, ledger: LedgerState, entries: Sequence[bytes], batch: SealedBatch, recovery: bool, done: Done
+        self,
+        ledger: LedgerState,
+        entries: Sequence[bytes],
+        batch: SealedBatch,
+        recovery: bool,
+        done: Done,
+        *,
+        deferred: bool = False,
     ) -> None:
-        slow_add = _SlowAdd(entries, batch, recovery, done, 2 * len(batch.data))
+        slow_add = _SlowAdd(entries, batch, recovery, deferred, done, 2 * len(batch.data))
         self._admission.charge_waiting(slow_add.cost_bytes)
         if ledger.slow_adds is not None:
             ledger.slow_adds.append(slow_add)
@@ -289,8 +322,11 @@ class EntryWriter:
         self._health.check_usable()
         batch = slow_add.batch
         if missing is None:
-            ledger.dropped = False
-            self._append(ledger, batch, slow_add.done)
+            ledger.bring_back()
+            self._append(ledger, batch, slow_add.done, deferred=slow_add.deferred)
+            return
+        if not missing and slow_add.deferred:
+            slow_add.done(None)  # held already, and so on its way to the disk at least
             return
         if not missing:
             # Held already: a success once the held copies are durable, as is everything before this record then.
@@ -303,7 +339,7 @@ class EntryWriter:
                 sizes=list(map(len, entries)),
                 data=b"".join(entries),
             )
-        self._append(ledger, batch, slow_add.done)
+        self._append(ledger, batch, slow_add.done, deferred=slow_add.deferred)
 
     async def _missing(self, ledger: LedgerState, slow_add: _SlowAdd) -> list[int]:
         """Positions in the frame to be stored: not held, or held in a copy that does not verify.
@@ -397,8 +433,9 @@ class EntryWriter:
 
     def drop(self, ledger_id: LedgerId) -> asyncio.Future[None]:
         """Give up the entries of a ledger; its key and its fence stay (rule C8). The future is done once that is
-        durable; from then on the entries may be removed. A later add brings the ledger back, with that entry alone: the
-        places of the old ones are taken out of the index first.
+        durable; from then on the entries may be removed. This bookie does not deny them: metadata that are restored
+        from an older state may name it again. A later recovery add, or copy, brings the ledger back, with that entry
+        alone: the places of the old ones are taken out of the index first.
 
         Only for ledgers of which a synced read of the metadata, made under the ledger's lock, says that they are CLOSED
         and do not name this bookie."""

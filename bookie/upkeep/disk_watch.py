@@ -43,6 +43,11 @@ class DiskState:
     out_of_space: bool = False
     """Less than half of ``read_only_bytes`` is left: the bookie refuses recovery adds too."""
 
+    @property
+    def announced(self) -> tuple[bool, bool, bool]:
+        """What clients and operators are told of: low space, read-only, out of space."""
+        return bool(self.warned), self.read_only, self.out_of_space
+
 
 @dataclass(frozen=True, slots=True)
 class DiskRoles:

@@ -2,9 +2,11 @@
 
 Metadata that were restored from a backup are older than the bookie's directories: ledgers that they do not list may
 hold acknowledged entries. The bookie compares what only it knows: its cluster, the generation of its own start, and the
-ledger ids that were allocated before.
+ledger ids that were allocated before. Of the ids it makes a note on its disk, from which a later start sees that the
+metadata are older (:mod:`octavo.bookie.identity.older_metadata`).
 """
 
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from octavo.metadata import MetadataStore
@@ -19,17 +21,24 @@ class KnownStart(NamedTuple):
     bookie_id: BookieId
     cluster_id: str
     generation: int
-    metadata_were_older: bool = False
-    """At this start the metadata were older than the directories."""
+    ledger_ids_stop: int = 0
+    """All ledger ids below this had been allocated at this start."""
 
 
 class MetadataCheck:
     """Compares the metadata with this start of the bookie."""
 
-    def __init__(self, store: MetadataStore, start: KnownStart) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        start: KnownStart,
+        note_ids_stop: Callable[[LedgerId], Awaitable[None]] | None = None,
+    ) -> None:
+        """``note_ids_stop`` makes it durable that all ledger ids below its argument have been allocated."""
         self._store = store
         self._start = start
-        self._ids_stop_seen = 0
+        self._note_ids_stop = note_ids_stop
+        self._ids_stop_seen = start.ledger_ids_stop
 
     async def check(self, *, allocated: int | None = None) -> LedgerId:
         """The lowest ledger id that has never been allocated. ``allocated``: an id that was allocated once.
@@ -38,11 +47,6 @@ class MetadataCheck:
         put garbage collection on hold, and what the store raises.
         """
         start = self._start
-        if start.metadata_were_older:
-            raise MetadataError(
-                f"when bookie {start.bookie_id} started, the metadata were older than its directories: they were "
-                "restored from a backup; check that no ledger is missing from them, then restart the bookie"
-            )
         hold = await read_hold(self._store)
         if hold is not None:
             raise MetadataError(
@@ -67,5 +71,8 @@ class MetadataCheck:
                 f"the metadata have allocated ledger ids below {ids_stop}, but id {known} was allocated before: they "
                 "were restored from a backup"
             )
-        self._ids_stop_seen = ids_stop
+        if ids_stop > self._ids_stop_seen:
+            self._ids_stop_seen = ids_stop
+            if self._note_ids_stop is not None:
+                await self._note_ids_stop(ids_stop)
         return ids_stop

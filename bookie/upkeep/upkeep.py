@@ -240,7 +240,7 @@ class Upkeep:
             self.reclaim_space()
         elif before.read_only and not self.disks.read_only:
             log.info("writable again: the disks have enough free space")
-        if (self.disks.read_only, self.disks.out_of_space) != (before.read_only, before.out_of_space):
+        if self.disks.announced != before.announced:
             self._announcement_due = True
         if self._announcement_due:
             await self._announce_disk_state()

@@ -11,7 +11,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.ledger.commands import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.bench import create as bench_create
+from octavo.cli.bench import disk as bench_disk
+from octavo.cli.bench import log as bench_log
+from octavo.cli.bench.names import BENCH_KEY
+from octavo.cli.ledger.commands import (
+    AckQuorumOption,
+    DigestName,
+    DigestOption,
+    EnsembleOption,
+    SyncName,
+    SyncOption,
+    WriteQuorumOption,
+)
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -35,9 +47,6 @@ if TYPE_CHECKING:
     from octavo.client.write.writer import LedgerWriter
 
 app = typer.Typer(name="bench", help="Measure throughput and latency.", no_args_is_help=True)
-
-BENCH_KEY = "octavo.bench"
-"""Custom metadata key of ledgers that a benchmark has written."""
 
 DURATION_SECONDS_DEFAULT = 10.0
 
@@ -103,6 +112,7 @@ async def write(
     ack_quorum: AckQuorumOption = 2,
     digest: DigestOption = DigestName.CRC32C,
     password_file: PasswordFileOption = None,
+    sync: SyncOption = SyncName.IMMEDIATE,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the ledgers afterwards.")] = False,
 ) -> int:
     """Measure acknowledged adds.
@@ -125,7 +135,7 @@ async def write(
         return partial(writer.add, payload) if rate is None else partial(_add_without_task, writer, payload)
 
     async with await session.connect() as client:
-        opened = partial(_bench_ledgers, client, ledgers, shape, digest, password)
+        opened = partial(_bench_ledgers, client, ledgers, shape, digest, password, sync)
         if warm_up:
             async with opened(keep=False) as writers:
                 with progress_bar("warming up", 1) as progress:
@@ -139,6 +149,7 @@ async def write(
             "in_flight": in_flight,
             "batch": batch,
             **shape,
+            "sync": sync.value,
             **await _client_cost(measured, rate, batch),
         }
     return _report(
@@ -156,7 +167,14 @@ def _add_without_task(writer: "LedgerWriter", payload: bytes) -> "Awaitable[int]
 
 @asynccontextmanager
 async def _bench_ledgers(
-    client: "Client", number: int, shape: dict[str, int], digest: DigestName, password: bytes, *, keep: bool
+    client: "Client",
+    number: int,
+    shape: dict[str, int],
+    digest: DigestName,
+    password: bytes,
+    sync: SyncName,
+    *,
+    keep: bool,
 ) -> AsyncIterator[Sequence["LedgerWriter"]]:
     """Ledgers to write to; closed afterwards, and deleted unless they are to be kept and the block succeeds."""
     import octavo  # noqa: PLC0415
@@ -172,6 +190,7 @@ async def _bench_ledgers(
                 digest=octavo.Digest[digest.name],
                 password=password,
                 custom_metadata={BENCH_KEY: b"write"},
+                sync=sync.mode,
             )
         )
 
@@ -421,3 +440,8 @@ def _report(
         print_error(f"{measured.errors} operations failed; the first error: {describe(measured.first_error)}")
         return EXIT_FAILURE
     return EXIT_OK
+
+
+bench_create.register(app)
+bench_log.register(app)
+bench_disk.register(app)

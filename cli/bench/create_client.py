@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.cli.bench.bare_nodes import RawCreates
-from octavo.cli.bench.commands import BENCH_KEY
 from octavo.cli.bench.load import Extent, closed_loop
+from octavo.cli.bench.names import BENCH_KEY
 from octavo.cli.output import print_json
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, describe, finish, print_error
 from octavo.client.client import Client

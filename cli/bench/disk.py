@@ -75,7 +75,7 @@ async def measure_disk(directory: Path, sizes: tuple[int, ...], duration_seconds
             await file.close()
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from error
+        raise CommandError(f"cannot measure the disk of {directory}: {error.strerror or error}") from error
     finally:
         await filesystem.close()
 

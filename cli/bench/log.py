@@ -36,9 +36,14 @@ async def bench_log(
     duration: Annotated[
         float, typer.Option("--duration", metavar="SECONDS", min=0.001, help="How long each measurement takes.")
     ] = 3.0,
-    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Log and ledger in turn, so often.")] = 5,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            "--rounds", metavar="N", min=1, help="Number of rounds; each measures the log and a plain ledger."
+        ),
+    ] = 5,
     in_flight: Annotated[
-        int, typer.Option("--in-flight", metavar="N", min=1, max=1_000_000, help="Adds under way at once.")
+        int, typer.Option("--in-flight", metavar="N", min=1, max=1_000_000, help="Maximum number of outstanding adds.")
     ] = 1000,
     rolls: Annotated[
         int, typer.Option("--rolls", metavar="N", min=0, help="Rolls during which adds are timed; 0: none.")
@@ -58,15 +63,15 @@ async def bench_log(
 ) -> None:
     """Measure adds through a log, its rolls, and failovers.
 
-    Adds to a plain ledger are measured in turn with adds through the log: their rates, and the processor time that this
-    process takes for one add.
+    Each round measures adds through the log and adds to a plain ledger: their rates, and the processor time that this
+    process uses for one add.
 
-    While the log is rolled ten times a second, adds are due at a steady rate; each is timed from the moment in which it
-    is due. The same is measured without rolls.
+    Then adds are started at a steady rate, first without rolls, then while the log is rolled ten times a second. The
+    latency of an add is measured from the time at which it was due.
 
     A failover lasts from the kill of the leading process, which has adds in flight, to the first acknowledged add of a
-    standby that waits for the lead. Its parts: the lease that must end, the takeover (recovery of the last segments, a
-    new one), and the add. Everything that is made is deleted afterwards.
+    standby that waits for the lead. It consists of the rest of the lease, the takeover (recovery of the last segments,
+    creation of a new one), and the add. The command deletes the logs and ledgers that it has created.
     """
     from octavo.cli.bench.failover import measure_failover  # noqa: PLC0415
     from octavo.cli.bench.rolls import measure_rolls  # noqa: PLC0415

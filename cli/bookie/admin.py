@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from octavo.cli.output import print_json, print_line, print_table
+from octavo.cli.rates import LATENCIES
 from octavo.cli.session import CommandError, LogLevel, Session, command, directory_of_cluster
+from octavo.metrics.histogram import BOUNDS_SECONDS, counts_from_text, quantile_of
 
 if TYPE_CHECKING:
     from octavo.cli.bookie.admin_client import AdminClient
@@ -73,7 +76,7 @@ def _print_bookie(shown: Mapping[str, Any]) -> None:
         "registered": "yes" if shown["registered"] else "no",
         "metadata store": "answers" if shown["metadata_up"] else "does not answer",
         "log level": shown["log_level"],
-        **{name.replace("_", " "): value for name, value in shown["facts"].items()},
+        **{name.replace("_", " "): _readable(name, value) for name, value in shown["facts"].items()},
     }
     width = max(map(len, lines))
     for name, value in lines.items():
@@ -95,6 +98,29 @@ def _print_bookie(shown: Mapping[str, Any]) -> None:
     if "files" in shown:
         print_line("")
         print_table(["file", "bytes"], [[found["path"], found["bytes"]] for found in shown["files"]])
+
+
+def _readable(name: str, value: Any) -> Any:
+    """A fact of INFO for people: durations as quantiles since the start, a moment as a date."""
+    if name in LATENCIES.values():
+        try:
+            counts = counts_from_text(value)
+        except ValueError:
+            return value  # of another release
+        half, most = (quantile_of(counts, share) for share in (0.5, 0.99))
+        return (
+            "none" if half is None or most is None else f"half within {_duration(half)}, 99 % within {_duration(most)}"
+        )
+    if name == "certificate_expires_at":
+        return datetime.fromtimestamp(value, UTC).isoformat(" ", "seconds") if value else "no certificate"
+    return value
+
+
+def _duration(seconds: float) -> str:
+    """The bound of a bucket."""
+    if seconds == float("inf"):
+        return f"more than {BOUNDS_SECONDS[-1]:.0f} s"
+    return f"{seconds * 1000:.2g} ms" if seconds < 1 else f"{seconds:.2g} s"
 
 
 async def collect_garbage(session: Session, bookie: BookieArgument, no_wait: NoWaitOption = False) -> int:
@@ -183,7 +209,7 @@ async def scrub(
 ) -> int:
     """Verify everything that a bookie has stored, now.
 
-    The exit status is 1 if damage is found. The bookie goes on serving; damaged entries are read from other bookies.
+    The exit status is 1 if damage is found. The bookie continues to serve; damaged entries are read from other bookies.
     """
     value = {} if rate is None else {"bytes_per_second": rate}
     return await _run_job(session, _client(session, bookie), "scrub", value, no_wait=no_wait)
@@ -200,7 +226,7 @@ async def log_level(
             metavar="SECONDS",
             min=1,
             max=24 * 3600,
-            help="After so long the configured level returns.",
+            help="Time after which the configured level returns.",
             show_default=True,
         ),
     ] = 600.0,

@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import http
 import http.client
 import json
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from octavo.cli.running_cluster import read_state
 from octavo.cli.session import CommandError
+from octavo.protocol.errors import InvalidArgumentError
 
 # ruff: noqa: PLC0415 - no other command needs a bookie's modules
 
@@ -42,6 +44,10 @@ class AdminClient:
         """The JSON value of a GET. Raises :class:`CommandError`."""
         return await asyncio.to_thread(self._ask, "GET", target, None, seconds_max)
 
+    async def text(self, target: str) -> str:
+        """The text that answers a GET. Raises :class:`CommandError`."""
+        return (await asyncio.to_thread(self._ask_for_bytes, "GET", target, None, ANSWER_SECONDS_MAX)).decode()
+
     async def post(self, target: str, value: Mapping[str, Any]) -> Any:
         """The JSON value of a POST. Raises :class:`CommandError`."""
         return await asyncio.to_thread(self._ask, "POST", target, json.dumps(value).encode(), ANSWER_SECONDS_MAX)
@@ -59,12 +65,18 @@ class AdminClient:
             await asyncio.sleep(JOB_POLL_SECONDS)
 
     def _ask(self, method: str, target: str, body: bytes | None, seconds_max: float) -> Any:
+        try:
+            return json.loads(self._ask_for_bytes(method, target, body, seconds_max))
+        except ValueError as error:
+            raise CommandError(f"the bookie at {self.path} gave no answer in JSON: {error}") from error
+
+    def _ask_for_bytes(self, method: str, target: str, body: bytes | None, seconds_max: float) -> bytes:
         connection = _UnixConnection(self.path, seconds_max)
         try:
             headers = {"Content-Type": "application/json"} if body is not None else {}
             connection.request(method, target, body, headers)
             answer = connection.getresponse()
-            value = json.loads(answer.read())
+            content = answer.read()
         except FileNotFoundError:
             raise CommandError(f"no bookie listens at {self.path}; is it running?") from None
         except ConnectionRefusedError:
@@ -73,13 +85,23 @@ class AdminClient:
             raise CommandError(f"{self.path} belongs to another user; run the command as the bookie's user") from None
         except TimeoutError:
             raise CommandError(f"the bookie at {self.path} has not answered within {seconds_max:g} s") from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException) as error:
             raise CommandError(f"the bookie at {self.path} cannot be asked: {error}") from error
         finally:
             connection.close()
-        if answer.status >= 400 and isinstance(value, dict) and "message" in value:
-            raise RefusedError(answer.status, str(value["message"]))
-        return value
+        if answer.status >= 400:
+            message = _message_of(content)
+            # A bookie that is not ready says why in the same form as a bookie that is.
+            if message is not None or answer.status != http.HTTPStatus.SERVICE_UNAVAILABLE:
+                raise RefusedError(answer.status, message or answer.reason)
+        return content
+
+
+def _message_of(refusal: bytes) -> str | None:
+    try:
+        return str(json.loads(refusal)["message"])
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -97,28 +119,54 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def find_bookie(name: str, cluster_directory: Path | None) -> AdminClient:
-    """The bookie that ``name`` means: the path of its socket or data directory; the name or id of a bookie of `octavo
-    up` in ``cluster_directory``; the instance of a systemd unit. Raises :class:`CommandError`."""
+    """The bookie that ``name`` means: the path of its socket or data directory; the name of a bookie of `octavo up` in
+    ``cluster_directory``; the instance of a systemd unit; the id of either. Raises :class:`CommandError`."""
     path = Path(name)
     with contextlib.suppress(OSError):
         if stat.S_ISSOCK(path.stat().st_mode):
             return AdminClient(path)
     if path.is_dir():
         return AdminClient(path / "admin.sock")
-    if cluster_directory is not None:
-        for bookie in (read_state(cluster_directory) or {}).get("bookies", ()):
-            directory = Path(bookie["data_dir"])
-            if name in (bookie["name"], id_in(directory)):
-                return AdminClient(directory / "admin.sock")
+    for bookie in _bookies_of_up(cluster_directory):
+        if name == bookie["name"]:
+            return AdminClient(Path(bookie["data_dir"]) / "admin.sock")
     settings = UNIT_SETTINGS / f"{name}.toml"
     if "/" not in name and settings.exists():
         from octavo.bookie.config import load_config
 
         return AdminClient(load_config(settings, {}, {}).admin_socket_path)
+    found = bookies_here(cluster_directory).get(name)
+    if found is not None:
+        return found
     raise CommandError(
         f"no bookie {name} is known on this host; give its data directory, its name in `octavo status`, or the name of "
         "its unit (octavo-bookie@NAME)"
     )
+
+
+def bookies_here(cluster_directory: Path | None) -> dict[str, AdminClient]:
+    """The bookies on this host that can be found, by id: those of `octavo up` in ``cluster_directory``, and those of
+    systemd units whose settings this user may read. They need not run, nor belong to one cluster."""
+    found: dict[str, AdminClient] = {}
+    for bookie in _bookies_of_up(cluster_directory):
+        directory = Path(bookie["data_dir"])
+        bookie_id = id_in(directory)
+        if bookie_id is not None:
+            found[bookie_id] = AdminClient(directory / "admin.sock")
+    for settings in sorted(UNIT_SETTINGS.glob("*.toml")):
+        from octavo.bookie.config import load_config
+
+        with contextlib.suppress(InvalidArgumentError, OSError):
+            config = load_config(settings, {}, {})
+            bookie_id = config.bookie_id or id_in(config.data_dir)
+            if bookie_id is not None:
+                found.setdefault(bookie_id, AdminClient(config.admin_socket_path))
+    return found
+
+
+def _bookies_of_up(cluster_directory: Path | None) -> Sequence[Mapping[str, Any]]:
+    state = None if cluster_directory is None else read_state(cluster_directory)
+    return () if state is None else state.get("bookies", ())
 
 
 def id_in(directory: Path) -> str | None:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from octavo.cli.bookie import admin as bookie_admin
 from octavo.cli.bookie import offline as bookie_offline
+from octavo.cli.bookie.options import EntryDirOption, JournalDirOption
 from octavo.cli.session import LogFormat, LogLevel, guarded
 
 app = typer.Typer(name="bookie")
@@ -22,93 +23,93 @@ STOP_SECONDS_MAX = 30.0
 """How long a bookie may take to stop cleanly after its parent has gone."""
 
 
+DataDirOption = Annotated[
+    Path | None, typer.Option("--data-dir", metavar="DIR", help="Directory of the bookie's data.")
+]
+HostOption = Annotated[
+    str | None,
+    typer.Option("--host", metavar="HOST", help="Address to listen on. The default is 127.0.0.1."),
+]
+BookieIdOption = Annotated[
+    str | None,
+    typer.Option("--bookie-id", metavar="ID", help="Refuse to start as a bookie with any other id."),
+]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--port",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Port to listen on. 0 takes any free port. The default is 3181.",
+    ),
+]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--advertise",
+        metavar="HOST:PORT",
+        help="Address under which clients reach the bookie. The default is the address that it listens on.",
+    ),
+]
+RackOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rack",
+        metavar="PATH",
+        help="Location of the bookie, like /dc1/rack2. Copies of an entry go to different racks.",
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="File of settings in TOML. See docs/operations.md."),
+]
+MetadataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata",
+        metavar="URI",
+        help="The cluster's metadata store. The default is the value of OCTAVO_METADATA.",
+    ),
+]
+LogLevelOption = Annotated[
+    LogLevel | None,
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        help="Log messages of this level and above: debug, info, warning or error. The default is the value of"
+        " OCTAVO_LOG_LEVEL.",
+    ),
+]
+LogFormatOption = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log-format",
+        metavar="FORMAT",
+        help="Form of log messages: console or json. The default is the value of OCTAVO_LOG_FORMAT.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Accepted as by every command. A bookie prints no results.")]
+StopWithStandardInputOption = Annotated[bool, typer.Option("--stop-with-standard-input", hidden=True)]
+
+
 @app.callback(invoke_without_command=True)
 def bookie(
     context: typer.Context,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", metavar="DIR", help="Directory of the bookie's data.")
-    ] = None,
-    journal_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--journal-dir",
-            metavar="DIR",
-            help="Directory of the journal. The default is the directory `journal` in the data directory.",
-        ),
-    ] = None,
-    entry_dir: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--entry-dir", metavar="DIR", help="A further directory for entry logs. May be given several times."
-        ),
-    ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option("--host", metavar="HOST", help="Address to listen on. The default is 127.0.0.1."),
-    ] = None,
-    bookie_id: Annotated[
-        str | None,
-        typer.Option("--bookie-id", metavar="ID", help="Refuse to start as a bookie with any other id."),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            metavar="PORT",
-            min=0,
-            max=65535,
-            help="Port to listen on. 0 takes any free port. The default is 3181.",
-        ),
-    ] = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            "--advertise",
-            metavar="HOST:PORT",
-            help="Address under which clients reach the bookie. The default is the address that it listens on.",
-        ),
-    ] = None,
-    rack: Annotated[
-        str | None,
-        typer.Option(
-            "--rack",
-            metavar="PATH",
-            help="Location of the bookie, like /dc1/rack2. Copies of an entry go to different racks.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="File of settings in TOML. See docs/operations.md."),
-    ] = None,
-    metadata: Annotated[
-        str | None,
-        typer.Option(
-            "--metadata",
-            metavar="URI",
-            help="The cluster's metadata store. The default is the value of OCTAVO_METADATA.",
-        ),
-    ] = None,
-    log_level: Annotated[
-        LogLevel | None,
-        typer.Option(
-            "--log-level",
-            metavar="LEVEL",
-            help="Log messages of this level and above: debug, info, warning or error. The default is the value of"
-            " OCTAVO_LOG_LEVEL.",
-        ),
-    ] = None,
-    log_format: Annotated[
-        LogFormat | None,
-        typer.Option(
-            "--log-format",
-            metavar="FORMAT",
-            help="Form of log messages: console or json. The default is the value of OCTAVO_LOG_FORMAT.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Accepted as by every command. A bookie prints no results.")
-    ] = False,
-    stop_with_standard_input: Annotated[bool, typer.Option("--stop-with-standard-input", hidden=True)] = False,
+    data_dir: DataDirOption = None,
+    journal_dir: JournalDirOption = None,
+    entry_dir: EntryDirOption = None,
+    host: HostOption = None,
+    bookie_id: BookieIdOption = None,
+    port: PortOption = None,
+    advertise: AdvertiseOption = None,
+    rack: RackOption = None,
+    config: ConfigOption = None,
+    metadata: MetadataOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
+    as_json: JsonOption = False,
+    stop_with_standard_input: StopWithStandardInputOption = False,
 ) -> None:
     """Run one bookie in the foreground.
 
@@ -134,7 +135,8 @@ def bookie(
     }
 
     def work() -> int:
-        # Imported here: no other command needs a bookie's modules.
+        # Imported here: no other command needs a bookie's modules. The first of them imports structlog cheaply.
+        import octavo.bookie.logs  # noqa: F401, PLC0415
         from octavo.bookie.config import BookieConfig, load_config  # noqa: PLC0415
         from octavo.bookie.daemon import run  # noqa: PLC0415
         from octavo.cli.bookie.companion import repair_companion  # noqa: PLC0415

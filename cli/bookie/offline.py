@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from octavo.cli.bookie.options import EntryDirOption, JournalDirOption
 from octavo.cli.output import print_json, print_line
 from octavo.cli.session import CommandError, Session, command
 
@@ -18,22 +19,6 @@ if TYPE_CHECKING:
 # ruff: noqa: PLC0415 - no other command needs a bookie's modules
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Data directory of the bookie.")]
-JournalOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--journal-dir",
-        metavar="DIR",
-        help="Directory of the journal. The default is the directory `journal` in the data directory.",
-    ),
-]
-EntryOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--entry-dir",
-        metavar="DIR",
-        help="A further directory for entry logs. May be given several times, in the order of the configuration.",
-    ),
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -73,7 +58,10 @@ async def _stopped(
 
 
 async def check(
-    session: Session, directory: DirectoryArgument, journal_dir: JournalOption = None, entry_dir: EntryOption = None
+    session: Session,
+    directory: DirectoryArgument,
+    journal_dir: JournalDirOption = None,
+    entry_dir: EntryDirOption = None,
 ) -> int:
     """Verify all files of a stopped bookie.
 
@@ -137,16 +125,26 @@ async def inspect(
 
 
 async def rebuild_index(
-    session: Session, directory: DirectoryArgument, journal_dir: JournalOption = None, entry_dir: EntryOption = None
+    session: Session,
+    directory: DirectoryArgument,
+    journal_dir: JournalDirOption = None,
+    entry_dir: EntryDirOption = None,
+    lost_dir: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--lost-dir", metavar="DIR", help="One of these directories, whose files are gone for good. Repeatable."
+        ),
+    ] = None,
 ) -> None:
     """Rebuild the index of a stopped bookie from its entry logs.
 
-    If entries have been lost, the bookie starts in doubt about its ledgers.
+    Name all directories of the bookie: entries in a directory that is left out would be lost. If entries have been
+    lost, the bookie starts in doubt about its ledgers.
     """
     from octavo.bookie.offline.rebuild_index import IndexRebuild
 
     async with _stopped(directory, journal_dir, entry_dir) as (filesystem, layout):
-        rebuilt = await IndexRebuild(filesystem, layout).run()
+        rebuilt = await IndexRebuild(filesystem, layout, lost=lost_dir or ()).run()
     if session.as_json:
         print_json(rebuilt._asdict())
         return
@@ -160,8 +158,8 @@ async def rebuild_index(
 async def reset_identity(
     session: Session,
     directory: DirectoryArgument,
-    journal_dir: JournalOption = None,
-    entry_dir: EntryOption = None,
+    journal_dir: JournalDirOption = None,
+    entry_dir: EntryDirOption = None,
     bookie_id: Annotated[
         str | None,
         typer.Option(

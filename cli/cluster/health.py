@@ -8,16 +8,15 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from octavo.protocol.errors import UnauthorizedError
+
 if TYPE_CHECKING:
-    from octavo.client.client import BookieStatus
+    from octavo.client.bookie_status import BookieStatus
     from octavo.metadata.cluster_release import Release
     from octavo.metadata.garbage_hold import GarbageHold
 
 WRITABLE_MIN: Final = 3
 """Bookies that a ledger of the default shape needs."""
-
-FREE_SHARE_MIN: Final = 0.1
-"""Below this share of free space an operator should add space or bookies."""
 
 CERTIFICATE_DAYS_MIN: Final = 14
 """With fewer days left an operator should replace a certificate."""
@@ -81,8 +80,12 @@ def _of_bookie(bookie: "BookieStatus", now: float) -> list[Finding]:
     if bookie.state.value == "unavailable":
         return [Finding(Severity.PROBLEM, f"{name} is not registered: check its process and its log")]
     facts = bookie.facts
+    if isinstance(bookie.error, UnauthorizedError):
+        return [Finding(Severity.PROBLEM, f"{name} does not show its state to this client: {bookie.error.message}")]
     if facts is None:
-        return [Finding(Severity.PROBLEM, f"{name} is registered but does not answer: check its host and the network")]
+        reason = "" if bookie.error is None else f" ({bookie.error.message})"
+        text = f"{name} is registered but does not answer{reason}: check its host and the network"
+        return [Finding(Severity.PROBLEM, text)]
     findings: list[Finding] = []
     if bookie.state.value == "read-only":
         findings.append(Finding(Severity.WARNING, f"{name} is read-only: its log says why"))
@@ -97,10 +100,9 @@ def _of_bookie(bookie: "BookieStatus", now: float) -> list[Finding]:
     elif days is not None and days < CERTIFICATE_DAYS_MIN:
         text = f"the certificate of {name} expires in {days} days: write a new one over its file"
         findings.append(Finding(Severity.WARNING, text))
-    total = _number(facts, "total_bytes")
-    if total and _number(facts, "free_bytes") < FREE_SHARE_MIN * total:
-        free = _number(facts, "free_bytes") / 1e9
-        findings.append(Finding(Severity.WARNING, f"{name} has {free:,.1f} GB of disk space left"))
+    if facts.get("disk_space_low"):
+        text = f"{name} has less than disk_warn_bytes of disk space left: free space, or add bookies"
+        findings.append(Finding(Severity.WARNING, text))
     return findings
 
 

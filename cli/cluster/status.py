@@ -8,7 +8,7 @@ import typer
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command
 
 if TYPE_CHECKING:
-    from octavo.client.client import BookieStatus
+    from octavo.client.bookie_status import BookieStatus
     from octavo.metadata.cluster_release import Release
     from octavo.metadata.garbage_hold import GarbageHold
 
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 async def status(session: Session) -> int:
-    """Tell whether the cluster is healthy.
+    """Show whether the cluster is healthy.
 
     The exit status is 0 if no problem was found, and 1 otherwise. Warnings do not count.
     """

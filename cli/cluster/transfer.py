@@ -1,6 +1,7 @@
 """``octavo cluster dump | restore``: the metadata of a cluster to a file, and from a file to an empty place."""
 
 import os
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,13 +35,16 @@ def register(app: typer.Typer) -> None:
 
 
 async def dump(
-    session: Session, file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")]
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
 ) -> None:
     """Write the metadata of the cluster to a file.
 
     The file has every ledger, log, cookie and document, but no entries: those are on the bookies. The cluster may be in
     use; each record is as it was at some moment of the dump. The file holds salts and verifiers of keys, so keep it as
-    you keep the metadata. An existing file is replaced when the dump is complete.
+    you keep the metadata. The file appears when the dump is complete. A file that exists is kept, and the command
+    fails; with --overwrite the complete dump replaces it.
     """
     from octavo.cli.output import print_json, print_line, progress_bar
     from octavo.metadata.dump import ClusterFacts, DumpWriter
@@ -48,7 +52,7 @@ async def dump(
     writer = DumpWriter()
     written = 0
     async with await session.open_metadata() as store:
-        with _replaced(file) as output, progress_bar("dumping", None) as progress:
+        with _new_file(file, overwrite=overwrite) as output, progress_bar("dumping", None) as progress:
             output.write(writer.begin(ClusterFacts(await store.cluster_id(), datetime.now(UTC), __version__)))
             async for record in _records(store):
                 output.write(writer.record(record))
@@ -81,20 +85,36 @@ async def _records(store: "MetadataStore") -> "AsyncIterator[DumpRecord]":
 
 
 @contextmanager
-def _replaced(file: Path) -> Iterator[Any]:
-    """A new file, which replaces ``file`` once it is complete and synced. Only its owner can read it."""
-    partial = file.with_name(f".{file.name}.partial")
+def _new_file(file: Path, *, overwrite: bool) -> Iterator[Any]:
+    """A file that appears at ``file`` once it is complete and synced, and that only its owner can read. Raises
+    :class:`CommandError` if ``file`` exists, unless it is a file to ``overwrite``."""
+    place = file.resolve()  # through a link, whose target is replaced
+    partial: Path | None = None
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        _check_free(file, place, overwrite=overwrite)
+        # A name of its own: two dumps to one file must not write into each other.
+        descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", suffix=".partial", dir=place.parent)
+        partial = Path(name)
         with open(descriptor, "wb") as output:
             yield output
             output.flush()
             os.fsync(output.fileno())
-        partial.replace(file)
+        _check_free(file, place, overwrite=overwrite)
+        partial.replace(place)
     except OSError as error:
         raise CommandError(f"cannot write {file}: {error.strerror or error}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+
+
+def _check_free(file: Path, place: Path, *, overwrite: bool) -> None:
+    if not place.exists():
+        return
+    if not place.is_file():  # a device as well: renaming a file to /dev/null would replace it for every program
+        raise CommandError(f"{file} is not a regular file; name a file to write the dump to")
+    if not overwrite:
+        raise CommandError(f"{file} exists already; name a new file, or give --overwrite to replace it")
 
 
 async def restore(

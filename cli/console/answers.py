@@ -13,6 +13,7 @@ from octavo.bookie.admin.ledger_view import list_page, show
 from octavo.cli.console.access import HEADERS, Address, carries_token, is_own_host
 from octavo.cli.console.log_view import log_as_json
 from octavo.cli.console.observer import Observer
+from octavo.cli.console.switches import Switches
 from octavo.metadata.repair_states import REASON_CHARACTERS_MAX
 from octavo.protocol.errors import (
     InvalidArgumentError,
@@ -40,6 +41,7 @@ class Cluster(NamedTuple):
     client: "Client"
     store: "MetadataStore"
     observer: Observer
+    switches: Switches
 
 
 type Values = Mapping[str, Any]
@@ -56,8 +58,8 @@ class Endpoint(NamedTuple):
     """Of the query, or of the body of a POST."""
 
 
-async def _state(cluster: Cluster, _values: Values) -> Any:
-    return await cluster.observer.state()
+async def _state(cluster: Cluster, values: Values) -> Any:
+    return await cluster.observer.state(values.get("after"))
 
 
 async def _ledgers(cluster: Cluster, values: Values) -> Any:
@@ -109,6 +111,14 @@ async def _undrain(cluster: Cluster, values: Values) -> Any:
     await operators.undrain(cluster.store, values["bookie"])
 
 
+async def _read_only(cluster: Cluster, values: Values) -> Any:
+    await cluster.switches.switch(values["bookie"], values.get("reason", ""))
+
+
+async def _writable(cluster: Cluster, values: Values) -> Any:
+    await cluster.switches.switch(values["bookie"], None)
+
+
 async def _pause(cluster: Cluster, _values: Values) -> Any:
     await operators.pause(cluster.store)
 
@@ -118,7 +128,10 @@ async def _resume(cluster: Cluster, _values: Values) -> Any:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/api/state", _state),
+    Endpoint(
+        "GET", "/api/state", _state,
+        (Field(name="after", kind="integer", text="Wait for a look after this one.", low=0, high=ID_MAX),),
+    ),
     Endpoint(
         "GET", "/api/ledgers", _ledgers,
         (
@@ -146,6 +159,14 @@ ENDPOINTS = (
     Endpoint("POST", "/api/jobs/release", _release, (_BOOKIE,)),
     Endpoint("POST", "/api/jobs/drain", _drain, (_BOOKIE,)),
     Endpoint("POST", "/api/jobs/undrain", _undrain, (_BOOKIE,)),
+    Endpoint(
+        "POST", "/api/jobs/read-only", _read_only,
+        (
+            _BOOKIE,
+            Field(name="reason", kind="string", text="For other operators.", length_max=REASON_CHARACTERS_MAX),
+        ),
+    ),
+    Endpoint("POST", "/api/jobs/writable", _writable, (_BOOKIE,)),
     Endpoint("POST", "/api/jobs/pause", _pause),
     Endpoint("POST", "/api/jobs/resume", _resume),
 )  # fmt: skip
@@ -206,6 +227,8 @@ class Answerer:
             raise HttpError(503, type(error).__name__, error.message, retryable=True) from error
         except OctavoError as error:
             raise HttpError(409, type(error).__name__, error.message, retryable=error.retryable) from error
+        if endpoint.method == "POST":
+            self._cluster.observer.look_now()
         if endpoint.path == "/api/state":
             value["changes"] = self._changes
         return json_answer(value)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 from octavo.cli.console.access import Address, check_token, parse_listen
-from octavo.cli.session import CommandError, Session, command
+from octavo.cli.session import CommandError, Session, command, directory_of_cluster
 
 TOKEN_BYTES = 24
 
@@ -42,15 +42,19 @@ async def console(
     the cluster. Ctrl-C ends the command.
     """
     from octavo.bookie.admin.server import AdminServer
+    from octavo.cli.bookie.admin_client import bookies_here
     from octavo.cli.console.answers import Answerer, Cluster
     from octavo.cli.console.observer import Observer
+    from octavo.cli.console.switches import Switches
     from octavo.cli.output import print_json, print_line
 
     address = parse_listen(listen)
     token = secrets.token_urlsafe(TOKEN_BYTES) if token_file is None else _read_token(token_file)
     async with await session.connect() as client, await session.open_metadata() as store:
-        observer = Observer(client, store, time.time)
-        answerer = Answerer(Cluster(client, store, observer), address, token, changes=not read_only)
+        directory = directory_of_cluster(session.metadata_uri)
+        switches = Switches(await store.cluster_id(), lambda: bookies_here(directory))
+        observer = Observer(client, store, switches, time.time)
+        answerer = Answerer(Cluster(client, store, observer, switches), address, token, changes=not read_only)
         server = AdminServer(answerer.answer)
         try:
             port = await server.listen_on(address.host, address.port)

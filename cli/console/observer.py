@@ -5,19 +5,23 @@ store does not answer, the last look stays visible with its age and the error.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.cluster.status import as_json as cluster_as_json
+from octavo.cli.console.switches import Switches
 from octavo.cli.rates import RATES, compare, latencies
+from octavo.cli.session import describe
 from octavo.metadata.cluster_release import finalized_release
 from octavo.metadata.garbage_hold import read_hold
 from octavo.protocol.errors import OctavoError
 from octavo.repair.operators import read_status, status_fields
 
 if TYPE_CHECKING:
-    from octavo.client.client import BookieStatus, Client
+    from octavo.client.bookie_status import BookieStatus
+    from octavo.client.client import Client
     from octavo.metadata import MetadataStore
 
 INTERVAL_SECONDS = 2.0
@@ -25,6 +29,9 @@ INTERVAL_SECONDS = 2.0
 UNWATCHED_SECONDS = 30.0
 """The observer stops when no page has asked for so long. Browsers slow hidden pages down to one request in a minute;
 such a page gets a fresh look when it asks again."""
+
+NEXT_LOOK_SECONDS_MAX = 10.0
+"""How long a request waits for the next look. Looks take longer while the metadata store does not answer."""
 
 HISTORY_SECONDS = 300.0
 
@@ -41,35 +48,49 @@ class Observer:
         self,
         client: "Client",
         store: "MetadataStore",
+        switches: Switches,
         clock: Callable[[], float],
         *,
         interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
         self._client = client
         self._store = store
+        self._switches = switches
         self._clock = clock
         self._interval_seconds = interval_seconds
         self._wanted = asyncio.Event()
-        self._looked = asyncio.Event()
+        self._looks = 0
+        self._fresh = False
+        """False before the first look, and after a time without an open page."""
+        self._next_look = asyncio.Condition()
+        self._hurried = asyncio.Event()
         self._asked_at = 0.0
         self._seen: dict[str, Any] | None = None
         self._error: str | None = None
         self._before: tuple[Sequence[BookieStatus], float] | None = None
         self._history: deque[tuple[float | None, ...]] = deque(maxlen=round(HISTORY_SECONDS / interval_seconds))
 
-    async def state(self) -> dict[str, Any]:
-        """The latest look. ``cluster`` is None while there has been none, and ``error`` says why."""
+    async def state(self, after: int | None = None) -> dict[str, Any]:
+        """The latest look, as soon as it is another one than number ``after``; that one after
+        :data:`NEXT_LOOK_SECONDS_MAX`. ``cluster`` is None while there has been none, and ``error`` says why."""
         self._asked_at = asyncio.get_running_loop().time()
         self._wanted.set()
-        await self._looked.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NEXT_LOOK_SECONDS_MAX), self._next_look:
+                await self._next_look.wait_for(lambda: self._fresh and self._looks != after)
         seen = self._seen or {"looked_at": None, "cluster": None, "bookies": [], "totals": {}, "repair": None}
         return {
             **seen,
+            "look": self._looks,
             "now": self._clock(),
             "error": self._error,
             "interval_seconds": self._interval_seconds,
             "history": [list(point) for point in self._history],
         }
+
+    def look_now(self) -> None:
+        """Look at once, as something has been changed."""
+        self._hurried.set()
 
     async def run(self) -> None:
         """Look again and again while pages ask."""
@@ -78,22 +99,32 @@ class Observer:
             await self._wanted.wait()
             if loop.time() - self._asked_at > UNWATCHED_SECONDS:
                 self._wanted.clear()
-                self._looked.clear()
+                self._fresh = False
                 self._history.clear()
                 self._before = None
                 continue
             begun = loop.time()
+            self._hurried.clear()
             try:
                 self._seen = await self._look()
                 self._error = None
             except OctavoError as error:
                 self._error = error.message or type(error).__name__
-            self._looked.set()
-            await asyncio.sleep(max(0.0, begun + self._interval_seconds - loop.time()))
+            async with self._next_look:
+                self._looks, self._fresh = self._looks + 1, True
+                self._next_look.notify_all()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(begun + self._interval_seconds):
+                    await self._hurried.wait()
 
     async def _look(self) -> dict[str, Any]:
         loop, store = asyncio.get_running_loop(), self._store
-        bookies, now = await self._client.bookies(details=True), loop.time()
+        switches = asyncio.ensure_future(self._switches.look())
+        try:
+            bookies, now = await self._client.bookies(details=True), loop.time()
+            operators = await switches
+        finally:
+            switches.cancel()
         cluster = cluster_as_json(
             await store.cluster_id(), bookies, await read_hold(store), await finalized_release(store), now=self._clock()
         )
@@ -116,7 +147,10 @@ class Observer:
         conditions = {one["bookie_id"]: one for one in repair["bookies"]}
         for row, bookie in zip(rows, bookies, strict=True):
             row |= {"version": bookie.version, "rack": bookie.rack, "answers": bookie.facts is not None}
+            row["no_details_because"] = None if bookie.error is None else describe(bookie.error)
             row |= {name: None if bookie.facts is None else bookie.facts.get(name) for name in MORE_FACTS}
+            row["can_be_switched"] = bookie.bookie_id in operators
+            row["read_only_reason"] = operators.get(bookie.bookie_id)
             row["condition"] = conditions.get(bookie.bookie_id, {}).get("state", "ordinary")
         return {
             "looked_at": self._clock(),

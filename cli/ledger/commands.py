@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from octavo.cli.session import (
@@ -50,6 +50,18 @@ class DigestName(StrEnum):
     HMAC_SHA256 = "hmac-sha256"
 
 
+class SyncName(StrEnum):
+    """When entries are durable, as options spell it."""
+
+    IMMEDIATE = "immediate"
+    DEFERRED = "deferred"
+
+    @property
+    def mode(self) -> Literal["immediate", "deferred"]:
+        """As :meth:`~octavo.Client.create_ledger` takes it."""
+        return "deferred" if self is SyncName.DEFERRED else "immediate"
+
+
 class StateName(StrEnum):
     """States of a ledger, as options and output spell them."""
 
@@ -75,6 +87,15 @@ DigestOption = Annotated[
     DigestName,
     typer.Option(
         "--digest", metavar="TYPE", help="Digest that protects each entry against damage: crc32c or hmac-sha256."
+    ),
+]
+SyncOption = Annotated[
+    SyncName,
+    typer.Option(
+        "--sync",
+        metavar="MODE",
+        help="When entries are on disk: when their add is acknowledged (immediate), or when the writer forces them, at"
+        " the latest when it closes the ledger (deferred).",
     ),
 ]
 PrivateOption = Annotated[
@@ -124,6 +145,7 @@ async def new_ledger(
     password: bytes,
     private: bool,
     custom_metadata: Mapping[str, bytes],
+    sync: SyncName = SyncName.IMMEDIATE,
 ) -> AsyncIterator["LedgerWriter"]:
     """A ledger that is closed when the block succeeds, and deleted when it fails or is interrupted."""
     import octavo  # noqa: PLC0415 - `octavo --help` needs no client
@@ -136,6 +158,7 @@ async def new_ledger(
         password=password,
         private=private,
         custom_metadata=dict(custom_metadata),
+        sync=sync.mode,
     )
     try:
         yield ledger
@@ -217,6 +240,7 @@ async def append(
         ),
     ] = 64 * 1024,
     custom: CustomOption = None,
+    sync: SyncOption = SyncName.IMMEDIATE,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the ledger's id.")] = False,
 ) -> None:
     """Create a ledger from the lines of a file.
@@ -253,6 +277,7 @@ async def append(
             password=read_password(password_file),
             private=private,
             custom_metadata=custom_metadata,
+            sync=sync,
         ) as ledger,
     ):
         created.append(ledger.id)
@@ -409,6 +434,7 @@ def _metadata_as_json(metadata: "LedgerMetadata") -> dict[str, Any]:
         "length": metadata.length,
         "digest": metadata.digest.value,
         "private": metadata.private,
+        "sync": metadata.sync.value,
         "created_at": metadata.created_at.isoformat(),
         "fenced_at": metadata.fenced_at.isoformat() if metadata.fenced_at is not None else None,
         "fenced_by": metadata.fenced_by or None,

@@ -1,12 +1,13 @@
 """What ``octavo up``, ``down`` and ``status`` share."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from octavo.cli.output import print_line
 from octavo.cli.running_cluster import RunningCluster, observe
-from octavo.cli.session import CommandError
+from octavo.cli.session import CommandError, print_error
 
 DATA_DIR_DEFAULT = Path("octavo-data")
 
@@ -19,7 +20,19 @@ def print_ready(ready: int, wanted: int, uri: str, directory: Path) -> None:
     """Say that ``ready`` of ``wanted`` bookies serve, and how to use them."""
     number = f"{ready} bookies" if ready == wanted else f"{ready} of {wanted} bookies"
     print_line(f"Octavo is ready: {number}. Data and logs are in {directory}")
-    print_line(f"  export OCTAVO_METADATA={uri}")
+    print_line(f"  export OCTAVO_METADATA={shlex.quote(uri)}")
+
+
+def left_stopped(name: str, reason: str) -> str:
+    """Say that a bookie is not started again."""
+    return f"{name} will not be started again: {reason}"
+
+
+def tell_left_stopped(cluster: RunningCluster) -> None:
+    """Print, as errors, the bookies that are not started again, with the reason of each."""
+    for bookie in cluster.bookies:
+        if reason := bookie.get("reason"):
+            print_error(left_stopped(bookie["name"], reason))
 
 
 def observe_directory(directory: Path) -> RunningCluster:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from octavo.cli.local.bookie_process import set_log_aside
-from octavo.cli.local.common import observe_directory, print_ready
+from octavo.cli.local.common import observe_directory, print_ready, tell_left_stopped
 from octavo.cli.output import print_json, print_line, progress_bar
 from octavo.cli.session import CommandError, Session, finish
 
@@ -52,10 +52,14 @@ async def start_detached(session: Session, directory: Path, arguments: Sequence[
                 "pid": child,
                 "metadata": cluster.metadata,
                 "data_dir": str(directory),
-                "bookies": [{key: value for key, value in bookie.items() if key != "state"} for bookie in serving],
+                "bookies": [
+                    {key: value for key, value in bookie.items() if key not in {"state", "reason"}}
+                    for bookie in serving
+                ],
             }
         )
         return
+    tell_left_stopped(cluster)
     print_ready(len(serving), len(cluster.bookies), cluster.metadata or "", directory)
     print_line("It runs in the background: `octavo status` shows it, `octavo down` stops it.")
 

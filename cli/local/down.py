@@ -23,8 +23,8 @@ def register(app: typer.Typer) -> None:
 async def down(session: Session, data_dir: DataDirOption = DATA_DIR_DEFAULT) -> None:
     """Stop the cluster that runs on this machine.
 
-    The command waits until the cluster of `octavo up` has stopped; its data stay. It also succeeds when no cluster is
-    running.
+    The command waits until the cluster of `octavo up` has stopped; its data stay. It also succeeds when the
+    cluster is not running, and fails when there is no data directory.
     """
     directory = data_dir.absolute()
     cluster = observe_directory(directory)

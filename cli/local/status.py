@@ -1,7 +1,9 @@
 """``octavo status``: shows the cluster that ``octavo up`` runs on a data directory."""
 
+import shlex
+
 import typer
-from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, observe_directory
+from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, observe_directory, tell_left_stopped
 from octavo.cli.output import print_json, print_line, print_table
 from octavo.cli.running_cluster import ClusterState, RunningCluster
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command
@@ -32,6 +34,7 @@ async def status(session: Session, data_dir: DataDirOption = DATA_DIR_DEFAULT) -
         )
     else:
         _print(cluster, str(directory))
+        tell_left_stopped(cluster)
     all_ready = all(bookie["state"] == "ready" for bookie in cluster.bookies)
     return EXIT_OK if cluster.state is ClusterState.READY and all_ready else EXIT_FAILURE
 
@@ -40,7 +43,7 @@ def _print(cluster: RunningCluster, directory: str) -> None:
     process = "" if cluster.holder is None else f" (process {cluster.holder.process_id})"
     print_line(f"The cluster in {directory} is {cluster.state.value}{process}.")
     if cluster.metadata is not None:
-        print_line(f"  export OCTAVO_METADATA={cluster.metadata}")
+        print_line(f"  export OCTAVO_METADATA={shlex.quote(cluster.metadata)}")
     if cluster.bookies:
         print_table(
             ["bookie", "state", "pid", "port", "log"],

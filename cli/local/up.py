@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 from octavo.cli.local.bookie_process import BookieProcess, BookieSpec, pinned_id
-from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, print_ready
+from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, left_stopped, print_ready
 from octavo.cli.local.detach import start_detached
 from octavo.cli.local.restarts import GiveUp, LeaveStopped, RestartPolicy
 from octavo.cli.output import print_json, print_line, progress_bar
@@ -138,6 +138,8 @@ class _Cluster:
         self._as_json = as_json
         self._state = ClusterState.STARTING
         self._bookie_states = {spec.name: "starting" for spec in specs}
+        self._left_stopped: dict[str, str] = {}
+        """Bookie that is not started again -> why."""
         self._running: dict[str, BookieProcess] = {}
         self._announced = False
         self._starting = {spec.name for spec in specs}
@@ -171,8 +173,9 @@ class _Cluster:
             if isinstance(decision, GiveUp):
                 raise CommandError(f"{spec.name} could not start: {_with_options_of_up(reason)}")
             if isinstance(decision, LeaveStopped):
-                self._tell("left stopped", spec, f"{spec.name} will not be started again: {reason}", reason=reason)
+                self._tell("left stopped", spec, left_stopped(spec.name, reason), reason=reason)
                 self._bookie_states[spec.name] = "left stopped"
+                self._left_stopped[spec.name] = reason
                 self._starting.discard(spec.name)
                 self._write_state()
                 self._announce_when_all_are_up()
@@ -248,6 +251,7 @@ class _Cluster:
                     "port": spec.port,
                     "data_dir": str(spec.data_dir),
                     "log": str(spec.log_file),
+                    "reason": self._left_stopped.get(spec.name),
                 }
             )
         try:

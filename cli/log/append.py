@@ -1,25 +1,39 @@
 """Lines into a log, as they come, under one leader."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.ledger.transfer import ADDS_IN_FLIGHT_MAX
-from octavo.cli.session import finish
+from octavo.cli.output import print_json, print_line
+from octavo.cli.session import CommandError, describe, finish, print_error
 from octavo.protocol.errors import OctavoError
 
 if TYPE_CHECKING:
     from octavo.cli.ledger.lines import LineSplitter
     from octavo.cli.ledger.transfer import ByteSource
     from octavo.cli.output import Progress
+    from octavo.client.log.log import Log
     from octavo.client.log.writer import LogWriter
+
+WAITING_NOTED_SECONDS = 1.0
+"""How long a command waits for the lead before it says on standard error that it waits."""
 
 
 @dataclass(slots=True)
-class Tally:
-    """What one command has appended so far: acknowledged entries, which have consecutive positions."""
+class AppendReport:
+    """What one command has appended so far, and tells of it: acknowledged entries, which have consecutive positions."""
 
+    name: str
+    """The log's."""
+    as_json: bool
+    each_position: bool
+    """Print each position as soon as it is acknowledged."""
+    term: int = 0
+    """0 before the command leads."""
     entries: int = 0
     payload_bytes: int = 0
     first_position: int | None = None
@@ -34,6 +48,51 @@ class Tally:
         if self.first_position is None:
             self.first_position = positions.start
         self.end = positions.stop
+        for position in positions if self.each_position else ():
+            if self.as_json:
+                print_json({"position": position})
+            else:
+                print_line(str(position))
+
+    @contextmanager
+    def completed(self) -> Iterator[None]:
+        """Print the result once the block has ended, also when it was interrupted while it led. Its errors tell what
+        was added, and where to go on."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.term:
+                self._print()
+            raise
+        except OctavoError as error:
+            raise self._failure(error) from error
+        self._print()
+
+    def _print(self) -> None:
+        if self.as_json:
+            print_json(
+                {
+                    "name": self.name,
+                    "term": self.term,
+                    "entries": self.entries,
+                    "bytes": self.payload_bytes,
+                    "first_position": self.first_position,
+                    "end": self.end,
+                }
+            )
+        else:
+            print_line(f"log {self.name}: {self}")
+
+    def _failure(self, error: OctavoError) -> Exception:
+        if not self.entries and not error.may_have_happened:
+            return error
+        more = ""
+        if error.may_have_happened:
+            first = self.end or 0
+            more = (
+                f"; lines after them may have been added, too: `octavo log read {self.name} --first {first}` shows them"
+            )
+        return CommandError(f"{describe(error)}; acknowledged before: {self}{more}")
 
     def __str__(self) -> str:
         if self.first_position is None or self.end is None:
@@ -44,17 +103,40 @@ class Tally:
         return f"{self.entries} {'entry' if self.entries == 1 else 'entries'} at {where}"
 
 
+async def lead_log(log: "Log", holder: str) -> "LogWriter":
+    """Lead the log; say on standard error that it waits if that takes long. ``holder``: what others see."""
+    leading = asyncio.ensure_future(_lead(log, holder))
+    try:
+        await asyncio.wait([leading], timeout=WAITING_NOTED_SECONDS)
+        if not leading.done():
+            with contextlib.suppress(OctavoError):
+                present = (await log.status()).leader
+                print_error(
+                    f"waiting to lead log {log.name}" + ("" if present is None else f": it is led by {present!r} now")
+                )
+        return await asyncio.shield(leading)
+    except BaseException:
+        leading.cancel()
+        outcome = (await finish(asyncio.gather(leading, return_exceptions=True)))[0]
+        if not isinstance(outcome, BaseException):
+            await finish(outcome.close())
+        raise
+
+
+async def _lead(log: "Log", holder: str) -> "LogWriter":
+    return await log.lead(name=holder)
+
+
 async def append_lines(
     writer: "LogWriter",
     source: "ByteSource",
     splitter: "LineSplitter",
-    tally: Tally,
+    report: AppendReport,
     *,
     progress: "Progress",
-    on_acknowledged: Callable[[range], None],
 ) -> None:
-    """Add each line of ``source``; returns once the last is acknowledged. ``tally`` and ``on_acknowledged`` are told of
-    lines as they are acknowledged, while the source is open.
+    """Add each line of ``source``; returns once the last is acknowledged. ``report`` is told of lines as they are
+    acknowledged, while the source is open.
 
     Lines that have been read are added though the call is cancelled or the source fails: their acknowledgements are
     awaited first. Raises what reading and adding raise, :class:`EntryTooLargeError` naming the line;
@@ -65,8 +147,7 @@ async def append_lines(
 
     async def add(payloads: list[bytes]) -> None:
         positions = await writer.add_many(payloads)
-        tally.acknowledge(positions, sum(map(len, payloads)))
-        on_acknowledged(positions)
+        report.acknowledge(positions, sum(map(len, payloads)))
 
     lost = asyncio.ensure_future(writer.lost.wait())
     try:

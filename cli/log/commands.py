@@ -6,7 +6,6 @@ disturbs no leader.
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -30,26 +29,19 @@ from octavo.cli.session import (
     PasswordFileOption,
     Session,
     command,
-    describe,
-    finish,
     print_error,
     read_password,
 )
-from octavo.protocol.errors import InvalidArgumentError, NoSuchEntryError, OctavoError, TruncatedError
+from octavo.protocol.errors import InvalidArgumentError, NoSuchEntryError, TruncatedError
 from octavo.protocol.ids import ID_MAX
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
-    from octavo.cli.log.append import Tally
     from octavo.cli.log.follow import Format
     from octavo.client.log.entries import Gap
     from octavo.client.log.log import Log, OnTruncated
-    from octavo.client.log.writer import LogWriter
 
-app = typer.Typer(name="log", help="Create, append to, read, follow and look at logs.", no_args_is_help=True)
-
-WAITING_NOTED_SECONDS = 1.0
-"""How long ``append`` waits for the lead before it says on standard error that it waits."""
+app = typer.Typer(name="log", help="Create, append to, read, follow and inspect logs.", no_args_is_help=True)
 
 
 class LayoutName(StrEnum):
@@ -59,14 +51,17 @@ class LayoutName(StrEnum):
 
 
 RetainSecondsOption = Annotated[
-    float | None, typer.Option("--retain-seconds", metavar="N", help="Drop segments older than this.")
+    float | None, typer.Option("--retain-seconds", metavar="SECONDS", help="Drop segments older than this.")
 ]
 RetainBytesOption = Annotated[
-    int | None, typer.Option("--retain-bytes", metavar="N", help="Drop the oldest segments above this size.")
+    int | None, typer.Option("--retain-bytes", metavar="BYTES", help="Drop the oldest segments above this size.")
 ]
 RetainCursorsOption = Annotated[
     bool,
-    typer.Option("--retain-cursors", help="Keep what a cursor has not passed; alone: drop what all have passed."),
+    typer.Option(
+        "--retain-cursors",
+        help="Keep what a cursor has not passed. Without another limit, drop what all cursors have passed.",
+    ),
 ]
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The log's name.")]
@@ -89,7 +84,8 @@ async def create(
     write_quorum: WriteQuorumOption = 3,
     ack_quorum: AckQuorumOption = 2,
     layout: Annotated[
-        LayoutName, typer.Option("--layout", metavar="LAYOUT", help="How the log is stored.")
+        LayoutName,
+        typer.Option("--layout", metavar="LAYOUT", help="How the log is stored. There is one layout, chain."),
     ] = LayoutName.CHAIN,
     retain_seconds: RetainSecondsOption = None,
     retain_bytes: RetainBytesOption = None,
@@ -144,7 +140,7 @@ async def list_logs(
 async def show(session: Session, name: NameArgument, password_file: PasswordFileOption = None) -> None:
     """Show positions, leader, segments and cursors.
 
-    Also what retention drops next.
+    The command also shows what retention drops next.
     """
     from octavo.cli.log.show import print_status, status_as_json  # noqa: PLC0415
     from octavo.cli.output import print_json  # noqa: PLC0415
@@ -164,7 +160,9 @@ async def append(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file; - is standard input.")] = "-",
     leader: Annotated[
         str | None,
-        typer.Option("--leader", metavar="TEXT", help="What `show` calls this leader. Default: host and process."),
+        typer.Option(
+            "--leader", metavar="TEXT", help="Name of this leader in `show`. The default is host and process."
+        ),
     ] = None,
     lease_seconds: Annotated[
         float | None,
@@ -172,7 +170,7 @@ async def append(
             "--lease-seconds",
             metavar="N",
             min=0.1,
-            help="How long others wait for the lead if this process dies. Default: 10.",
+            help="How long other clients wait for the lead if this process dies. The default is 10.",
         ),
     ] = None,
     positions: Annotated[
@@ -182,44 +180,21 @@ async def append(
 ) -> None:
     """Lead the log and add lines of a file or of a pipe.
 
-    A line is added without its newline, and as soon as it arrives, also from a pipe that stays open.
+    Each line is added without its newline, as soon as it arrives, also from a pipe that stays open.
 
     Waits until no other client leads. At the end of the input, and when it is interrupted, it waits for the
     acknowledgements of the lines that it has read, gives the lead back and prints what it has added.
     """
     from octavo.cli.ledger.lines import LineSplitter  # noqa: PLC0415
     from octavo.cli.ledger.transfer import open_source  # noqa: PLC0415
-    from octavo.cli.log.append import Tally, append_lines  # noqa: PLC0415
+    from octavo.cli.log.append import AppendReport, append_lines, lead_log  # noqa: PLC0415
     from octavo.cli.log.standard_input import InterruptibleInput  # noqa: PLC0415
-    from octavo.cli.output import print_json, print_line, progress_bar  # noqa: PLC0415
+    from octavo.cli.output import progress_bar  # noqa: PLC0415
 
     path = None if file == "-" else Path(file)
     splitter = LineSplitter(ENTRY_PAYLOAD_BYTES_MAX, advice="cut it into shorter lines")
     options = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
-    tally, term = Tally(), 0
-
-    def print_positions(acknowledged: range) -> None:
-        for position in acknowledged if positions else ():
-            if session.as_json:
-                print_json({"position": position})
-            else:
-                print_line(str(position))
-
-    def print_result() -> None:
-        if session.as_json:
-            print_json(
-                {
-                    "name": name,
-                    "term": term,
-                    "entries": tally.entries,
-                    "bytes": tally.payload_bytes,
-                    "first_position": tally.first_position,
-                    "end": tally.end,
-                }
-            )
-        else:
-            print_line(f"log {name}: {tally}")
-
+    report = AppendReport(name, as_json=session.as_json, each_position=positions)
     async with contextlib.AsyncExitStack() as stack:
         source = (
             await stack.enter_async_context(open_source(path, on_waiting=_nothing))
@@ -228,58 +203,15 @@ async def append(
         )
         log = await stack.enter_async_context(_opened(session, name, password_file, **options))
         size = path.stat().st_size if path is not None and path.is_file() else None
-        try:
-            async with await _lead(log, leader) as writer:
-                term = writer.term
+        with report.completed():
+            async with await lead_log(log, leader or f"{socket.gethostname()}:{os.getpid()}") as writer:
+                report.term = writer.term
                 with progress_bar("appending", size, as_bytes=True, shown=not positions) as progress:
-                    await append_lines(
-                        writer, source, splitter, tally, progress=progress, on_acknowledged=print_positions
-                    )
-        except asyncio.CancelledError:
-            if term:
-                print_result()
-            raise
-        except OctavoError as error:
-            raise _with_what_was_added(name, tally, error) from error
-    print_result()
+                    await append_lines(writer, source, splitter, report, progress=progress)
 
 
 def _nothing() -> None:
     """Reading a file never waits for its writer."""
-
-
-async def _lead(log: "Log", leader: str | None) -> "LogWriter":
-    """Lead the log; say so if that takes long."""
-    leading = asyncio.ensure_future(_awaited_lead(log, leader or f"{socket.gethostname()}:{os.getpid()}"))
-    try:
-        await asyncio.wait([leading], timeout=WAITING_NOTED_SECONDS)
-        if not leading.done():
-            with contextlib.suppress(OctavoError):
-                holder = (await log.status()).leader
-                print_error(
-                    f"waiting to lead log {log.name}" + ("" if holder is None else f": it is led by {holder!r} now")
-                )
-        return await asyncio.shield(leading)
-    except BaseException:
-        leading.cancel()
-        outcome = (await finish(asyncio.gather(leading, return_exceptions=True)))[0]
-        if not isinstance(outcome, BaseException):
-            await finish(outcome.close())
-        raise
-
-
-async def _awaited_lead(log: "Log", holder: str) -> "LogWriter":
-    return await log.lead(name=holder)
-
-
-def _with_what_was_added(name: str, tally: "Tally", error: OctavoError) -> Exception:
-    """The error, and where to go on after it."""
-    if not tally.entries and not error.may_have_happened:
-        return error
-    more = ""
-    if error.may_have_happened:
-        more = f"; lines after them may have been added, too: `octavo log read {name} --first {tally.end or 0}` tells"
-    return CommandError(f"{describe(error)}; acknowledged before: {tally}{more}")
 
 
 @command(app)
@@ -288,11 +220,15 @@ async def read(
     name: NameArgument,
     first: Annotated[
         int | None,
-        typer.Option("--first", metavar="N", min=0, max=ID_MAX, help="First position. Default: the log's first."),
+        typer.Option(
+            "--first", metavar="N", min=0, max=ID_MAX, help="First position to read. The default is the log's first."
+        ),
     ] = None,
     last: Annotated[
         int | None,
-        typer.Option("--last", metavar="N", min=0, max=ID_MAX, help="Last position, included. Default: the last."),
+        typer.Option(
+            "--last", metavar="N", min=0, max=ID_MAX, help="Last position to read. The default is the log's last."
+        ),
     ] = None,
     password_file: PasswordFileOption = None,
 ) -> None:
@@ -328,15 +264,17 @@ async def tail(
     first: Annotated[
         int | None,
         typer.Option(
-            "--first", metavar="N", min=0, max=ID_MAX, help="Position to start from. Default: the log's first."
+            "--first", metavar="N", min=0, max=ID_MAX, help="Position to start from. The default is the log's first."
         ),
     ] = None,
     cursor: Annotated[
         str | None,
-        typer.Option("--cursor", metavar="CURSOR", help="Start at this cursor, and advance it over what is shown."),
+        typer.Option(
+            "--cursor", metavar="CURSOR", help="Start at this cursor, and advance it past each entry that is written."
+        ),
     ] = None,
     skip_truncated: Annotated[
-        bool, typer.Option("--skip-truncated", help="Go on behind positions that have been truncated.")
+        bool, typer.Option("--skip-truncated", help="Continue after positions that have been truncated.")
     ] = False,
     password_file: PasswordFileOption = None,
 ) -> None:
@@ -433,20 +371,20 @@ async def give_up(
     session: Session,
     name: NameArgument,
     ledger_id: Annotated[
-        int, typer.Option("--ledger", metavar="ID", min=0, max=ID_MAX, help="The ledger that does not exist any more.")
+        int, typer.Option("--ledger", metavar="ID", min=0, max=ID_MAX, help="The ledger that no longer exists.")
     ],
     last: Annotated[
         int | None,
         typer.Option(
-            "--last", metavar="N", min=0, max=ID_MAX, help="Its last position, where the log does not know it."
+            "--last", metavar="N", min=0, max=ID_MAX, help="Last position of the segment, if the log does not know it."
         ),
     ] = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Step over a segment whose ledger was deleted by hand. Its positions are lost; followers skip them.
+    """Skip a segment whose ledger was deleted by hand. Its positions are lost; followers skip them.
 
-    If the log does not know where the segment ended, name a position that no reader has gone beyond: positions that
-    readers have seen must not be given to other entries.
+    If the log does not know where the segment ended, give a position that no reader has passed: a position that a
+    reader has seen must never get another entry.
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
@@ -486,22 +424,21 @@ async def cursors(
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
     async with _opened(session, name, password_file) as log:
-        found = await log.cursors()
+        status = await log.status()
         if delete_cursor is not None:
-            if delete_cursor not in found:
+            if delete_cursor not in status.cursors:
                 raise CommandError(f"log {name} has no cursor {delete_cursor}")
             await (await log.cursor(delete_cursor)).delete()
-        end = log.end
     if delete_cursor is not None:
         if session.as_json:
             print_json({"name": delete_cursor, "deleted": True})
         else:
             print_line(f"cursor {delete_cursor} of log {name} deleted")
     elif session.as_json:
-        for cursor in cursors_as_json(found, end):
+        for cursor in cursors_as_json(status.cursors, status.end, status.idle_cursors):
             print_json(cursor)
     else:
-        print_cursors(found, end)
+        print_cursors(status)
 
 
 @command(app)

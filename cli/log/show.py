@@ -7,7 +7,7 @@ from octavo.cli.output import bytes_as_json, print_line, print_table
 from octavo.protocol.entries import EPOCH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from octavo.client.log.cursors import CursorState
     from octavo.client.log.document import Retention
@@ -25,14 +25,17 @@ def entry_as_json(entry: "LogEntry") -> dict[str, Any]:
     }
 
 
-def cursors_as_json(cursors: "Mapping[str, CursorState]", end: int) -> list[dict[str, Any]]:
-    """The cursors by name, with what each has still to handle."""
+def cursors_as_json(
+    cursors: "Mapping[str, CursorState]", end: int, idle: "Collection[str] | None" = None
+) -> list[dict[str, Any]]:
+    """The cursors by name, with what each has still to handle; and whether retention ignores it, if that is known."""
     return [
         {
             "name": name,
             "position": cursor.position,
             "behind": max(0, end - cursor.position),
             "touched_at": cursor.touched_at.isoformat(),
+            **({} if idle is None else {"idle": name in idle}),
         }
         for name, cursor in sorted(cursors.items())
     ]
@@ -58,7 +61,7 @@ def status_as_json(status: "LogStatus") -> dict[str, Any]:
         "drops_below": status.drops_below,
         "segments": segments_as_json(status.segments),
         "paged_segments": status.paged_segments,
-        "cursors": cursors_as_json(status.cursors, status.end),
+        "cursors": cursors_as_json(status.cursors, status.end, status.idle_cursors),
         "gaps": [list(gap) for gap in status.gaps],
     }
 
@@ -114,16 +117,16 @@ def print_status(status: "LogStatus") -> None:
     )
     if status.cursors:
         print_line("")
-        print_cursors(status.cursors, status.end)
+        print_cursors(status)
 
 
-def print_cursors(cursors: "Mapping[str, CursorState]", end: int) -> None:
-    """A table of cursors."""
+def print_cursors(status: "LogStatus") -> None:
+    """A table of the log's cursors."""
     print_table(
-        ["cursor", "position", "behind", "last heard of"],
+        ["cursor", "position", "behind", "last heard of", "idle"],
         [
-            (cursor["name"], cursor["position"], cursor["behind"], cursor["touched_at"])
-            for cursor in cursors_as_json(cursors, end)
+            (cursor["name"], cursor["position"], cursor["behind"], cursor["touched_at"], "idle" * cursor["idle"] or "-")
+            for cursor in cursors_as_json(status.cursors, status.end, status.idle_cursors)
         ],
     )
 
@@ -144,8 +147,14 @@ def _retention_and_what_is_due(status: "LogStatus") -> str:
     limits = retention_in_words(status.retention)
     if status.retention == type(status.retention)():
         return limits
-    due = "nothing is due" if status.drops_below <= status.first_position else f"drops below {status.drops_below} next"
-    return f"{limits}; {due}"
+    if status.drops_below > status.first_position:
+        return f"{limits}; drops below {status.drops_below} next"
+    if status.retention.cursors and not status.cursors:
+        return f"{limits}; the log has no cursor, and nothing is dropped before it has one"
+    only_cursors = status.retention.seconds is None and status.retention.bytes is None
+    if status.retention.cursors and only_cursors and len(status.idle_cursors) == len(status.cursors):
+        return f"{limits}; all cursors are idle, and nothing is dropped before one moves"
+    return f"{limits}; nothing is due"
 
 
 def _time(milliseconds: int) -> str:

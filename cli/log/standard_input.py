@@ -13,6 +13,10 @@ class InterruptibleInput:
     """Reads standard input in a thread that does not keep the process from ending: a leader that lost its log ends at
     once, although a pipe that it reads from stays open and silent."""
 
+    def __init__(self, descriptor: int | None = None) -> None:
+        """``descriptor`` to read instead of the process's standard input."""
+        self._descriptor = descriptor
+
     async def read(self) -> bytes:
         """What there is now, at most :data:`READ_BYTES`; waits for the first byte. Empty at the end of the input.
 
@@ -20,7 +24,7 @@ class InterruptibleInput:
         """
         loop = asyncio.get_running_loop()
         received: asyncio.Future[bytes] = loop.create_future()
-        descriptor = sys.stdin.fileno()
+        descriptor = sys.stdin.fileno() if self._descriptor is None else self._descriptor
 
         def deliver(data: bytes, error: OSError | None) -> None:
             if received.done():
@@ -35,7 +39,7 @@ class InterruptibleInput:
             try:
                 data = os.read(descriptor, READ_BYTES)
             except OSError as failure:
-                error = failure
+                error = OSError(failure.errno, failure.strerror, "standard input")
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(deliver, data, error)
 

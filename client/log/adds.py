@@ -21,12 +21,20 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from octavo.client.options import ClientOptions
-from octavo.client.write.adds import Payload, checked_payload
+from octavo.client.same_loop import check_loop
+from octavo.client.write.adds import Payload, checked_payload, checked_payloads
 from octavo.client.write.window import AddWindow, Futures
-from octavo.protocol.errors import Doubt, OctavoError, OctavoTimeoutError, PositionMismatchError, WouldBlock
+from octavo.protocol.errors import (
+    Doubt,
+    InvalidArgumentError,
+    OctavoError,
+    OctavoTimeoutError,
+    PositionMismatchError,
+    WouldBlock,
+)
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 
@@ -77,14 +85,11 @@ class AddFront(AddWindow):
         self._promised = False
         """An add that is collected expects the position that it has among them: none of them is withdrawn."""
         self._accepting = True
-        self._many: WeakSet[asyncio.Future[int] | None] = WeakSet()
-        """Futures of an ``add_many``."""
+        self._many: WeakKeyDictionary[asyncio.Future[int], int] = WeakKeyDictionary()
+        """How many payloads the ``add_many`` of a future has."""
         self._queue: deque[_Waiting] = deque()
         self._runs: deque[Run] = deque()
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    def _doubt_of(self, position: int) -> Doubt:
-        return Doubt(*self._identity, position)
 
     # --- what a subclass does -----------------------------------------------------------------------------------------
 
@@ -123,8 +128,15 @@ class AddFront(AddWindow):
                 if not self._turn_scheduled:
                     self._turn_scheduled = True
                     self._loop.call_soon(self._end_turn)
-                return await future
+                try:
+                    return await future
+                except RuntimeError:  # asyncio's, about a future of another event loop
+                    check_loop(self._loop, may_have_happened=True)
+                    raise
+        check_loop(self._loop)
         payload = checked_payload(payload)
+        if expected_position is not None and (type(expected_position) is not int or expected_position < 0):
+            raise InvalidArgumentError(f"expected_position is a position from 0 on, not {expected_position!r}")
         self.check_usable()
         future = self._create_future()
         self._enqueue([payload], future, expected_position)
@@ -148,15 +160,16 @@ class AddFront(AddWindow):
     async def add_many(self, payloads: Iterable[Payload]) -> range:
         """Append entries, also more than a window, with consecutive positions; the positions, once the last is
         acknowledged. All payloads are checked before the first is queued. Otherwise as :meth:`add`; if it fails, a
-        prefix may have been added."""
-        checked = [checked_payload(payload) for payload in payloads]
+        beginning may have been added: ``log.added(error)`` tells how many."""
+        check_loop(self._loop)
+        checked = checked_payloads(payloads)
         self.check_usable()
         if not checked:
             end = self._next_position + len(self._payloads)
             return range(end, end)
         future = self._create_future()
         if len(checked) > 1:
-            self._many.add(future)
+            self._many[future] = len(checked)
         self._enqueue(checked, future, None)
         last = await future
         return range(last + 1 - len(checked), last + 1)
@@ -164,6 +177,7 @@ class AddFront(AddWindow):
     async def flush(self) -> None:
         """Return once every add made so far is acknowledged, those that wait for room included. Raises the writer's
         failure."""
+        check_loop(self._loop)
         await self._wait_settled()
         self.check_usable()
 
@@ -343,29 +357,43 @@ class AddFront(AddWindow):
         """Withdraw the add if nothing of it was sent; otherwise it is in doubt."""
         if future.done():
             return
-        position = self._doubtful_position(future)
+        doubt = self._doubt_when_late(future)
         error = OctavoTimeoutError(
-            f"the add was not acknowledged within {self._timeout_seconds} s", may_have_happened=position is not None
+            f"the add was not acknowledged within {self._timeout_seconds} s", may_have_happened=doubt is not None
         )
-        if position is not None:
-            error.doubt = self._doubt_of(position)
+        error.doubt = doubt
         future.set_exception(error)
-        if position is None and future in self._futures:
+        if doubt is None:
             self._withdraw_collected()
 
-    def _doubtful_position(self, future: asyncio.Future[int]) -> int | None:
-        """The position of an add that may happen although its caller is told that it is too late; None if it will
-        not. Of an ``add_many``, that of the last entry that may: the others are withdrawn."""
+    def _doubt_when_late(self, future: asyncio.Future[int]) -> Doubt | None:
+        """The doubt about an add that may happen although its caller is told that it is too late; None if it will
+        not. Of an ``add_many``, what has found room is sent, and the others are withdrawn."""
+        self._withdraw_collected()
+        total = self._many.get(future, 1)
         for run in self._runs:
             if future in run.futures:
-                return run.first + run.futures.index(future)
+                return Doubt(*self._identity, run.first + run.futures.index(future), total)
         if future in self._futures:
-            at = self._futures.index(future)
-            return self._next_position + at if self._promised or future in self._many else None
+            if not self._promised and future not in self._many:
+                return None
+            self._promised = True  # the position that the caller is told now
+            return Doubt(*self._identity, self._next_position + self._futures.index(future), total)
         waiting = self._queue[0] if self._queue else None
         if waiting is None or waiting.future is not future or waiting.at == 0:
             return None
-        return self._next_position + len(self._payloads) - 1
+        self._promised = True
+        return Doubt(*self._identity, self._next_position + len(self._payloads) - 1, waiting.at, total - waiting.at)
+
+    def _doubt_once_refused(
+        self, future: asyncio.Future[int], last: int, found_room: int | None = None
+    ) -> Doubt | None:
+        """The doubt about an add of which nothing more is sent; None if nothing of it was. ``last`` is the position of
+        its last payload that found room, ``found_room`` how many did (None: all)."""
+        total = self._many.get(future, 1)
+        first = last + 1 - (total if found_room is None else found_room)
+        sent = min(last + 1, self._next_position) - first
+        return Doubt(*self._identity, first + sent - 1, sent, total - sent) if sent > 0 else None
 
     def _stop_accepting(self) -> None:
         """Every later add asks :meth:`check_usable` first."""
@@ -377,13 +405,14 @@ class AddFront(AddWindow):
         self._held = True
         futures, self._futures, self._payloads = self._futures, [], []
         queue, self._queue = self._queue, deque()
-        for future in futures:
+        # The beginning of an add_many may have been sent in earlier turns.
+        for position, future in enumerate(futures, self._next_position):
             if future is not None:
-                _reject(future, error, None)
+                _reject(future, error, self._doubt_once_refused(future, position))
         self._settle_flushes()
+        last = self._next_position + len(futures) - 1
         for waiting in queue:
-            # Of an add_many, the part let in so far may have been sent.
-            _reject(waiting.future, error, self._doubt_of(self._next_position - 1) if waiting.at > 0 else None)
+            _reject(waiting.future, error, self._doubt_once_refused(waiting.future, last, waiting.at))
 
     def _refuse_all(self, error: OctavoError) -> None:
         """The writer adds nothing any more: adds that were sent are in doubt, all others did not happen."""
@@ -393,7 +422,7 @@ class AddFront(AddWindow):
         for run in runs:
             for position, future in enumerate(run.futures, run.first):
                 if future is not None:
-                    _reject(future, error, self._doubt_of(position))
+                    _reject(future, error, self._doubt_once_refused(future, position))
         for _, flushed in flushes:
             _reject(flushed, error, None)
 

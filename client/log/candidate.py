@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from octavo.client.arguments import Protection
 from octavo.client.log.document import LogDocument, SegmentEnd
+from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.leader_steps import (
     Allocate,
     Change,
@@ -113,6 +114,7 @@ class Candidate(NamedTuple):
                 match effect:
                     case ReadList():
                         known = await read_log(self.access.store, self.name, log_id=self.log_id)
+                        known = await Housekeeper(self.access, self.name, self.log_id).make_room(known)
                         steps.on_list(known.value)
                     case Allocate():
                         steps.on_allocated(await self.access.store.allocate_ledger_id())

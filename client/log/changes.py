@@ -17,18 +17,21 @@ Truncate         write                    write                    not above wha
 GiveUp           write                    write                    the gap is noted: settled
 SetRetention     write                    write                    the same: settled
 FoldPage         write                    write                    the oldest segments are others: settled
+MergePages       write                    write                    not all of the pages are there: settled
 ForgetDropped    write                    write                    none of the ids is there: settled
 MarkDeleted      write                    write                    DELETED: settled
+DropPage         write                    write                    the page is not there: settled
 ===============  =======================  =======================  ===================================================
 
-In a log that is DELETED every change but Withdraw, ForgetDropped and MarkDeleted refuses with
-:class:`NoSuchLogError`.
+In a log that is DELETED every change but Withdraw, ForgetDropped, MarkDeleted and DropPage refuses with
+:class:`NoSuchLogError`. :mod:`octavo.client.log.bounds` tells why no part of the list grows without end.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from octavo.client.log.bounds import MAKING_MAX
 from octavo.client.log.document import (
     Dropped,
     LogDocument,
@@ -77,7 +80,10 @@ class BeginSegment:
             return _rival(current)
         if any(making.ledger_id == self.ledger_id for making in current.making):
             return Settled()
-        return Write(replace(current, making=(*current.making, Making(self.ledger_id, self.owner))))
+        making = (*current.making, Making(self.ledger_id, self.owner))
+        # Clients that died before they led. One that lives loses its append, as to a rival, and starts again.
+        oldest = [Dropped(one.ledger_id) for one in making[:-MAKING_MAX]]
+        return Write(replace(current, making=making[-MAKING_MAX:], dropped=(*current.dropped, *oldest)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +279,25 @@ class FoldPage:
 
 
 @dataclass(frozen=True, slots=True)
+class MergePages:
+    """Let one page, which exists already, take the place of neighbouring pages (rule P9)."""
+
+    pages: tuple[PageReference, ...]
+    """Oldest first."""
+    merged: PageReference
+    """Of all their segments."""
+
+    def decide(self, current: LogDocument) -> Decision:
+        if current.state is LogState.DELETED:
+            return _deleted(current)
+        first, count = self.pages[0], len(self.pages)
+        at = current.pages.index(first) if first in current.pages else len(current.pages)
+        if current.pages[at : at + count] != self.pages:
+            return Settled()
+        return Write(replace(current, pages=(*current.pages[:at], self.merged, *current.pages[at + count :])))
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetDropped:
     """Dropped ledgers that have been deleted leave the list; those that did not exist are counted once more."""
 
@@ -291,20 +316,13 @@ class ForgetDropped:
 
 @dataclass(frozen=True, slots=True)
 class MarkDeleted:
-    """No client can use the log any more; its ledgers are then deleted one by one, the document last."""
-
-    paged: Sequence[LedgerId] = ()
-    """The ledgers of the pages."""
-    pages: Sequence[PageReference] = ()
-    """The pages that ``paged`` was read from; if the list has others now, the caller reads again."""
+    """No client can use the log any more. Its ledgers are then deleted one by one, then its pages, each with its
+    ledgers (:class:`DropPage`), and the document last."""
 
     def decide(self, current: LogDocument) -> Decision:
         if current.state is LogState.DELETED:
             return Settled()
-        if tuple(self.pages) != current.pages:
-            return Refuse(InvalidArgumentError(f"log {current.name}: its pages have changed; read them again"))
         ledgers = (
-            *self.paged,
             *(segment.ledger_id for segment in current.segments),
             *(making.ledger_id for making in current.making),
         )
@@ -313,11 +331,25 @@ class MarkDeleted:
                 current,
                 state=LogState.DELETED,
                 segments=(),
-                pages=(),
                 making=(),
                 dropped=(*current.dropped, *map(Dropped, ledgers)),
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DropPage:
+    """The ledgers of a page of a log that is DELETED are to be deleted."""
+
+    page: PageReference
+    ledgers: Sequence[LedgerId]
+    """Those of the page."""
+
+    def decide(self, current: LogDocument) -> Decision:
+        if self.page not in current.pages:
+            return Settled()
+        pages = tuple(page for page in current.pages if page != self.page)
+        return Write(replace(current, pages=pages, dropped=(*current.dropped, *map(Dropped, self.ledgers))))
 
 
 def _lies_below(segment: Segment, successor: Segment, before: int) -> bool:

@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from octavo.client.log.names import cursors_document
+from octavo.client.same_loop import check_loop
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
-from octavo.metadata.store import MetadataStore, Version
+from octavo.metadata.store import DOCUMENT_BYTES_MAX, MetadataStore, Version
 from octavo.protocol.entries import EPOCH
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from octavo.client.log.entries import Gap, LogEntry
 
 FORMAT: Final = 1
+
+_BYTES_MAX: Final = DOCUMENT_BYTES_MAX * 7 // 8
+"""Bytes of the document above which no cursor is made: those that there are need room for longer numbers."""
 
 _ATTEMPTS_MAX: Final = 100
 
@@ -84,6 +88,7 @@ class CursorKeeper:
     def __init__(
         self,
         store: MetadataStore,
+        log_name: str,
         log_id: str,
         clock_ms: Callable[[], int],
         flush_seconds: float,
@@ -93,24 +98,28 @@ class CursorKeeper:
         """``uniform`` draws pauses."""
         self._uniform = uniform
         self._store = store
+        self._log_name = log_name
         self._log_id = log_id
         self._clock_ms = clock_ms
         self._flush_seconds = flush_seconds
         self._moved: dict[str, CursorState] = {}
         """What is not stored yet."""
         self._flushing: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
         self._turns = asyncio.Lock()
         self._closed = False
         self._failure: OctavoError | None = None
 
     async def open(self, name: str, first_position: int) -> CursorState:
-        """The cursor as it is stored; a new one stands at the log's first position."""
+        """The cursor as it is stored; a new one stands at the log's first position. Raises
+        :class:`InvalidArgumentError` when the log has as many cursors as there is room for."""
         made = CursorState(first_position, self._clock_ms())
         stored = await self._update({name: made}, create_only=True)
         return stored[name]
 
     async def delete(self, name: str) -> None:
         """Forget the cursor; nothing happens when there is none."""
+        check_loop(self._loop)
         self._moved.pop(name, None)
         async with self._turns:
             for attempt in range(_ATTEMPTS_MAX):
@@ -125,6 +134,7 @@ class CursorKeeper:
 
     def move(self, name: str, position: int) -> None:
         """Note a new position, to be stored with the next write."""
+        check_loop(self._loop)
         if self._closed:
             raise ClientClosedError("the log's handle is closed")
         if self._failure is not None:
@@ -142,6 +152,7 @@ class CursorKeeper:
 
     async def flush(self) -> None:
         """Store what has moved, now."""
+        check_loop(self._loop)
         moved, self._moved = self._moved, {}
         if moved:
             try:
@@ -183,6 +194,12 @@ class CursorKeeper:
                         merged[name] = CursorState(
                             max(present.position, cursor.position), max(present.touched_at_ms, cursor.touched_at_ms)
                         )
+                if create_only and len(merged) > len(cursors) and len(encode_cursors(merged)) > _BYTES_MAX:
+                    raise InvalidArgumentError(
+                        f"log {self._log_name} has {len(cursors)} cursors, and there is no room for another one; "
+                        "delete those that no consumer uses any more (`octavo log cursors "
+                        f"{self._log_name} --delete CURSOR`)"
+                    )
                 if merged == cursors or await self._write(merged, version):
                     return merged
                 await self._pause(attempt)
@@ -193,7 +210,7 @@ class CursorKeeper:
         await asyncio.sleep(self._uniform(0, min(longest, _CONFLICT_SECONDS_MAX)))
 
     def _changed_in_a_loop(self) -> MetadataConflictError:
-        return MetadataConflictError(f"the cursors of log {self._log_id} are being changed in a loop")
+        return MetadataConflictError(f"the cursors of log {self._log_name} are being changed in a loop")
 
     async def _read(self) -> tuple[dict[str, CursorState], Version | None]:
         found = await self._store.read_document(cursors_document(self._log_id))

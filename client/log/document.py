@@ -10,6 +10,7 @@ Ledgers that belong to the log but not to its list are named too, so that none i
 """
 
 import enum
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,9 +50,20 @@ class Retention:
     cursors: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in (("seconds", self.seconds), ("bytes", self.bytes)):
-            if value is not None and not value > 0:
-                raise InvalidArgumentError(f"retention: {name} must be above 0, or None for no limit; not {value!r}")
+        for name, value, types in (("seconds", self.seconds, (int, float)), ("bytes", self.bytes, (int,))):
+            if value is not None and not (type(value) in types and 0 < value < math.inf):
+                number = "a number" if float in types else "a whole number"
+                raise InvalidArgumentError(
+                    f"retention: {name} must be {number} above 0, or None for no limit; not {value!r}"
+                )
+        if not isinstance(self.cursors, bool):
+            raise InvalidArgumentError(f"retention: cursors must be True or False, not {self.cursors!r}")
+
+
+def check_retention(retention: object) -> None:
+    """Raise :class:`InvalidArgumentError` unless it is a :class:`Retention`."""
+    if not isinstance(retention, Retention):
+        raise InvalidArgumentError(f"retention is an octavo.Retention, not {retention!r}")
 
 
 class SegmentEnd(NamedTuple):

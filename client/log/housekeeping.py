@@ -10,11 +10,17 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from octavo.client.log.changes import FoldPage, ForgetDropped, MarkDeleted, Truncate
+from octavo.client.log.bounds import (
+    DROPPED_AT_ONCE_MAX,
+    DROPPED_MAX,
+    pages_max,
+    pages_to_merge,
+    segments_to_fold,
+)
+from octavo.client.log.changes import DropPage, FoldPage, ForgetDropped, MarkDeleted, MergePages, Truncate
 from octavo.client.log.cursors import CursorState, read_cursors
 from octavo.client.log.document import (
     LogDocument,
-    LogState,
     PageReference,
     Segment,
     decode_page,
@@ -27,19 +33,14 @@ from octavo.client.log.retention import retention_cut
 from octavo.client.log.together import together
 from octavo.client.log.update import read_log, update_log
 from octavo.metadata.store import MetadataStore, Versioned
-from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
+from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import LedgerId
 
 _DELETES_AT_ONCE: Final = 16
 """Ledgers deleted at the same time."""
 
-_LIST_SEGMENTS_MAX: Final = 2000
-"""Segments of a list, whatever the size of a page. A segment takes at most some 160 bytes, and a document 512 KiB."""
-
-
-def segments_max(page_segments: int) -> int:
-    """Segments that a list keeps before the oldest move into a page of so many."""
-    return min(10 * page_segments, _LIST_SEGMENTS_MAX)
+_ROUND: Final = 8 * _DELETES_AT_ONCE
+"""Ledgers deleted between two changes of the list."""
 
 
 async def read_page(store: MetadataStore, name: str, page: PageReference) -> tuple[Segment, ...] | None:
@@ -51,8 +52,11 @@ async def read_page(store: MetadataStore, name: str, page: PageReference) -> tup
 class Housekeeper:
     """See the module. Of one log."""
 
-    def __init__(self, access: LedgerAccess, name: str, log_id: str) -> None:
+    def __init__(
+        self, access: LedgerAccess, name: str, log_id: str, *, dropped_at_once_max: int = DROPPED_AT_ONCE_MAX
+    ) -> None:
         self._access = access
+        self._dropped_at_once_max = dropped_at_once_max
         self._store = access.store
         self._name = name
         self._log_id = log_id
@@ -77,7 +81,7 @@ class Housekeeper:
 
     def tidy_soon(self, document: LogDocument) -> None:
         """Do not wait for the next round where there is something to do."""
-        if document.dropped or len(document.segments) > self._segments_max:
+        if document.dropped or segments_to_fold(document, self._page_segments):
             self._wanted.set()
 
     async def wait(self, seconds: float) -> None:
@@ -91,12 +95,20 @@ class Housekeeper:
         """One round: retention, pages, dropped ledgers. Gives the list as it then stands."""
         known = await read_log(self._store, self._name, log_id=self._log_id)
         cut = await self.retention_cut(known.value)
-        if cut > known.value.first_position:
+        if cut > known.value.first_position or _has_truncated_page(known.value):
             known = await self.truncate(cut)
         known = await self._fold(known)
+        known = await self._merge_pages(known)
         known = await self.delete_dropped(known)
         self._tidied = known.value
         return known
+
+    async def make_room(self, known: Versioned[LogDocument]) -> Versioned[LogDocument]:
+        """Bound the list before a client takes the log over. Leaders that lead only for moments, and candidates that
+        fail again and again, would let it grow until it cannot be changed."""
+        if len(known.value.dropped) > DROPPED_MAX:
+            known, _ = await self._delete_some(known)
+        return await self._merge_pages(await self._fold(known))
 
     async def retention_cut(self, document: LogDocument) -> int:
         """The position below which retention would truncate the log now.
@@ -114,14 +126,23 @@ class Housekeeper:
         return cut
 
     def _retention_cut(self, document: LogDocument, cursors: Mapping[str, CursorState], now_ms: int) -> int:
+        idle = self._idle_cursors(document, cursors, now_ms)
+        held = {name: cursor.position for name, cursor in cursors.items() if name not in idle}
+        return retention_cut(document, now_ms=now_ms, cursors=held if cursors else None)
+
+    async def idle_cursors(self, document: LogDocument, cursors: Mapping[str, CursorState]) -> frozenset[str]:
+        """The names of the cursors that retention ignores now."""
+        idle = self._idle_cursors(document, cursors, self._access.clock_ms())
+        return idle and idle & self._idle_cursors(document, cursors, await self._store.time_ms())
+
+    def _idle_cursors(self, document: LogDocument, cursors: Mapping[str, CursorState], now_ms: int) -> frozenset[str]:
         idle_ms = self._access.options.log_cursor_idle_seconds * 1000
-        held = {
-            name: cursor.position
+        return frozenset(
+            name
             for name, cursor in cursors.items()
             # A cursor at the end waits for the leader, not the other way round.
-            if now_ms - cursor.touched_at_ms <= idle_ms or cursor.position >= document.known_stop
-        }
-        return retention_cut(document, now_ms=now_ms, cursors=held if cursors else None)
+            if now_ms - cursor.touched_at_ms > idle_ms and cursor.position < document.known_stop
+        )
 
     # --- truncation -----------------------------------------------------------------------------------------------
 
@@ -129,31 +150,38 @@ class Housekeeper:
         """Let readers have nothing below ``before``, and drop the segments that lie below it altogether."""
         while True:
             known = await read_log(self._store, self._name, log_id=self._log_id)
-            whole: dict[str, tuple[LedgerId, ...]] = {}
-            split: tuple[PageReference, PageReference | None, tuple[LedgerId, ...]] | None = None
-            for page in known.value.pages:
-                if page.first_position >= before and page.stop_position > before:
-                    break
-                segments = await read_page(self._store, self._name, page)
-                if segments is None:
-                    break  # dropped by another client: read again
-                if page.stop_position <= before:
-                    whole[page.document] = tuple(segment.ledger_id for segment in segments)
-                else:
-                    split = await self._split(page, segments, before)
-                    break
-            else:
-                segments = ()
+            after = await self._truncate_some(known, before)
+            if after is not None and not _has_truncated_page(after.value):
+                return after
+            if after is not None:
+                await self.delete_dropped(after)
+
+    async def _truncate_some(self, known: Versioned[LogDocument], before: int) -> Versioned[LogDocument] | None:
+        """Truncate, and drop as many pages as one change of the list may. None where another client is at it, too."""
+        whole: dict[str, tuple[LedgerId, ...]] = {}
+        split: tuple[PageReference, PageReference | None, tuple[LedgerId, ...]] | None = None
+        for page in known.value.pages:
+            is_whole = page.stop_position <= before
+            dropped = len(known.value.dropped) + sum(map(len, whole.values()))
+            if whole and dropped + page.segments > self._dropped_at_once_max:
+                break
+            if not is_whole and page.first_position >= before:
+                break
+            segments = await read_page(self._store, self._name, page)
             if segments is None:
-                continue
-            change = Truncate(before, split, whole)
-            after = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
-            documents = {page.document for page in known.value.pages} - {page.document for page in after.value.pages}
-            for document in documents:
-                await self._store.delete_document(document)
-            if split is not None and split[1] is not None and split[1] not in after.value.pages:
-                await self._store.delete_document(split[1].document)
-            return after
+                return None
+            if not is_whole:
+                split = await self._split(page, segments, before)
+                break
+            whole[page.document] = tuple(segment.ledger_id for segment in segments)
+        change = Truncate(before, split, whole)
+        after = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
+        documents = {page.document for page in known.value.pages} - {page.document for page in after.value.pages}
+        for document in documents:
+            await self._store.delete_document(document)
+        if split is not None and split[1] is not None and split[1] not in after.value.pages:
+            await self._store.delete_document(split[1].document)
+        return after
 
     async def _split(
         self, page: PageReference, segments: Sequence[Segment], before: int
@@ -173,13 +201,12 @@ class Housekeeper:
     # --- pages ----------------------------------------------------------------------------------------------------
 
     @property
-    def _segments_max(self) -> int:
-        return segments_max(self._access.options.log_page_segments)
+    def _page_segments(self) -> int:
+        return self._access.options.log_page_segments
 
     async def _fold(self, known: Versioned[LogDocument]) -> Versioned[LogDocument]:
         """Move the oldest segments into pages while the list is too long (rule P9)."""
-        count = self._access.options.log_page_segments
-        while len(known.value.segments) > self._segments_max:
+        while count := segments_to_fold(known.value, self._page_segments):
             oldest = known.value.segments[:count]
             page = await self._make_page(oldest)
             change = FoldPage(page, oldest)
@@ -189,50 +216,73 @@ class Housekeeper:
                 break
         return known
 
+    async def _merge_pages(self, known: Versioned[LogDocument]) -> Versioned[LogDocument]:
+        """Make one page of several while there are too many (rule P9)."""
+        while pages := tuple(pages_to_merge(known.value.pages, pages_max(self._page_segments))):
+            segments: list[Segment] = []
+            for page in pages:
+                found = await read_page(self._store, self._name, page)
+                if found is None:
+                    return known  # dropped by another client
+                segments += found
+            merged = await self._make_page(segments)
+            change = MergePages(pages, merged)
+            known = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
+            done = merged in known.value.pages
+            for document in [page.document for page in pages] if done else [merged.document]:
+                await self._store.delete_document(document)
+            if not done:
+                break
+        return known
+
     # --- deletion -------------------------------------------------------------------------------------------------
 
     async def delete_dropped(self, known: Versioned[LogDocument]) -> Versioned[LogDocument]:
         """Delete the ledgers that the list has dropped, and forget them."""
-        while known.value.dropped:
-            some = [dropped.ledger_id for dropped in known.value.dropped[: 8 * _DELETES_AT_ONCE]]
-            permits = asyncio.Semaphore(_DELETES_AT_ONCE)
-
-            async def delete(ledger_id: LedgerId, permits: asyncio.Semaphore = permits) -> bool:
-                async with permits:
-                    return await self._access.delete(ledger_id)
-
-            found = dict(zip(some, await together(map(delete, some)), strict=True))
-            existed = [ledger_id for ledger_id in some if found[ledger_id]]
-            missing = [ledger_id for ledger_id in some if not found[ledger_id]]
-            change = ForgetDropped(existed, missing)
+        is_done = False
+        while known.value.dropped and not is_done:
             before = known.value.dropped
-            known = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
-            if not existed and len(known.value.dropped) >= len(before):
-                break
+            known, existed = await self._delete_some(known)
+            is_done = not existed and len(known.value.dropped) >= len(before)
         return known
+
+    async def _delete_some(self, known: Versioned[LogDocument]) -> tuple[Versioned[LogDocument], bool]:
+        """Delete the first of the dropped ledgers; whether there was any."""
+        some = [dropped.ledger_id for dropped in known.value.dropped[:_ROUND]]
+        permits = asyncio.Semaphore(_DELETES_AT_ONCE)
+
+        async def delete(ledger_id: LedgerId) -> bool:
+            async with permits:
+                return await self._access.delete(ledger_id)
+
+        found = dict(zip(some, await together(map(delete, some)), strict=True))
+        existed = [ledger_id for ledger_id in some if found[ledger_id]]
+        missing = [ledger_id for ledger_id in some if not found[ledger_id]]
+        change = ForgetDropped(existed, missing)
+        known = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
+        return known, bool(existed)
 
     async def delete_log(self) -> None:
         """Delete the log: its ledgers, pages and cursors, its list last. Goes on where another client left off."""
-        while True:
-            known = await read_log(self._store, self._name, log_id=self._log_id, deleted=True)
-            if known.value.state is LogState.DELETED:
-                break
-            paged: list[LedgerId] = []
-            for page in known.value.pages:
-                segments = await read_page(self._store, self._name, page)
-                paged += [segment.ledger_id for segment in segments or ()]
-            try:
-                marked = await update_log(
-                    self._store, self._name, MarkDeleted(paged, known.value.pages), log_id=self._log_id, known=known
-                )
-            except InvalidArgumentError:
-                continue
-            known = marked
-            break
+        known = await read_log(self._store, self._name, log_id=self._log_id, deleted=True)
+        known = await update_log(self._store, self._name, MarkDeleted(), log_id=self._log_id, known=known)
         known = await self.delete_dropped(known)
+        while known.value.pages:
+            page = known.value.pages[0]
+            # The document goes after the page has left the list: if it is gone, so is the page.
+            ledgers = [segment.ledger_id for segment in await read_page(self._store, self._name, page) or ()]
+            change = DropPage(page, ledgers)
+            known = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
+            await self._store.delete_document(page.document)
+            known = await self.delete_dropped(known)
         # Also pages that no list ever named, because the client that made them died first.
         async for document in self._store.list_documents(page_document(self._log_id, "")):
             await self._store.delete_document(document)
         await self._store.delete_document(cursors_document(self._log_id))
         with contextlib.suppress(MetadataConflictError):
             await self._store.delete_document(list_document(self._name), known.version)
+
+
+def _has_truncated_page(document: LogDocument) -> bool:
+    """Whether a page lies below the beginning altogether: a truncation of many pages was interrupted."""
+    return bool(document.pages) and document.pages[0].stop_position <= document.first_position

@@ -15,11 +15,12 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Literal
 
+from octavo.client.arguments import check_text, check_time
 from octavo.client.closable import Closable
 from octavo.client.log.candidate import Candidate
 from octavo.client.log.changes import GiveUp, NoteEnds, SetRetention
 from octavo.client.log.cursors import Cursor, CursorKeeper, CursorState, read_cursors
-from octavo.client.log.document import LogDocument, Retention, Segment
+from octavo.client.log.document import LogDocument, Retention, Segment, check_retention
 from octavo.client.log.entries import Gap, LogEntry, LogExtent
 from octavo.client.log.housekeeping import Housekeeper, read_page
 from octavo.client.log.leader_steps import LeaderSteps
@@ -67,6 +68,7 @@ class Log(Closable):
         self._view = LogView(access, known.value, password)
         self._cursors = CursorKeeper(
             self._store,
+            known.value.name,
             known.value.log_id,
             access.clock_ms,
             access.options.cursor_flush_seconds,
@@ -131,6 +133,7 @@ class Log(Closable):
         document = self._view.document
         holder = await self._store.read_lock(lock_name(self.log_id))
         segments = segments_of(document)
+        cursors = await read_cursors(self._store, self.log_id)
         return LogStatus(
             name=document.name,
             log_id=document.log_id,
@@ -144,7 +147,8 @@ class Log(Closable):
             segments=segments,
             paged_segments=sum(page.segments for page in document.pages),
             bytes=sum(page.bytes for page in document.pages) + sum(segment.bytes or 0 for segment in segments),
-            cursors=await read_cursors(self._store, self.log_id),
+            cursors=cursors,
+            idle_cursors=await self._housekeeper.idle_cursors(document, cursors),
             gaps=document.gaps,
         )
 
@@ -170,6 +174,9 @@ class Log(Closable):
         """Iterate over ``first..last``, both included; without ``first`` from the beginning, without ``last`` up to the
         end known now. Reads ahead. Raises as :meth:`read` while iterating."""
         self._view.check_open()
+        for position in (first, last):
+            if position is not None and type(position) is not int:
+                raise InvalidArgumentError(f"a position is an integer, not {position!r}")
         start = self.first_position if first is None else first
         stop = self._view.end - 1 if last is None else last
         if first is not None or last is not None:
@@ -197,8 +204,7 @@ class Log(Closable):
 
     async def position_at(self, time: datetime) -> int:
         """The first position whose entry was sealed at ``time`` (aware) or later; the end where there is none."""
-        if time.tzinfo is None:
-            raise InvalidArgumentError("position_at needs a time with a time zone")
+        check_time(time)
         wanted_ms = int(time.timestamp() * 1000)
         end = await self.refresh()
         low, high = self.first_position, end
@@ -287,6 +293,7 @@ class Log(Closable):
         Raises :class:`InvalidArgumentError` if the ledger is no segment of the log, or exists, or ``last`` is needed or
         wrong.
         """
+        self._view.check_loop()
         await self._view.read_list()
         segment = await self._segment_of(ledger_id)
         if segment is None:
@@ -338,6 +345,8 @@ class Log(Closable):
 
     async def set_retention(self, retention: Retention) -> None:
         """Change what the leader drops, once a minute, from the front."""
+        check_retention(retention)
+        self._view.check_loop()
         known = await update_log(self._store, self.name, SetRetention(retention), log_id=self.log_id)
         self._view.take(known.value)
 
@@ -370,22 +379,35 @@ class Log(Closable):
 
     async def outcome(self, error: OctavoError) -> bool | None:
         """Whether the add that failed with ``error`` is in the log: True; False, once no writer can add it any more;
-        None while that is not known (rule P6).
+        None while that is not known (rule P6). Of an ``add_many``: whether all of it is; :meth:`added` tells how much.
 
         May be asked of any handle of the log, in any client. Raises :class:`InvalidArgumentError` for an error that is
         not of an add to this log, :class:`LogDamagedError` where another ledger's entry is in its place.
         """
+        added = await self.added(error)
+        doubt = error.doubt
+        if added is None or doubt is None:
+            return None if added is None else False
+        return added == doubt.sent + doubt.unsent
+
+    async def added(self, error: OctavoError) -> int | None:
+        """How many payloads of the add that failed with ``error`` are in the log, counted from its beginning; None
+        while that is not known (rule P6). The others will not get there: add them again. Raises as :meth:`outcome`.
+        """
+        if not isinstance(error, OctavoError):
+            raise InvalidArgumentError(f"this is no error of an add to a log: {error!r}")
+        self._view.check_loop()
         doubt = error.doubt
         if doubt is None:
             if not error.may_have_happened:
-                return False
+                return 0
             raise InvalidArgumentError("the error is not of an add that was sent to a log")
         if doubt.log_id != self.log_id:
             raise InvalidArgumentError(f"the add was to another log than {self.name} ({self.log_id})")
         await self._view.read_list()
         stop = self._view.document.end_of_term(doubt.term)
         if stop is not None:
-            return doubt.position < stop
+            return max(0, doubt.sent - max(0, doubt.position + 1 - stop))
         if self._view.document.term != doubt.term:
             return None
         with contextlib.suppress(OctavoError):
@@ -398,7 +420,7 @@ class Log(Closable):
             raise
         except OctavoError:
             pass  # it was truncated, or no bookie answers now; that it is below the end is known all the same
-        return True
+        return doubt.sent
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
@@ -410,6 +432,8 @@ class Log(Closable):
         :class:`LogDamagedError`.
         """
         self._view.check_open()
+        if name is not None:
+            check_text("the name of a leader", name)
 
         async def lead() -> LogWriter:
             holder = name if name is not None else self._access.random_token()[:8]
@@ -449,6 +473,7 @@ class Log(Closable):
     async def close(self) -> None:
         """End reads and followers of this handle, and store what its cursors moved. The log is not touched, and
         writers that this handle made go on. May be called twice, from any task."""
+        self._view.check_loop()
         if self._view.closed:
             return
         await self._view.close()

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Literal
 
-from octavo.client.arguments import Protection, check_password, checked_protection
-from octavo.client.log.document import LogDocument, LogState, Retention, decode_log
+from octavo.client.arguments import Protection, check_password, check_text, checked_protection
+from octavo.client.log.document import LogDocument, LogState, Retention, check_retention, decode_log
 from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.log import Log
@@ -164,8 +164,8 @@ class LogFace:
         check_log_name(name)
         quorums = quorums_of(ensemble_size, write_quorum, ack_quorum)
         protection = checked_protection(password, digest, private)
-        if retention is not None and not isinstance(retention, Retention):
-            raise InvalidArgumentError(f"retention is an octavo.Retention, not {retention!r}")
+        if retention is not None:
+            check_retention(retention)
         if layout != "chain":
             raise InvalidArgumentError(f"layout must be 'chain', not {layout!r}")
 
@@ -191,6 +191,7 @@ class LogFace:
 
     async def list_logs(self, prefix: str = "") -> AsyncIterator[str]:
         """The names of all logs that start with ``prefix``, in bounded memory."""
+        check_text("prefix", prefix)
         self._check_open()
         async for name in self._logs.names(prefix):
             yield name

@@ -18,19 +18,19 @@ _NAME: Final = re.compile(rf"{_PART}(?:/{_PART})*")
 _LISTS: Final = "logs/n"
 
 
-def check_log_name(name: str) -> None:
+def check_log_name(name: object) -> None:
     """Raise :class:`InvalidArgumentError` unless ``name`` is 1 to 255 of ``[A-Za-z0-9._-]``, with ``/`` between parts,
     none of which is ``.`` or ``..``."""
-    if len(name) > NAME_CHARACTERS_MAX or _NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or len(name) > NAME_CHARACTERS_MAX or _NAME.fullmatch(name) is None:
         raise InvalidArgumentError(
             f"{name!r} is not the name of a log: 1 to {NAME_CHARACTERS_MAX} letters, digits and ._- with / between "
             "parts, none of them . or .."
         )
 
 
-def check_cursor_name(name: str) -> None:
+def check_cursor_name(name: object) -> None:
     """Raise :class:`InvalidArgumentError` for a name that no cursor can have; the rules are those of logs."""
-    if len(name) > CURSOR_CHARACTERS_MAX or _NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or len(name) > CURSOR_CHARACTERS_MAX or _NAME.fullmatch(name) is None:
         raise InvalidArgumentError(
             f"{name!r} is not the name of a cursor: 1 to {CURSOR_CHARACTERS_MAX} letters, digits and ._- with / "
             "between parts, none of them . or .."

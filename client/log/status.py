@@ -38,6 +38,9 @@ class LogStatus(NamedTuple):
     bytes: int
     """Payload of the closed segments."""
     cursors: dict[str, CursorState]
+    idle_cursors: frozenset[str]
+    """Names of cursors behind the end that no consumer has moved for ``log_cursor_idle_seconds``: retention ignores
+    them."""
     gaps: tuple[tuple[int, int], ...]
 
 

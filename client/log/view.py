@@ -18,6 +18,7 @@ from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
 from octavo.client.log.update import read_log
 from octavo.client.read.reader import LedgerReader
+from octavo.client.same_loop import check_loop
 from octavo.protocol.errors import (
     ClientClosedError,
     LogDamagedError,
@@ -62,6 +63,7 @@ class LogView:
         self._in_use: Counter[LedgerReader] = Counter()
         self._opening = asyncio.Lock()
         self._pages: OrderedDict[str, tuple[Segment, ...]] = OrderedDict()
+        self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._watch_failure: OctavoError | None = None
@@ -112,8 +114,13 @@ class LogView:
             await reader.close()
         self._readers.clear()
 
+    def check_loop(self) -> None:
+        """Raise :class:`InvalidArgumentError` in another event loop."""
+        check_loop(self._loop)
+
     def check_open(self) -> None:
         """Raise :class:`ClientClosedError` once the handle is closed."""
+        self.check_loop()
         if self.closed:
             raise ClientClosedError(f"log {self.document.name}: this handle is closed")
 

@@ -40,6 +40,7 @@ from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess, used_before
 from octavo.client.log.names import list_document
 from octavo.client.log.update import update_log
+from octavo.client.same_loop import check_loop
 from octavo.client.supervisor import Supervisor
 from octavo.metadata.store import Lease, Versioned
 from octavo.protocol.errors import (
@@ -282,6 +283,7 @@ class LogWriter(AddFront, Closable):
     async def roll(self) -> None:
         """Begin a new segment now, if the active one holds anything; adds go on meanwhile. Raises as :meth:`add` when
         the writer fails."""
+        check_loop(self._loop)
         self.check_usable()
         if self._rolling is None:
             self._begin_roll()
@@ -494,6 +496,7 @@ class LogWriter(AddFront, Closable):
         Any task may call it, any number of times: all calls share one closing, and cancelling one leaves it going on.
         Raises the writer's failure if an add was lost to it.
         """
+        check_loop(self._loop)
         if self._closing is None:
             self._closing = self._loop.create_task(self._close(), name=f"octavo closing of log {self._name}")
         await asyncio.wait([self._closing])

@@ -66,8 +66,8 @@ _STRIPED_ENTRIES_MAX = 8
 time, and little waste at high rates, where every bookie has only some of the next entries."""
 
 ENTRY_WAIT_SECONDS = 0.002
-"""How long waiting callers are not woken after the LAC has risen, because another answer may bring the entry: a few
-round trips."""
+"""Delay before waiting callers are woken after the LAC has risen without its entry, because another answer may bring
+the entry: a few round trips."""
 
 
 class LedgerTail:
@@ -84,7 +84,7 @@ class LedgerTail:
         draw: Callable[[], float],
         entry_wait_seconds: float = ENTRY_WAIT_SECONDS,
     ) -> None:
-        """``entry_wait_seconds``: how long callers are not woken for an entry that another answer may bring."""
+        """``entry_wait_seconds``: delay before callers are woken, while another answer may bring the entry."""
         self._store = store
         self._entry_wait_seconds = entry_wait_seconds
         self._view = view

@@ -213,7 +213,7 @@ class ReadPlan:
         if not self._end(ask):
             return []
         if last_covered < ask.first:
-            return self._judge(ask, Verdict(VerdictKind.FAILED, "answered nothing of what it was asked"))
+            return self._judge(ask, Verdict(VerdictKind.FAILED, "answered without any of the entries asked for"))
         covered = min(last_covered, ask.last)
         if not self._take_whole(ask, covered, entries):
             self._take_parts(ask, covered, entries, tuple(unknown), damaged)

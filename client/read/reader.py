@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
+from octavo.client.arguments import check_flag, check_seconds
 from octavo.client.closable import Closable
 from octavo.client.options import ClientOptions
 from octavo.client.read.follow import ENTRY_WAIT_SECONDS, LedgerTail
@@ -22,6 +23,7 @@ from octavo.client.read.lac import LacAsker
 from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.plan import Segment, VerdictKind
 from octavo.client.read.range_read import BlameList, RangeRead, ReplicaReader, absences, describe_missing
+from octavo.client.same_loop import check_loop
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.store import MetadataStore, Versioned
@@ -112,6 +114,7 @@ class LedgerReader(Closable):
         if metadata.is_closed and metadata.last_entry_id is not None:
             self._entry_bytes = metadata.length / (metadata.last_entry_id + 1)
         self._closed = False
+        self._loop = asyncio.get_running_loop()
 
     async def _start(self) -> None:
         """Find out how far the ledger can be read."""
@@ -205,6 +208,7 @@ class LedgerReader(Closable):
         :class:`QuorumLostError` for entries that cannot be had names them in ``missing``; a new call goes on behind.
         """
         self._check_range(first, last)
+        check_flag("confirmed", confirmed)
         if not confirmed or self._view.closed:
             self._check_readable(last)
         return self._batches(first, last, columns=True)
@@ -240,6 +244,8 @@ class LedgerReader(Closable):
         :class:`NoSuchLedgerError` when it is deleted.
         """
         self._check_range(at_least, at_least)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         try:
             async with asyncio.timeout(timeout):
                 while self._view.readable_end < at_least:
@@ -258,6 +264,7 @@ class LedgerReader(Closable):
     async def close(self) -> None:
         """End reads, iterations and waits of this reader; the ledger is not touched. May be called twice, from any
         task."""
+        check_loop(self._loop)
         if self._closed:
             return
         self._closed = True
@@ -424,6 +431,7 @@ class LedgerReader(Closable):
     # --- refusals ------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
+        check_loop(self._loop)
         if self._closed:
             raise self._closed_error()
 

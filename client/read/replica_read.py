@@ -6,7 +6,7 @@ from octavo.client.options import ClientOptions
 from octavo.client.read.range_read import RANGE_BYTES_MAX
 from octavo.client.wire.pool import ConnectionPool
 from octavo.protocol.errors import InvalidArgumentError, ProtocolError
-from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.ids import ID_MAX, BookieId, LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 from octavo.protocol.messages import Read, ReadAnswer, ReadFlag
 
@@ -34,12 +34,12 @@ async def read_replica(
     residues: tuple[int, ...],
 ) -> ReplicaAnswer:
     """See :meth:`octavo.client.client.Client.read_replica`."""
-    if not 0 <= first <= last:
-        raise InvalidArgumentError(f"ledger {ledger_id}: there are no entries {first} to {last}")
+    if type(first) is not int or type(last) is not int or not 0 <= first <= last <= ID_MAX:
+        raise InvalidArgumentError(f"ledger {ledger_id}: there are no entries {first!r} to {last!r}")
     request = Read(
         ledger_id, ledger_key, ReadFlag.NONE, 0, first, last, modulus, residues, ENTRIES_PER_FRAME_MAX, RANGE_BYTES_MAX
     )
     answer = await pool.get(bookie_id).request(request, timeout_seconds=options.request_timeout_seconds)
     if not isinstance(answer, ReadAnswer) or answer.last_covered < first:
-        raise ProtocolError(f"bookie {bookie_id} answered nothing of what it was asked")
+        raise ProtocolError(f"bookie {bookie_id} answered without any of the entries asked for")
     return ReplicaAnswer(min(answer.last_covered, last), list(answer.entries), answer.unknown)

@@ -84,13 +84,19 @@ class Recoverer:
         self._client_name = client_name
 
     async def recover(
-        self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets, *, without: Collection[BookieId] = ()
+        self,
+        ledger: Versioned[LedgerMetadata],
+        secrets: LedgerSecrets,
+        *,
+        without: Collection[BookieId] = (),
+        unsure: Collection[BookieId] = (),
     ) -> Versioned[LedgerMetadata]:
         """Recover the ledger and return its metadata once it is closed, by this recovery or by another one.
 
-        ``without``: bookies that are not asked and count as fenced and as denying every entry. Acknowledged entries may
-        be lost by that; only an operator may decide it, and only for bookies that never confirm an add of this ledger
-        again (rule O4).
+        ``without``: bookies that are not asked and count as fenced and as denying every entry. ``unsure``: bookies in
+        doubt that are asked, give what they have, and count as denying what they cannot tell of. Acknowledged entries
+        may be lost by that; only an operator may decide it, and only for bookies that never confirm an add of this
+        ledger again (rule O4).
 
         Cancelling it leaves the ledger as a crash of this client would: any client may recover it again. Raises
         :class:`LedgerRecoveryError` naming the bookies without which no end can be claimed (the ledger stays
@@ -98,7 +104,7 @@ class Recoverer:
         """
         recoveries = self._pool.counts.recoveries
         try:
-            closed = await self._recover(ledger, secrets, without)
+            closed = await self._recover(ledger, secrets, frozenset(without), frozenset(unsure))
         except OctavoError:
             recoveries["failed"] += 1
             raise
@@ -106,7 +112,11 @@ class Recoverer:
         return closed
 
     async def _recover(
-        self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets, without: Collection[BookieId]
+        self,
+        ledger: Versioned[LedgerMetadata],
+        secrets: LedgerSecrets,
+        without: frozenset[BookieId],
+        unsure: frozenset[BookieId],
     ) -> Versioned[LedgerMetadata]:
         token = f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
         clock = self._wall_clock
@@ -118,7 +128,7 @@ class Recoverer:
                 return ledger
             recovery = _Recovery(
                 ledger.value, secrets,
-                pool=self._pool, placer=self._placer, options=self._options, without=frozenset(without),
+                pool=self._pool, placer=self._placer, options=self._options, without=without, unsure=unsure,
             )  # fmt: skip
             try:
                 finish = await recovery.run()
@@ -165,10 +175,15 @@ class _Recovery:
         placer: Placer,
         options: ClientOptions,
         without: frozenset[BookieId],
+        unsure: frozenset[BookieId],
     ) -> None:
         fragment = metadata.last_fragment
         self._given_up = frozenset(at for at, name in enumerate(fragment.bookies) if name in without)
         """Positions that count as fenced and as denying everything (rule O4)."""
+        self._unsure = frozenset(at for at, name in enumerate(fragment.bookies) if name in unsure) - self._given_up
+        """Positions that count as denying what they cannot tell of (rule O4)."""
+        self._untold: dict[int, int] = {}
+        """Of these, the lowest id that each has been asked for and cannot tell of."""
         self._unfenced = set(range(metadata.ensemble_size)) - self._given_up
         """Positions whose bookies have neither been fenced nor failed."""
         self._metadata = metadata
@@ -243,14 +258,16 @@ class _Recovery:
             if answer.in_doubt:
                 self._in_doubt.add(position)
             self._unfenced.discard(position)
-            machine.on_fenced(position, *self._evidence(answer, position))
+            lac, lengths = self._evidence(answer, position)
+            # Nothing may be left of what a bookie in doubt knows to be confirmed: where that is accepted, recovery
+            # begins at what the others know, and keeps what is found from there on.
+            machine.on_fenced(position, None if position in self._unsure else lac, lengths)
             self._answers[position] = "is fenced"
             self._advance()
             while True:
                 wanted = machine.wanted_read(position)
-                if wanted is None:
-                    self._moved.clear()
-                    await self._moved.wait()
+                if wanted is None or self._untold.get(position) == wanted[0]:
+                    await self._deny_untold(position, wanted)
                     continue
                 read = Read(
                     *(self._metadata.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, 0, *wanted),
@@ -262,13 +279,13 @@ class _Recovery:
             self._failed(error)
         except OctavoError as error:
             self._answers[position] = error.message or type(error).__name__
-            if self._given_up:
+            if self._given_up or self._unsure:
                 # The given-up bookies would cover for it, and what only this bookie has would be lost as well.
                 name = self._metadata.last_fragment.bookies[position]
                 self._failed(
                     LedgerRecoveryError(
                         f"ledger {self._metadata.ledger_id}: bookie {name} does not answer, and may hold entries that "
-                        f"can be saved; bring it back, or give it up, too ({self._answers[position]})"
+                        f"can be saved; bring it back, or retire it and give it up ({self._answers[position]})"
                     )
                 )
                 return
@@ -277,11 +294,7 @@ class _Recovery:
             self._advance()
 
     async def _count_as_denying(self, position: int) -> NoReturn:
-        """Answer in the place of a bookie that an operator has given up (rule O4).
-
-        Always last: recovery decides as soon as answers cover, so a denial that comes before the bookies that still
-        have the entry would cut it off.
-        """
+        """Answer in the place of a bookie that an operator has given up and that is not asked (rule O4)."""
         machine = self._machine
         self._answers[position] = "is given up"
         while self._unfenced:
@@ -289,15 +302,31 @@ class _Recovery:
             await self._moved.wait()
         machine.on_fenced(position, None, {})
         self._advance()
-        others = set(range(self._quorums.ensemble_size)) - self._given_up
         while True:
-            wanted = machine.wanted_read(position)
-            if wanted is None or any(machine.wanted_read(other) is not None for other in others):
-                self._moved.clear()
-                await self._moved.wait()
-                continue
-            machine.on_read(position, *wanted, {}, set())
+            await self._deny_untold(position, machine.wanted_read(position))
+
+    async def _deny_untold(self, position: int, wanted: tuple[int, int] | None) -> None:
+        """Count the bookie as denying the next id, if that is what ``wanted`` begins with; otherwise, and while another
+        bookie may give it, wait until something has moved.
+
+        Always last, and one id at a time: recovery decides as soon as answers cover, so a denial that comes before the
+        answers of the bookies that may have the entry would cut it off.
+        """
+        next_id = self._machine.last_recovered + 1
+        if wanted is not None and wanted[0] == next_id and self._all_have_told(next_id):
+            self._machine.on_read(position, next_id, next_id, {}, set())
             self._advance()
+            return
+        self._moved.clear()
+        await self._moved.wait()
+
+    def _all_have_told(self, entry_id: int) -> bool:
+        """Whether every bookie that is asked has answered for the id, if only that it cannot tell."""
+        for position in set(range(self._quorums.ensemble_size)) - self._given_up:
+            wanted = self._machine.wanted_read(position)
+            if wanted is not None and wanted[0] <= entry_id and self._untold.get(position) != entry_id:
+                return False
+        return True
 
     async def _ask[Answer: Reply](self, position: int, request: Request, expected: type[Answer]) -> Answer:
         """Ask one bookie until it answers or the time is over. Raises :class:`OctavoError`."""
@@ -360,7 +389,14 @@ class _Recovery:
             self._answers[position] = "sent a damaged entry"
         elif unknown:
             self._answers[position] = f"cannot tell of entry {min(unknown)}"
-        self._machine.on_read(position, first, covered, found, unknown)
+        if position in self._unsure:
+            residues = self._machine.residues_at(position)
+            untold = min((one for one in unknown if one % self._quorums.ensemble_size in residues), default=None)
+            if untold is not None:
+                # What lies above is asked again, once it is decided what becomes of this one.
+                self._untold[position], covered = untold, untold - 1
+        if covered >= first:
+            self._machine.on_read(position, first, covered, found, unknown)
         self._advance()
 
     # --- going on -----------------------------------------------------------------------------------------------------

@@ -157,7 +157,9 @@ class BookieConnection:
             if wire is None:
                 continue
             if long_poll and not wire.takes_long_polls:
-                raise BookieOverloadedError(f"bookie {self._bookie_id}: too many long-polls wait there already")
+                raise BookieOverloadedError(
+                    f"bookie {self._bookie_id}: too many long polls are waiting at this bookie already"
+                )
             on_outcome = partial(_settle, answered)
             if wire.send(request.encode(request_id), request_id, on_outcome, left, long_poll=long_poll, bulk=bulk):
                 break

@@ -14,7 +14,8 @@ unreachable: the wire is closed, so that every request on it fails now and not a
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, cast
+from dataclasses import dataclass
+from typing import Protocol, cast
 
 from octavo.client.wire.wire_state import WireEvent, WireState, after
 from octavo.protocol.bulk_answers import decode_bulk_answer
@@ -69,7 +70,8 @@ class WireOwner(Protocol):
         """The wire takes requests again."""
 
 
-class _Outstanding(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Outstanding:
     sent_at: float
     deadline: float
     on_outcome: OnOutcome
@@ -190,6 +192,7 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The transport is gone."""
         self.closed.set()
+        self._decoder.clear()  # an unfinished answer may be large, and this object part of a cycle
         if isinstance(exc, OctavoError):
             self._lose(type(exc)(f"{self._name}: {exc.message}", may_have_happened=exc.may_have_happened))
             return
@@ -236,8 +239,9 @@ class Wire(asyncio.Protocol):
         if transport.is_closing():
             # It has failed, and `connection_lost` will follow; a transport logs a warning for each write after that.
             return
-        prefix = LENGTH.pack(len(body))
-        if len(body) <= _JOIN_BYTES_MAX:
+        size = len(body)
+        prefix = LENGTH.pack(size)
+        if size <= _JOIN_BYTES_MAX:
             transport.write(prefix + body)
         else:
             # Not `writelines`: asyncio's own, in Python 3.12 and 3.13.0, never calls `pause_writing`.

@@ -2,7 +2,7 @@
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from octavo.protocol.errors import (
@@ -40,8 +40,17 @@ def checked_payload(payload: Payload) -> bytes:
     return payload
 
 
+def checked_payloads(payloads: Iterable[Payload]) -> list[bytes]:
+    """All payloads as bytes. Raises as :func:`checked_payload`, and :class:`InvalidArgumentError` for no iterable."""
+    if not isinstance(payloads, Iterable):
+        raise InvalidArgumentError(f"payloads are an iterable of bytes, not {payloads!r}")
+    return [checked_payload(payload) for payload in payloads]
+
+
 def frames_of(payloads: Sequence[bytes]) -> list[tuple[int, int]]:
     """Cut payloads into frames, as ``(start, stop)``: each within both limits, or a single larger entry."""
+    if 0 < len(payloads) <= ADD_ENTRIES_TARGET and sum(map(len, payloads)) <= FRAME_PAYLOAD_BYTES_TARGET:
+        return [(0, len(payloads))]
     ends = list(accumulate(map(len, payloads)))
     frames = []
     start = below = 0

@@ -1,4 +1,4 @@
-"""When the adds that a writer has collected leave as a frame. Pure.
+"""Decides when the adds that a writer has collected are sent as a frame. Pure.
 
 Theory of operation
 -------------------
@@ -10,8 +10,8 @@ little if they wait in the writer instead, where later adds join them.
 
 So the acknowledgements are the clock. Adds leave at once while fewer than :data:`FRAMES_UNDER_WAY_MAX` frames are under
 way: a lone add never waits. Otherwise they wait for the next acknowledgement, but no longer than
-:data:`WAIT_SECONDS_MAX`, and no more than :data:`ENTRIES_MAX` entries or :data:`BYTES_MAX` bytes of them: so many
-make a frame whose own cost is small, and the client can prepare the next one while it travels.
+:data:`WAIT_SECONDS_MAX`, and no more than :data:`ENTRIES_MAX` entries or :data:`BYTES_MAX` bytes of them: in a
+frame of this size its own cost is small, and the client can prepare the next one while it travels.
 
 There is nothing to adapt: the longer an acknowledgement takes, because the bookies are busy or far away, the more
 adds share the next frame.
@@ -26,16 +26,17 @@ FRAMES_UNDER_WAY_MAX: Final = 1
 """Frames under way from which on small ones wait."""
 
 WAIT_SECONDS_MAX: Final = 0.002
-"""Longest time that adds wait for company. Only adds behind a frame whose acknowledgement takes longer wait so long."""
+"""Longest time that adds wait for later ones. Only adds behind a frame whose acknowledgement takes longer wait so
+long."""
 
 ENTRIES_MAX: Final = 64
-"""So many entries leave at once: their seals and futures cost the client several times what a frame costs."""
+"""This number of entries is sent at once: their seals and futures cost the client several times what a frame costs."""
 
 BYTES_MAX: Final = 64 * 1024
-"""So many bytes leave at once: they take a bookie and its disk longer than a frame costs."""
+"""This number of bytes is sent at once: they take a bookie and its disk longer than a frame costs."""
 
 
-def waits_for_company(frames_under_way: int, payloads: Sequence[bytes]) -> bool:
+def should_wait_for_more(frames_under_way: int, payloads: Sequence[bytes]) -> bool:
     """Whether these adds, at least one, wait for later ones; then until the next acknowledgement, or
     :data:`WAIT_SECONDS_MAX`."""
     return (

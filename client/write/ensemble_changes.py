@@ -28,14 +28,16 @@ step that leads to COMMITTING (rule W1), so the search for spares delays no ackn
 *How a harness drives it.* Call :meth:`~EnsembleChanges.on_lost`, :meth:`~EnsembleChanges.on_refused`,
 :meth:`~EnsembleChanges.on_connected`, :meth:`~EnsembleChanges.on_confirmed`, :meth:`~EnsembleChanges.on_departed`,
 :meth:`~EnsembleChanges.on_stays`; call :meth:`~EnsembleChanges.poll` after those, after pushes while
-:attr:`~EnsembleChanges.troubled`, and at :meth:`~EnsembleChanges.wake_at`; answer a :class:`FindSpares` with
+:attr:`~EnsembleChanges.troubled_since`, and at :meth:`~EnsembleChanges.wake_at`; answer a :class:`FindSpares` with
 :meth:`~EnsembleChanges.on_spares` and a :class:`Commit`, once the metadata say so, with
 :meth:`~EnsembleChanges.on_committed`.
 """
 
 import enum
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 from octavo.client.write.pipeline import Effect, Pipeline
 from octavo.protocol.ids import BookieId, EntryId
@@ -86,8 +88,8 @@ class EnsembleChanges:
         "_refusing",
         "_retry_at",
         "_retry_seconds",
-        "_troubled_since",
         "phase",
+        "troubled_since",
     )
 
     def __init__(
@@ -111,7 +113,8 @@ class EnsembleChanges:
         self._connected = 0
         self._refusing = 0
         self._departed = 0
-        self._troubled_since: dict[int, float] = dict.fromkeys(range(len(self._ensemble)), now)
+        self.troubled_since: dict[int, float] = dict.fromkeys(range(len(self._ensemble)), now)
+        """Since when each troubled position has been in trouble; empty while none is. Changed only here."""
         self._retry_at = now
         self.phase = Phase.IDLE
 
@@ -122,16 +125,11 @@ class EnsembleChanges:
         """The ensemble of the last fragment."""
         return self._ensemble
 
-    @property
-    def troubled(self) -> bool:
-        """Whether any position is in trouble."""
-        return bool(self._troubled_since)
-
     def wake_at(self) -> float | None:
         """When :meth:`poll` may have a result although no other event happens; None: not before another event."""
         if self.phase is not Phase.IDLE:
             return None
-        waited_for = [position for position in self._troubled_since if self._is_waited_for(position)]
+        waited_for = [position for position in self.troubled_since if self._is_waited_for(position)]
         if not waited_for:
             return None
         return max(min(map(self._due_at, waited_for)), self._retry_at)
@@ -142,43 +140,43 @@ class EnsembleChanges:
 
     def _due_at(self, position: int) -> float:
         if self._departed >> position & 1:
-            return self._troubled_since[position]
+            return self.troubled_since[position]
         patience = 0.0 if self._refusing >> position & 1 else self._loss_seconds
         healthy = self._quorums.full_mask
-        for troubled in self._troubled_since:
+        for troubled in self.troubled_since:
             healthy &= ~(1 << troubled)
         if self._delay_seconds and self._pipeline.can_be_acknowledged(healthy):
             patience += self._delay_seconds
-        return self._troubled_since[position] + patience
+        return self.troubled_since[position] + patience
 
     # --- events -----------------------------------------------------------------------------------------------------
 
     def on_lost(self, position: int, now: float) -> None:
         """The connection to the bookie is lost."""
         self._connected &= ~(1 << position)
-        self._troubled_since.setdefault(position, now)
+        self.troubled_since.setdefault(position, now)
 
     def on_refused(self, position: int, now: float) -> None:
         """The bookie does not take an add, and not because it is busy; or did not answer in time."""
         self._refusing |= 1 << position
-        self._troubled_since.setdefault(position, now)
+        self.troubled_since.setdefault(position, now)
 
     def on_connected(self, position: int) -> None:
         """The connection to the bookie is established."""
         self._connected |= 1 << position
         if not (self._refusing | self._departed) >> position & 1:
-            self._troubled_since.pop(position, None)
+            self.troubled_since.pop(position, None)
 
     def on_confirmed(self, position: int) -> None:
         """The bookie at this position (in its current tenure) has confirmed a run."""
         self._refusing &= ~(1 << position)
         if (self._connected & ~self._departed) >> position & 1:
-            self._troubled_since.pop(position, None)
+            self.troubled_since.pop(position, None)
 
     def on_departed(self, position: int, now: float) -> None:
         """The cluster says that the bookie is to be replaced (rule O2)."""
         self._departed |= 1 << position
-        self._troubled_since.setdefault(position, now)
+        self.troubled_since.setdefault(position, now)
 
     def on_stays(self, position: int) -> None:
         """The cluster does not say so, or not any more."""
@@ -186,11 +184,11 @@ class EnsembleChanges:
             return
         self._departed &= ~(1 << position)
         if self._connected >> position & 1 and not self._refusing >> position & 1:
-            self._troubled_since.pop(position, None)
+            self.troubled_since.pop(position, None)
 
     def poll(self, now: float) -> FindSpares | None:
         """Begin a change if one is due."""
-        if self.phase is not Phase.IDLE or now < self._retry_at or not self._troubled_since:
+        if self.phase is not Phase.IDLE or now < self._retry_at or not self.troubled_since:
             return None
         due = self._due(now)
         if not due:
@@ -201,7 +199,7 @@ class EnsembleChanges:
     def _due(self, now: float) -> tuple[int, ...]:
         return tuple(
             position
-            for position in sorted(self._troubled_since)
+            for position in sorted(self.troubled_since)
             if self._is_waited_for(position) and self._due_at(position) <= now
         )
 
@@ -217,7 +215,7 @@ class EnsembleChanges:
         replaced = {
             position: bookie_id
             for position, bookie_id in spares.items()
-            if position in self._troubled_since and self._due_at(position) <= now
+            if position in self.troubled_since and self._due_at(position) <= now
         }
         if not replaced:
             self.phase = Phase.IDLE
@@ -242,11 +240,18 @@ class EnsembleChanges:
                 self._connected &= ~(1 << position)
                 self._refusing &= ~(1 << position)
                 self._departed &= ~(1 << position)
-                self._troubled_since[position] = now
+                self.troubled_since[position] = now
         self._ensemble = self._next_ensemble
         return self._pipeline.commit_change()
 
     # --- for tests and model checkers -------------------------------------------------------------------------------
+
+    def copy(self, pipeline: Pipeline) -> Self:
+        """An independent one in the same state, on a copy of the pipeline."""
+        other = copy(self)
+        other._pipeline = pipeline
+        other.troubled_since = self.troubled_since.copy()
+        return other
 
     def state(self) -> tuple[object, ...]:
         """Everything but the pipeline that decides what happens next, as one comparable, hashable value."""
@@ -257,7 +262,7 @@ class EnsembleChanges:
             self._connected,
             self._refusing,
             self._departed,
-            tuple(sorted(self._troubled_since.items())),
+            tuple(sorted(self.troubled_since.items())),
             self._retry_at,
         )
 
@@ -274,7 +279,7 @@ class EnsembleChanges:
         )
         assert differs == (change.replaced if change is not None else 0)
         untroubled = self._quorums.full_mask
-        for position in self._troubled_since:
+        for position in self.troubled_since:
             untroubled &= ~(1 << position)
         assert untroubled & ~self._connected == 0, "a position that is not connected is troubled"
         assert untroubled & (self._refusing | self._departed) == 0

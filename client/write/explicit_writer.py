@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from octavo.client.closable import Closable
 from octavo.client.options import ClientOptions
+from octavo.client.same_loop import check_loop
 from octavo.client.write.adds import Payload, checked_payload, reject
 from octavo.client.write.held_adds import AlreadyAddedError, Held, HeldAdds, TooFarAheadError
 from octavo.client.write.writer import LedgerWriter
@@ -119,6 +120,7 @@ class ExplicitIdWriter(Closable):
     def _offer(self, payload: bytes, entry_id: int) -> asyncio.Future[EntryId]:
         if type(entry_id) is not int or not 0 <= entry_id <= ID_MAX:
             raise InvalidArgumentError(f"an entry id is an integer from 0 to {ID_MAX}, not {entry_id!r}")
+        check_loop(self._loop)
         self._writer._check_usable()
         future: asyncio.Future[EntryId] = self._loop.create_future()
         missing = self._held.missing
@@ -148,6 +150,7 @@ class ExplicitIdWriter(Closable):
         part of it: their adds fail at once (they did not happen), and this call raises :class:`LedgerClosedError`,
         naming the missing id, when the ledger is closed.
         """
+        check_loop(self._loop)
         held = self._held.give_up()
         if held:
             self._gap_error = LedgerClosedError(

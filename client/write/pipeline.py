@@ -51,8 +51,10 @@ and tenure, at any time, any number of times, in any order; ``on_ready`` when a 
 
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import compress, cycle, islice
+from typing import Self, final
 
 from octavo.protocol.entries import header_of
 from octavo.protocol.ids import EntryId
@@ -65,6 +67,7 @@ class Run:
 
     number: int
     first: int
+    last: int
     entries: Sequence[bytes]
     """Sealed, in order."""
     sealed_bytes: int
@@ -76,13 +79,11 @@ class Run:
     """Mask of the positions whose bookies are to hold an entry of the run."""
     confirmed: int = 0
     """Mask of the positions that have confirmed their share."""
-
-    @property
-    def last(self) -> int:
-        """Id of the last entry."""
-        return self.first + len(self.entries) - 1
+    accepted: int = 0
+    """Mask of the positions that have accepted their share; only where sync is deferred (rule W10)."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Send:
     """Send the share of ``position`` in ``run``, now; report what becomes of it by ``run.number`` and ``tenure``.
@@ -107,7 +108,30 @@ class Acknowledge:
     """Payload bytes of these entries."""
 
 
-type Effect = Send | Acknowledge
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Tell the callers of ``first..last`` that Qa bookies have accepted their entries. Only where sync is deferred
+    (rule W10)."""
+
+    first: int
+    last: int
+    payload_bytes: int
+    """Payload bytes of these entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendForce:
+    """Have the bookie at ``position`` make durable what it has accepted of ``first..last``, now; report what becomes of
+    it by ``number`` and ``tenure``. Only where sync is deferred (rule W10)."""
+
+    position: int
+    number: int
+    first: int
+    last: int
+    tenure: int
+
+
+type Effect = Send | Acknowledge | Accept | SendForce
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +159,6 @@ class Pipeline:
         "_head",
         "_highest_sent",
         "_length",
-        "_next_entry_id",
         "_oldest",
         "_quorums",
         "_ready",
@@ -145,6 +168,7 @@ class Pipeline:
         "_starts",
         "_stopped",
         "_tenures",
+        "next_entry_id",
     )
 
     def __init__(self, quorums: Quorums, *, retained_bytes_max: int, first_entry_id: int = 0, length: int = 0) -> None:
@@ -156,7 +180,8 @@ class Pipeline:
         self._cursors = [0] * quorums.ensemble_size
         self._ready = 0
         self._first_unacknowledged = first_entry_id
-        self._next_entry_id = first_entry_id
+        self.next_entry_id = first_entry_id
+        """The id that the next entry pushed gets."""
         self._length = length
         self._retained_bytes = 0
         self._highest_sent = first_entry_id - 1
@@ -174,11 +199,6 @@ class Pipeline:
         return EntryId(self._first_unacknowledged - 1) if self._first_unacknowledged else None
 
     @property
-    def next_entry_id(self) -> int:
-        """The id that the next entry pushed gets."""
-        return self._next_entry_id
-
-    @property
     def length(self) -> int:
         """Payload bytes up to the last add confirmed."""
         return self._length
@@ -191,7 +211,12 @@ class Pipeline:
     @property
     def pending(self) -> int:
         """Entries pushed and not acknowledged."""
-        return self._next_entry_id - self._first_unacknowledged
+        return self.next_entry_id - self._first_unacknowledged
+
+    @property
+    def unacknowledged(self) -> int:
+        """Entries whose callers wait."""
+        return self.pending
 
     @property
     def pending_since(self) -> float | None:
@@ -255,11 +280,12 @@ class Pipeline:
         """New sealed entries, from :attr:`next_entry_id` on, at least one. They become one run."""
         assert entries, "a run has entries"
         assert not self._stopped, "nothing is pushed after the stop"
-        first = self._next_entry_id
+        first, count = self.next_entry_id, len(entries)
+        last = first + count - 1
         number = self._oldest + len(self._runs)
-        run = Run(number, first, entries, sealed_bytes, length_after, now, self._holders(first, len(entries)))
+        run = Run(number, first, last, entries, sealed_bytes, length_after, now, self._holders(first, count))
         self._runs.append(run)
-        self._next_entry_id = first + len(entries)
+        self.next_entry_id = first + count
         effects: list[Effect] = []
         for position, cursor in enumerate(self._cursors):
             if self._ready >> position & 1:
@@ -268,7 +294,7 @@ class Pipeline:
                 if run.holders >> position & 1:
                     effects.append(Send(position, run, self._tenures[position]))
         if effects:
-            self._highest_sent = run.last
+            self._highest_sent = last
         return effects
 
     def on_confirmed(self, position: int, number: int, tenure: int) -> Sequence[Effect]:
@@ -420,13 +446,25 @@ class Pipeline:
         """Sealed bytes of acknowledged runs kept for positions that lack them."""
         return self._retained_bytes
 
+    @property
+    def sealed_entries(self) -> tuple[tuple[bytes, ...], ...]:
+        """The sealed entries of each run that is kept."""
+        return tuple(tuple(run.entries) for run in self._runs)
+
+    def copy(self) -> Self:
+        """An independent pipeline in the same state."""
+        other = copy(self)
+        other._runs = deque(map(copy, self._runs))
+        other._cursors, other._tenures, other._starts = self._cursors.copy(), self._tenures.copy(), self._starts.copy()
+        return other
+
     def state(self) -> tuple[object, ...]:
         """Everything that decides what happens next, as one comparable, hashable value."""
         return (
             self._oldest,
             self._head,
             self._first_unacknowledged,
-            self._next_entry_id,
+            self.next_entry_id,
             self._length,
             tuple((run.first, run.last, run.holders, run.confirmed) for run in self._runs),
             tuple(self._cursors),
@@ -444,16 +482,17 @@ class Pipeline:
         next_number = self._oldest + len(runs)
         assert self._oldest <= self._head <= next_number
         assert [run.number for run in runs] == list(range(self._oldest, next_number))
-        following = runs[0].first if runs else self._next_entry_id
+        following = runs[0].first if runs else self.next_entry_id
         for run in runs:
             assert run.first == following
             assert run.entries
+            assert run.last == run.first + len(run.entries) - 1
             following = run.last + 1
             assert run.confirmed & ~run.holders == 0
             whole = self._holders(run.first, len(run.entries))
             assert run.holders & ~whole == 0
             assert run.holders == whole or run.number <= self._head, "only replaced bookies need not hold a run"
-        assert following == self._next_entry_id
+        assert following == self.next_entry_id
         retained, pending = runs[: self._head - self._oldest], runs[self._head - self._oldest :]
         assert sum(run.sealed_bytes for run in retained) == self._retained_bytes
         assert self._retained_bytes <= self._retained_bytes_max or not retained
@@ -465,11 +504,11 @@ class Pipeline:
                 complete_below = quorums.first_unacknowledged(first, head.last, head.confirmed)
                 assert complete_below == first, "completion is always drawn at once"
         else:
-            assert self._first_unacknowledged == self._next_entry_id
+            assert self._first_unacknowledged == self.next_entry_id
         for position, cursor in enumerate(self._cursors):
             assert cursor <= next_number
             assert not self.is_ready(position) or cursor == next_number
-            assert not self._quorums.striped or self._starts[position] <= self._next_entry_id
+            assert not self._quorums.striped or self._starts[position] <= self.next_entry_id
         assert not (self._stopped and self._ready)
         if self._change is not None:
             assert self._change.first_entry_id == self._first_unacknowledged, "nothing is acknowledged meanwhile"

@@ -30,7 +30,7 @@ from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.wire import Outcome
 from octavo.client.write.adds import fenced, internal_error
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
-from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline
+from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Pipeline, Send, SendForce
 from octavo.metadata.model import LedgerMetadata
 from octavo.metrics.clock import precise_seconds
 from octavo.protocol.errors import (
@@ -48,7 +48,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Add, Added, AddFlag, WriteLac
-from octavo.protocol.quorums import quorums_of
+from octavo.protocol.quorums import Quorums, quorums_of
 
 log = logging.getLogger("octavo.client")
 
@@ -116,9 +116,7 @@ class Replication:
         ensemble = metadata.last_fragment.bookies
         self._quorums = quorums = quorums_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         self._shared_body = not quorums.striped
-        self.pipeline = Pipeline(
-            quorums, retained_bytes_max=options.retained_bytes_max, first_entry_id=first_entry_id, length=length
-        )
+        self.pipeline = self._make_pipeline(quorums, first_entry_id, length)
         self._changes = EnsembleChanges(
             self.pipeline,
             quorums,
@@ -153,6 +151,11 @@ class Replication:
         for position in range(quorums.ensemble_size):
             self._make_ready(position)
 
+    def _make_pipeline(self, quorums: Quorums, first_entry_id: int, length: int) -> Pipeline:
+        return Pipeline(
+            quorums, retained_bytes_max=self._options.retained_bytes_max, first_entry_id=first_entry_id, length=length
+        )
+
     def _listen(self, position: int) -> Callable[[], None]:
         listener = partial(self._guarded, self._connection_changed, position)
         return self._connections[position].add_state_listener(listener)
@@ -176,7 +179,7 @@ class Replication:
             self._counts.adds_pending += len(entries)
             self._sent.append((self.pipeline.next_entry_id - 1, precise_seconds()))
         self._perform(effects)
-        if self._changes.troubled and self._change_timer is None:
+        if self._changes.troubled_since and self._change_timer is None:
             self._consider_change()
 
     def write_lac(self, sealed: bytes) -> None:
@@ -209,8 +212,8 @@ class Replication:
     def stop(self) -> None:
         """Acknowledge and send nothing from now on."""
         if not self._stopped and self._counts is not None:
-            self._counts.adds_pending -= self.pipeline.pending
-            self._counts.adds_failed += self.pipeline.pending
+            self._counts.adds_pending -= self.pipeline.unacknowledged
+            self._counts.adds_failed += self.pipeline.unacknowledged
         self._stopped = True
         self.pipeline.stop()
         self._lac_unsent = 0
@@ -251,10 +254,8 @@ class Replication:
     def _perform(self, effects: Sequence[Effect]) -> None:
         body, number, request_id = b"", -1, 0
         for effect in effects:
-            if isinstance(effect, Acknowledge):
-                if self._counts is not None:
-                    self._count_acknowledged(self._counts, effect)
-                self._on_acknowledged(effect.first, effect.last, effect.payload_bytes)
+            if type(effect) is not Send:
+                self._perform_other(effect)
                 continue
             run, position, tenure = effect.run, effect.position, effect.tenure
             if run.number != number or not self._shared_body:
@@ -271,7 +272,18 @@ class Replication:
             if not taken:
                 self.pipeline.on_unsent(position, number, tenure)
 
-    def _count_acknowledged(self, counts: ClientCounts, effect: Acknowledge) -> None:
+    def _perform_other(self, effect: Acknowledge | Accept | SendForce) -> None:
+        """Perform an effect that sends no entries."""
+        assert isinstance(effect, Acknowledge), "nothing is deferred here"
+        self._tell(effect)
+
+    def _tell(self, effect: Acknowledge | Accept) -> None:
+        """Tell the callers of adds."""
+        if self._counts is not None:
+            self._count_acknowledged(self._counts, effect)
+        self._on_acknowledged(effect.first, effect.last, effect.payload_bytes)
+
+    def _count_acknowledged(self, counts: ClientCounts, effect: Acknowledge | Accept) -> None:
         entries = effect.last + 1 - effect.first
         counts.adds_acknowledged += entries
         counts.adds_pending -= entries
@@ -283,7 +295,7 @@ class Replication:
     def _outcome(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
         try:
             if type(outcome) is Added:
-                if self._refusals[position] is not None or self._changes.troubled:
+                if self._refusals[position] is not None or self._changes.troubled_since:
                     self._end_trouble(position, tenure)
                 self._perform(self.pipeline.on_confirmed(position, number, tenure))
             else:
@@ -298,8 +310,12 @@ class Replication:
             self._changes.on_confirmed(position)
 
     def _not_confirmed(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
-        error = outcome if isinstance(outcome, OctavoError) else InternalError(f"answered with {outcome!r}")
         self.pipeline.on_failed(position, number, tenure)
+        self._refused(position, tenure, outcome)
+
+    def _refused(self, position: int, tenure: int, outcome: Outcome) -> None:
+        """A bookie has not done what the pipeline sent it."""
+        error = outcome if isinstance(outcome, OctavoError) else InternalError(f"answered with {outcome!r}")
         if tenure != self.pipeline.tenure(position):
             return  # the bookie has been replaced: its answer does not matter
         bookie_id = self._connections[position].bookie_id

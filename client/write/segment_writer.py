@@ -72,8 +72,8 @@ class SegmentWriter(LedgerWriter):
             acknowledged = self._flushes.popleft()[1]
             if not acknowledged.done():
                 acknowledged.set_result(None)
-        if path.lac_teller.timer is None and not self._pipeline.pending:
-            path.lac_teller.arm()
+        if path.lac_sender.timer is None and not self._pipeline.pending:
+            path.lac_sender.arm()
         self._report_acknowledged(last)
 
     async def abandon(self) -> None:

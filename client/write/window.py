@@ -1,9 +1,9 @@
 """Room for unacknowledged adds, and the adds of the current turn of the event loop.
 
 Two windows bound the adds of a writer that are not acknowledged, one by their number and one by their bytes. What finds
-room is collected until the turn of the loop ends, and is then sent together, or waits for company behind what is under
-way (:mod:`octavo.client.write.batching`). The writer of a ledger and the front of a log's writer are such windows; each
-has a queue of its own kind for what finds no room.
+room is collected until the turn of the loop ends, and is then sent together, or waits for later adds while a frame is
+under way (:mod:`octavo.client.write.batching`). The writer of a ledger and the front of a log's writer are such
+windows; each has a queue of its own kind for what finds no room.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo.client.options import ClientOptions
-from octavo.client.write.batching import WAIT_SECONDS_MAX, waits_for_company
+from octavo.client.write.batching import WAIT_SECONDS_MAX, should_wait_for_more
 
 type Futures = list[asyncio.Future[Any] | None]
 """One item per entry; None for an entry without a future of its own (all but the last of an ``add_many``)."""
@@ -25,7 +25,7 @@ class AddWindow:
     """
 
     def __init__(self, options: ClientOptions, *, wait_seconds_max: float = WAIT_SECONDS_MAX) -> None:
-        """``wait_seconds_max``: the longest time that adds wait for company."""
+        """``wait_seconds_max``: the longest time that adds wait for later adds to join their frame."""
         self._options = options
         self._wait_seconds_max = wait_seconds_max
         self._loop = asyncio.get_running_loop()
@@ -39,7 +39,7 @@ class AddWindow:
         self._futures: Futures = []
         self._turn_scheduled = False
         self._wait_timer: asyncio.TimerHandle | None = None
-        """Runs while adds wait for company."""
+        """Runs while adds wait for later ones."""
 
     @property
     def _frames_under_way(self) -> int:
@@ -51,10 +51,10 @@ class AddWindow:
         raise NotImplementedError
 
     def _end_turn(self) -> None:
-        """The turn of the loop has ended: send its adds, unless they wait for company."""
+        """The turn of the loop has ended: send its adds, unless they wait for later ones."""
         self._turn_scheduled = False
         payloads = self._payloads
-        if payloads and not waits_for_company(self._frames_under_way, payloads):
+        if payloads and not should_wait_for_more(self._frames_under_way, payloads):
             self._send_turn()
         elif payloads and self._wait_timer is None:
             self._wait_timer = self._loop.call_later(self._wait_seconds_max, self._send_turn)

@@ -4,7 +4,7 @@ from collections import deque
 from typing import Any, Final, NamedTuple, NoReturn
 
 from octavo.client.supervisor import Supervisor
-from octavo.client.write.lac_teller import LacTeller
+from octavo.client.write.lac_sender import LacSender
 from octavo.client.write.replication import Replication
 from octavo.protocol.entries import Sealer
 from octavo.protocol.ids import EntryId
@@ -16,7 +16,7 @@ class WritePath(NamedTuple):
     supervisor: Supervisor
     replication: Replication
     sealer: Sealer
-    lac_teller: LacTeller
+    lac_sender: LacSender
 
 
 class EmptyPipeline:
@@ -25,6 +25,7 @@ class EmptyPipeline:
     last_add_confirmed: Final[EntryId | None] = None
     next_entry_id: Final = 0
     pending: Final = 0
+    unacknowledged: Final = 0
     length: Final = 0
     highest_sent: Final = -1
 

@@ -11,9 +11,9 @@ joins it.
            no room     not sealed yet     pending
 
 The write path is set up by the first add. Before that a writer has no task, no timer and no watch, so that creating a
-ledger costs hardly more than its metadata. From the first add on the writer watches the metadata, and notices even
-while idle that its ledger is deleted or recovered. Before the first add no entry has been acknowledged; the first add
-or the close notices any change made until then (the bookies are fenced, or the metadata differ).
+ledger costs little more than writing its metadata. From the first add on the writer watches the metadata, and notices
+even while idle that its ledger is deleted or recovered. Before the first add no entry has been acknowledged; the
+first add or the close notices any change made until then (the bookies are fenced, or the metadata differ).
 
 The writer fails at most once (rule W7): when a bookie reports that another client recovers the ledger, when an add
 misses the quorum timeout, or when the metadata say that the ledger is deleted or being recovered. Then every
@@ -31,12 +31,22 @@ from typing import NamedTuple
 from octavo.client.closable import Closable
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
+from octavo.client.same_loop import check_loop
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.write.adds import Payload, Queued, checked_payload, copy_error, frames_of, internal_error, reject
+from octavo.client.write.adds import (
+    Payload,
+    Queued,
+    checked_payload,
+    checked_payloads,
+    copy_error,
+    frames_of,
+    internal_error,
+    reject,
+)
 from octavo.client.write.batching import WAIT_SECONDS_MAX
 from octavo.client.write.ensemble_changes import Commit
-from octavo.client.write.lac_teller import LacTeller
+from octavo.client.write.lac_sender import LacSender
 from octavo.client.write.own_metadata import OwnMetadata
 from octavo.client.write.pipeline import Pipeline
 from octavo.client.write.replication import Replication
@@ -70,7 +80,7 @@ class WriterTools(NamedTuple):
     clock_ms: Callable[[], int]
     """The time of day in milliseconds since 1970, which is sealed into the entries."""
     wait_seconds_max: float = WAIT_SECONDS_MAX
-    """The longest time that adds wait for company."""
+    """The longest time that adds wait for later adds to join their frame."""
 
 
 class LedgerWriter(AddWindow, Closable):
@@ -184,7 +194,12 @@ class LedgerWriter(AddWindow, Closable):
                 if not self._turn_scheduled:
                     self._turn_scheduled = True
                     self._loop.call_soon(self._end_turn)
-                return await future
+                try:
+                    return await future
+                except RuntimeError:  # asyncio's, about a future of another event loop
+                    check_loop(self._loop, may_have_happened=True)
+                    raise
+        check_loop(self._loop)
         payload = checked_payload(payload)
         self._check_usable()
         future = self._create_future()
@@ -195,8 +210,8 @@ class LedgerWriter(AddWindow, Closable):
         """Append an entry without waiting, and return a future of its id.
 
         Raises at once what :meth:`add` raises about the payload or about a closed or failed writer, and
-        :class:`WouldBlock`, with nothing queued, when the window is full. Every other failure is the future's; if the
-        application does not look at the future, :meth:`close` raises it.
+        :class:`WouldBlock`, with nothing queued, when the window is full. The future gets every other failure; if
+        the application never retrieves it, :meth:`close` raises it.
         """
         payload = checked_payload(payload)
         self._check_usable()
@@ -219,7 +234,8 @@ class LedgerWriter(AddWindow, Closable):
         The entries may exceed the window; those beyond it wait for room. All payloads are checked before the first is
         queued. Raises as :meth:`add` does; the first few entries may have been added then.
         """
-        checked = [checked_payload(payload) for payload in payloads]
+        check_loop(self._loop)
+        checked = checked_payloads(payloads)
         self._check_usable()
         if not checked:
             end = self._pipeline.next_entry_id + len(self._payloads)
@@ -233,9 +249,10 @@ class LedgerWriter(AddWindow, Closable):
         """Return once every add made so far is acknowledged, including those that wait for room. Raises the writer's
         failure.
         """
+        check_loop(self._loop)
         if self._life.failure is not None:
             raise copy_error(self._life.failure)
-        unacknowledged = self._pipeline.pending + len(self._payloads) + self._queued_entries
+        unacknowledged = self._pipeline.unacknowledged + len(self._payloads) + self._queued_entries
         if unacknowledged:
             end = self._pipeline.next_entry_id + len(self._payloads) + self._queued_entries
             acknowledged: asyncio.Future[None] = self._loop.create_future()
@@ -243,6 +260,12 @@ class LedgerWriter(AddWindow, Closable):
                 self._flushes = deque()
             self._flushes.append((end - 1, acknowledged))
             await acknowledged
+
+    async def force(self) -> None:
+        """Return once every add made so far is durable on Qa bookies, including those that wait for room; with
+        ``sync="immediate"`` that is :meth:`flush`. Raises the writer's failure: then the adds that have returned since
+        the last force may be lost (rule W10)."""
+        await self.flush()
 
     def _enqueue(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
         """Append checked payloads to the queue, whether there is room or not; ``future`` gets the id of the last. The
@@ -308,7 +331,26 @@ class LedgerWriter(AddWindow, Closable):
         """Before the first add: connect the replication, and watch the metadata."""
         metadata = self._own_metadata.value
         supervisor = Supervisor(f"octavo writer of ledger {metadata.ledger_id}", self._on_supervisor_failure)
-        replication = Replication(
+        replication = self._make_replication(metadata, supervisor)
+        sealer = Sealer(metadata.ledger_id, metadata.digest, self._secrets)
+        lac_sender = LacSender(
+            replication.pipeline,
+            self._options.explicit_lac_delay_seconds,
+            is_adding=lambda: bool(self._payloads),
+            send=lambda lac, length: replication.write_lac(
+                sealer.seal_explicit_lac(lac, length=length, sealed_at_ms=self._next_sealed_at_ms())
+            ),
+        )
+        self._write_path = path = WritePath(supervisor, replication, sealer, lac_sender)
+        self._pipeline = replication.pipeline
+        self._unacknowledged = deque()
+        supervisor.start(self._own_metadata.watch(self._fail))
+        return path
+
+    def _make_replication(
+        self, metadata: LedgerMetadata, supervisor: Supervisor, make: Callable[..., Replication] = Replication
+    ) -> Replication:
+        return make(
             metadata,
             self._secrets.ledger_key,
             pool=self._pool,
@@ -319,20 +361,6 @@ class LedgerWriter(AddWindow, Closable):
             on_acknowledged=self._on_acknowledged,
             on_failure=self._fail,
         )
-        sealer = Sealer(metadata.ledger_id, metadata.digest, self._secrets)
-        lac_teller = LacTeller(
-            replication.pipeline,
-            self._options.explicit_lac_delay_seconds,
-            is_adding=lambda: bool(self._payloads),
-            tell=lambda lac, length: replication.write_lac(
-                sealer.seal_explicit_lac(lac, length=length, sealed_at_ms=self._next_sealed_at_ms())
-            ),
-        )
-        self._write_path = path = WritePath(supervisor, replication, sealer, lac_teller)
-        self._pipeline = replication.pipeline
-        self._unacknowledged = deque()
-        supervisor.start(self._own_metadata.watch(self._fail))
-        return path
 
     def _replace_departed(self, departed: frozenset[BookieId]) -> None:
         """Replace members of the last fragment that have departed, also in a ledger that is idle or was never written
@@ -368,6 +396,14 @@ class LedgerWriter(AddWindow, Closable):
     def _on_acknowledged(self, first: int, last: int, payload_bytes: int) -> None:
         self._free_entries += last + 1 - first
         self._free_bytes += payload_bytes
+        self._tell_callers(first, last)
+        path = self._write_path
+        assert path is not None, "only what was pushed is acknowledged"
+        if path.lac_sender.timer is None and not self._pipeline.pending:
+            path.lac_sender.arm()
+
+    def _tell_callers(self, first: int, last: int) -> None:
+        """Tell the callers of these adds, and of :meth:`flush`; what waits may be sent now."""
         unacknowledged = self._unacknowledged
         while first <= last:
             run_first, futures = unacknowledged[0]
@@ -387,10 +423,6 @@ class LedgerWriter(AddWindow, Closable):
             acknowledged = self._flushes.popleft()[1]
             if not acknowledged.done():
                 acknowledged.set_result(None)
-        path = self._write_path
-        assert path is not None, "only what was pushed is acknowledged"
-        if path.lac_teller.timer is None and not self._pipeline.pending:
-            path.lac_teller.arm()
 
     def _on_ledger_deleted(self) -> None:
         """Fail the writer, because this client has deleted the ledger and the watch reports it only later. Used only
@@ -416,7 +448,7 @@ class LedgerWriter(AddWindow, Closable):
         W6)."""
         self._skips_queue = False
         if self._write_path is not None:
-            self._write_path.lac_teller.cancel()
+            self._write_path.lac_sender.cancel()
         sent = self._pipeline.highest_sent if in_doubt else -1
         unacknowledged, self._unacknowledged = self._unacknowledged, EMPTY_DEQUE
         futures, self._futures = self._futures, []
@@ -455,6 +487,7 @@ class LedgerWriter(AddWindow, Closable):
         Raises the first failure: of an add, otherwise of closing. An add that is still pending after three quarters of
         the time fails when the end of the ledger is written: that add did not happen (rule W9).
         """
+        check_loop(self._loop)
         if self._closing is None:
             self._life.close()
             self._skips_queue = False
@@ -494,14 +527,14 @@ class LedgerWriter(AddWindow, Closable):
     async def _tear_down_write_path(self) -> None:
         path = self._write_path
         if path is not None:
-            path.lac_teller.cancel()
+            path.lac_sender.cancel()
             path.replication.close()
             await path.supervisor.close()
 
     async def _drain(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self.flush()
+                await self.force()
         except (TimeoutError, OctavoError):
             # Unacknowledged adds fail once the end is written; `_life` has stored the failure, if there is one.
             return

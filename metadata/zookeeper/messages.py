@@ -41,9 +41,7 @@ BAD_VERSION: Final = -103
 NODE_EXISTS: Final = -110
 NOT_EMPTY: Final = -111
 SESSION_EXPIRED: Final = -112
-AUTH_FAILED: Final = -115
 SESSION_MOVED: Final = -118
-NO_WATCHER: Final = -121
 
 SESSION_CODES: Final = frozenset({CONNECTION_LOSS, OPERATION_TIMEOUT, SESSION_EXPIRED, SESSION_MOVED})
 """Codes that concern the connection or the session, not the request."""

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from octavo.pipeline.bridge import LoopThread
-from octavo.pipeline.cluster import connected, metadata_of_each, settled
+from octavo.pipeline.cluster import connected, metadata_of_each
 from octavo.pipeline.discovery import candidates, published_members
 from octavo.pipeline.errors import brief_errors
 from octavo.pipeline.jobs.common import cluster_options
 from octavo.pipeline.options import ClusterOptions, SourceOptions, parse_source_options
 from octavo.pipeline.partitions import RangesPartition, ranges_of
+from octavo.pipeline.paths import settled
 from octavo.pipeline.planning import pieces_of, plan_partitions
 from octavo.pipeline.replicas import Problem
 from octavo.pipeline.verify_read import VerifyTask, verify_in_worker

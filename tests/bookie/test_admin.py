@@ -233,8 +233,8 @@ async def test_the_operators_switch_holds_over_restarts_and_against_the_disks(
         assert (await store.list_bookies())[bookie.bookie_id].state is BookieState.READ_ONLY
     async with administered_bookie(tmp_path, store) as bookie:
         assert (await store.list_bookies())[bookie.bookie_id].state is BookieState.READ_ONLY
-        bookie.service.note_disks(read_only=True, out_of_space=False)
-        bookie.service.note_disks(read_only=False, out_of_space=False)
+        bookie.service.note_disks(low=True, read_only=True, out_of_space=False)
+        bookie.service.note_disks(low=False, read_only=False, out_of_space=False)
         assert bookie.service.read_only
         assert (await ask(socket, "GET", "/api/v1/bookie")).json["read_only"] == {
             "operator": "disk swap", "disks": False,

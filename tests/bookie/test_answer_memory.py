@@ -54,7 +54,7 @@ class Peer:
 
 @pytest.fixture
 def memory() -> Iterator[AnswerMemory]:
-    memory = AnswerMemory(ANSWER_BYTES_MIN, AnswerTiming(look_seconds=0.0, watch_seconds=0.0))
+    memory = AnswerMemory(ANSWER_BYTES_MIN, AnswerTiming(observe_seconds=0.0, watch_seconds=0.0))
     yield memory
     memory.budget.check_invariants()
     memory.close()
@@ -153,7 +153,7 @@ async def test_a_client_that_reads_nothing_for_long_is_evicted(memory: AnswerMem
     stalled.answer(taken=False)
     await turns()
     assert stalled.ended_after is None
-    stalled.queue.share.moved_at -= STALLED_SECONDS_MAX
+    stalled.queue.share.progress_at -= STALLED_SECONDS_MAX
     await turns()
     assert stalled.ended_after is not None
     assert stalled.ended_after >= STALLED_SECONDS_MAX

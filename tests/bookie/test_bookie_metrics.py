@@ -22,6 +22,7 @@ from octavo.protocol.holdings import Doubt
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.messages import REQUESTS, Added, Op, Ping, Pong, ReadFlag, ReadLac
 from octavo.repair.auditor import figures
+from octavo.repair.planning import BlockedClass
 from prometheus_client.parser import text_string_to_metric_families
 from support.raw_client import RawClient, add, key_of, read, seal
 
@@ -91,9 +92,9 @@ async def test_adds_and_reads_are_counted_with_their_entries_bytes_and_times(boo
 
 async def test_every_operation_of_the_protocol_has_its_counters_and_its_row(bookie: Bookie) -> None:
     # An operation without a counter would be served and never answered.
-    served = {Op(number).name.lower() for number in REQUESTS} - {"force"}
+    served = {Op(number).name.lower() for number in REQUESTS}
     assert {op for op, code in scrape(bookie)["octavo_bookie_requests_total"] if code == "ok"} == served
-    assert {request.op for request in REQUESTS.values()} - {Op.FORCE} == bookie.service.requests.seconds.keys()
+    assert {request.op for request in REQUESTS.values()} == bookie.service.requests.seconds.keys()
     assert table.REQUESTS.values == {"op": ", ".join(op.name.lower() for op in bookie.service.requests.seconds)}
 
 
@@ -185,8 +186,8 @@ async def test_the_state_follows_the_operators_switch_and_the_disks(
     assert scrape(bookie)["octavo_bookie_read_only_reason"] == {("disk",): 0, ("operator",): 1}
     assert (await store.list_bookies())[bookie.bookie_id].state is BookieState.READ_ONLY
     assert isinstance(await client.ask(add(7, seal(7, 0, [b"a"]))), BookieReadOnlyError)
-    bookie.service.note_disks(read_only=True, out_of_space=False)
-    bookie.service.note_disks(read_only=False, out_of_space=False)
+    bookie.service.note_disks(low=True, read_only=True, out_of_space=False)
+    bookie.service.note_disks(low=False, read_only=False, out_of_space=False)
     assert states() == ["read-only"], "the disks never undo what an operator has done"
     await ready.switch_read_only(None)
     assert states() == ["writable"]
@@ -213,7 +214,8 @@ async def test_the_figures_that_repair_publishes_are_exposed(bookie: Bookie) -> 
     states = RepairStates({BookieId("b"): BookieCondition(Condition.LOST, 0)}, paused=True)
     bookie.service.companion_facts = {
         "repair_auditor": True, "repair_entries_copied": 5, "repair_bytes_copied": 500, "repair_ledgers_named": 4,
-        "repair_conflicts": 3, "repair_entries_short": 2, **figures(states, {"queued": 7, "short": 1}),
+        "repair_conflicts": 3, "repair_entries_short": 2,
+        **figures(states, {"queued": 7, "short": 1}, waiting_since_ms=1_500),
     }  # fmt: skip
     found = scrape(bookie)
     assert found["octavo_bookie_repair_auditor"][()] == 1
@@ -225,4 +227,8 @@ async def test_the_figures_that_repair_publishes_are_exposed(bookie: Bookie) -> 
     ledgers = {state: number for (state,), number in found["octavo_bookie_repair_ledgers"].items() if number}
     assert ledgers == {"queued": 7, "short": 1}
     assert {one: number for (one,), number in found["octavo_bookie_repair_bookies"].items() if number} == {"lost": 1}
+    assert {one for (one,) in found["octavo_bookie_repair_bookies"]} == {one.value for one in Condition}
+    classes = {one.value for one in BlockedClass}
+    assert {one for (one,) in found["octavo_bookie_repair_ledgers"]} == {"queued", "copying"} | classes
     assert found["octavo_bookie_repair_suspended"] == {("brake",): 0, ("paused",): 1}
+    assert found["octavo_bookie_repair_waiting_since_seconds"][()] == 1.5

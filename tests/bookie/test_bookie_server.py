@@ -34,9 +34,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.frames import LENGTH, pack_body
 from octavo.protocol.messages import (
     Added,
-    AddFlag,
     EntryList,
-    Force,
     Hello,
     Info,
     InfoAnswer,
@@ -369,10 +367,6 @@ async def test_another_version_bookie_or_cluster_is_refused(bookie: Bookie, stor
 
 
 async def test_what_this_version_does_not_serve_is_refused_and_the_connection_goes_on(client: RawClient) -> None:
-    assert isinstance(await client.ask(Force(7, key_of(7), 0, ((0, 0),))), UnsupportedOperationError)
-    deferred = add(7, seal(7, 0, [b"a"]))
-    object.__setattr__(deferred, "flags", AddFlag.DEFERRED_SYNC)
-    assert isinstance(await client.ask(deferred), UnsupportedOperationError)
     client.send_body(pack_body((1000, 99)))
     request_id, refusal = await client.receive_reply()
     assert request_id == 1000

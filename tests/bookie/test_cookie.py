@@ -21,15 +21,16 @@ from octavo.bookie.identity.cookie import (
     MetadataComparison,
     MetadataState,
     Verdict,
+    claim_identity,
     decide,
     decode_cookie,
     encode_cookie,
     note_served,
-    take_identity,
 )
 from octavo.metadata import Cookie, MetadataStore
+from octavo.metadata.garbage_hold import DOCUMENT, read_hold
 from octavo.metadata.memory import MemoryServer, open_memory_store
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, LedgerId
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 
 DATA, JOURNAL = Path("/disk1/data"), Path("/disk2/journal")
@@ -182,7 +183,7 @@ def test_a_cookie_of_a_later_format_is_refused_with_a_remedy() -> None:
 
 async def start(filesystem: MemoryFileSystem, store: MetadataStore, seed: int = 0) -> Identity:
     """One start; leaves a file in each directory, as a bookie that runs does."""
-    identity = await take_identity(
+    identity = await claim_identity(
         filesystem,
         {"data": DATA, "journal": JOURNAL},
         store,
@@ -274,9 +275,9 @@ async def test_another_cluster_is_refused(store: MetadataStore) -> None:
 async def test_directories_may_lie_inside_one_another_or_be_one(store: MetadataStore) -> None:
     for places in ({"data": DATA, "journal": DATA / "journal"}, {"data": DATA, "journal": DATA}):
         filesystem = MemoryFileSystem()
-        first = await take_identity(filesystem, places, store, address="h:1", rng=random.Random(1))
+        first = await claim_identity(filesystem, places, store, address="h:1", rng=random.Random(1))
         await filesystem.make_directory(DATA / "entries")
-        again = await take_identity(filesystem, places, store, address="h:1", rng=random.Random(2))
+        again = await claim_identity(filesystem, places, store, address="h:1", rng=random.Random(2))
         assert first.bookie_id == again.bookie_id
         await store.delete_cookie(first.bookie_id, (await store.read_cookie(first.bookie_id)).version)  # type: ignore[union-attr]
 
@@ -292,7 +293,7 @@ async def test_a_crash_at_any_operation_of_a_start_never_makes_an_honest_bookie_
                 filesystem.crash_at = filesystem.operations + crash_at
 
                 async def attempt(disk: MemoryFileSystem = filesystem, metadata: MetadataStore = store) -> None:
-                    await take_identity(
+                    await claim_identity(
                         disk,
                         {"data": DATA, "journal": JOURNAL},
                         metadata,
@@ -367,17 +368,102 @@ async def served(filesystem: MemoryFileSystem, store: MetadataStore, seed: int) 
     return identity
 
 
-async def test_a_start_notices_metadata_that_were_restored_from_a_backup(store: MetadataStore) -> None:
-    filesystem = MemoryFileSystem()
-    backup = await served(filesystem, store, 1)
-    assert not (await served(filesystem, store, 2)).metadata_were_older
-    known = await store.read_cookie(backup.bookie_id)
+async def put_back(store: MetadataStore, older: Identity) -> None:
+    """Give the bookie's cookie the generation that it had before: an older copy of the metadata."""
+    known = await store.read_cookie(older.bookie_id)
     assert known is not None
     await store.compare_and_set_cookie(
-        replace(known.value, generation=backup.generation, body=backup.token.encode()), known.version
+        replace(known.value, generation=older.generation, body=older.token.encode()), known.version
     )
-    assert (await served(filesystem, store, 3)).metadata_were_older
-    assert not (await served(filesystem, store, 4)).metadata_were_older
+
+
+async def test_a_start_on_an_older_copy_of_the_metadata_holds_garbage_collection_until_an_operator_ends_it(
+    store: MetadataStore,
+) -> None:
+    filesystem = MemoryFileSystem()
+    copied = await served(filesystem, store, 1)
+    await served(filesystem, store, 2)
+    assert await read_hold(store) is None
+    await put_back(store, copied)
+    await served(filesystem, store, 3)
+    hold = await read_hold(store)
+    assert hold is not None
+    assert "generation 1, its directories 2" in hold.reason
+    # The start before has made both sides equal: only the hold tells later starts, and other bookies.
+    await served(filesystem, store, 4)
+    assert await read_hold(store) == hold
+    await store.delete_document(DOCUMENT)
+    await served(filesystem, store, 5)
+    assert await read_hold(store) is None
+
+
+async def test_a_start_on_metadata_that_have_allocated_fewer_ids_holds_garbage_collection(store: MetadataStore) -> None:
+    """The copy was made after the bookie's last start, so the generations are equal."""
+    filesystem = MemoryFileSystem()
+    directories = {"data": DATA, "journal": JOURNAL}
+    for _ in range(3):
+        await store.allocate_ledger_id()
+    identity = await served(filesystem, store, 1)
+    await note_served(filesystem, directories, replace(identity, ledger_ids_stop=LedgerId(7)))
+    again = await served(filesystem, store, 2)
+    hold = await read_hold(store)
+    assert hold is not None
+    assert "ledger ids below 3, its directories know of ids below 7" in hold.reason
+    # The operator has ended the hold: what the directories know is now what these metadata say.
+    assert again.ledger_ids_stop == 3
+    await store.delete_document(DOCUMENT)
+    await served(filesystem, store, 3)
+    assert await read_hold(store) is None
+
+
+@pytest.mark.parametrize("ids", [0, 7])
+async def test_garbage_collection_is_on_hold_before_the_generation_is_raised(store: MetadataStore, ids: int) -> None:
+    """A start that is interrupted in between must not be the only one that knew."""
+    filesystem = MemoryFileSystem()
+    copied = await served(filesystem, store, 1)
+    identity = await served(filesystem, store, 2)
+    if ids:
+        noted = replace(identity, ledger_ids_stop=LedgerId(ids))
+        await note_served(filesystem, {"data": DATA, "journal": JOURNAL}, noted)
+    else:
+        await put_back(store, copied)
+    known = await store.read_cookie(identity.bookie_id)
+
+    class Interrupted:
+        """The process ends when it is about to raise the generation, or to set the hold."""
+
+        def __init__(self, operation: str) -> None:
+            self._operation = operation
+
+        def __getattr__(self, name: str) -> object:
+            if name == self._operation:
+                raise RuntimeError("interrupted")
+            return getattr(store, name)
+
+    with pytest.raises(RuntimeError, match="interrupted"):
+        await start(filesystem, Interrupted("create_document"), 3)  # type: ignore[arg-type]
+    assert await store.read_cookie(identity.bookie_id) == known
+    with pytest.raises(RuntimeError, match="interrupted"):
+        await start(filesystem, Interrupted("compare_and_set_cookie"), 4)  # type: ignore[arg-type]
+    assert await read_hold(store) is not None
+
+
+async def test_an_interrupted_start_does_not_forget_what_the_directories_knew(store: MetadataStore) -> None:
+    """The interrupted start writes the cookies anew; the metadata are replaced by an older copy only after it."""
+    filesystem = MemoryFileSystem()
+    copied = await served(filesystem, store, 1)
+    identity = await served(filesystem, store, 2)
+    noted = replace(identity, ledger_ids_stop=LedgerId(7))
+    await note_served(filesystem, {"data": DATA, "journal": JOURNAL}, noted)
+    for _ in range(7):
+        await store.allocate_ledger_id()
+    await start(filesystem, store, 3)
+    found = decode_cookie(filesystem.content(DATA / COOKIE_NAME))
+    assert found is not None
+    assert (found.confirmed_generation, found.ledger_ids_stop) == (2, 7)
+    await put_back(store, copied)
+    await start(filesystem, store, 4)
+    assert await read_hold(store) is not None
 
 
 async def test_interrupted_starts_do_not_make_the_metadata_look_older(store: MetadataStore) -> None:
@@ -390,14 +476,15 @@ async def test_interrupted_starts_do_not_make_the_metadata_look_older(store: Met
         (now,) = await store.list_cookies()
         assert interrupted.generation == now.value.generation
         await store.compare_and_set_cookie(before[0].value, now.version)
-    assert not (await served(filesystem, store, 4)).metadata_were_older
+    await served(filesystem, store, 4)
+    assert await read_hold(store) is None
 
 
 # --- emptied directories ---------------------------------------------------------------------------------------------
 
 
 async def start_pinned(filesystem: MemoryFileSystem, store: MetadataStore, pinned_id: str | None) -> Identity:
-    return await take_identity(
+    return await claim_identity(
         filesystem,
         {"data": DATA},
         store,

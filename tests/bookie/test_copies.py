@@ -147,7 +147,7 @@ async def test_entries_that_no_bookie_returns_are_refused_as_a_whole(host: Stora
         with pytest.raises(error):
             await host.copies.copy_in(SCRIPT.ledger_id, entries)
     assert await held(host.storage) == []
-    assert not host.copies.holds_ledger(SCRIPT.ledger_id)
+    assert not host.storage.holds_entries(SCRIPT.ledger_id)
 
 
 async def test_copy_replaces_one_that_does_not_verify(host: StorageHost) -> None:
@@ -170,7 +170,7 @@ async def test_copy_replaces_one_that_does_not_verify(host: StorageHost) -> None
 async def test_deleted_ledger_takes_copies_only_if_the_metadata_know_it(host: StorageHost) -> None:
     await add(host.storage, SCRIPT, 0)
     await host.storage.writer.delete(SCRIPT.ledger_id)
-    assert not host.copies.holds_ledger(SCRIPT.ledger_id)
+    assert not host.storage.holds_entries(SCRIPT.ledger_id)
     for ask in (
         host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries([0])),
         host.copies.missing(SCRIPT.ledger_id, 0, 1),

@@ -17,7 +17,9 @@ from octavo.bookie.offline.layout import Layout
 from octavo.bookie.offline.rebuild_index import IndexRebuild
 from octavo.bookie.storage.manifest import EMPTY, encode_manifest
 from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.protocol.entries import Digest, Sealer, derive_secrets
 from octavo.protocol.errors import BookieInDoubtError, BookieStorageError, InvalidArgumentError, LedgerFencedError
+from octavo.protocol.ids import EntryId, LedgerId
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledgers import LedgerScript, ids_of
 
@@ -344,6 +346,14 @@ async def test_rebuilt_index_has_everything_again_and_is_in_no_doubt_when_nothin
         assert await hold_to_its_word(filesystem) == "goes on"
 
 
+async def test_a_bookie_in_doubt_is_in_doubt_after_a_rebuild_that_loses_nothing() -> None:
+    filesystem = await used_disk(journal_matters=False)
+    await filesystem.remove(max(filesystem.files(DATA / "index")))
+    assert await rebuild(filesystem) != ()
+    assert await rebuild(filesystem) == ()
+    assert await hold_to_its_word(filesystem) == "in doubt"
+
+
 async def test_a_rebuilt_part_never_gets_the_number_of_one_that_was_lost() -> None:
     """The number seeds a part's checksums: a copy of the lost file, put back later, would verify in its place."""
     filesystem = await used_disk(journal_matters=False)
@@ -380,6 +390,36 @@ async def test_rebuilding_where_something_was_lost_puts_the_bookie_in_doubt(lost
     assert await rebuild(filesystem) != ()
     assert await hold_to_its_word(filesystem) == "in doubt"
     assert await hold_to_its_word(filesystem) == "in doubt", "and stays so"
+
+
+@pytest.mark.parametrize("harm", ["damaged", "cut off"])
+async def test_rebuilt_index_has_no_entry_that_lies_in_the_payload_of_a_damaged_one(harm: str) -> None:
+    """A client has stored entries of other bytes, of a ledger of which it has no key, in a payload."""
+    filesystem = await used_disk(journal_matters=False)
+    forged = SCRIPTS[1].entries(range(COUNT + 5), version=1)
+    secrets = derive_secrets(b"", LedgerId(5))
+    (carrier,) = Sealer(LedgerId(5), Digest.CRC32C, secrets).seal(
+        EntryId(0), [b"".join(forged)], last_add_confirmed=None, length=0, sealed_at_ms=0
+    )
+    storage = await open_storage(filesystem)
+    await storage.writer.add(LedgerId(5), secrets.ledger_key, [carrier], recovery=False)
+    await storage.checkpoint()
+    await storage.close()
+    path = next(path for path in filesystem.files() if path.suffix == ".log" and carrier in filesystem.content(path))
+    start = filesystem.content(path).index(carrier)
+    if harm == "damaged":
+        filesystem.damage(path, start + 5)
+    else:  # where the last entry in the payload ends
+        file = await filesystem.open(path)
+        await file.truncate(start + carrier.index(forged[-1]) + len(forged[-1]))
+        await file.sync()
+        await file.close()
+    reasons = await rebuild(filesystem)
+    assert any(f"{len(forged)} entries after damage are left out" in reason for reason in reasons)
+    assert await hold_to_its_word(filesystem) == "in doubt"
+    storage = await open_storage(filesystem)
+    assert storage.ledgers.get(SCRIPTS[1].ledger_id).highest_plus_one == COUNT
+    await storage.close()
 
 
 async def test_deleted_ledgers_stay_deleted_when_the_index_is_rebuilt() -> None:

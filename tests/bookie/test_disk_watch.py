@@ -46,6 +46,16 @@ def test_a_write_that_found_no_room_counts_more_than_free_space() -> None:
     assert judge(state, {DATA: 10**9}, ONE_DISK, LIMITS) == DiskState()
 
 
+def test_clients_and_operators_learn_of_the_first_low_disk_and_of_each_turn() -> None:
+    state, announced = DiskState(), []
+    looks = [(500, 500), (399, 500), (399, 399), (99, 399), (98, 399), (49, 399), (200, 399), (500, 399), (500, 500)]
+    for data, journal in looks:
+        before, state = state, judge(state, {DATA: data, JOURNAL: journal}, ROLES, LIMITS)
+        if state.announced != before.announced:
+            announced.append((data, journal))
+    assert announced == [(399, 500), (99, 399), (49, 399), (200, 399), (500, 500)]
+
+
 def test_limits_out_of_order_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="must ascend"):
         DiskLimits(warn_bytes=1, writable_bytes=2, read_only_bytes=1)

@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from octavo.bookie.entrylog.format import (
     FILLER_BYTES_MAX,
     FILLER_BYTES_MIN,
@@ -17,8 +19,11 @@ from octavo.bookie.entrylog.format import (
     is_header,
 )
 from octavo.bookie.entrylog.logs import EntryLogs, EntryLogWriter, log_totals, scan_log
-from octavo.bookie.entrylog.walk import DamagedStretch, IntactEntry, walk_log
+from octavo.bookie.entrylog.walk import DamagedStretch, DoubtfulEntry, IntactEntry, walk_log
+from octavo.protocol.entries import CHECKSUM, HEADER, SEALED_BYTES_MIN, Digest, Sealer, derive_secrets
 from octavo.protocol.errors import BookieStorageError
+from octavo.protocol.ids import EntryId, LedgerId
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript
 
@@ -184,3 +189,129 @@ def test_headers_of_both_formats_are_read_and_no_other() -> None:
     assert is_header(5, encode_header(5, 2))
     for wrong in (encode_header(5, 3), encode_header(6), encode_header(5)[:-1], b""):
         assert not is_header(5, wrong)
+
+
+# --- entries inside payloads -----------------------------------------------------------------------------------------
+
+SEALER = Sealer(LedgerId(1), Digest.CRC32C, derive_secrets(b"", LedgerId(1)))
+INNER = LedgerScript(2)
+
+
+def carrier(payload: bytes, entry_id: int = 1) -> bytes:
+    return SEALER.seal(EntryId(entry_id), [payload], last_add_confirmed=None, length=0, sealed_at_ms=0)[0]
+
+
+def leads_on(payload: bytes, after: bytes = b"") -> bytes:
+    """``payload``, followed by the header of an entry that would end where the carrier does."""
+    model = INNER.entry(9)
+    return payload + model[:4] + len(after).to_bytes(4, "big") + model[8 : HEADER.size] + after
+
+
+def log_of(*entries: bytes) -> tuple[bytes, list[IntactEntry]]:
+    """The bytes of a log, and its entries."""
+    content, placed = bytes(HEADER_BYTES), []
+    for sealed in entries:
+        placed.append(IntactEntry(len(content), sealed))
+        content += sealed
+    return content, placed
+
+
+async def walk(
+    content: bytes, *, ends_with_entry: bool = True
+) -> tuple[list[IntactEntry], list[DoubtfulEntry], list[DamagedStretch]]:
+    async def read(offset: int, size: int) -> bytes:
+        return content[offset : offset + size]
+
+    found = [item async for item in walk_log(read, stop=len(content), ends_with_entry=ends_with_entry)]
+    assert [item.offset for item in found] == sorted(item.offset for item in found)
+    return (
+        [item for item in found if isinstance(item, IntactEntry)],
+        [item for item in found if isinstance(item, DoubtfulEntry)],
+        [item for item in found if isinstance(item, DamagedStretch)],
+    )
+
+
+def destroyed(content: bytes, offset: int, size: int) -> bytes:
+    return content[:offset] + bytes(size) + content[offset + size :]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"".join(INNER.entries(range(5))),
+        b"before" + b"".join(INNER.entries(range(5))) + b"after",
+        encode_header(3) + b"".join(INNER.entries(range(5))) + encode_filler(700),
+        leads_on(b"".join(INNER.entries(range(5))), b"after"),
+    ],
+    ids=["whole", "between", "a log", "leads on"],
+)
+async def test_entries_inside_the_payload_of_a_damaged_entry_are_doubtful(payload: bytes) -> None:
+    own = LedgerScript(1)
+    content, entries = log_of(own.entry(0), carrier(payload), own.entry(2), own.entry(3))
+    for start, size in ((0, 4), (4, 4), (0, HEADER.size), (0, HEADER.size + 5)):
+        intact, doubtful, stretches = await walk(destroyed(content, entries[1].offset + start, size))
+        assert intact == [entries[0], *entries[2:]]
+        assert {item.sealed for item in doubtful} <= set(INNER.entries(range(5)))
+        assert doubtful
+        assert stretches
+
+
+async def test_entries_inside_the_payload_of_an_entry_that_a_crash_cut_off_are_doubtful() -> None:
+    """Without a manifest the end of the file is not known to be the end of an entry."""
+    own = LedgerScript(1)
+    inner = INNER.entries(range(5))
+    content, entries = log_of(own.entry(0), carrier(b"".join(inner) + bytes(100)))
+    cut = content[: entries[1].offset + HEADER.size + sum(map(len, inner))]
+    intact, doubtful, _ = await walk(cut, ends_with_entry=False)
+    assert intact == entries[:1]
+    assert [item.sealed for item in doubtful] == inner
+
+
+async def test_entries_that_reach_farther_than_any_payload_are_known() -> None:
+    """Damage before and after them does not make them doubtful."""
+    large = [carrier(bytes([number]) * 1_500_000, number) for number in range(4)]
+    content, entries = log_of(INNER.entry(0), *large, INNER.entry(1), INNER.entry(2), INNER.entry(3))
+    for offset in (entries[0].offset, entries[6].offset):
+        content = destroyed(content, offset, 8)
+    intact, doubtful, stretches = await walk(content)
+    assert intact == [*entries[1:6], entries[7]]
+    assert (doubtful, len(stretches)) == ([], 2)
+
+
+async def test_a_length_inside_a_payload_does_not_lead_into_the_payload_of_a_later_entry() -> None:
+    """Otherwise entries in two payloads would together reach farther than one payload does."""
+    inner = INNER.entries(range(3))
+    model = INNER.entry(9)
+    far = ENTRY_PAYLOAD_BYTES_MAX // 2 - 100
+    # From the end of the first inner entry to the second payload's inner entries.
+    claimed = HEADER.size + far + CHECKSUM.size + HEADER.size + far - SEALED_BYTES_MIN
+    assert len(inner[0]) + claimed + len(inner[1] + inner[2]) > ENTRY_PAYLOAD_BYTES_MAX > claimed
+    first = carrier(inner[0] + model[:4] + claimed.to_bytes(4, "big") + model[8 : HEADER.size] + bytes(far), 0)
+    content, entries = log_of(first, carrier(bytes(far) + inner[1] + inner[2]))
+    leads_to = entries[0].offset + HEADER.size + len(inner[0]) + claimed + SEALED_BYTES_MIN
+    assert content.startswith(inner[1], leads_to)
+    intact, doubtful, _ = await walk(destroyed(content, entries[0].offset, 4))
+    assert (intact, [item.sealed for item in doubtful]) == (entries[1:], inner[:1])
+
+
+@given(st.data())
+def test_damage_never_makes_an_entry_of_what_lies_in_a_payload(data: st.DataObject) -> None:
+    """Logs of plain entries and of entries that contain entries and logs, with damage anywhere."""
+    plain = st.integers(0, 6).map(LedgerScript(1, payload_bytes=20).entry)
+    inner = st.lists(st.integers(0, 3).map(INNER.entry), min_size=1, max_size=4).map(b"".join)
+    carriers = st.builds(
+        lambda before, content, after: carrier(before + content + after),
+        st.sampled_from([b"", b"x", encode_header(1)]),
+        inner,
+        st.sampled_from([b"", b"x", encode_filler(4000), INNER.entry(5)[:30]]),
+    )
+    content, entries = log_of(*data.draw(st.lists(plain | carriers, min_size=1, max_size=8)))
+    damaged = content
+    for _ in range(data.draw(st.integers(1, 3))):
+        offset = data.draw(st.integers(HEADER_BYTES, len(content) - 1))
+        damaged = destroyed(damaged, offset, min(data.draw(st.integers(1, 60)), len(content) - offset))
+    intact, doubtful, _ = asyncio.run(walk(damaged))
+    assert set(intact) <= set(entries)
+    found = {item[0] for item in (*intact, *doubtful)}
+    untouched = {entry.offset for entry in entries if damaged[entry.offset :].startswith(entry.sealed)}
+    assert untouched <= found

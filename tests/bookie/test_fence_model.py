@@ -1,8 +1,9 @@
 """No fence is ever lost across garbage collection: every order of events, up to a length, on the real storage.
 
 The states of one ledger on one bookie are explored breadth first, as in the model check (docs/model.md). An event is
-applied by a storage on a file system in memory; a state is what the storage answers, and what it would answer after a
-power cut. Two paths that lead to the same state are continued once.
+applied by a storage on a file system in memory. ``collect`` deletes the ledger at any time, as if the metadata always
+misled the collector, so that no decision of the collector can lose a fence. A state is what the storage answers, and
+what it would answer after a power cut. Two paths that lead to the same state are continued once.
 
 Checked in every state (rules B2, B4, B5 and F0): once a fence has been answered, no ordinary add is ever accepted; once
 a key was named by an accepted add, no other key is ever accepted; an acknowledged entry is never absent, unless the
@@ -11,16 +12,18 @@ ledger counts as deleted; after a deletion was reversed, nothing is absent and n
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import structlog
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.errors import BookieInDoubtError, LedgerFencedError, NoSuchLedgerError, UnauthorizedError
+from simulation.patches import Patch, patch
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript
 
@@ -173,10 +176,11 @@ async def reached(path: tuple[str, ...]) -> Host | None:
     return host
 
 
-async def test_no_order_of_fences_adds_collections_and_power_cuts_loses_a_fence() -> None:
+async def explored() -> tuple[int, int]:
+    """Check every path up to the length. The numbers of states, and of those in which the ledger counts as deleted."""
     seen = set()
     paths: deque[tuple[str, ...]] = deque([()])
-    ends = 0
+    deleted = 0
     while paths:
         path = paths.popleft()
         host = await reached(path)
@@ -194,8 +198,57 @@ async def test_no_order_of_fences_adds_collections_and_power_cuts_loses_a_fence(
             await host.storage.close()
         if state not in seen:
             seen.add(state)
-            ends += now.deleted
+            deleted += now.deleted
             if len(path) < LENGTH_MAX:
                 paths.extend((*path, event) for event in EVENTS)
-    assert len(seen) > 40, "states"
-    assert ends > 10, "states of a deleted ledger"
+    return len(seen), deleted
+
+
+async def test_no_order_of_fences_adds_collections_and_power_cuts_loses_a_fence() -> None:
+    states, deleted = await explored()
+    assert states > 40
+    assert deleted > 10
+
+
+def deletion_forgets_fence() -> Patch:
+    @patch(LedgerState, "mark_deleted")
+    def mark_deleted(original: Any, self: Any) -> None:
+        original(self)
+        self.fenced = False
+
+    return mark_deleted
+
+
+def deletion_forgets_key() -> Patch:
+    @patch(LedgerState, "mark_deleted")
+    def mark_deleted(original: Any, self: Any) -> None:
+        original(self)
+        self.ledger_key = None
+
+    return mark_deleted
+
+
+def revival_is_sure() -> Patch:
+    @patch(LedgerState, "revive")
+    def revive(_original: Any, self: Any) -> None:
+        self.deleted = False
+
+    return revive
+
+
+@pytest.mark.parametrize(
+    ("defect", "message"),
+    [
+        (deletion_forgets_fence, "the tombstone has no fence"),
+        (deletion_forgets_key, "the tombstone has no key"),
+        (revival_is_sure, "absent after a revival|although the fence may be lost"),
+    ],
+)
+async def test_canary_is_found(defect: Callable[[], Patch], message: str) -> None:
+    put_back = defect()
+    put_back.apply()
+    try:
+        with pytest.raises(AssertionError, match=message):
+            await explored()
+    finally:
+        put_back.undo()

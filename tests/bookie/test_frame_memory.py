@@ -1,10 +1,12 @@
 """Which connections may read while unfinished frames fill their memory, and which of them are dropped."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from octavo.bookie.server.frame_memory import FrameMemory
-from octavo.protocol.errors import BookieOverloadedError, OctavoError
+from octavo.bookie.server.frame_memory import CHECK_SECONDS, FrameMemory
+from octavo.protocol.errors import BookieOverloadedError, OctavoError, ProtocolError
+from simulation.loop import SimulationLoop
 
 
 class Holder:
@@ -113,3 +115,27 @@ async def test_the_client_that_holds_most_loses_a_connection_when_the_memory_is_
     assert len(dropped) == 1
     assert attacking[0] not in dropped
     assert isinstance(dropped[0].dropped, BookieOverloadedError)
+
+
+def test_a_frame_must_be_complete_in_time_and_time_in_which_the_bookie_did_not_read_does_not_count() -> None:
+    loop = SimulationLoop()  # its time passes only while nothing else happens
+    seconds: list[float] = []
+
+    async def scene() -> None:
+        memory = FrameMemory(1000, timeout_seconds=3.0, stalled_seconds=3600)
+        holder, began_at = Holder(memory), loop.time()
+        holder.holds(1)
+        await asyncio.sleep(2.0)
+        holder.reading_is_paused = True  # for another reason than this memory
+        await asyncio.sleep(10.0)
+        holder.reading_is_paused = False
+        while holder.dropped is None and loop.time() < began_at + 60:
+            holder.holds(2)  # a frame that grows must be complete in time, too
+            await asyncio.sleep(0.25)
+        seconds.append(loop.time() - began_at)
+        assert isinstance(holder.dropped, ProtocolError)
+        memory.close()
+
+    loop.run_until_complete(scene())
+    loop.close()
+    assert seconds == [pytest.approx(12.0 + 3.0, abs=CHECK_SECONDS + 0.25)]

@@ -278,13 +278,32 @@ async def test_nothing_is_deleted_when_the_id_that_limits_the_bookies_doubt_was_
         await check.check(allocated=0)
 
 
-async def test_nothing_is_deleted_by_a_bookie_that_found_older_metadata_at_its_start(
+async def test_bookie_notes_durably_which_ids_were_allocated_and_again_only_when_there_are_more(
+    storage: Storage, store: MetadataStore
+) -> None:
+    ids = await held(storage, store, 2)
+    noted: list[LedgerId] = []
+
+    async def note(ids_stop: LedgerId) -> None:
+        noted.append(ids_stop)
+
+    start = KnownStart(BOOKIE, await store.cluster_id(), 1, ledger_ids_stop=ids[0])
+    collector = GarbageCollector(storage, store, MetadataCheck(store, start, note))
+    await collector.collect()
+    await collector.collect()
+    assert noted == [ids[1] + 1]
+    (later,) = await held(storage, store, 1)
+    await collector.collect()
+    assert noted == [ids[1] + 1, later + 1]
+
+
+async def test_nothing_is_deleted_when_fewer_ids_are_allocated_than_at_the_start(
     storage: Storage, store: MetadataStore
 ) -> None:
     ids = await held(storage, store, 2)
     await store.delete_ledger(ids[0])
-    start = KnownStart(BOOKIE, await store.cluster_id(), 1, metadata_were_older=True)
-    with pytest.raises(MetadataError, match="restart the bookie"):
+    start = KnownStart(BOOKIE, await store.cluster_id(), 1, ledger_ids_stop=LedgerId(ids[1] + 2))
+    with pytest.raises(MetadataError, match="restored from a backup"):
         await collector_of(storage, store, start).collect()
     assert storage.ledgers.live_ids() == ids
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from octavo.bookie.identity.cookie import IdentityRefusedError, note_served, take_identity
+from octavo.bookie.identity.cookie import IdentityRefusedError, claim_identity, note_served
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.offline.check import OfflineCheck
 from octavo.bookie.offline.inspect_file import inspect_file
@@ -174,7 +174,7 @@ async def fails(
 async def start(filesystem: MemoryFileSystem, store: MetadataStore, seed: int) -> None:
     """Take the identity and note that the bookie has served, as a start does."""
     places = {"data": DATA, "journal": JOURNAL}
-    identity = await take_identity(filesystem, places, store, address="h:1", rng=random.Random(seed))
+    identity = await claim_identity(filesystem, places, store, address="h:1", rng=random.Random(seed))
     await note_served(filesystem, places, identity)
 
 

@@ -66,6 +66,9 @@ async def test_writer_leaves_a_bookie_that_turned_read_only_and_no_add_fails(tmp
             added += 1
         states = {bookie.bookie_id: bookie.state.value for bookie in await client.bookies()}
         assert [bookie_id for bookie_id, state in states.items() if state == "read-only"] == [full]
+        shown = {bookie.bookie_id: bookie.facts for bookie in await client.bookies(details=True)}
+        low = [bookie_id for bookie_id, facts in shown.items() if facts is not None and facts["disk_space_low"]]
+        assert low == [full]
         disks[full].free_bytes = 4 * MEBIBYTE
 
         async def all_writable() -> bool:

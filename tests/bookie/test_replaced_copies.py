@@ -10,7 +10,7 @@ from octavo.bookie.offline.check import OfflineCheck
 from octavo.bookie.offline.layout import Layout
 from octavo.bookie.upkeep.replaced import may_be_asked
 from octavo.metadata import LedgerMetadata, MetadataStore, Versioned, open_metadata_store
-from octavo.protocol.errors import LedgerFencedError, MetadataError, NoSuchLedgerError
+from octavo.protocol.errors import BookieInDoubtError, LedgerFencedError, MetadataError, NoSuchLedgerError
 from octavo.protocol.holdings import Holdings
 from octavo.protocol.ids import EntryId, LedgerId
 from support.copies import BOOKIE, DATA, JOURNAL, StorageHost
@@ -59,7 +59,7 @@ async def test_only_a_closed_ledger_that_does_not_name_the_bookie_is_dropped(hos
     assert host.storage.holds_entries(script.ledger_id) != dropped
 
 
-async def test_dropped_ledger_is_absent_and_fenced_and_its_space_is_freed(host: StorageHost) -> None:
+async def test_dropped_ledger_is_unknown_and_fenced_and_its_space_is_freed(host: StorageHost) -> None:
     script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
     kept = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyB"))
     await host.storage.checkpoint()
@@ -67,8 +67,10 @@ async def test_dropped_ledger_is_absent_and_fenced_and_its_space_is_freed(host: 
         await host.replaced.round()
     for _ in range(2):
         result = await host.storage.reader.read(script.ledger_id, 0, 20, entries_max=99, bytes_max=99_999)
-        assert (result.entries, result.unknown, result.last_covered) == ([], [], 20)
-        assert await host.storage.reader.list_entries(script.ledger_id) == []
+        assert (result.entries, result.unknown, result.last_covered) == ([], [(0, 9)], 20), "not denied"
+        assert host.storage.reader.last_add_confirmed(script.ledger_id).in_doubt
+        with pytest.raises(BookieInDoubtError):
+            await host.storage.reader.list_entries(script.ledger_id)
         assert await host.copies.verified(script.ledger_id, 0, 9) == Holdings(9, ((0, 9),), ())
         assert host.storage.reader.last_add_confirmed(script.ledger_id).fenced
         with pytest.raises(LedgerFencedError):
@@ -92,7 +94,7 @@ async def test_copies_are_kept_for_a_while(store: MetadataStore) -> None:
     script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
     assert [await host.replaced.round() for _ in range(3)] == [0, 0, 0]
     assert host.replaced.waiting == 1
-    assert host.copies.holds_ledger(script.ledger_id)
+    assert host.storage.holds_entries(script.ledger_id)
     await host.storage.close()
 
 
@@ -113,13 +115,13 @@ async def test_bookie_that_names_itself_under_the_lock_keeps_its_copies(host: St
     await host.replaced.round()
     async with host.copies.lock(script.ledger_id):
         assert await host.replaced.round() == 1
-        assert host.copies.holds_ledger(script.ledger_id)
-        assert not host.copies.holds_ledger(other.ledger_id)
+        assert host.storage.holds_entries(script.ledger_id)
+        assert not host.storage.holds_entries(other.ledger_id)
         found = await host.store.read_ledger(script.ledger_id)
         await host.store.compare_and_set_ledger(found.value.with_member(EntryId(0), 1, BOOKIE), found.version)
     for _ in range(3):
         assert await host.replaced.round() == 0
-    assert host.copies.holds_ledger(script.ledger_id)
+    assert host.storage.holds_entries(script.ledger_id)
 
 
 async def test_metadata_are_read_synced_under_the_lock_before_copies_are_dropped(store: MetadataStore) -> None:
@@ -141,7 +143,7 @@ async def test_metadata_are_read_synced_under_the_lock_before_copies_are_dropped
     assert await host.replaced.round() == 1
     assert locked == [True]
     assert host.storage.copy_locks.count == 0
-    assert not host.copies.holds_ledger(script.ledger_id)
+    assert not host.storage.holds_entries(script.ledger_id)
     await host.storage.close()
 
 
@@ -152,12 +154,12 @@ async def test_dropped_ledger_takes_new_copies_and_nothing_of_the_old_ones_is_le
         await host.storage.checkpoint()
         for _ in range(2):
             await host.replaced.round()
-        assert not host.copies.holds_ledger(script.ledger_id)
+        assert not host.storage.holds_entries(script.ledger_id)
         if compacted:
             for _ in range(2):
                 await host.storage.compact(0.99, RateLimiter(1e12))
         await host.copies.copy_in(script.ledger_id, script.entries([4, 5]))
-        assert host.copies.holds_ledger(script.ledger_id)
+        assert host.storage.holds_entries(script.ledger_id)
         for look in (host.copies.missing, host.copies.verified):
             assert await look(script.ledger_id, 0, 9) == Holdings(9, ((0, 3), (6, 9)), ())
             assert await look(other.ledger_id, 0, 9) == Holdings(9, (), ())
@@ -169,11 +171,9 @@ async def test_dropped_ledger_takes_new_copies_and_nothing_of_the_old_ones_is_le
 
 
 @pytest.mark.parametrize("first", [2, 20], ids=["an id that was held", "an id above those held"])
-@pytest.mark.parametrize("recovery", [False, True])
-async def test_late_add_to_a_dropped_ledger_brings_back_that_entry_alone(
-    host: StorageHost, first: int, recovery: bool
-) -> None:
-    """The places of the old copies must not come back: the log that they are in may be gone."""
+async def test_late_add_to_a_dropped_ledger_brings_back_that_entry_alone(host: StorageHost, first: int) -> None:
+    """The places of the old copies must not come back: the log that they are in may be gone. The others are not denied
+    from then on either, and ordinary adds stay refused."""
     script = LedgerScript(await host.store.allocate_ledger_id())
     other = LedgerScript(await host.store.allocate_ledger_id())
     for one in (script, other):
@@ -182,19 +182,22 @@ async def test_late_add_to_a_dropped_ledger_brings_back_that_entry_alone(
     await host.storage.checkpoint()
     for _ in range(2):
         await host.replaced.round()
-    assert not host.copies.holds_ledger(script.ledger_id)
+    assert not host.storage.holds_entries(script.ledger_id)
     late = [script.entries([first]), script.entries([first, first + 2])]
-    adds = [host.storage.writer.add(script.ledger_id, script.key, entries, recovery=recovery) for entries in late]
+    adds = [host.storage.writer.add(script.ledger_id, script.key, entries, recovery=True) for entries in late]
     for durable in adds:
         await durable
     held = [first, first + 2]
+    lost = [(0, first - 1), (first + 1, first + 1), (first + 3, 30)]
     for restart in (False, True):
         if restart:
             await host.cut_power(seed=1)
         for _ in range(2):
             await host.storage.compact(0.99, RateLimiter(1e12))
         read = await host.storage.reader.read(script.ledger_id, 0, 30, entries_max=99, bytes_max=99_999)
-        assert (read.entries, read.unknown) == (script.entries(held), [])
+        assert (read.entries, read.unknown) == (script.entries(held), lost)
+        with pytest.raises(BookieInDoubtError):
+            host.storage.writer.add(script.ledger_id, script.key, [script.entry(31)], recovery=False)
         assert await host.copies.missing(other.ledger_id, 0, 9) == Holdings(9, (), ())
     statistics = host.storage.statistics()
     assert (statistics.entries_damaged, statistics.index_damage_seen) == (0, 0)
@@ -210,7 +213,7 @@ async def test_add_whose_look_up_ran_while_its_ledger_was_dropped_is_stored(host
     for _ in range(2):
         await host.storage.compact(0.99, RateLimiter(1e12))
     read = await host.storage.reader.read(script.ledger_id, 0, 30, entries_max=99, bytes_max=99_999)
-    assert (read.entries, read.unknown) == (script.entries([4]), [])
+    assert (read.entries, read.unknown) == (script.entries([4]), [(0, 3), (5, 30)])
 
 
 async def test_time_for_which_copies_are_kept_begins_anew_when_their_repair_ends(
@@ -224,7 +227,7 @@ async def test_time_for_which_copies_are_kept_begins_anew_when_their_repair_ends
         pass
     assert host.replaced.waiting == 0
     assert await host.replaced.round() == 0
-    assert host.copies.holds_ledger(script.ledger_id)
+    assert host.storage.holds_entries(script.ledger_id)
 
 
 async def test_offline_check_finds_nothing_wrong_with_dropped_and_copied_ledgers(host: StorageHost) -> None:
@@ -253,7 +256,7 @@ async def test_stale_or_older_metadata_drop_nothing(host: StorageHost) -> None:
     await host.store.compare_and_set_cookie(replace(found.value, generation=7), found.version)
     with pytest.raises(MetadataError, match="generation 7"):
         await host.replaced.round()
-    assert host.copies.holds_ledger(script.ledger_id)
+    assert host.storage.holds_entries(script.ledger_id)
 
 
 async def test_ledgers_are_looked_at_in_turn_and_hints_at_once(store: MetadataStore) -> None:

@@ -4,12 +4,13 @@ import random
 from pathlib import Path
 
 import pytest
-from octavo.bookie.identity.cookie import IdentityRefusedError, take_identity
+from octavo.bookie.identity.cookie import IdentityRefusedError, claim_identity, note_served
 from octavo.bookie.offline.layout import Layout
 from octavo.bookie.offline.reset_identity import reset_identity
 from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER
 from octavo.bookie.storage.manifest_keeper import read_manifest
-from octavo.metadata import MetadataStore
+from octavo.metadata import Cookie, MetadataStore
+from octavo.metadata.garbage_hold import read_hold
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.holdings import Doubt
@@ -23,7 +24,7 @@ OPERATIONS_MAX = 40
 async def start(filesystem: MemoryFileSystem, store: MetadataStore, seed: int) -> Doubt | None:
     """Take the identity as a start does; the bookie's doubt. Raises
     :class:`IdentityRefusedError`."""
-    await take_identity(filesystem, LAYOUT.directories, store, address="127.0.0.1:3181", rng=random.Random(seed))
+    await claim_identity(filesystem, LAYOUT.directories, store, address="127.0.0.1:3181", rng=random.Random(seed))
     await filesystem.make_directory(LAYOUT.index)
     return (await read_manifest(filesystem, LAYOUT.data, must_exist=False)).doubt
 
@@ -93,3 +94,23 @@ async def test_a_reset_for_a_bookie_that_the_metadata_do_not_know_is_refused_and
             )
         assert {path: filesystem.content(path) for path in filesystem.files()} == before
         assert await store.list_cookies() == []
+
+
+async def test_a_reset_on_an_older_copy_of_the_metadata_holds_garbage_collection() -> None:
+    """Afterwards nothing shows that the metadata were older."""
+    async with open_memory_store(MemoryServer(rng=random.Random(1)), rng=random.Random(2)) as store:
+        filesystem = MemoryFileSystem()
+        older: Cookie | None = None
+        for seed in (1, 2):
+            identity = await claim_identity(
+                filesystem, LAYOUT.directories, store, address="127.0.0.1:3181", rng=random.Random(seed)
+            )
+            await note_served(filesystem, LAYOUT.directories, identity)
+            (known,) = await store.list_cookies()
+            older = older or known.value
+        assert older is not None
+        await filesystem.make_directory(LAYOUT.index)
+        await read_manifest(filesystem, LAYOUT.data, must_exist=False)
+        await store.compare_and_set_cookie(older, known.version)
+        await reset(filesystem, store, 3)
+        assert await read_hold(store) is not None

@@ -9,7 +9,7 @@ from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.server.answers import answer_read_lac
 from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, EMPTY, decode_manifest, encode_manifest
 from octavo.bookie.storage.storage import Storage, StorageSettings
-from octavo.protocol.errors import BookieInDoubtError, LedgerFencedError
+from octavo.protocol.errors import BookieInDoubtError, BookieStorageError, LedgerFencedError
 from octavo.protocol.holdings import Doubt
 from octavo.protocol.messages import ReadFlag, ReadLac
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
@@ -235,6 +235,30 @@ async def test_what_is_sure_stays_sure_and_a_wrong_narrowing_changes_nothing() -
     with pytest.raises(ValueError, match="not in doubt"):
         await healthy.narrow_doubt(0, {})
     await healthy.close()
+
+
+@pytest.mark.parametrize("operation", ["sync", "sync_directory", "rename"])
+async def test_failed_write_of_a_narrowed_doubt_ends_the_bookie(operation: str) -> None:
+    """Rule B1: the agent that asked for it would be run again, and the bookie go on as if nothing had failed."""
+    filesystem = await damaged_journal()
+    failures: list[BaseException] = []
+    storage = await Storage.open(
+        filesystem, directory=DATA, journal_directory=JOURNAL, settings=SETTINGS, on_fatal=failures.append
+    )
+    await storage.limit_doubt(LATER.ledger_id)
+    assert not failures
+
+    def fault(name: str, path: Path) -> OSError | None:
+        return OSError(5, "Input/output error", str(path)) if name == operation and path.is_relative_to(DATA) else None
+
+    filesystem.fault = fault
+    with pytest.raises(OSError, match="Input/output error"):
+        await storage.narrow_doubt(9, {7: 3})
+    assert len(failures) == 1
+    with pytest.raises(BookieStorageError):
+        add(storage, LATER, 0)
+    filesystem.fault = None
+    await storage.close()
 
 
 async def test_narrowed_doubt_is_durable_at_every_crash_after_it_returned() -> None:

@@ -71,6 +71,9 @@ def test_damaged_index_stops_the_start_with_a_remedy_that_works(stopped: Stopped
         assert bookie.wait() == EXIT_DATA_WRONG
         assert str(path) in bookie.stderr
         assert "rebuild-index" in bookie.stderr
+    octavo("bookie", "rebuild-index", stopped.directory, "--lost-dir", "/elsewhere").failed_with_one_line(
+        1, "/elsewhere", "not one of the directories"
+    )
     rebuilt = octavo("bookie", "rebuild-index", stopped.directory)
     assert b"indexed 500 entries of 1 ledgers" in rebuilt.stdout
     assert b"in doubt" in rebuilt.stdout, "who was fenced stood in the damaged file"

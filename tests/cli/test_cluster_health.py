@@ -4,14 +4,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from octavo.cli.bookies import as_json, as_table
 from octavo.cli.cluster.health import Severity, examine
 from octavo.cli.doctor import certificate_finding, clock_finding
-from octavo.client.client import BookieStatus
+from octavo.client.bookie_status import BookieStatus
 from octavo.metadata import BookieState
 from octavo.metadata.garbage_hold import GarbageHold
+from octavo.protocol.errors import OctavoError, OctavoTimeoutError, UnauthorizedError
 from octavo.protocol.ids import BookieId
 
-GOOD: dict[str, Any] = {"free_bytes": 50, "total_bytes": 100, "in_doubt": False, "entries_damaged": 0}
+GOOD: dict[str, Any] = {"disk_space_low": False, "in_doubt": False, "entries_damaged": 0}
 
 
 def bookie(name: str, state: BookieState = BookieState.WRITABLE, version: str = "0.1.0", **facts: Any) -> BookieStatus:
@@ -22,7 +24,12 @@ def bookie(name: str, state: BookieState = BookieState.WRITABLE, version: str = 
 
 NOW, DAY = 1_800_000_000.0, 86_400.0
 THREE = [bookie("a"), bookie("b"), bookie("c")]
-SILENT = BookieStatus(BookieId("d"), "d:3181", BookieState.WRITABLE, "0.1.0", "/r", None)
+
+
+def without_facts(error: OctavoError | None = None) -> BookieStatus:
+    return BookieStatus(BookieId("d"), "d:3181", BookieState.WRITABLE, "0.1.0", "/r", None, error)
+
+
 PROBLEM, WARNING = Severity.PROBLEM, Severity.WARNING
 
 
@@ -35,12 +42,18 @@ def test_a_healthy_cluster_has_no_findings() -> None:
     [
         ([], PROBLEM, "has no bookie"),
         ([*THREE, bookie("d", BookieState.UNAVAILABLE)], PROBLEM, "bookie d at d:3181 is not registered"),
-        ([*THREE, SILENT], PROBLEM, "does not answer"),
+        ([*THREE, without_facts()], PROBLEM, "does not answer: check"),
+        ([*THREE, without_facts(OctavoTimeoutError("late"))], PROBLEM, "does not answer (late): check"),
+        (
+            [*THREE, without_facts(UnauthorizedError("no role"))],
+            PROBLEM,
+            "does not show its state to this client: no r",
+        ),
         ([*THREE, bookie("d", BookieState.READ_ONLY)], WARNING, "read-only"),
         ([*THREE, bookie("d", in_doubt=True)], WARNING, "in doubt"),
         ([*THREE, bookie("d", entries_damaged=2)], PROBLEM, "2 damaged"),
         ([*THREE, bookie("d", index_damage=1)], PROBLEM, "1 damaged"),
-        ([*THREE, bookie("d", free_bytes=9)], WARNING, "disk space left"),
+        ([*THREE, bookie("d", disk_space_low=True)], WARNING, "less than disk_warn_bytes of disk space left"),
         ([*THREE, bookie("d", version="0.2.0")], WARNING, "0.1.0, 0.2.0"),
         ([*THREE, bookie("d", certificate_expires_at=NOW + 13.5 * DAY)], WARNING, "expires in 13 days"),
         ([*THREE, bookie("d", certificate_expires_at=NOW - 1)], PROBLEM, "d at d:3181 has expired"),
@@ -87,3 +100,21 @@ def test_problems_come_first_and_a_hold_on_garbage_collection_is_a_warning() -> 
 def test_a_clock_is_compared_with_the_time_in_which_it_was_read(clock: float, result: str, words: str) -> None:
     found = clock_finding("b", clock, before=100.0, after=101.0)
     assert (found.result, words in found.detail) == (result, True)
+
+
+# --- octavo bookies ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_bookies_says_why_details_are_missing() -> None:
+    headers, rows = as_table(THREE, NOW)
+    assert headers[-1] == "certificate"
+    assert {len(row) for row in rows} == {len(headers)}
+    headers, rows = as_table([*THREE, without_facts(UnauthorizedError("no\nrole"))], NOW)
+    assert headers[-1] == "no details because"
+    assert [row[-1] for row in rows] == [None, None, None, "no role"]
+    assert {len(row) for row in rows} == {len(headers)}
+
+
+def test_bookies_as_json_say_why_details_are_missing() -> None:
+    assert as_json(without_facts(UnauthorizedError("no role")))["no_details_because"] == "no role"
+    assert as_json(bookie("a", no_details_because="none of its business"))["no_details_because"] is None

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import typer
-from octavo.cli.commands import app
+from octavo.cli.commands import command_line
 from support.tree import ROOT
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "runbooks").glob("*.md")])
 
-COMMANDS: Any = typer.main.get_command(app)
+COMMANDS: Any = typer.main.get_command(command_line())
 
 QUOTED = re.compile(r"(?<!`)`(octavo [^`]+)`(?!`)")
 
@@ -40,3 +40,12 @@ def test_every_command_within_a_sentence_exists(page: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     quoted = [" ".join(found.split()) for found in QUOTED.findall(prose)]
     assert {text: unknown for text in quoted if (unknown := unknown_parts(text))} == {}
+
+
+def test_every_command_of_a_procedure_exists() -> None:
+    """tests/processes/test_procedures.py runs all of them in its long form only."""
+    page = (ROOT / "docs" / "procedures.md").read_text()
+    blocks = "".join(re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    lines = [found.partition("#")[0].partition(";")[0] for found in re.findall(r"octavo (?!bookie@)[^\n]+", blocks)]
+    assert len(lines) > 20
+    assert {line: unknown for line in lines if (unknown := unknown_parts(line))} == {}

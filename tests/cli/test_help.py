@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import typer
-from octavo.cli.commands import app, run
+from octavo.cli.commands import PARTS, command_line, run
 from octavo.cli.main import main
 
 
@@ -17,7 +17,8 @@ def commands_of(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]
             yield from commands_of(inner, (*path, name))
 
 
-COMMANDS = list(commands_of(typer.main.get_command(app), ()))
+ALL: Any = typer.main.get_command(command_line())
+COMMANDS = list(commands_of(ALL, ()))
 
 
 def help_of(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
@@ -33,6 +34,19 @@ def test_all_commands_are_found() -> None:
     }
 
 
+@pytest.mark.parametrize("word", PARTS)
+def test_a_word_loads_its_own_command_and_no_other(word: str) -> None:
+    loaded: Any = typer.main.get_command(command_line(word))
+    assert list(loaded.commands) == [word]
+    assert list(commands_of(loaded, ())) == [(), *(path for path in COMMANDS if path[:1] == (word,))]
+
+
+def test_every_command_has_a_word_and_other_words_load_all_commands() -> None:
+    assert {*PARTS} == {*ALL.commands}
+    loaded: Any = typer.main.get_command(command_line("--help"))
+    assert {*loaded.commands} == {*PARTS}
+
+
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_help_is_plain(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(path, capsys)
@@ -41,12 +55,9 @@ def test_help_is_plain(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
     assert re.search(r"  -h, --help +Show this message and exit\.", text)
 
 
-OURS = [path for path in COMMANDS if path[:1] != ("pipeline",)]
-
-
-@pytest.mark.parametrize("path", OURS, ids=" ".join)
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_option_is_explained_in_sentences(path: tuple[str, ...]) -> None:
-    command: Any = typer.main.get_command(app)
+    command = ALL
     for name in path:
         command = command.commands[name]
     for parameter in command.params:
@@ -61,7 +72,7 @@ def test_every_option_is_explained_in_sentences(path: tuple[str, ...]) -> None:
             )
 
 
-@pytest.mark.parametrize("path", [path for path in OURS if path], ids=" ".join)
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path], ids=" ".join)
 def test_first_sentence_fits_into_the_list_of_commands(
     path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,15 +1,17 @@
 """The inside of `octavo log append`: what is counted, and what becomes of lines when the input or the lead ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from octavo.cli.ledger.lines import LineSplitter
-from octavo.cli.log.append import Tally, append_lines
+from octavo.cli.log.append import AppendReport, append_lines
+from octavo.cli.log.standard_input import InterruptibleInput
+from octavo.cli.session import CommandError, describe
 from octavo.protocol.errors import EntryTooLargeError, NotLeaderError
 from octavo.protocol.messages import Op
-from support.reading import Cluster, cluster_of
+from support.leading import led_log
 
 import octavo
 
@@ -34,71 +36,76 @@ class Input:
         return b""
 
 
-@asynccontextmanager
-async def leading() -> AsyncIterator[tuple[Cluster, octavo.Log, octavo.LogWriter]]:
-    async with (
-        cluster_of() as cluster,
-        octavo.connect(cluster.uri, log_duel_pause_seconds=0.001, close_timeout_seconds=4.0) as client,
-        client.create_log("lines") as log,
-        log.take_over() as writer,
+async def append(writer: octavo.LogWriter, source: Input, report: AppendReport, *, line_bytes_max: int = 100) -> None:
+    await append_lines(writer, source, LineSplitter(line_bytes_max), report, progress=lambda _done, _text="": None)
+
+
+def quiet() -> AppendReport:
+    return AppendReport("lines", as_json=False, each_position=False)
+
+
+def test_a_report_in_words() -> None:
+    report = quiet()
+    assert str(report) == "no entries"
+    report.acknowledge(range(7, 8), 3)
+    assert str(report) == "1 entry at position 7"
+    report.acknowledge(range(8, 10), 5)
+    assert str(report) == "3 entries at positions 7 to 9"
+    assert (report.payload_bytes, report.first_position, report.end) == (8, 7, 10)
+
+
+def test_an_error_tells_what_was_added_and_where_to_go_on() -> None:
+    report = quiet()
+    with pytest.raises(NotLeaderError, match=r"^gone$"), report.completed():
+        raise NotLeaderError("gone", may_have_happened=False)
+    with (
+        pytest.raises(CommandError, match=r"gone; acknowledged before: no entries; lines after.*--first 0"),
+        report.completed(),
     ):
-        yield cluster, log, writer
+        raise NotLeaderError("gone", may_have_happened=True)
+    report.acknowledge(range(7, 9), 3)
+    with (
+        pytest.raises(CommandError, match=r"gone; acknowledged before: 2 entries at positions 7 to 8$"),
+        report.completed(),
+    ):
+        raise NotLeaderError("gone", may_have_happened=False)
 
 
-async def append(writer: octavo.LogWriter, source: Input, tally: Tally, *, line_bytes_max: int = 100) -> list[range]:
-    """The acknowledged positions, as they were told."""
-    told: list[range] = []
-    await append_lines(
-        writer, source, LineSplitter(line_bytes_max), tally, progress=lambda _done, _text="": None,
-        on_acknowledged=told.append,
-    )  # fmt: skip
-    return told
-
-
-def test_a_tally_in_words() -> None:
-    tally = Tally()
-    assert str(tally) == "no entries"
-    tally.acknowledge(range(7, 8), 3)
-    assert str(tally) == "1 entry at position 7"
-    tally.acknowledge(range(8, 10), 5)
-    assert str(tally) == "3 entries at positions 7 to 9"
-    assert (tally.payload_bytes, tally.first_position, tally.end) == (8, 7, 10)
-
-
-async def test_lines_are_added_as_they_come_and_told_of_in_order() -> None:
-    async with leading() as (_, log, writer):
-        tally = Tally()
-        told = await append(writer, Input([b"a\nb", b"b\n", b"", b"never read"]), tally)
-        assert [position for positions in told for position in positions] == [0, 1]
-        assert (tally.entries, tally.payload_bytes, tally.end) == (2, 3, 2)
+async def test_lines_are_added_as_they_come_and_told_of_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    async with led_log() as (_, _, log, writer):
+        report = AppendReport("lines", as_json=False, each_position=True)
+        with report.completed():
+            await append(writer, Input([b"a\nb", b"b\n", b"", b"never read"]), report)
+        assert capsys.readouterr().out == "0\n1\nlog lines: 2 entries at positions 0 to 1\n"
+        assert (report.entries, report.payload_bytes, report.end) == (2, 3, 2)
         await log.refresh()
         assert [entry.payload for entry in await log.read(0, 1)] == [b"a", b"bb"]
 
 
 async def test_lines_before_one_that_is_too_long_are_acknowledged_first() -> None:
-    async with leading() as (_, log, writer):
-        tally = Tally()
+    async with led_log() as (_, _, log, writer):
+        report = quiet()
         with pytest.raises(EntryTooLargeError, match="line 3 is longer"):
-            await append(writer, Input([b"a\nb\n", b"x" * 101 + b"\n"]), tally)
-        assert str(tally) == "2 entries at positions 0 to 1"
+            await append(writer, Input([b"a\nb\n", b"x" * 101 + b"\n"]), report)
+        assert str(report) == "2 entries at positions 0 to 1"
         assert await log.refresh() == 2
 
 
 async def test_an_input_that_fails_leaves_what_was_read() -> None:
-    async with leading() as (_, log, writer):
-        tally = Tally()
+    async with led_log() as (_, _, log, writer):
+        report = quiet()
         with pytest.raises(OSError, match="gone"):
-            await append(writer, Input([b"a\n"], error=OSError("gone")), tally)
-        assert tally.entries == 1
+            await append(writer, Input([b"a\n"], error=OSError("gone")), report)
+        assert report.entries == 1
         assert await log.refresh() == 1
 
 
 async def test_cancelling_waits_for_the_lines_that_were_read() -> None:
-    async with leading() as (cluster, _, writer):
+    async with led_log(close_timeout_seconds=4.0) as (cluster, _, _, writer):
         for bookie in cluster.bookies:
             bookie.hold(Op.ADD)
-        tally, source = Tally(), Input([b"a\nb\n"], silent=True)
-        appending = asyncio.ensure_future(append(writer, source, tally))
+        report, source = quiet(), Input([b"a\nb\n"], silent=True)
+        appending = asyncio.ensure_future(append(writer, source, report))
         await source.asked_in_vain.wait()
         await cluster.bookies[0].received(Op.ADD, 1)
         appending.cancel()
@@ -108,13 +115,13 @@ async def test_cancelling_waits_for_the_lines_that_were_read() -> None:
             bookie.release(Op.ADD)
         with pytest.raises(asyncio.CancelledError):
             await appending
-        assert str(tally) == "2 entries at positions 0 to 1"
+        assert str(report) == "2 entries at positions 0 to 1"
 
 
 async def test_a_lost_lead_ends_a_silent_input_and_tells_of_the_add_in_doubt() -> None:
-    async with leading() as (cluster, log, writer):
-        tally, source = Tally(), Input([b"a\n"], silent=True)
-        appending = asyncio.ensure_future(append(writer, source, tally))
+    async with led_log(log_duel_pause_seconds=0.001, close_timeout_seconds=4.0) as (cluster, _, log, writer):
+        report, source = quiet(), Input([b"a\n"], silent=True)
+        appending = asyncio.ensure_future(append(writer, source, report))
         await source.asked_in_vain.wait()
         await writer.flush()
         async with (
@@ -125,4 +132,13 @@ async def test_a_lost_lead_ends_a_silent_input_and_tells_of_the_add_in_doubt() -
             await rival.add(b"rival")
             with pytest.raises(NotLeaderError):
                 await asyncio.wait_for(appending, 20)
-        assert str(tally) == "1 entry at position 0"
+        assert str(report) == "1 entry at position 0"
+
+
+async def test_standard_input_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "written").open("wb") as only_written,
+        pytest.raises(OSError, match="standard input") as caught,
+    ):
+        await InterruptibleInput(only_written.fileno()).read()
+    assert describe(caught.value) == "standard input: Bad file descriptor"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from octavo.cli.rates import compare, latencies
-from octavo.client.client import BookieStatus
+from octavo.client.bookie_status import BookieStatus
 from octavo.metadata import BookieState
 from octavo.metrics.histogram import BOUNDS_SECONDS, Histogram, counts_as_text
 from octavo.protocol.ids import BookieId

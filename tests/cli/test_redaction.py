@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from octavo.cli.redaction import HIDDEN, redacted_environment, redacted_text, redacted_uri
+from octavo.security.scram import Key
 
 SECRETS = st.text("abcXYZ0189+/=_-", min_size=8, max_size=40).map(lambda text: f"s3cr3t{text}")
 
@@ -31,6 +32,15 @@ def test_a_secret_does_not_survive(place: str, secret: str) -> None:
     assert HIDDEN in shown
     assert shown.startswith("before\n")
     assert shown.endswith("\nafter")
+
+
+@pytest.mark.parametrize("place", ["{}", "read {} from standard input", 'header "Bearer {}"', "key_file: {}\n"])
+@given(secret=st.binary(min_size=32, max_size=32))
+def test_the_line_of_a_key_file_is_hidden_wherever_it_stands(place: str, secret: bytes) -> None:
+    line = Key("app.writer@host", secret).to_text()
+    shown = redacted_text(place.format(line))
+    assert line.partition(":")[2] not in shown
+    assert HIDDEN in shown
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,28 @@
 import asyncio
 import inspect
 import json
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 import typer
 from octavo.cli import main as command_line
-from octavo.cli.output import bytes_as_json, print_table
-from octavo.cli.session import CommandError, Session, command, describe, finish, guarded, read_password
+from octavo.cli.local.common import print_ready
+from octavo.cli.output import bytes_as_json, print_json, print_line, print_table, visible
+from octavo.cli.session import (
+    CommandError,
+    Session,
+    command,
+    describe,
+    finish,
+    guarded,
+    print_error,
+    read_password,
+)
 from octavo.protocol.errors import EntryTooLargeError, InvalidArgumentError, NoSuchLedgerError, OctavoError
+from support.processes import OCTAVO, environment
+from support.waiting import WAIT_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -148,6 +162,30 @@ def test_usage(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
     assert bool(captured.out) == (status == 0)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["ledger", "list", "--state", "bogus"],
+            "Invalid value for '--state': 'bogus' is not one of 'open', 'in-recovery', 'closed'",
+        ),
+        (["ledger", "show", "seven"], "Invalid value for 'ID': 'seven' is not a whole number"),
+        (["ledger", "show", "9" * 5000], f"Invalid value for 'ID': '{'9' * 5000}' is not a whole number"),
+        (["up", "--bookies", "0"], "Invalid value for '--bookies': 0 is below 1"),
+        (["ledger", "show", str(2**63)], f"Invalid value for 'ID': {2**63} is above {2**63 - 1}"),
+        (["top", "--interval", "often"], "Invalid value for '--interval': 'often' is not a number"),
+        (["top", "--interval", "nan"], "Invalid value for '--interval': 'nan' is not a number"),
+    ],
+)
+def test_a_wrong_value_is_named_in_the_words_of_a_command_line(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"octavo: {line} - see `octavo ")
+    assert len(said.splitlines()) == 1
+
+
 def test_files_of_tls_and_keys_reach_the_client_of_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +206,56 @@ def test_files_of_tls_and_keys_reach_the_client_of_the_command(
 def test_tables_elsewhere_than_on_a_terminal_are_aligned_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["name", "n"], [["x" * 200, 1], ["y", None]])
     assert capsys.readouterr().out == f"{'name':200}  n\n{'x' * 200}  1\ny\n"
+
+
+HOSTILE = "a\x1b[2J\r\nb\x9b31m\u202ec"
+"""A name that clears the screen, goes to another line, changes colours and the direction of writing."""
+
+
+def test_what_a_client_has_chosen_cannot_command_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = r"a\x1b[2J\r\nb\x9b31m\u202ec"
+    print_line(HOSTILE)
+    print_table(["name"], [[HOSTILE]])
+    print_json({"name": HOSTILE})
+    print_error(HOSTILE)
+    said = capsys.readouterr()
+    line, _, row, as_json = said.out.splitlines()
+    assert (line, row, said.err) == (shown, shown, f"octavo: {shown}\n")
+    assert json.loads(as_json) == {"name": HOSTILE}
+    assert said.out.replace("\n", "").isprintable()
+    assert visible("Zoë 名 😀 é") == "Zoë 名 😀 é"
+
+
+def test_a_terminal_that_cannot_show_a_name_gets_an_escape_sequence(tmp_path: Path) -> None:
+    file = tmp_path / "naïve.toml"
+    file.write_text('data_dir = "/d"\n')
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [*OCTAVO, "config", "check", str(file)]
+    done = subprocess.run(
+        command, env=environment(**ascii_only), capture_output=True, timeout=WAIT_SECONDS, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.endswith(rb"na\udcc3\udcafve.toml is valid" + b"\n")
+
+
+def test_help_that_cannot_be_written_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*OCTAVO, "--help"],
+            env=environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=WAIT_SECONDS,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"octavo: standard output: No space left on device\n")
+
+
+def test_the_command_for_other_shells_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = "zk+tls://zk1/o?tls_ca=/a b&tls_key='x'"
+    print_ready(3, 3, uri, tmp_path)
+    line = capsys.readouterr().out.splitlines()[1]
+    assert shlex.split(line) == ["export", f"OCTAVO_METADATA={uri}"]
 
 
 def test_bytes_in_json_are_text_where_they_are_text() -> None:

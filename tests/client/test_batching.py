@@ -1,11 +1,11 @@
-"""When adds leave at once and when they wait for company, as a table and in the writers."""
+"""When adds are sent at once and when they wait for later ones, as a table and in the writers."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from octavo.client.write import batching
-from octavo.client.write.batching import BYTES_MAX, ENTRIES_MAX, waits_for_company
+from octavo.client.write.batching import BYTES_MAX, ENTRIES_MAX, should_wait_for_more
 from octavo.metadata import BeginRecovery, update_ledger
 from octavo.protocol.errors import LedgerFencedError
 from octavo.protocol.messages import Add, Op
@@ -54,7 +54,7 @@ async def behind_one(cluster: FakeCluster) -> FakeCluster:
 def test_adds_wait_only_behind_a_frame_and_only_while_they_are_few(
     under_way: int, payloads: list[bytes], waits: bool
 ) -> None:
-    assert waits_for_company(under_way, payloads) is waits
+    assert should_wait_for_more(under_way, payloads) is waits
 
 
 async def test_adds_behind_a_frame_travel_together_once_it_is_acknowledged(behind_one: FakeCluster) -> None:

@@ -332,8 +332,14 @@ async def test_bookies_are_told_with_state_and_on_demand_with_their_facts() -> N
             "nowhere:1",
         ]
         assert [bookie.facts for bookie in plain] == [None, None, None]
+        assert [bookie.error for bookie in plain] == [None, None, None]
         detailed = await client.bookies(details=True)
         assert [bookie.facts for bookie in detailed] == [{"free_bytes": 5}, None, None]
+        assert [None if bookie.error is None else bookie.error.message for bookie in detailed] == [
+            None,
+            "not now",
+            None,
+        ]
         assert [bookie.version for bookie in detailed] == ["fake", "fake", None]
 
 

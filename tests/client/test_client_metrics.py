@@ -76,7 +76,7 @@ async def test_adds_are_counted_when_they_are_acknowledged(client: Client) -> No
 
 
 async def test_adds_that_do_not_reach_their_quorum_fail_with_their_writer(bookies: list[Bookie], uri: str) -> None:
-    async with octavo.connect(uri, add_quorum_timeout_seconds=0.2) as client:
+    async with octavo.connect(uri, add_quorum_timeout_seconds=2.0) as client:
         writer = await client.create_ledger(3, 3, 3)
         await writer.add(b"a")
         for bookie in bookies[:2]:

@@ -20,7 +20,7 @@ from octavo.protocol.errors import (
     OctavoTimeoutError,
     WrongClusterError,
 )
-from octavo.protocol.frames import pack_body, pack_frame
+from octavo.protocol.frames import frame_of, pack_body
 from octavo.protocol.ids import BookieId
 from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import MAGIC, Hello, Info, InfoAnswer, LacAnswer, Op, Ping, Pong, ReadFlag, ReadLac
@@ -212,7 +212,12 @@ async def test_another_bookie_or_cluster_at_the_address_is_refused(bookie_id: st
 
 @pytest.mark.parametrize(
     "raw",
-    [b"\xff\xff\xff\xff", pack_frame((1, 8)), pack_frame((1, 1, 0, "too much")), b"\x00\x00\x00\x01\xc1"],
+    [
+        b"\xff\xff\xff\xff",
+        frame_of(pack_body((1, 8))),
+        frame_of(pack_body((1, 1, 0, "too much"))),
+        b"\x00\x00\x00\x01\xc1",
+    ],
     ids=["oversize", "short", "field", "not msgpack"],
 )
 async def test_malformed_bytes_break_the_connection_and_fail_what_is_outstanding(
@@ -231,7 +236,7 @@ async def test_malformed_bytes_break_the_connection_and_fail_what_is_outstanding
 async def test_a_late_answer_after_the_deadline_is_ignored(bookie: FakeBookie, connection: BookieConnection) -> None:
     await connected(connection)
     bookie.hold(Op.PING)
-    slow = asyncio.create_task(connection.request(Ping(), timeout_seconds=0.05))
+    slow = asyncio.create_task(connection.request(Ping(), timeout_seconds=2.0))
     await bookie.received(Op.PING)
     # An answer to something else shows that the bookie lives: only the one request fails.
     await connection.request(Info(), timeout_seconds=10)

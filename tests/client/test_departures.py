@@ -41,7 +41,7 @@ def test_an_idle_writer_replaces_a_departed_member_and_nothing_else() -> None:
     changes.check_invariants()
     assert changes.phase is Phase.IDLE
     changes.on_connected(1)
-    assert not changes.troubled
+    assert not changes.troubled_since
 
 
 def test_a_departed_member_that_confirms_and_reconnects_is_replaced_all_the_same() -> None:
@@ -60,7 +60,7 @@ def test_a_member_that_stays_after_all_is_left_alone() -> None:
     changes.on_stays(1)
     changes.on_stays(0)
     changes.check_invariants()
-    assert (changes.poll(1.0), changes.troubled, changes.wake_at()) == (None, False, None)
+    assert (changes.poll(1.0), changes.troubled_since, changes.wake_at()) == (None, {}, None)
     changes.on_departed(1, 1.0)
     assert changes.poll(1.0) == FindSpares((1,))
     changes.on_stays(1)

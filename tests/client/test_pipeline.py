@@ -121,6 +121,7 @@ class Driver:
             if isinstance(effect, Send):
                 self._sent(effect)
             else:
+                assert isinstance(effect, Acknowledge)
                 assert effect.first == len(self.acknowledged), "in order, without gaps"
                 assert effect.first <= effect.last
                 assert effect.payload_bytes == (effect.last + 1 - effect.first) * len(PAYLOAD)

@@ -20,7 +20,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.messages import Op, Read, ReadLac
 from support.reading import QUICK, HandmadeLedger, TroubledStore, cluster_of
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 
 def payloads(entries: Sequence[Entry]) -> list[bytes]:
@@ -391,7 +391,7 @@ async def test_refresh_does_not_wait_for_a_hung_bookie_and_never_fences() -> Non
         ledger = await cluster.ledger()
         ledger.add(b"a", b"b")
         cluster.bookies[0].drop(Op.READ_LAC)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             reader = await cluster.open(ledger)
             ledger.add(b"c")
             assert await reader.refresh_last_add_confirmed() == 1

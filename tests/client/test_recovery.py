@@ -30,6 +30,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.protocol.limits import FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import Add, AddFlag, Op, Pong, Read, ReadFlag, ReadLac
+from support.waiting import WAIT_SECONDS
 from support.writing import DIGEST, PASSWORD, QUICK, FakeCluster, fake_cluster
 
 HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.001}
@@ -149,7 +150,7 @@ async def test_a_hung_bookie_delays_no_recovery(cluster: FakeCluster) -> None:
     await writer.add_many([b"x"] * 10)
     await cluster.abandon(writer)
     cluster.bookies[1].hang()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_SECONDS):
         metadata = await recover(cluster, writer.id, recovery_timeout_seconds=1000, request_timeout_seconds=1000)
     assert metadata.last_entry_id == 9
     cluster.bookies[1].unhang()
@@ -166,7 +167,9 @@ async def test_entries_are_written_back_to_spares_when_their_bookies_are_gone(cl
     metadata = await recover(cluster, writer.id)
     assert metadata.last_entry_id in {9, 10}
     if metadata.last_entry_id == 10:
-        assert len(metadata.fragments) == 2, "changes of the ensemble came with the end (rules F5 and F6)"
+        # The writer may have replaced bookies, too, before it was gone.
+        assert all(fragment.first_entry_id >= 10 for fragment in metadata.fragments[1:]), "rules F5 and F6"
+        assert len(metadata.fragments) > 1
         bookies = metadata.last_fragment.bookies
         assert sum(10 in cluster.held(int(bookie[1:]), writer.id) for bookie in bookies) >= 2
     pending.cancel()

@@ -181,11 +181,19 @@ async def test_bookie_that_missed_the_lac_is_told_it_when_it_is_back(cluster: Fa
 
 async def test_no_lac_is_told_by_itself_while_adds_follow_one_another(cluster: FakeCluster) -> None:
     """Each add tells of those before it; the last one's LAC is told soon after it."""
-    ledger = await cluster.writer(explicit_lac_delay_seconds=0.02)
-    stop_at = asyncio.get_running_loop().time() + 0.3
-    while asyncio.get_running_loop().time() < stop_at:
+    delay_seconds = 0.05
+    ledger = await cluster.writer(explicit_lac_delay_seconds=delay_seconds)
+    clock = asyncio.get_running_loop().time
+    told: int | None = None
+    streak_began_at = clock()
+    while told is None or clock() < streak_began_at + 6 * delay_seconds:
+        before = clock()
         last = await ledger.add(b"one after another")
-    assert cluster.bookies[0].count(Op.WRITE_LAC) == 0
+        if clock() > before + delay_seconds / 2:
+            told, streak_began_at = None, clock()  # the machine made a pause, and a LAC may have been told in it
+        elif told is None and clock() > streak_began_at + delay_seconds:
+            told = cluster.bookies[0].count(Op.WRITE_LAC)  # what was told in a pause has arrived
+        assert told in (None, cluster.bookies[0].count(Op.WRITE_LAC))
     await asyncio.gather(*(bookie.received(Op.WRITE_LAC) for bookie in cluster.bookies))
     assert cluster.bookies[0].ledger(ledger.id).last_add_confirmed == last
 
@@ -355,14 +363,14 @@ async def test_a_bookie_that_does_not_answer_is_tried_again(cluster: FakeCluster
 
 
 async def test_the_quorum_timeout_names_each_bookie_and_ends_the_writer(cluster: FakeCluster) -> None:
-    ledger = await cluster.writer(add_quorum_timeout_seconds=1.0, window_entries=2, resend_delay_seconds=0.4)
+    ledger = await cluster.writer(add_quorum_timeout_seconds=3.0, window_entries=2, resend_delay_seconds=0.4)
     assert await ledger.add(b"good") == 0
     await cluster.bookies[1].stop()
     cluster.bookies[2].refuse(Op.ADD, BookieStorageError("disk on fire"))
     sent = ledger.add_nowait(b"sent")
-    await cluster.bookies[2].received(Op.ADD, 2)
     also = ledger.add_nowait(b"also")
     queued = asyncio.create_task(ledger.add(b"waits for room"))
+    await cluster.bookies[2].received(Op.ADD, 2)
     with pytest.raises(QuorumLostError) as caught:
         await sent
     assert caught.value.may_have_happened
@@ -474,12 +482,12 @@ async def test_an_empty_ledger_closes_empty(cluster: FakeCluster) -> None:
 
 
 async def test_closing_while_bookies_hang_is_bounded_and_what_is_cut_off_did_not_happen(cluster: FakeCluster) -> None:
-    ledger = await cluster.writer(close_timeout_seconds=0.1)
+    ledger = await cluster.writer(close_timeout_seconds=2.0)
     await ledger.add(b"kept")
     hold_adds(cluster)
     lost = ledger.add_nowait(b"lost")
     with pytest.raises(QuorumLostError, match="b0: no answer yet"):
-        await asyncio.wait_for(ledger.close(), 10)
+        await asyncio.wait_for(ledger.close(), 60)
     with pytest.raises(QuorumLostError) as caught:
         await lost
     assert not caught.value.may_have_happened
@@ -490,7 +498,7 @@ async def test_closing_while_bookies_hang_is_bounded_and_what_is_cut_off_did_not
 async def test_once_the_end_is_being_written_no_answer_of_a_bookie_changes_what_adds_are_told(
     cluster: FakeCluster,
 ) -> None:
-    ledger = await cluster.writer(close_timeout_seconds=0.2)
+    ledger = await cluster.writer(close_timeout_seconds=2.0)
     await ledger.add(b"kept")
     hold_adds(cluster)
     lost = ledger.add_nowait(b"lost")
@@ -516,7 +524,7 @@ async def test_once_the_end_is_being_written_no_answer_of_a_bookie_changes_what_
 
 
 async def test_leaving_the_block_on_an_exception_closes_and_does_not_mask_it(cluster: FakeCluster) -> None:
-    ledger = await cluster.writer(close_timeout_seconds=0.1)
+    ledger = await cluster.writer(close_timeout_seconds=2.0)
     with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block is what is tested
         async with ledger:
             await ledger.add(b"kept")

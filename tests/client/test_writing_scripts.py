@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from octavo.client.write.ensemble_changes import EnsembleChanges, Phase
-from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline
+from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline, Send
 from octavo.protocol.entries import Digest, Sealer, derive_secrets, header_of
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
@@ -129,6 +129,7 @@ class Interpreter:
             if isinstance(effect, Acknowledge):
                 yield f"acknowledge {effect.first} to {effect.last}; length {self.pipeline.length}"
             else:
+                assert isinstance(effect, Send)
                 self.outstanding.add((effect.position, effect.run.number))
                 share = [header_of(sealed).entry_id for sealed in self.pipeline.share(effect.run, effect.position)]
                 bookie = self.changes.ensemble[effect.position]

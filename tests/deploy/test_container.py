@@ -1,10 +1,18 @@
-"""The container files, as far as they can be checked without a container engine: every command and setting exists."""
+"""The container files: linters find nothing, and every command and setting in them exists."""
 
+import copy
 import json
 import re
+import subprocess
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 import yaml
+from debian_tools import program
 from octavo.bookie.config import load_config
 from octavo.cli.commands import run
 from support.tree import ROOT
@@ -25,10 +33,47 @@ def test_the_container_runs_a_bookie_without_root() -> None:
         *("FROM", "COPY", "RUN", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "ENTRYPOINT", "CMD")
     }
     assert re.fullmatch(r"\S+/python:3\.1[2-9]-slim", found["FROM"])
-    assert found["USER"] == "octavo"
+    assert f"--uid {found['USER']}" in found["RUN"]
+    assert int(found["USER"]) > 0
     names = [name for name, _ in instructions()]
     assert names.index("USER") > names.index("RUN")
     assert json.loads(found["ENTRYPOINT"]) == ["octavo"]
+
+
+def lint(containerfile: str) -> list[str]:
+    """The codes of what hadolint finds, notes of style included."""
+    command = [str(Path(sysconfig.get_path("scripts"), "hadolint")), "--no-fail", "--format", "json", "-"]
+    done = subprocess.run(command, input=containerfile, capture_output=True, text=True, check=True)
+    return [finding["code"] for finding in json.loads(done.stdout)]
+
+
+def test_hadolint_finds_nothing_in_the_containerfile() -> None:
+    text = (FOLDER / "Containerfile").read_text()
+    assert lint(text) == []
+    assert lint(text.replace("USER 971", "USER 0")) == ["DL3002"]
+    assert lint(text.replace(":3.13-slim", "")) == ["DL3006"]
+
+
+def findings(composition: dict[str, Any]) -> list[str]:
+    """What in a Compose file docker-compose's own schema does not accept."""
+    schema = json.loads(program("compose_spec.json").read_text())
+    return [error.message for error in jsonschema.Draft201909Validator(schema).iter_errors(composition)]
+
+
+MISTAKES: list[Callable[[dict[str, Any]], object]] = [
+    lambda services: services["bookie1"].update(comand=["bookie"]),
+    lambda services: services["bookie2"].update(stop_grace_period=60),
+    lambda services: services["bookie3"]["environment"].update(OCTAVO_BOOKIE_HOST=["0.0.0.0"]),
+    lambda services: services["zookeeper"].update(volumes="zookeeper:/data"),
+]
+
+
+def test_the_schema_of_docker_compose_finds_nothing_in_the_composition() -> None:
+    assert findings(COMPOSE) == []
+    for mistake in MISTAKES:
+        wrong = copy.deepcopy(COMPOSE)
+        mistake(wrong["services"])
+        assert len(findings(wrong)) == 1
 
 
 def test_the_command_of_the_container_has_only_options_that_exist(capsys: pytest.CaptureFixture[str]) -> None:

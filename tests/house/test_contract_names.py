@@ -25,7 +25,7 @@ MEMBERS = {
     ],
     "LedgerWriter": [
         "id", "metadata", "last_add_confirmed", "last_add_pushed", "length", "add", "add_nowait", "add_many", "flush",
-        "close", "closed", "__aenter__", "__aexit__",
+        "force", "close", "closed", "__aenter__", "__aexit__",
     ],
     "LedgerReader": [
         "id", "metadata", "ledger_closed", "last_add_confirmed", "length", "read", "read_unconfirmed", "entries",
@@ -74,6 +74,7 @@ def test_signatures_that_programs_rely_on() -> None:
         "private": False,
         "custom_metadata": None,
         "ids": "sequential",
+        "sync": "immediate",
     }
     opening = inspect.signature(octavo.Client.open_ledger).parameters
     assert opening["password"].default == b""
@@ -138,9 +139,30 @@ def test_using_the_client_loads_no_command_line_and_no_server() -> None:
 def test_help_of_the_command_loads_what_it_prints_and_no_more() -> None:
     program = (
         "import sys, octavo.cli.commands\n"
+        "octavo.cli.commands.command_line()\n"
         "heavy = {'aiozk', 'http.client', 'msgpack', 'pydantic', 'pyspark', 'rich', 'sqlite3', 'structlog',\n"
         "    'octavo.bookie', 'octavo.client', 'octavo.metadata', 'octavo.repair'}\n"
         "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert _output_of(program) == "[]"
+
+
+def test_a_bookie_does_not_load_what_it_does_not_use() -> None:
+    program = (
+        "import sys, octavo.bookie.logs, octavo.bookie.daemon, octavo.cli.bookie.companion\n"
+        "unused = {'aiozk', 'http.client', 'pydantic', 'pyspark', 'rich'}\n"
+        "print(sorted(unused & set(sys.modules)))\n"
+        "import rich.console  # other commands can"
+    )
+    assert _output_of(program) == "[]"
+
+
+def test_checking_the_options_of_a_data_source_loads_no_client() -> None:
+    """Spark does so in a new process for each table."""
+    program = (
+        "import sys, octavo.pipeline.datasource\n"
+        "unused = {'octavo.client.client', 'octavo.metadata', 'numpy', 'rich', 'sqlite3', 'structlog', 'uvloop'}\n"
+        "print(sorted(unused & set(sys.modules)))"
     )
     assert _output_of(program) == "[]"
 

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from support.tree import (
     ROOT,
     Import,
+    dotted_name,
     imports_in_file,
     imports_of,
     library_folders,
@@ -69,11 +71,29 @@ ROOMS = {
     "client.supervisor": frozenset[str](),
     "client.closable": frozenset[str](),
     "client.arguments": frozenset[str](),
+    "client.same_loop": frozenset[str](),
     "client.wire": frozenset({"client.options", "client.counts", "client.supervisor"}),
     "client.place": frozenset({"client.options"}),
-    "client.read": frozenset({"client.options", "client.closable", "client.counts", "client.wire"}),
+    "client.read": frozenset(
+        {
+            "client.arguments",
+            "client.options",
+            "client.closable",
+            "client.counts",
+            "client.same_loop",
+            "client.wire",
+        }
+    ),
     "client.write": frozenset(
-        {"client.options", "client.closable", "client.counts", "client.supervisor", "client.wire", "client.place"}
+        {
+            "client.options",
+            "client.closable",
+            "client.counts",
+            "client.same_loop",
+            "client.supervisor",
+            "client.wire",
+            "client.place",
+        }
     ),
     "client.recover": frozenset({"client.options", "client.supervisor", "client.wire", "client.place", "client.write"}),
     "client.departures": frozenset({"client.supervisor", "client.write"}),
@@ -83,6 +103,7 @@ ROOMS = {
             "client.arguments",
             "client.closable",
             "client.opening",
+            "client.same_loop",
             "client.options",
             "client.supervisor",
             "client.read",
@@ -94,6 +115,7 @@ ROOMS = {
             "client.arguments",
             "client.options",
             "client.closable",
+            "client.same_loop",
             "client.wire",
             "client.place",
             "client.read",
@@ -110,15 +132,15 @@ ROOMS = {
     "metadata.connect": frozenset({"metadata", "metadata.sqlite", "metadata.zookeeper"}),
     "metadata.__init__": frozenset({"metadata", "metadata.connect"}),
     "cli.running_cluster": frozenset[str](),
-    "cli.session": frozenset({"cli.running_cluster"}),
     "cli.output": frozenset[str](),
+    "cli.session": frozenset({"cli.running_cluster", "cli.output"}),
     "cli.rates": frozenset[str](),
     "cli.ledger": frozenset({"cli.session", "cli.output"}),
     "cli.log": frozenset({"cli.session", "cli.output", "cli.ledger"}),
     "cli.bench": frozenset({"cli.session", "cli.output", "cli.ledger"}),
-    "cli.bookie": frozenset({"cli.running_cluster", "cli.session", "cli.output"}),
+    "cli.bookie": frozenset({"cli.running_cluster", "cli.session", "cli.output", "cli.rates"}),
     "cli.cluster": frozenset({"cli.session", "cli.output"}),
-    "cli.console": frozenset({"cli.session", "cli.output", "cli.rates", "cli.log", "cli.cluster"}),
+    "cli.console": frozenset({"cli.session", "cli.output", "cli.rates", "cli.log", "cli.cluster", "cli.bookie"}),
     "cli.deploy": frozenset({"cli.session", "cli.output"}),
     "cli.local": frozenset({"cli.running_cluster", "cli.session", "cli.output"}),
     "cli": frozenset(
@@ -294,9 +316,9 @@ def impurities(importer: str, imports: list[Import], tree: ast.Module) -> list[s
         if is_ours(module) and owning_module(module) not in pure_modules()
     ]
     found += [
-        f"{importer}:{node.lineno} calls {ast.unparse(node.func)}"
+        f"{importer}:{node.lineno} calls {dotted_name(node.func)}"
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in IMPURE_CALLS
+        if isinstance(node, ast.Call) and dotted_name(node.func) in IMPURE_CALLS
     ]
     return found
 
@@ -333,6 +355,44 @@ def test_rooms_know_only_those_below_them() -> None:
     assert [
         wrong for name, path in library_modules().items() for wrong in wrong_rooms(name, imports_in_file(path))
     ] == []
+
+
+def in_a_circle(importing: Mapping[str, set[str]]) -> set[str]:
+    """The modules that import themselves by way of others."""
+
+    def reached(module: str) -> set[str]:
+        found: set[str] = set()
+        todo = [*importing.get(module, ())]
+        while todo:
+            following = todo.pop()
+            if following not in found:
+                found.add(following)
+                todo += importing.get(following, ())
+        return found
+
+    return {module for module in importing if module in reached(module)}
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    """Imports inside functions and for types only count, too: two modules that know one another are one."""
+    modules = library_modules()
+    importing = {
+        name: {owning_module(module) for module, _ in imports_in_file(path) if is_ours(module)} - {name}
+        for name, path in modules.items()
+    }
+    assert in_a_circle(importing) == set()
+
+
+@pytest.mark.parametrize(
+    ("imports", "found"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, set()),
+        ({"a": {"b"}, "b": {"a"}}, {"a", "b"}),
+        ({"a": {"b"}, "b": {"c"}, "c": {"b"}}, {"b", "c"}),
+    ],
+)
+def test_a_circle_is_found(imports: dict[str, set[str]], found: set[str]) -> None:
+    assert in_a_circle(imports) == found
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ TARGETS = ("demo", "up", "test", "check", "model", "mutate", "bench", "simulate"
 SETUP_INPUTS = (".python-version", "pyproject.toml", "scripts/setup_venv.sh")
 
 
-def plan_of(target: str) -> str:
+def plan_of(target: str, *variables: str) -> str:
     """The commands that make would run."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
-        ["make", "--dry-run", target], cwd=ROOT, env=environment, check=True, capture_output=True, text=True
+        ["make", "--dry-run", target, *variables], cwd=ROOT, env=environment, check=True, capture_output=True, text=True
     ).stdout
 
 
@@ -45,6 +45,11 @@ def fresh_tree(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_sets_up_first(target: str) -> None:
     assert plan_of(target).splitlines()[0] == "scripts/setup_venv.sh"
+
+
+def test_the_demo_is_secure_on_request() -> None:
+    assert 'scripts/demo.py --metadata "" --secure\n' in plan_of("demo", "SECURE=1")
+    assert "--secure" not in plan_of("demo")
 
 
 def test_tests_run_without_skips() -> None:

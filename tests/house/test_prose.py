@@ -29,6 +29,8 @@ CONFUSING = {
     r"set out to|in good order": "begin; cleanly",
     r"a person must look": "say who has to do what",
     r"told of by|is told so|comes to pass": "say what happens",
+    r"wait(?:s|ed|ing)? for company": "wait for later adds",
+    r"connections? lives? on": "stays open",
     r"some hundred|some thousand": "about a hundred, several hundred",
     r"stands? beside|lies? beside|goes on beside": "next to, with",
 }

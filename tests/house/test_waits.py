@@ -6,9 +6,10 @@ time itself, it says so with ``support.waiting.pause``.
 
 import ast
 
-from support.tree import python_files, syntax_tree
+from support.tree import dotted_name, python_files, syntax_tree
 
 OWN_SLEEPS = {
+    "tests/bookie/test_frame_memory.py": "the time of the simulator's loop, which passes at once",
     "tests/bookie/test_repair_reads.py": "the time of the simulator's loop, which passes at once",
     "tests/pipeline/test_scan.py": "a function that Spark runs in a worker without the tests' modules",
     "tests/pipeline/test_sink.py": "a class that Spark runs in a worker without the tests' modules",
@@ -26,7 +27,7 @@ def sleeps(tree: ast.AST) -> list[int]:
         node.lineno
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func) in {"asyncio.sleep", "time.sleep"}
+        and dotted_name(node.func) in {"asyncio.sleep", "time.sleep"}
         and not (node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
     )
 

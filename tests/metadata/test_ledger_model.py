@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.metadata import Fragment, LedgerMetadata, LedgerState
-from octavo.metadata.encoding import encode_object
-from octavo.metadata.model import CUSTOM_METADATA_BYTES_MAX, decode_ledger, encode_ledger
+from octavo.metadata.encoding import decode_object, encode_object
+from octavo.metadata.model import CUSTOM_METADATA_BYTES_MAX, SyncMode, decode_ledger, encode_ledger
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError, MetadataError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
@@ -297,3 +297,17 @@ def test_what_is_stored_is_what_is_read(ledger: LedgerMetadata) -> None:
 def test_lookup_agrees_with_a_search_through_all_fragments(ledger: LedgerMetadata, entry_id: int) -> None:
     *_, expected = (candidate for candidate in ledger.fragments if candidate.first_entry_id <= entry_id)
     assert ledger.fragment_of(EntryId(entry_id)) is expected
+
+
+def test_sync_is_stored_where_it_is_deferred_and_nothing_changes_elsewhere() -> None:
+    immediate = open_ledger(7)
+    deferred = replace(immediate, sync=SyncMode.DEFERRED)
+    assert b"sync" not in encode_ledger(immediate)
+    assert decode_ledger(immediate.ledger_id, encode_ledger(immediate)).sync is SyncMode.IMMEDIATE
+    assert b'"state":"open","sync":"deferred","term":0' in encode_ledger(deferred)
+    assert decode_ledger(deferred.ledger_id, encode_ledger(deferred)) == deferred
+    damaged = encode_object(
+        {**decode_object(encode_ledger(deferred), what="", format_max=1), "sync": "never"}, format_number=1
+    )
+    with pytest.raises(MetadataError, match="never"):
+        decode_ledger(deferred.ledger_id, damaged)

@@ -35,8 +35,9 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import LedgerId
 from support.ledger_metadata import open_ledger
+from support.waiting import WAIT_SECONDS
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = WAIT_SECONDS
 
 
 @pytest.fixture

@@ -4,6 +4,9 @@ Where a setting counts power cuts, what is accepted is durable only after a *syn
 wait for it (group commit: one sync makes all that was accepted before it durable). In other settings every step is
 durable at once, as a bookie that never loses its power looks from outside.
 
+Where ledgers have deferred sync (rule W10) bookies count their processes: a request that was sent to an earlier process
+fails, because its connection ended with that process.
+
 Each rule has a method of its own, so that a canary can break that one.
 """
 
@@ -16,8 +19,11 @@ from model.exchange import (
     Add,
     Answer,
     Done,
+    Failed,
     Fence,
+    Force,
     Found,
+    Hello,
     Lac,
     MarkSure,
     Message,
@@ -25,6 +31,7 @@ from model.exchange import (
     ReadLac,
     Refused,
     Request,
+    Welcome,
     WriteLac,
 )
 from octavo.protocol.entries import header_of
@@ -51,6 +58,8 @@ class BookieState:
     """Ids taken for synced though they are not; only canaries do."""
     waiting: tuple[Message, ...] = ()
     """Answers that leave after the next sync."""
+    boot: int = 0
+    """How often it has been started again; only bookies that count that."""
     slow: tuple[Message, ...] = ()
     """Requests taken up and not decided; only canaries do that in two steps."""
 
@@ -74,13 +83,17 @@ def _by_id(sealed: bytes) -> int:
 class Bookie:
     """The rules. Holds no state: every method takes one and gives the next."""
 
-    def __init__(self, *, syncs: bool) -> None:
+    def __init__(self, *, syncs: bool, counts_boots: bool = False) -> None:
         self.syncs = syncs
+        self.counts_boots = counts_boots
 
     # --- requests -------------------------------------------------------------------------------------------------
 
     def receive(self, state: BookieState, message: Message) -> tuple[BookieState, tuple[Message, ...]]:
         """Take a request up and decide it in one step; the answers that leave now."""
+        request = message.request
+        if isinstance(request, Add | Force) and request.boot not in (None, state.boot):
+            return state, () if message.client is None else (message.answered(Failed()),)
         after, answer = self.accept(state, message.request)
         return self.reply(after, message, answer)
 
@@ -101,7 +114,11 @@ class Bookie:
         if not self.syncs or isinstance(answer, Refused):
             return False
         if isinstance(request, Add):
-            return any(header_of(sealed).entry_id in state.unsynced for sealed in request.entries)
+            return not request.deferred and any(
+                header_of(sealed).entry_id in state.unsynced for sealed in request.entries
+            )
+        if isinstance(request, Force):
+            return bool(state.unsynced)
         # A fence's answer leaves after everything that it has seen is durable: the journal is written in order.
         return self.fences(request) and (state.fence_unsynced or bool(state.unsynced))
 
@@ -113,18 +130,27 @@ class Bookie:
         """One synchronous step: decide on the state as it is, and give the state after it."""
         if isinstance(request, Add):
             return self.add(state, request)
+        if isinstance(request, Force | Hello):
+            return state, self.answer_of_process(state, request)
         if isinstance(request, WriteLac):
             return self.write_lac(state, request), None
         if isinstance(request, MarkSure):
             return replace(state, unsure_from=request.unsure_from), Done()
         if self.fences(request):
             state = self.fence(state)
-        if isinstance(request, Fence):
-            return state, None
+        return state, self.look_up(state, request)
+
+    def look_up(self, state: BookieState, request: Request) -> Answer | None:
+        """The answer to a read; None to a fence by itself."""
         if isinstance(request, Read):
-            return state, self.read(state, request)
-        assert isinstance(request, ReadLac)
-        return state, self.last_add_confirmed(state)
+            return self.read(state, request)
+        return self.last_add_confirmed(state) if isinstance(request, ReadLac) else None
+
+    def answer_of_process(self, state: BookieState, request: Force | Hello) -> Answer:
+        """Which process this is; whether it makes durable what it has answered (rule W10)."""
+        if isinstance(request, Hello):
+            return Welcome(state.boot)
+        return Refused(FENCED) if state.fenced else Done()
 
     def fence(self, state: BookieState) -> BookieState:
         """From this step on ordinary adds are refused (rule F2)."""
@@ -223,12 +249,14 @@ class Bookie:
             trusted=frozenset(),
             waiting=(),
             slow=(),
+            boot=state.boot + self.counts_boots,
         )
 
     def kill(self, state: BookieState) -> BookieState:
         """The process dies and starts again: what it had written but not synced is found, and made durable before
         the port opens (rule B1)."""
-        return replace(state, unsynced=frozenset(), fence_unsynced=False, waiting=(), slow=())
+        boot = state.boot + self.counts_boots
+        return replace(state, unsynced=frozenset(), fence_unsynced=False, waiting=(), slow=(), boot=boot)
 
     def wipe(self, state: BookieState) -> BookieState:
         """The disk is lost, and the bookie knows that it may have lost something (rule B4)."""

@@ -31,10 +31,18 @@ from model.broken_clients import (
     TakesTruncatedForAbsent,
 )
 from model.client import Client
+from model.deferred_writer import (
+    AcknowledgesWhatIsAccepted,
+    DeferredWriter,
+    ForcesAcrossRestarts,
+    TakesOverWhatAReplacedBookieHad,
+    writer_with,
+)
 from model.machine_recovery import MachineRecovery
 from model.pipeline_writer import PipelineWriter
 from model.sealing import PAYLOADS, metadata, sealed
 from model.setting import Placement, Setting
+from octavo.client.write.deferred_pipeline import DeferredPipeline
 from octavo.protocol.quorums import Quorums
 
 
@@ -181,6 +189,28 @@ def live(kind: type[MachineRecovery], quorums: Quorums) -> Callable[[bool], Sett
     return make
 
 
+def deferred(
+    kind: type[DeferredPipeline], quorums: Quorums, *, spares: int = 0, **budget: int
+) -> Callable[[bool], Setting]:
+    """A writer with deferred sync, whose pipeline is of a kind when the rule is broken."""
+    count = quorums.ensemble_size + spares
+
+    def make(broken: bool) -> Setting:
+        writer = writer_with(kind) if broken else DeferredWriter
+        return Setting(
+            f"deferred, {kind.__name__}",
+            quorums,
+            count,
+            lambda: [Placement(metadata(quorums), (BookieState(),) * count)],
+            lambda placement: [writer(placement.metadata, bookies=count, entries=1)],
+            PAYLOADS,
+            budget={name.replace("_", " "): times for name, times in budget.items()},
+            bookie=Bookie(syncs=True, counts_boots=True),
+        )
+
+    return make
+
+
 CANARIES = (
     Canary(
         "recovery reads that do not fence",
@@ -245,6 +275,13 @@ CANARIES = (
         "unsynced replayed data trusted",
         "I1",
         bookies(TrustsWhatReplayFinds, TWO_ACK_ONE, recovers=False, kills=1, breaks=1),
+    ),
+    Canary("a force counted for another process", "I1", deferred(ForcesAcrossRestarts, TWO_ACK_ONE, power_cuts=1)),
+    Canary("the LAC moved for what is only accepted", "I1", deferred(AcknowledgesWhatIsAccepted, TWO_ACK_ONE)),
+    Canary(
+        "what a replaced bookie had accepted taken for its successor's",
+        "I1",
+        deferred(TakesOverWhatAReplacedBookieHad, TWO, spares=1, breaks=1),
     ),
     Canary("ordinary reads above the LAC", "I3", bookies(ShowsEverything, TWO, entries=2, recovers=False)),
 )

@@ -18,10 +18,26 @@ STORE = -1
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Store these sealed entries; ``recovery`` also where the ledger is fenced."""
+    """Store these sealed entries; ``recovery`` also where the ledger is fenced. ``deferred``: the answer does not wait
+    for the disk (rule W10)."""
 
     entries: tuple[bytes, ...]
     recovery: bool
+    deferred: bool = False
+    boot: int | None = None
+    """The process of the bookie that it is sent to; None: any, as no client cares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Force:
+    """Make durable what this process of the bookie has answered (rule W10)."""
+
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A new connection: which process of the bookie is there?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +83,19 @@ class Fence:
     """What remains of a fencing read whose client no longer waits for the answer."""
 
 
-type Request = Add | Read | ReadLac | WriteLac | MarkSure | Fence | Change
+type Request = Add | Force | Hello | Read | ReadLac | WriteLac | MarkSure | Fence | Change
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Added, and durable."""
+    """Added, and durable, unless it was deferred; or forced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Answer to :class:`Hello`."""
+
+    boot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +154,7 @@ class Conflict:
     metadata: LedgerMetadata
 
 
-type Answer = Done | Refused | Failed | Found | Lac | Changed | Conflict
+type Answer = Done | Welcome | Refused | Failed | Found | Lac | Changed | Conflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +187,8 @@ class Message:
     def orphaned(self) -> Self | None:
         """The request without a client that waits for its answer; None if it has no other effect."""
         request = self.request
+        if isinstance(request, Force | Hello):
+            return None
         if isinstance(request, Read | ReadLac):
             if not request.fence:
                 return None
@@ -186,7 +211,8 @@ def entries_text(entries: tuple[bytes, ...]) -> str:
 def request_text(request: Request) -> str:
     """A request for a trace."""
     if isinstance(request, Add):
-        return f"{'recovery add' if request.recovery else 'add'} of {entries_text(request.entries)}"
+        kind = "recovery add" if request.recovery else "deferred add" if request.deferred else "add"
+        return f"{kind} of {entries_text(request.entries)}"
     if isinstance(request, Read):
         ids = f"{request.first}" if request.first == request.last else f"{request.first}..{request.last}"
         return f"{'fencing read' if request.fence else 'read'} of {ids}"
@@ -196,7 +222,7 @@ def request_text(request: Request) -> str:
         return f"explicit LAC {header_of(request.sealed).entry_id}"
     if isinstance(request, Change):
         return f"change {type(request.change).__name__}"
-    return "fence" if isinstance(request, Fence) else _sureness_text(request)
+    return _sureness_text(request) if isinstance(request, MarkSure) else type(request).__name__.lower()
 
 
 def _sureness_text(request: MarkSure) -> str:
@@ -218,6 +244,12 @@ def answer_text(answer: Answer) -> str:
         return f"made; {metadata_text(answer.metadata)}"
     if isinstance(answer, Conflict):
         return f"conflict; {metadata_text(answer.metadata)}"
+    return _plain_text(answer)
+
+
+def _plain_text(answer: Done | Welcome | Failed) -> str:
+    if isinstance(answer, Welcome):
+        return f"process {answer.boot}"
     return "done" if isinstance(answer, Done) else "failed"
 
 
@@ -232,8 +264,10 @@ def metadata_text(metadata: LedgerMetadata) -> str:
 
 def possible_answers(request: Request) -> tuple[Answer, ...]:
     """One answer of each kind to a request of a bookie: a client that ignores them all has given it up."""
-    if isinstance(request, Add):
+    if isinstance(request, Add | Force):
         return Done(), Refused(FENCED), Failed()
+    if isinstance(request, Hello):
+        return *map(Welcome, range(4)), Failed()
     if isinstance(request, Read):
         unknown = Found(request.last, (), tuple(range(request.first, request.last + 1)))
         return Found(request.last, (), ()), unknown, Failed()

@@ -5,7 +5,6 @@ No time passes: whatever the shell would wait for may happen at once, or never. 
 for ready again at any moment; a bookie in trouble is due for replacement at once, and considered when the model likes.
 """
 
-from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from itertools import permutations
 from typing import Self
 
 from model.client import Step
-from model.exchange import FENCED, Add, Done, Failed, Message, Place, Refused
+from model.exchange import FENCED, Add, Answer, Done, Failed, Message, Place, Refused
 from model.renaming import Renaming, bookie_id, bookie_index
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
-from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline
+from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline, Send
 from octavo.protocol.ids import BookieId
 from octavo.protocol.quorums import Quorums
 
@@ -56,9 +55,7 @@ class Replication:
         self._recovery = recovery
         self.acknowledged = first_entry_id - 1
         self.stopped = False
-        self.pipeline = self.make_pipeline(
-            quorums, retained_bytes_max=_NO_LIMIT, first_entry_id=first_entry_id, length=length
-        )
+        self.pipeline = self._made_pipeline(first_entry_id, length)
         never = 0.0
         self._changes = EnsembleChanges(
             self.pipeline, quorums, ensemble, now=0.0, loss_seconds=never, delay_seconds=never, retry_seconds=never
@@ -68,24 +65,22 @@ class Replication:
             self._changes.on_connected(position)
             self.pipeline.on_ready(position)
 
+    def _made_pipeline(self, first_entry_id: int, length: int) -> Pipeline:
+        return self.make_pipeline(
+            self._quorums, retained_bytes_max=_NO_LIMIT, first_entry_id=first_entry_id, length=length
+        )
+
     def copy(self) -> Self:
         """An independent one in the same state."""
         other = copy(self)
-        other.pipeline = pipeline = copy(self.pipeline)
-        pipeline._runs = deque(map(copy, pipeline._runs))
-        pipeline._cursors = list(pipeline._cursors)
-        pipeline._tenures = list(pipeline._tenures)
-        pipeline._starts = list(pipeline._starts)
-        other._changes = changes = copy(self._changes)
-        changes._pipeline = pipeline
-        changes._troubled_since = dict(changes._troubled_since)
+        other.pipeline = self.pipeline.copy()
+        other._changes = self._changes.copy(other.pipeline)
         return other
 
     def key(self) -> Hashable:
         """Everything that decides what it does next."""
-        bytes_of_runs = tuple(tuple(run.entries) for run in self.pipeline._runs)
         own = self.acknowledged, self.stopped, self._wanted_spares
-        return self.pipeline.state(), bytes_of_runs, self._changes.state(), own
+        return self.pipeline.state(), self.pipeline.sealed_entries, self._changes.state(), own
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the machines' states can be."""
@@ -166,10 +161,17 @@ class Replication:
         if self.stopped:
             return Outcome()
         if isinstance(answer, Done):
-            if tenure == self.pipeline.tenure(position) and self._changes.troubled:
-                self._changes.on_confirmed(position)
+            self._end_trouble(position, tenure)
             return Outcome(self._perform(self.pipeline.on_confirmed(position, number, tenure)))
         self.pipeline.on_failed(position, number, tenure)
+        return self._trouble(position, tenure, answer)
+
+    def _end_trouble(self, position: int, tenure: int) -> None:
+        if tenure == self.pipeline.tenure(position) and self._changes.troubled_since:
+            self._changes.on_confirmed(position)
+
+    def _trouble(self, position: int, tenure: int, answer: Answer | None) -> Outcome:
+        """What a bookie was sent is not done."""
         if tenure != self.pipeline.tenure(position):
             return Outcome()
         if answer == Refused(FENCED):
@@ -186,9 +188,13 @@ class Replication:
         sent = self._perform(self._changes.on_committed(0.0))
         for position in range(self._quorums.ensemble_size):
             if fresh >> position & 1 and not self.stopped:
-                self._changes.on_connected(position)
+                self._reached(position)
                 sent += self._perform(self.pipeline.on_ready(position))
         return sent
+
+    def _reached(self, position: int) -> None:
+        """There is a connection to the new bookie at the position."""
+        self._changes.on_connected(position)
 
     def on_commit_refused(self) -> None:
         """The change of the ensemble will never stand; it is over with this writer."""
@@ -208,6 +214,7 @@ class Replication:
                 assert effect.first == self.acknowledged + 1, "in order"
                 self.acknowledged = effect.last
             else:
+                assert isinstance(effect, Send), "nothing is deferred here"
                 server = bookie_index(self._changes.ensemble[effect.position])
                 add = Add(tuple(self.pipeline.share(effect.run, effect.position)), recovery=self._recovery)
                 place = Place(effect.position, effect.run.number, effect.tenure)

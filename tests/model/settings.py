@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from model import leftovers
 from model.bookie import Bookie, BookieState
 from model.client import Client
+from model.deferred_writer import DeferredWriter
 from model.explorer import Exploration, explore, walk
 from model.machine_recovery import MachineRecovery
 from model.pipeline_writer import PipelineWriter
@@ -32,6 +33,8 @@ class Job:
     states_max: int | None = None
     walks: int = 0
     steps_max: int = 0
+    longest: bool = False
+    """Whether it decides how long a whole run takes: it begins before the others."""
 
     @property
     def name(self) -> str:
@@ -57,6 +60,11 @@ class Job:
 def pipeline_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, sends_lac: bool) -> Client:
     """The real machines."""
     return PipelineWriter(ledger, bookies=bookies, entries=entries, sends_lac=sends_lac)
+
+
+def deferred_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, sends_lac: bool) -> Client:
+    """The real machines, with deferred sync; bookies must sync, and count their processes."""
+    return DeferredWriter(ledger, bookies=bookies, entries=entries, sends_lac=sends_lac)
 
 
 def reference_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, sends_lac: bool) -> Client:
@@ -123,10 +131,15 @@ def live(
         clients,
         PAYLOADS,
         budget={name.replace("_", " "): times for name, times in budget.items()},
-        bookie=Bookie(syncs=syncs),
+        bookie=Bookie(syncs=syncs, counts_boots=writer is deferred_writer),
         interchangeable_clients=((0,), tuple(range(1, 1 + recoveries))),
         symmetric=not quorums.striped,
     )
+
+
+def deferred(what: str, sizes: tuple[int, int, int], **given: Any) -> Callable[[], Setting]:
+    """The same with a writer that defers syncs: bookies sync for themselves."""
+    return live(what, sizes, writer=deferred_writer, syncs=True, **given)
 
 
 def left_behind(
@@ -200,6 +213,77 @@ JOBS: tuple[Job, ...] = (
     ),
     Job(live("writer of 1 entry, 2 recoveries", (2, 2, 1), entries=1, recoveries=2), quick=True),
     Job(
+        deferred(
+            "deferred writer of 2 entries; 2 power cuts",
+            (1, 1, 1),
+            entries=2,
+            recoveries=0,
+            power_cuts=2,
+        ),
+        quick=True,
+    ),
+    Job(
+        deferred(
+            "deferred writer of 1 entry; 2 power cuts",
+            (2, 2, 1),
+            entries=1,
+            recoveries=0,
+            power_cuts=2,
+        ),
+        quick=True,
+    ),
+    Job(
+        deferred(
+            "deferred writer of 1 entry, 1 recovery; 2 power cuts",
+            (1, 1, 1),
+            entries=1,
+            recoveries=1,
+            power_cuts=2,
+        ),
+        quick=True,
+    ),
+    Job(
+        deferred(
+            "deferred writer of 1 entry, 1 spare; 1 break",
+            (2, 2, 2),
+            spares=1,
+            entries=1,
+            recoveries=0,
+            breaks=1,
+        ),
+        quick=True,
+    ),
+    Job(
+        deferred(
+            "deferred writer of 1 entry, 1 recovery; 1 power cut",
+            (2, 2, 1),
+            entries=1,
+            recoveries=1,
+            power_cuts=1,
+        )
+    ),
+    Job(
+        deferred(
+            "deferred writer of 2 entries, 1 recovery; 1 power cut",
+            (1, 1, 1),
+            entries=2,
+            recoveries=1,
+            power_cuts=1,
+        )
+    ),
+    Job(
+        deferred(
+            "deferred writer of 1 entry, 1 spare; 1 power cut, 1 break",
+            (2, 2, 2),
+            spares=1,
+            entries=1,
+            recoveries=0,
+            power_cuts=1,
+            breaks=1,
+        ),
+        states_max=LARGE,
+    ),
+    Job(
         left_behind("1 recovery after a writer of 1 entry, late adds", entries=1, recoveries=1, late_adds=True),
         quick=True,
     ),
@@ -245,7 +329,8 @@ JOBS: tuple[Job, ...] = (
                 histories=[leftovers.HISTORIES[number]],
                 fences=True,
                 explicit_lacs=True,
-            )
+            ),
+            longest=number < 2,
         )
         for number, history in enumerate(("1 fragment", "fragments at 0 and 1", "fragments at 0 and 2"))
     ),

@@ -1,4 +1,4 @@
-"""docs/model.md shows a trace; it is the one that the model finds."""
+"""docs/model.md shows a trace, which is the one that the model finds, and the result of every setting."""
 
 import subprocess
 import sys
@@ -28,3 +28,10 @@ def test_the_names_that_only_takes_can_be_listed() -> None:
         f"log: {canary.name}" for canary in LOG_CANARIES
     ]
     assert [name for kind, name in listed if kind == "canary"] == canaries
+
+
+def test_the_table_of_results_has_every_setting() -> None:
+    document = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+    table = document.partition("| setting |")[2].partition("\n\n")[0].splitlines()[2:]
+    settings = [job.name for job in (*JOBS, *REPAIR_JOBS)] + [job.name for job in LOG_JOBS]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in table] == settings

@@ -229,14 +229,13 @@ def test_inventory_adds_up(spark: SparkSession, tmp_path: Path) -> None:
     with Up(tmp_path / "data") as up:
         up.wait_ready()
         cluster = ClusterOptions(up.uri)
-        empty = inventory(spark, cluster)
+        plots = [tmp_path / "plot.png", tmp_path / "plot.html"]
+        empty = inventory(spark, cluster, plot=plots[0])
         assert (empty.total.ledgers, empty.by_bookie, empty.imbalance) == (0, (), 1.0)
         for number in range(4):
             write_ledger(up.uri, [b"x" * 100] * 30, custom_metadata={"app": b"orders", "n": b"%d" % number})
         write_ledger(up.uri, [b"x" * 10] * 30, sizes=(3, 2, 2))
-        plots = [tmp_path / "plot.png", tmp_path / "plot.html"]
-        for plot in plots:
-            found = inventory(spark, cluster, plot=plot)
+        found = inventory(spark, cluster, plot=plots[1])
         assert (found.total.ledgers, found.total.entries, found.total.length) == (5, 150, 12_300)
         assert {(share.ledgers, share.entries, share.length) for share in found.by_bookie} == {(5, 140, 12_200)}
         assert {share.name for share in found.by_bookie} == set(bookies_of(up))

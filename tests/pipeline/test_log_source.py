@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from support.processes import Up
-from support.spark import scan, with_client
+from support.spark import scan, started, while_late, with_client
 from support.tree import ROOT
 
 import octavo
@@ -206,8 +206,8 @@ class Stream:
             reader = reader.option(name, str(value))
         writer = reader.load().writeStream.format("parquet").option("path", str(self.folder / "out"))
         writer = writer.option("checkpointLocation", str(self.folder / "checkpoint")).trigger(availableNow=True)
-        query = writer.start()
-        assert query.awaitTermination(120)
+        query = started(writer.start)
+        assert query.awaitTermination(240)
         return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
     def values(self) -> list[tuple[int, bytes | None]]:
@@ -287,7 +287,7 @@ def test_the_example_counts_every_entry_once(spark: SparkSession, cluster: Up, t
     make_log(cluster.uri, "spark/example", [b"order %d" % n for n in range(10)] + [b"refund 1"])
 
     def counted() -> dict[str, int]:
-        rows = module["count"](spark, cluster.uri, "spark/example", str(tmp_path)).collect()
+        rows = while_late(lambda: module["count"](spark, cluster.uri, "spark/example", str(tmp_path)).collect())
         totals: dict[str, int] = {}
         for row in rows:
             totals[row.word] = totals.get(row.word, 0) + row.entries

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from octavo.pipeline.cluster import read_password, settled
+from octavo.pipeline.cluster import read_password
 from octavo.pipeline.options import ClusterOptions, parse_sink_options, parse_source_options
+from octavo.pipeline.paths import settled
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.security.tls_options import Tls
 

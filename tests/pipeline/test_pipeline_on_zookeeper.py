@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from support.processes import Up
-from support.spark import collected, ledger_payloads, rows_of, scan, write_ledger
+from support.spark import collected, ledger_payloads, rows_of, scan, started, write_ledger
 from support.zookeeper import new_cluster_uri
 
 
@@ -22,8 +22,9 @@ def test_rows_go_through_datasets_whose_lists_are_in_zookeeper(spark: SparkSessi
         stream = spark.readStream.format("octavo").option("metadata", up.uri).option("ledgers", "app=orders")
         writer = stream.option("maxEntriesPerTrigger", 200).load().select("value").writeStream.format("octavo")
         writer = writer.option("metadata", up.uri).option("dataset", "copy")
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query = started(writer.start)
+        assert query.awaitTermination(240)
         rows = scan(spark, up.uri, dataset="copy").select("ledger_id").distinct().orderBy("ledger_id").collect()
         copies = [ledger_payloads(up.uri, row.ledger_id) for row in rows]
         assert copies == [payloads, payloads[:200], payloads[200:]]

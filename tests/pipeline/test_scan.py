@@ -106,7 +106,7 @@ def test_an_open_ledger_is_read_up_to_its_confirmed_end_without_being_fenced(spa
         await ledger.add_many([b"%d" % i for i in range(500)])
         # The first look brings the confirmed end at least to the last but one frame; wait for all of it.
         async with client.open_ledger(ledger.id, recover=False) as reader:
-            await reader.wait_last_add_confirmed(499, timeout=30)
+            await reader.wait_last_add_confirmed(499, timeout=WAIT_SECONDS)
         frame = scan(spark, cluster.uri, ledgers=ledger.id)
         planned = await asyncio.to_thread(frame.rdd.getNumPartitions)
         assert planned == 1

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 from support.processes import Up, is_running
-from support.spark import ledger_payloads, scan, with_client, write_ledger
+from support.spark import ledger_payloads, scan, started, with_client, write_ledger
 from support.waiting import wait_until
 
 import octavo
@@ -233,11 +233,11 @@ def start_stream(
     stream = spark.readStream.format("octavo").option("metadata", uri).option("ledgers", source)
     frame = stream.option("maxEntriesPerTrigger", "40").load()
     writer = frame.select("value").writeStream.format(sink).option("metadata", uri).option("dataset", dataset)
-    return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    return started(writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start)
 
 
 def run_stream(spark: SparkSession, uri: str, folder: Path, dataset: str, source: str) -> None:
-    assert start_stream(spark, uri, folder, dataset, source).awaitTermination(120)
+    assert start_stream(spark, uri, folder, dataset, source).awaitTermination(240)
 
 
 def test_a_batch_that_is_played_again_publishes_nothing_twice(spark: SparkSession, sinks: Up, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_a_bookie_killed_between_writing_and_commit_loses_and_doubles_nothing(
             up.kill_bookie(name)
             wait_until(lambda: not is_running(pid), "the bookie is dead")
             (tmp_path / "commit").touch()
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(240)
         finally:
             (tmp_path / "commit").touch()
             query.stop()

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from support.processes import Up
-from support.spark import with_client, write_ledger
-from support.waiting import wait_until
+from support.spark import started, with_client, write_ledger
+from support.waiting import WAIT_SECONDS, wait_until
 
 import octavo
 
@@ -39,12 +39,12 @@ class Stream:
         writer = reader.load().writeStream.format("parquet").option("path", str(self.folder / "out"))
         writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
         writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
-        return writer.start()
+        return started(writer.start)
 
     def run(self, **options: object) -> StreamingQuery:
         """Everything that is there now."""
         query = self.start(available_now=True, **options)
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(240)
         return query
 
     def rows(self) -> list[tuple[int, int, bytes | None]]:
@@ -92,7 +92,7 @@ def test_ledgers_appear_and_close_while_a_query_is_stopped_and_started(
         slow = await client.create_ledger(custom_metadata=tag)
         await slow.add_many(payloads("slow", 5))
         async with client.open_ledger(slow.id, recover=False) as reader:
-            await reader.wait_last_add_confirmed(4, timeout=30)
+            await reader.wait_last_add_confirmed(4, timeout=WAIT_SECONDS)
         await asyncio.to_thread(stream.run)
         middle = stream.offsets()
         assert middle.ledgers == {slow.id: 5}
@@ -171,7 +171,7 @@ def test_available_now_ends_where_the_ledgers_ended_when_it_began(streams: Up) -
         async with client.create_ledger(custom_metadata=tag) as ledger:
             await ledger.add_many(payloads("early", 3))
             async with client.open_ledger(ledger.id, recover=False) as tail:
-                await tail.wait_last_add_confirmed(2, timeout=30)
+                await tail.wait_last_add_confirmed(2, timeout=WAIT_SECONDS)
             await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
             await ledger.add_many(payloads("late", 4))
         later = await client.create_ledger(custom_metadata=tag)
@@ -223,7 +223,7 @@ def test_a_ledger_deleted_before_it_was_read_stops_the_query_or_leaves_a_row(
         ledger = await client.create_ledger(custom_metadata=tag)
         await ledger.add_many(payloads("gone", 3))
         async with client.open_ledger(ledger.id, recover=False) as reader:
-            await reader.wait_last_add_confirmed(2, timeout=30)
+            await reader.wait_last_add_confirmed(2, timeout=WAIT_SECONDS)
         await asyncio.to_thread(stream.run)
         await client.delete_ledger(ledger.id)
         with pytest.raises(octavo.NoSuchLedgerError):
@@ -233,7 +233,7 @@ def test_a_ledger_deleted_before_it_was_read_stops_the_query_or_leaves_a_row(
     gone = with_client(streams.uri, scenario)
     query = stream.start(available_now=True)
     with pytest.raises(StreamingQueryException, match=f"ledger {gone} was deleted before the query read entry"):
-        query.awaitTermination(120)
+        query.awaitTermination(240)
     stays = write_ledger(streams.uri, payloads("stays", 2), custom_metadata=tag)
     stream.run(failOnDataLoss="false")
     assert stream.rows() == [

@@ -29,9 +29,12 @@ def test_a_bookie_is_shown_by_its_name_its_id_its_directory_and_its_socket(clust
     directory = Path(shown["settings"]["data_dir"])
     for name in (shown["bookie_id"], directory, directory / "admin.sock"):
         assert cluster.run("bookie", "show", name, "--json").json["bookie_id"] == shown["bookie_id"]
+    assert cluster.run("ledger", "append", "-", stdin=b"x").status == 0
     text = cluster.run("bookie", "show", "bookie-1").stdout.decode()
     assert re.search(r"^state +writable$", text, re.MULTILINE)
     assert re.search(r"^journal ", text, re.MULTILINE)
+    assert re.search(r"^journal sync seconds +half within [0-9.]+ m?s, 99 % within [0-9.]+ m?s$", text, re.MULTILINE)
+    assert re.search(r"^certificate expires at +no certificate$", text, re.MULTILINE)
 
 
 def test_the_files_of_a_bookie_are_listed(cluster: Up) -> None:
@@ -171,8 +174,8 @@ def test_sighup_reloads_the_log_level_and_names_what_needs_a_restart(tmp_path: P
         assert bookie.stop() == 0
 
 
-def test_admin_listen_beyond_loopback_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_admin_listen_beyond_loopback_without_tls_is_refused_before_anything_starts(tmp_path: Path) -> None:
     for address in ("0.0.0.0:3180", "[::]:3180", "192.0.2.1:3180", "example.org:3180"):
         refused = octavo("bookie", "--data-dir", tmp_path / "b", OCTAVO_BOOKIE_ADMIN_LISTEN=address)
-        refused.failed_with_one_line(2, "OCTAVO_BOOKIE_ADMIN_LISTEN", "loopback", address)
+        refused.failed_with_one_line(2, "admin_listen", "set tls and auth", address)
     assert not (tmp_path / "b").exists()

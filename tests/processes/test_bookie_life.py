@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 from support.processes import BookieProcess, Up, free_neighbours, is_running, occupied_port, octavo
-from support.waiting import wait_until
+from support.waiting import WAIT_SECONDS, pause, wait_until
 
 import octavo as octavo_client
 
 EXIT_DATA_WRONG = 78
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    with Up(tmp_path / "data") as cluster:
+@pytest.fixture(scope="module")
+def up(module_folder: Path) -> Iterator[Up]:
+    with Up(module_folder / "data") as cluster:
         yield cluster.wait_ready()
 
 
@@ -152,13 +152,14 @@ def test_up_refuses_a_folder_that_another_one_runs_on(up: Up) -> None:
 
 
 def test_bookies_do_not_outlive_an_up_that_was_killed_and_the_next_one_waits_for_them(tmp_path: Path) -> None:
-    with Up(tmp_path / "data") as cluster:
+    one = ("-E", 1, "-W", 1, "-A", 1)
+    with Up(tmp_path / "data", "--bookies", 1) as cluster:
         cluster.wait_ready()
         pids = list(cluster.pids.values())
-        ledger_id = cluster.run("ledger", "append", "--json", stdin=b"kept\n").json["ledger_id"]
+        ledger_id = cluster.run("ledger", "append", *one, "--json", stdin=b"kept\n").json["ledger_id"]
         cluster.process.kill()
         cluster.process.wait()
-    with Up(tmp_path / "data") as cluster:
+    with Up(tmp_path / "data", "--bookies", 1) as cluster:
         cluster.wait_ready()
         assert cluster.run("ledger", "read", ledger_id).stdout == b"kept\n"
         wait_until(lambda: not any(map(is_running, pids)), "the first bookies are gone")
@@ -183,11 +184,18 @@ def test_up_leaves_a_bookie_stopped_whose_data_are_wrong_and_goes_on_with_the_ot
 # --- crashes while writing -------------------------------------------------------------------------------------------
 
 
+IDLE_BATCH = 5
+IDLE_SECONDS = 0.05
+"""What a writer adds, and how often, while the test waits for something else: a bookie that starts needs the
+processors."""
+
+
 class Writer:
     """Writes numbered entries to one ledger and remembers what was acknowledged."""
 
     def __init__(self) -> None:
         self.acknowledged: list[bytes] = []
+        self.target = 0
         self.ledger_id = -1
         self.closed = False
         self.progress = asyncio.Event()
@@ -197,12 +205,16 @@ class Writer:
         self.ledger_id = ledger.id
         while not until.is_set():
             start = len(self.acknowledged)
-            batch = [b"%d of %d" % (number, self.ledger_id) for number in range(start, start + 200)]
+            idle = start >= self.target
+            stop = start + (IDLE_BATCH if idle else 200)
+            batch = [b"%d of %d" % (number, self.ledger_id) for number in range(start, stop)]
             adds = [ledger.add_nowait(payload) for payload in batch]
             for payload, add in zip(batch, adds, strict=True):
                 await add
                 self.acknowledged.append(payload)
             self.progress.set()
+            if idle:
+                await pause(IDLE_SECONDS)
         await ledger.close()
         self.closed = True
 
@@ -212,9 +224,9 @@ async def wait_for(up: Up, event: str, name: str) -> None:
 
 
 async def more_acknowledged(writer: Writer, number: int) -> None:
-    target = len(writer.acknowledged) + number
-    async with asyncio.timeout(60):
-        while len(writer.acknowledged) < target:
+    writer.target = len(writer.acknowledged) + number
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len(writer.acknowledged) < writer.target:
             writer.progress.clear()
             await writer.progress.wait()
 

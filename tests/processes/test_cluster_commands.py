@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from octavo.cli.main import main
+from octavo.metadata import open_metadata_store
 from support.processes import BookieProcess, Finished, Up
 from support.tree import ROOT
 from support.waiting import wait_until
@@ -157,7 +158,7 @@ def test_the_metadata_go_to_a_file_and_into_an_empty_place_and_the_bookies_serve
     assert restored["records"] == written["records"]
     assert oct(dump.stat().st_mode & 0o777) == "0o600"
     log = [b"first", b"second"]
-    for _ in range(2):  # the first start after a restore does not believe the metadata anyway
+    for _ in range(2):
         with BookieProcess(
             tmp_path / "bookie", "--metadata", restored_uri, *quick, "--config", _often(tmp_path)
         ).wait_ready() as bookie:
@@ -179,6 +180,27 @@ def test_the_metadata_go_to_a_file_and_into_an_empty_place_and_the_bookies_serve
     assert "on hold" in status.stdout.decode()
     assert octavo("cluster", "release-garbage", "--json", uri=restored_uri).json == {"released": True}
     assert octavo("cluster", "release-garbage", "--json", uri=restored_uri).json == {"released": False}
+
+
+def test_a_dump_replaces_a_file_only_if_it_is_told_to_and_never_a_device(octavo: Run, tmp_path: Path) -> None:
+    uri, restored_uri = (f"sqlite:///{tmp_path}/{name}.db" for name in ("metadata", "restored"))
+    assert octavo("cluster", "init", uri=uri).status == 0
+    kept, link, device = tmp_path / "kept", tmp_path / "link", tmp_path / "device"
+    kept.write_bytes(b"precious")
+    link.symlink_to(kept)
+    for file in (kept, link):
+        octavo("cluster", "dump", file, uri=uri).failed_with_one_line(1, "exists already", "--overwrite")
+    assert kept.read_bytes() == b"precious"
+    os.mkfifo(device)
+    octavo("cluster", "dump", device, "--overwrite", uri=uri).failed_with_one_line(1, "not a regular file")
+    octavo("cluster", "dump", tmp_path, "--overwrite", uri=uri).failed_with_one_line(1, "not a regular file")
+    octavo("cluster", "dump", tmp_path / "no" / "file", uri=uri).failed_with_one_line(1, "No such file or directory")
+    assert device.is_fifo()
+    assert octavo("cluster", "dump", link, "--overwrite", uri=uri).status == 0
+    assert link.is_symlink()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert octavo("cluster", "restore", kept, uri=restored_uri).status == 0
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
 
 
 def test_a_log_goes_on_from_an_older_copy_of_the_metadata_file_that_was_restored_through_a_dump(
@@ -206,6 +228,46 @@ def test_a_log_goes_on_from_an_older_copy_of_the_metadata_file_that_was_restored
         assert asyncio.run(add_to_log(restored_uri, b"new")) == [b"a", b"b", b"c", b"new"]
         assert octavo("log", "truncate", "orders", "--before", 3, uri=restored_uri).status == 0
         assert asyncio.run(add_to_log(restored_uri, b"newer")) == [b"new", b"newer"]
+        assert bookie.stop() == 0
+
+
+async def allocate_ids(uri: str, count: int) -> None:
+    async with await open_metadata_store(uri) as store:
+        for _ in range(count):
+            await store.allocate_ledger_id()
+
+
+def copy_of_database(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as live, closing(sqlite3.connect(target)) as copy:
+        live.backup(copy)
+
+
+def test_an_older_copy_of_the_metadata_file_costs_no_entry_however_often_the_bookie_starts_on_it(
+    octavo: Run, tmp_path: Path
+) -> None:
+    """The bookie was not restarted between the copy and the loss, so its generation does not show that the copy is
+    older; and the copy gives out again the ids of the ledgers that it lacks."""
+    uri, older_uri = (f"sqlite:///{tmp_path}/{name}.db" for name in ("metadata", "older"))
+    started = ("--port", 0, "--bookie-id", "b1", "--config", _often(tmp_path))
+    with BookieProcess(tmp_path / "bookie", "--metadata", uri, *started).wait_ready() as bookie:
+        kept = asyncio.run(new_ledger(uri, b"kept"))
+        copy_of_database(tmp_path / "metadata.db", tmp_path / "older.db")
+        later = asyncio.run(new_ledger(uri, b"later"))
+        cookie = tmp_path / "bookie" / "cookie"
+        wait_until(
+            lambda: json.loads(cookie.read_text().splitlines()[0])["ledger_ids_stop"] > later, "a garbage collection"
+        )
+        assert bookie.stop() == 0
+    for _ in range(2):
+        with BookieProcess(tmp_path / "bookie", "--metadata", older_uri, *started).wait_ready() as bookie:
+            asyncio.run(allocate_ids(older_uri, later - kept))
+            assert asyncio.run(entries_of(older_uri, kept)) == [b"kept"]
+            wait_until(lambda: "no garbage collected" in bookie.stderr, "a garbage collection")
+            assert bookie.stop() == 0
+        assert "older than its directories" in bookie.stderr
+    assert "older than its directories" in octavo("cluster", "status", "--json", uri=older_uri).stdout.decode()
+    with BookieProcess(tmp_path / "bookie", "--metadata", uri, *started).wait_ready() as bookie:
+        assert asyncio.run(entries_of(uri, later)) == [b"later"]
         assert bookie.stop() == 0
 
 
@@ -244,6 +306,9 @@ def test_a_support_bundle_has_what_helps_and_no_secret(cluster: Up, run: Run, tm
     with log.open("a") as lines:
         lines.write(f"connected with digest:octavo:{SECRET}\n")
     bundle = tmp_path / "bundle.tar.gz"
+    bundle.touch()
+    run("support-bundle", "--output", bundle).failed_with_one_line(1, "exists already")
+    bundle.unlink()
     done = run(
         "support-bundle", "--output", bundle, "--config", settings, OCTAVO_PASSWORD=SECRET,
         OCTAVO_ZOOKEEPER_AUTH=f"digest:u:{SECRET}",
@@ -268,6 +333,11 @@ def test_a_support_bundle_has_what_helps_and_no_secret(cluster: Up, run: Run, tm
         "logs/bookie-1.log",
     } <= parts.keys()
     assert "bookie is ready" in parts["logs/bookie-1.log"]
+    for one in cluster_part["bookies_in_detail"]:
+        folder = f"bookies/{one['bookie_id']}"
+        assert json.loads(parts[f"{folder}/bookie.json"])["settings"]["metadata"].startswith("sqlite:")
+        assert "octavo_bookie_state" in parts[f"{folder}/metrics.txt"]
+        assert json.loads(parts[f"{folder}/stacks.json"])
     assert 'data_dir = "/d"' in parts["settings/one.toml"]
 
 

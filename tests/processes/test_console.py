@@ -244,6 +244,41 @@ def test_a_drain_wants_the_name_typed_and_can_be_ended(shown: Shown) -> None:
     browser.wait_until(lambda: "End drain" not in browser.text("main"), "the end of the drain")
 
 
+def test_a_bookie_on_this_host_is_made_read_only_for_a_reason_and_writable_again(shown: Shown) -> None:
+    browser = shown.browser
+    shown.go("jobs")
+    browser.wait_for("Make read-only", "main")
+    bookie = browser.text("main tbody th")
+
+    def operator() -> str | None:
+        reason: str | None = shown.up.run("bookie", "show", bookie, "--json").json["read_only"]["operator"]
+        return reason
+
+    browser.click_button("Make read-only", "main")
+    browser.type("dialog input[name=reason]", "<b>disk</b> swap")
+    assert browser.run("return document.querySelector('dialog .danger').disabled")
+    browser.type("dialog input[name=typed]", bookie)
+    browser.click("dialog .danger")
+    browser.wait_for("<b>disk</b> swap", "main")
+    assert operator() == "<b>disk</b> swap"
+    assert browser.text("main tbody .state") == "read-only"
+    browser.click_button("Make writable", "main")
+    browser.click("dialog .danger")
+    browser.wait_until(lambda: "Make writable" not in browser.text("main"), "the bookie to be writable")
+    assert operator() is None
+    assert browser.messages() == []
+
+
+def test_a_page_that_waits_is_answered_after_the_next_look(shown: Shown) -> None:
+    good = {"Authorization": f"Bearer {shown.token}"}
+    _, _, first = shown.ask("GET", "/api/state", **good)
+    _, _, second = shown.ask("GET", f"/api/state?after={first['look']}", **good)
+    assert second["look"] > first["look"]
+    assert second["looked_at"] > first["looked_at"]
+    _, _, same = shown.ask("GET", f"/api/state?after={second['look'] + 1000}", **good)
+    assert same["look"] >= second["look"]
+
+
 def test_dark_colours_are_taken_from_the_user(shown: Shown) -> None:
     colour = "return getComputedStyle(document.body).backgroundColor"
     shown.go("cluster")
@@ -294,6 +329,10 @@ def test_every_answer_forbids_what_the_page_does_not_need(shown: Shown) -> None:
         ("POST", "/api/jobs/drain", {"bookie": "unknown"}, 409),
         ("POST", "/api/jobs/drain", {}, 400),
         ("POST", "/api/jobs/hold", {"bookie": "b", "seconds": -1}, 400),
+        ("POST", "/api/jobs/read-only", {"bookie": "b", "reason": ""}, 400),
+        ("POST", "/api/jobs/read-only", {"bookie": "on-another-host"}, 409),
+        ("POST", "/api/jobs/writable", {"bookie": 1}, 400),
+        ("GET", "/api/state?after=-1", None, 400),
         ("POST", "/api/jobs/retire", {"bookie": "b"}, 404),
     ],
 )

@@ -19,7 +19,7 @@ from support.processes import environment, octavo
 from support.tree import ROOT
 from support.waiting import WAIT_SECONDS
 
-PAGES = ("README.md", "docs/operations.md", "docs/backups.md", "docs/repair.md")
+PAGES = ("README.md", "docs/operations.md", "docs/backups.md", "docs/repair.md", "docs/security.md")
 
 NOT_RUN = {
     ("README.md", "make demo"): "needs the tree; `make demo` and `make test` are what runs this test",
@@ -28,6 +28,8 @@ NOT_RUN = {
     ("README.md", "octavo up --detach\noctavo pipeline"): "Spark takes minutes on a busy machine",
     ("README.md", "# spark_example.py"): "the same; tests/pipeline/test_pipeline_document.py runs such programs",
     ("README.md", "python spark_example.py"): "the same",
+    ("docs/security.md", "tls = octavo.Tls("): "names files of a real cluster; tests/security runs the same calls",
+    ("docs/security.md", "ledger = await client.create_ledger("): "the same",
     ("docs/operations.md", "octavo bookie --data-dir"): "runs in the foreground, on paths and names of a real host",
     ("docs/operations.md", "python3 -m venv"): "needs root; tests/processes/test_systemd_units.py runs it in a machine",
 }

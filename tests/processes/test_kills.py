@@ -1,4 +1,4 @@
-"""Bookie processes killed outright under load keep every promise. ``OCTAVO_KILL_CYCLES`` (default 10) says how often;
+"""Bookie processes killed outright under load keep every promise. ``OCTAVO_KILL_CYCLES`` (default 6) says how often;
 ``make soak`` asks for 200."""
 
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.kill_cycles import KillCycles
 
-CYCLES = int(os.environ.get("OCTAVO_KILL_CYCLES", "10"))
+CYCLES = int(os.environ.get("OCTAVO_KILL_CYCLES", "6"))
 BATCH = 10
 """Kills of one bookie, with one history, before a new one begins."""
 

@@ -325,7 +325,9 @@ def test_impossible_quorums_too_few_bookies_and_typos(cluster: Up) -> None:
     cluster.run("ledger", "create", "-E", 4, "-W", 3).failed_with_one_line(1, "4", "3")
     mistyped = cluster.run("ledger", "create", "--ensembel", 3)
     mistyped.failed_with_one_line(2, "--ensembel", "--ensemble", "`octavo ledger create --help`")
-    cluster.run("ledger", "show", "seven").failed_with_one_line(2, "'ID'", "integer", "`octavo ledger show --help`")
+    cluster.run("ledger", "show", "seven").failed_with_one_line(
+        2, "'ID'", "'seven' is not a whole number", "`octavo ledger show --help`"
+    )
     cluster.run("leger", "show", 7).failed_with_one_line(2, "'leger'", "'ledger'", "`octavo --help`")
     assert cluster.run("ledger", "show", "--", "-1").status == 2
     assert cluster.run("bench", "write", "--count", 10, "--duration", 1).status == 2

@@ -10,11 +10,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from octavo.protocol.frames import LENGTH
+from octavo.protocol.frames import LENGTH, frame_of
 from octavo.protocol.limits import FRAME_BYTES_MAX
 from octavo.protocol.messages import Added
 from support.processes import BookieProcess
 from support.raw_client import RawClient, add, key_of, seal
+from support.waiting import WAIT_SECONDS
 
 MIB = 1 << 20
 CACHE_BYTES = 16 * MIB
@@ -69,7 +70,7 @@ async def most_memory_during(host: Host, attack: Awaitable[object], served: asyn
     under_way = asyncio.ensure_future(attack)
     added = 0
     while not under_way.done():
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             assert await honest.ask(add(2, seal(2, added, [b"goes on"]))) == Added()
         added += 1
         most = max(most, host.anonymous_bytes())
@@ -103,7 +104,7 @@ async def test_adds_of_held_entries_that_are_sent_again_and_again_cost_bounded_m
     served = asyncio.Event()
     async with running_bookie(tmp_path) as host, host.connected() as writer, host.connected() as honest:
         assert await writer.ask(add(1, entries)) == Added()
-        frame = LENGTH.pack(len(body)) + body
+        frame = frame_of(body)
         attack = asyncio.gather(*(add_again(host, frame, served) for _ in range(RESENDERS)))
         most = await most_memory_during(host, attack, served, honest)
     # Two generations of the cache, and for each connection the frame that came last, as it arrived and as entries.

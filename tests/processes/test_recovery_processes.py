@@ -42,9 +42,9 @@ def up(module_folder: Path) -> Iterator[Up]:
 class WritingProcess:
     """Another process that writes a ledger."""
 
-    def __init__(self, up: Up, shape: tuple[int, int, int]) -> None:
+    def __init__(self, up: Up, shape: tuple[int, int, int], *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, WRITER, up.uri, *map(str, shape)], stdout=subprocess.PIPE, env=environment()
+            [sys.executable, WRITER, up.uri, *map(str, shape), *options], stdout=subprocess.PIPE, env=environment()
         )
         self.acknowledged = -1
         self.ledger_id = self._next()
@@ -351,3 +351,17 @@ def test_recover_says_where_the_ledger_ends_and_needs_its_password(up: Up, tmp_p
     assert done.stdout == b"ledger %d is closed: its last entry is 1, 3 bytes\n" % ledger_id
     up.run("ledger", "recover", ledger_id).failed_with_one_line(1, "wrong password")
     up.run("ledger", "recover", 10**12).failed_with_one_line(1, "ledger 1000000000000")
+
+
+def test_crash_of_every_bookie_and_of_the_writer_loses_at_most_what_was_not_forced(up: Up) -> None:
+    """Rule W10: whatever is found above the last forced entry was added there, without a gap."""
+    with WritingProcess(up, (3, 3, 2), "deferred") as writer:
+        writer.wait_acknowledged(200)
+        for name in up.pids:
+            up.kill_bookie(name)
+        writer.kill()
+    for _ in up.pids:
+        up.wait_for("started again")
+    recovered = up.run("ledger", "recover", writer.ledger_id)
+    assert recovered.status == 0, recovered
+    check_content(up, up.run("ledger", "show", writer.ledger_id, "--json").json, writer.acknowledged)

@@ -15,7 +15,7 @@ import pytest
 from octavo.metadata import open_metadata_store
 from octavo.repair.documents import WORK_PREFIX, target_of_work
 from support.processes import BookieProcess, Finished, octavo
-from support.waiting import eventually, pause, wait_until
+from support.waiting import WAIT_SECONDS, eventually, pause, wait_until
 from support.zookeeper import new_cluster_uri
 
 import octavo as octavo_client
@@ -26,7 +26,7 @@ SETTINGS = """
 repair_lost_seconds = {lost_seconds}
 repair_audit_seconds = 1.0
 repair_open_seconds = 5.0
-lease_seconds = 1.0
+lease_seconds = 3.0
 journal_segment_bytes = 16777216
 repair_bytes_per_second = 262144
 """
@@ -76,7 +76,7 @@ class Cluster:
         return dict(self.run("repair", "status", "--json").json)
 
     def wait_whole(self) -> None:
-        whole = self.run("repair", "wait", "--timeout", 50)
+        whole = self.run("repair", "wait", "--timeout", WAIT_SECONDS)
         assert whole.status == 0, (whole, self.status())
 
     def condition(self, name: str) -> str:
@@ -170,7 +170,7 @@ async def stop_a_target_for_a_moment(cluster: Cluster) -> None:
         process = cluster.running[targets[0]].process
         process.send_signal(signal.SIGSTOP)
         try:
-            await pause(2.0)
+            await pause(4.0)
         finally:
             process.send_signal(signal.SIGCONT)
 
@@ -180,10 +180,12 @@ async def test_a_drained_bookie_is_retired_and_a_killed_one_is_repaired_under_lo
     make_cluster: MakeCluster, driver: str
 ) -> None:
     cluster = make_cluster(driver, lost_seconds=1.0)
-    async with octavo_client.connect(cluster.uri, bookie_loss_seconds=0.1) as client:
+    async with octavo_client.connect(
+        cluster.uri, bookie_loss_seconds=0.1, add_quorum_timeout_seconds=WAIT_SECONDS
+    ) as client:
         ledgers, large = await write(client, 12), list[int]()
         async with loaded(client) as load:
-            drained = await asyncio.to_thread(cluster.run, "repair", "drain", "b0", "--wait", "--timeout", 50)
+            drained = await asyncio.to_thread(cluster.run, "repair", "drain", "b0", "--wait", "--timeout", WAIT_SECONDS)
             assert drained.status == 0, drained
             assert not [one for one in (*ledgers, load.writer.id) if "b0" in await named_in(client, one)]
             await asyncio.to_thread(cluster.stop, "b0")
@@ -257,7 +259,7 @@ async def test_an_emptied_bookie_ends_whole_or_named_and_a_rolling_restart_copie
         cluster.wait_whole()
     assert cluster.copied() == dict.fromkeys(cluster.running, 0) | {"b0": before["b0"]}
     async with octavo_client.connect(cluster.uri) as client:
-        checked = cluster.run("repair", "check", *ledgers, "--timeout", 50)
+        checked = cluster.run("repair", "check", *ledgers, "--timeout", WAIT_SECONDS)
         assert checked.status == 0, (checked, cluster.status())
         (held, *_) = [one for one in ledgers if "b4" in await named_in(client, one)]
         for name in await named_in(client, held) - {"b4"}:
@@ -269,13 +271,13 @@ async def test_an_emptied_bookie_ends_whole_or_named_and_a_rolling_restart_copie
 
 
 async def test_a_bookie_that_is_held_while_it_is_away_is_not_copied(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(SQLITE, lost_seconds=1.0)
+    cluster = make_cluster(SQLITE, lost_seconds=3.0)
     async with octavo_client.connect(cluster.uri) as client:
         await write(client, 6, 2, 2, 2)
     assert cluster.run("repair", "hold", "b3", "--for", "10m", "--reason", "restart").status == 0
     cluster.stop("b3")
     wait_until(lambda: cluster.condition("b3") == "held", "b3 to be held")
-    await pause(2.5)  # longer than a bookie may be missing
+    await pause(5.0)  # longer than a bookie may be missing
     cluster.start("b3")
     assert cluster.run("repair", "release", "b3").status == 0
     cluster.wait_whole()

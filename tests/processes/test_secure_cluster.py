@@ -1,6 +1,8 @@
 """A secure cluster as its operator sets it up: three commands, then principals, and what is refused."""
 
+import re
 import signal
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +51,28 @@ def test_a_secure_cluster_takes_three_commands_and_keeps_its_secrets(tmp_path: P
         appended = octavo("ledger", "append", "-E", 1, "-W", 1, "-A", 1, stdin=b"one\ntwo\n", **writer)
         assert appended.status == 0, appended
 
+        bundle = tmp_path / "bundle.tar.gz"
+        logged = tmp_path / "bookie" / "logs"
+        logged.mkdir(exist_ok=True)
+        (logged / "bookie-1.log").write_text(f"{bookie.stderr}\nkey_file: writer:{secret}\n")
+        collected = octavo(
+            "support-bundle", "--output", bundle, "--config", tmp_path / "bookie.toml",
+            "--data-dir", tmp_path / "bookie", **(settings | admin),
+        )  # fmt: skip
+        assert collected.status == 0, collected
+        stored = (tmp_path / "metadata.db").read_bytes()
+        (stored_key,) = set(re.findall(rb'"stored_key":"([^"]+)"', stored))
+
         bookie.process.send_signal(signal.SIGHUP)
         listed = octavo("access", "list", "--json", **admin)
         assert [one["name"] for one in listed.json] == ["admin", "writer"]
         assert bookie.stop() == 0
         assert "TLS files reloaded" in bookie.stderr
         told = f"{bookie.stderr} {appended} {listed}"
-        assert secret not in told
-        assert "PRIVATE KEY" not in told
+        with tarfile.open(bundle) as archive:
+            parts = {member.name: archive.extractfile(member) for member in archive.getmembers()}
+            told += "".join(part.read().decode() for part in parts.values() if part is not None)
+        assert "bookies_in_detail" in told
+        assert "key_file: " in told, "the log is in the bundle"
+        for confidential in (secret, "PRIVATE KEY", stored_key.decode()):
+            assert confidential not in told

@@ -1,6 +1,9 @@
 """`octavo up --detach`, `status` and `down` with real processes, killed, stale and interrupted ones among them."""
 
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -59,6 +62,25 @@ def test_cluster_in_the_background_is_used_shown_and_stopped(directory: Path) ->
     ready = up_detached(directory, "--json").json
     assert ready["metadata"] == uri
     assert octavo("ledger", "read", appended["ledger_id"], "--metadata", uri).stdout == b"kept\n"
+
+
+def test_emptied_bookie_is_reported_and_the_printed_command_brings_it_back(directory: Path) -> None:
+    assert up_detached(directory, "--bookies", 2).status == 0
+    octavo("down", "--data-dir", directory)
+    shutil.rmtree(directory / "bookie-2")
+    started = up_detached(directory, "--bookies", 2)
+    message = started.stderr
+    assert (started.status, "1 of 2 bookies" in started.stdout.decode()) == (0, True), started
+    assert "bookie-2 will not be started again: the directories are empty" in message
+    shown = octavo("status", "--data-dir", directory)
+    assert (shown.status, shown.stderr) == (1, message)
+    remedy = re.search(r"`octavo (bookie reset-identity .*)`", message)
+    assert remedy is not None
+    octavo("down", "--data-dir", directory)
+    assert octavo(*shlex.split(remedy[1]), "--metadata", f"sqlite:///{directory}/metadata.db").status == 0
+    again = up_detached(directory, "--bookies", 2)
+    assert (again.status, again.stderr) == (0, "")
+    assert status_of(directory)["state"] == "ready"
 
 
 def test_second_up_on_the_same_directory_is_refused_and_disturbs_nothing(directory: Path) -> None:

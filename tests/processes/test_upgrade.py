@@ -4,8 +4,9 @@ The old release is the wheel of this tree. The new one is the same wheel with th
 is that processes of two releases work together, and that the rules of an upgrade hold. That formats of earlier versions
 can be read is proved by the golden files.
 
-`make soak` runs the long form: the old release is the wheel of an earlier commit, on both metadata stores, and all
-bookies go up and back several times before the upgrade is finalized.
+`make soak` runs the long form: the old release is the wheel of an earlier commit, on both metadata stores, all bookies
+go up and back several times before the upgrade is finalized, and with old, mixed and new bookies clients of both
+releases write, read and delete what either has written.
 """
 
 import asyncio
@@ -115,6 +116,17 @@ class Running:
 
         return asyncio.run(count())
 
+    def exchange_ledgers(self, releases: Releases) -> None:
+        """A client of each release writes a ledger, which clients of both read, and the other release deletes."""
+        for writer, other in [(releases.old, releases.new), (releases.new, releases.old)]:
+            lines = f"written by {writer}\n".encode() * 100
+            ledger = self.json(writer, "ledger", "append", stdin=lines)["ledger_id"]
+            for reader in (writer, other):
+                assert self.run(reader, "ledger", "read", ledger).stdout == lines
+                assert self.json(reader, "ledger", "show", ledger)["last_entry_id"] == 99
+            assert self.run(other, "ledger", "delete", ledger).returncode == 0
+            assert "does not exist" in self.refused(writer, "ledger", "read", ledger)
+
     def close(self) -> None:
         for bookie in self.bookies.values():
             bookie.__exit__()
@@ -179,10 +191,12 @@ def test_bookies_are_upgraded_one_by_one_under_load_and_back_until_the_upgrade_i
     add_lines()
     wait_until(lambda: cluster.ledgers() == 2, "the first segment of the log")
     for number in range(LONG_ROUNDS):
+        cluster.exchange_ledgers(releases)
         for command in (new, old):
             for bookie in range(3):
                 how = signal.SIGKILL if (number + bookie) % 2 else signal.SIGTERM
                 cluster.exchange(bookie, command, how, meanwhile=add_lines)
+            cluster.exchange_ledgers(releases)
     # Back to the old release, as nothing has been finalized.
     cluster.exchange(2, old, meanwhile=add_lines)
     for number, how in [(0, signal.SIGTERM), (1, signal.SIGKILL), (2, signal.SIGTERM)]:

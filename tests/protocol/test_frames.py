@@ -5,7 +5,7 @@ import tracemalloc
 import msgpack
 import pytest
 from octavo.protocol.errors import ProtocolError
-from octavo.protocol.frames import LENGTH, FrameDecoder, pack_body, pack_frame, unpack_body
+from octavo.protocol.frames import LENGTH, FrameDecoder, frame_of, pack_body, unpack_body
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX
 
 MEBIBYTE = 1024 * 1024
@@ -19,12 +19,12 @@ def bodies(decoder: FrameDecoder, data: bytes) -> list[bytes]:
 
 
 def test_frame_is_a_big_endian_length_and_its_body() -> None:
-    assert pack_frame((1, 8)) == b"\0\0\0\3\x92\x01\x08"
+    assert frame_of(pack_body((1, 8))) == b"\0\0\0\3\x92\x01\x08"
     assert unpack_body(b"\x92\x01\x08") == [1, 8]
 
 
 def test_stream_cut_in_two_anywhere_gives_the_same_bodies() -> None:
-    stream = pack_frame((1, 8)) + pack_frame((2, 1, b"x" * 300)) + pack_frame(("third",))
+    stream = frame_of(pack_body((1, 8))) + frame_of(pack_body((2, 1, b"x" * 300))) + frame_of(pack_body(("third",)))
     whole = bodies(FrameDecoder(), stream)
     assert whole == [pack_body((1, 8)), pack_body((2, 1, b"x" * 300)), pack_body(("third",))]
     for cut in range(len(stream) + 1):
@@ -35,7 +35,7 @@ def test_stream_cut_in_two_anywhere_gives_the_same_bodies() -> None:
 
 def test_frame_is_given_out_with_its_last_byte_and_not_before() -> None:
     decoder = FrameDecoder()
-    frame = pack_frame((1, 8))
+    frame = frame_of(pack_body((1, 8)))
     for count, byte in enumerate(frame[:-1], start=1):
         assert bodies(decoder, bytes([byte])) == []
         assert decoder.buffered_bytes == count
@@ -45,7 +45,7 @@ def test_frame_is_given_out_with_its_last_byte_and_not_before() -> None:
 
 def test_bodies_stay_intact_while_more_arrives() -> None:
     decoder = FrameDecoder()
-    first, second = pack_frame((1, b"a" * 50)), pack_frame((2, b"b" * 50))
+    first, second = frame_of(pack_body((1, b"a" * 50))), frame_of(pack_body((2, b"b" * 50)))
     assert bodies(decoder, first[:20]) == []
     kept = list(decoder.feed(first[20:] + second[:30]))
     assert bodies(decoder, second[30:] + first[:10]) == [second[4:]]
@@ -67,7 +67,7 @@ def test_largest_frame_passes() -> None:
     body = bytes(FRAME_BYTES_MAX)
     decoder = FrameDecoder()
     assert bodies(decoder, LENGTH.pack(FRAME_BYTES_MAX) + body[:-1]) == []
-    assert bodies(decoder, body[-1:] + pack_frame((1,))) == [body, pack_body((1,))]
+    assert bodies(decoder, body[-1:] + frame_of(pack_body((1,)))) == [body, pack_body((1,))]
 
 
 @pytest.mark.parametrize("size", [0, FRAME_BYTES_MAX + 1, 2**32 - 1])
@@ -75,12 +75,12 @@ def test_impossible_length_ends_the_stream_at_once_and_for_good(size: int) -> No
     decoder = FrameDecoder()
     arrived = []
     with pytest.raises(ProtocolError, match=f"a frame of {size} bytes"):  # noqa: PT012 - bodies come before the failure
-        for body in decoder.feed(pack_frame((1,)) + LENGTH.pack(size)):
+        for body in decoder.feed(frame_of(pack_body((1,))) + LENGTH.pack(size)):
             arrived.append(bytes(body))  # noqa: PERF401
     assert arrived == [pack_body((1,))]
     for _ in range(2):
         with pytest.raises(ProtocolError, match=f"a frame of {size} bytes"):
-            bodies(decoder, pack_frame((1,)))
+            bodies(decoder, frame_of(pack_body((1,))))
     assert decoder.buffered_bytes == 0
 
 
@@ -154,6 +154,6 @@ def _peak_bytes(body: bytes) -> int:
 
 def test_sender_is_told_of_its_own_oversize_frame() -> None:
     with pytest.raises(ProtocolError, match="over the limit of 8388608"):
-        pack_frame((bytes(FRAME_BYTES_MAX),))
+        frame_of(pack_body((bytes(FRAME_BYTES_MAX),)))
     with pytest.raises(ProtocolError, match="split it"):
-        pack_frame(([0] * (ENTRIES_PER_FRAME_MAX + 1),))
+        frame_of(pack_body(([0] * (ENTRIES_PER_FRAME_MAX + 1),)))

@@ -85,9 +85,8 @@ def test_acknowledgement_and_coverage_agree_with_enumerating_every_ack_quorum(e:
             part = bookies & write_set
             acknowledged.append(acknowledged_by[entry_id][part])
             covered.append(covered_by[entry_id][part])
-            assert quorums.is_acknowledged(entry_id, mask) is acknowledged[-1]
             assert quorums.can_be_acknowledged(entry_id, mask) is acknowledged[-1]
-            assert quorums.covers_write_set(entry_id, mask) is covered[-1]
+            assert quorums.covers(quorums.write_mask(entry_id), mask) is covered[-1]
         assert quorums.covers_every_write_set(mask) is all(covered)
         for first in range(e):
             for last in (first - 1, first, first + e - 1, first + 2 * e):
@@ -108,10 +107,10 @@ def test_covers_agrees_with_enumeration_for_cohorts_of_any_size_even_below_the_a
 
 def test_answers_from_outside_the_cohort_cover_nothing() -> None:
     quorums = Quorums(5, 3, 2)
-    assert not quorums.covers_write_set(0, 0b11000)
-    assert not quorums.covers_write_set(0, 0b11001)
-    assert quorums.covers_write_set(0, 0b00011)
-    assert not quorums.is_acknowledged(0, 0b11001)
+    assert not quorums.covers(quorums.write_mask(0), 0b11000)
+    assert not quorums.covers(quorums.write_mask(0), 0b11001)
+    assert quorums.covers(quorums.write_mask(0), 0b00011)
+    assert quorums.first_unacknowledged(0, 0, 0b11001) == 0
 
 
 def test_coverage_needs_more_answers_the_smaller_the_ack_quorum() -> None:
@@ -134,8 +133,8 @@ def test_impossible_quorums_are_refused(numbers: tuple[int, int, int]) -> None:
 
 def test_largest_ensemble_is_accepted() -> None:
     quorums = Quorums(E_MAX, E_MAX, E_MAX)
-    assert quorums.is_acknowledged(0, quorums.full_mask)
-    assert not quorums.is_acknowledged(0, quorums.full_mask >> 1)
+    assert quorums.first_unacknowledged(0, 0, quorums.full_mask) == 1
+    assert quorums.first_unacknowledged(0, 0, quorums.full_mask >> 1) == 0
 
 
 def test_quorums_compare_and_hash_by_their_three_numbers() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import OctavoError, ProtocolError
-from octavo.protocol.frames import LENGTH, FrameDecoder, pack_frame, unpack_body
+from octavo.protocol.frames import LENGTH, FrameDecoder, frame_of, pack_body, unpack_body
 from octavo.protocol.limits import FRAME_BYTES_MAX
 from octavo.protocol.messages import decode_hello, decode_reply, decode_request, encode_error, encode_hello
 from support import wire
@@ -30,7 +30,7 @@ Outcome = tuple[list[object], str | None]
 
 
 def framed(body: bytes) -> bytes:
-    return LENGTH.pack(len(body)) + body
+    return frame_of(body)
 
 
 VALID = [
@@ -158,7 +158,7 @@ msgpack_values: st.SearchStrategy[Any] = st.recursive(
     places=st.lists(st.integers(0, 300), max_size=5),
 )
 def test_any_arrays_decode_the_same_however_cut(values: list[tuple[Any, ...]], places: list[int]) -> None:
-    check(b"".join(map(pack_frame, values)), places)
+    check(b"".join(frame_of(pack_body(value)) for value in values), places)
 
 
 @given(values=st.lists(msgpack_values, max_size=12))

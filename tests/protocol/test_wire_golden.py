@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from octavo.protocol.entries import Digest, Opener
-from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
+from octavo.protocol.frames import FrameDecoder, frame_of, unpack_body
 from octavo.protocol.messages import (
     Message,
     Request,
@@ -24,7 +24,7 @@ REQUEST_ID = 17
 
 
 def frame(body: bytes) -> bytes:
-    return LENGTH.pack(len(body)) + body
+    return frame_of(body)
 
 
 def described(title: str, message: Message) -> str:

@@ -1,9 +1,10 @@
 """Accepting a loss: only for a ledger that is blocked, only without bookies that never come back (rule O4)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from octavo.metadata import LedgerState
@@ -21,11 +22,11 @@ B0, B1, B2 = BookieId("b0"), BookieId("b1"), BookieId("b2")
 
 @asynccontextmanager
 async def recovery_of(
-    cluster: Cluster, ledger: HandmadeLedger, password: bytes = b""
+    cluster: Cluster, ledger: HandmadeLedger, password: bytes = b"", timeout_seconds: float = 0.2
 ) -> AsyncIterator[BlockedRecovery]:
     recovery = BlockedRecovery(
         cluster.store, ledger.id, password, await cluster.store.cluster_id(),
-        replace(QUICK, recovery_timeout_seconds=0.2, request_timeout_seconds=0.2),
+        replace(QUICK, recovery_timeout_seconds=timeout_seconds, request_timeout_seconds=timeout_seconds),
     )  # fmt: skip
     try:
         yield recovery
@@ -146,6 +147,65 @@ async def test_a_bookie_in_doubt_is_given_up_only_if_its_floor_is_above_the_ledg
             assert "b1" in await recovery.check([B0, B1])
             closed = await recovery.accept([B0, B1], reason="", now_ms=0)
         assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, 4)
+
+
+async def given_up_in_doubt(cluster: Cluster, ledger: HandmadeLedger, *kept: tuple[str, int]) -> None:
+    """``b0`` and ``b1`` run, and are in doubt: of entries 5 and 6 each has only those that ``kept`` names, and cannot
+    tell of the others."""
+    await set_condition(cluster, Condition.DOUBTFUL, B0, B1)
+    for name in ("b0", "b1"):
+        bookie = cluster.bookie(name)
+        held = bookie.ledger(ledger.id)
+        for entry_id in (5, 6):
+            if (name, entry_id) not in kept:
+                bookie.forget(ledger.id, entry_id)
+        held.unknown.update(entry_id for entry_id in range(5, 20) if (name, entry_id) not in kept)
+        bookie.facts |= {"in_doubt": True, "doubt_floor": ledger.id + 1}
+        await bookie.start()
+
+
+async def answering_last[T](cluster: Cluster, name: str, asking: Coroutine[Any, Any, T]) -> T:
+    """What ``asking`` comes to if this bookie answers reads after the two others."""
+    asked = [cluster.bookie(one) for one in ("b0", "b1", "b2")]
+    before = [bookie.count(Op.READ) for bookie in asked]
+    cluster.bookie(name).hold(Op.READ)
+    task = asyncio.ensure_future(asking)
+    for bookie, count in zip(asked, before, strict=True):
+        await bookie.received(Op.READ, count + 1)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not task.done()
+    cluster.bookie(name).release(Op.READ)
+    return await task
+
+
+@pytest.mark.parametrize("late", ["b0", "b1", "b2"])
+@pytest.mark.parametrize(
+    ("kept", "last"), [([("b0", 5), ("b0", 6)], 6), ([("b0", 5), ("b1", 6)], 6), ([("b0", 6), ("b1", 6)], 4)]
+)
+async def test_entries_that_bookies_in_doubt_still_have_are_kept_in_every_order_of_answers(
+    kept: list[tuple[str, int]], last: int, late: str
+) -> None:
+    """They run, and only they have what the third one missed: the loss that is accepted is that of what none has. The
+    first attempt, without any loss, may have written some of it back, and may not."""
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await given_up_in_doubt(cluster, ledger, *kept)
+        async with recovery_of(cluster, ledger, timeout_seconds=30.0) as recovery:
+            await answering_last(cluster, late, recovery.check([B0, B1]))
+            closed = await answering_last(cluster, late, recovery.accept([B0, B1], reason="", now_ms=0))
+        assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, last)
+
+
+async def test_a_bookie_in_doubt_that_does_not_answer_any_more_is_needed_until_it_is_retired() -> None:
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await given_up_in_doubt(cluster, ledger, ("b0", 5))
+        cluster.bookie("b0").hold(Op.READ)
+        async with recovery_of(cluster, ledger) as recovery:
+            with pytest.raises(LedgerRecoveryError, match=r"b0 does not answer, and may hold entries.*retire it"):
+                await recovery.accept([B0, B1], reason="", now_ms=0)
+        assert not (await cluster.store.read_ledger(ledger.id)).value.is_closed
 
 
 async def test_a_ledger_that_can_be_recovered_is_recovered_and_nothing_is_accepted() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -85,7 +85,7 @@ async def workshop() -> AsyncIterator[Workshop]:
             cluster.store, cluster_id=bookie.cluster_id, options=replace(cluster.options), rng=random.Random(5)
         )
         stack.push_async_callback(pool.close)
-        control = AdaptiveRate(per_second_min=1 << 40, per_second_max=1 << 40, add_delay_seconds=1.0)
+        control = AdaptiveRate(per_second_min=1 << 40, per_second_max=1 << 40)
         puller = Puller(copies, pool, Pace(control, lambda: 0.0), request_timeout_seconds=0.5)
         naming = Naming(store)  # type: ignore[arg-type]
         stack.push_async_callback(naming.close)
@@ -105,6 +105,40 @@ async def closed_ledger(
     ledger.add_numbered(entries)
     await ledger.close()
     return ledger
+
+
+class NotedPace(Pace):
+    """Notes whether each piece was urgent."""
+
+    def __init__(self) -> None:
+        super().__init__(AdaptiveRate(per_second_min=1 << 40, per_second_max=1 << 40), lambda: 0.0)
+        self.urgent: list[bool] = []
+
+    async def take(self, size_bytes: int, *, urgent: bool = False) -> None:
+        self.urgent.append(urgent)
+        await super().take(size_bytes, urgent=urgent)
+
+
+@pytest.mark.parametrize(("lost", "urgent"), [(("b0",), False), (("b0", "b1"), True)])
+async def test_the_rate_is_kept_unless_one_live_copy_is_left(
+    workshop: Workshop, lost: Sequence[str], urgent: bool
+) -> None:
+    """Also before this bookie has connected to any other: it does not know then which ones are registered."""
+    ledger = await closed_ledger(workshop)
+    bookie = MemoryBookie(ME, workshop.store, await workshop.cluster.store.cluster_id(), copies=workshop.copies)  # type: ignore[arg-type]
+    pool = ConnectionPool(
+        workshop.cluster.store, cluster_id=bookie.cluster_id, options=workshop.cluster.options, rng=random.Random(6)
+    )
+    pace = NotedPace()
+    states = RepairStates({BookieId(name): BookieCondition(Condition.LOST, 0) for name in lost})
+    jobs = Jobs(
+        bookie, pool, Puller(workshop.copies, pool, pace, request_timeout_seconds=5.0), workshop.naming,
+        states=lambda: states, token="another",
+    )  # fmt: skip
+    assert pool.registrations() is None
+    assert (await jobs.run(Job(ledger.id, LOST, Why.LOST))).blocked is None
+    await pool.close()
+    assert set(pace.urgent) == {urgent}
 
 
 async def test_the_target_copies_verbatim_and_then_names_itself_under_its_lock(workshop: Workshop) -> None:

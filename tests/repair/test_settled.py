@@ -21,6 +21,16 @@ CLOSED_EMPTY_TAIL = OPEN.closed(EntryId(9), 100)
 NEVER_WRITTEN = open_ledger(8).closed(None, 0)
 
 
+def test_a_bookie_is_sure_by_the_metadata_that_it_has_read_and_not_by_older_ones() -> None:
+    """The limit of rule D3: what is restored from a dump may name the bookie where it has been replaced since."""
+    dumped = open_ledger(7, fragment(0, "abc"))
+    me = BookieId("c")
+    assert first_unsure_id(dumped, me, holds_all=True) == 0
+    assert first_unsure_id(OPEN, me, holds_all=True) is SURE_OF_ALL
+    assert first_unsure_id(CLOSED, me, holds_all=True) is SURE_OF_ALL
+    assert first_unsure_id(None, me, holds_all=False) is SURE_OF_ALL
+
+
 def spans(metadata: LedgerMetadata) -> list[tuple[int, int, str, int]]:
     return [(one.first, one.last, "".join(one.bookies), one.length_after) for one in settled_ranges(metadata)]
 

@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from itertools import cycle
 from pathlib import Path
 
 import pytest
 from octavo.bookie.config import BookieConfig, load_config
 from octavo.client.options import ClientOptions
+from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.security import WireSecurity, read_key
 from octavo.metadata.principals import DOCUMENT, Principal, Principals, encode_principals
 from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
+from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import (
     CAPABILITY_AUTHENTICATE,
     REQUESTS,
@@ -34,6 +36,7 @@ from octavo.protocol.messages import (
     Request,
     WriteLac,
 )
+from octavo.repair.asking import may_serve, serves
 from octavo.security.login import WRONG_KEY
 from octavo.security.roles import RIGHTS, Right, Role, right_needed, rights_of
 from octavo.security.scram import MECHANISM, Key, verifier_of
@@ -59,6 +62,7 @@ OPERATIONS: dict[str, Request] = {
     "add": add(LEDGER, seal(LEDGER, 1, [b"x"])),
     "recovery add": add(LEDGER, seal(LEDGER, 2, [b"x"]), recovery=True),
     "private add": Add(8, key_of(8), AddFlag.PRIVATE, 0, seal(8, 0, [b"x"])),
+    "deferred add": Add(LEDGER, key_of(LEDGER), AddFlag.DEFERRED_SYNC, 0, seal(LEDGER, 3, [b"x"])),
     "write_lac": WriteLac(LEDGER, key_of(LEDGER), 0, seal_lac(LEDGER, 0)),
     "force": Force(LEDGER, key_of(LEDGER), 0, ()),
     "read for repair": Read(LEDGER, b"", ReadFlag.REPAIR, 0, 0, 9, 1, (0,), 10, 1 << 20),
@@ -74,7 +78,7 @@ OPERATIONS: dict[str, Request] = {
 OBSERVE = {"ping", "info"}
 READ = OBSERVE | {"read", "read_lac", "list"}
 WRITE = {
-    "add", "recovery add", "private add", "write_lac", "force",
+    "add", "recovery add", "private add", "deferred add", "write_lac", "force",
     "fencing read_lac", "fencing read", "fencing read for repair",
 }  # fmt: skip
 REPAIR = {"read for repair", "missing"}
@@ -112,6 +116,7 @@ def test_the_table_of_operations_has_every_request_with_every_flag() -> None:
         AddFlag.NONE,
         AddFlag.RECOVERY,
         AddFlag.PRIVATE,
+        AddFlag.DEFERRED_SYNC,
     }
     flags = {request.flags for request in OPERATIONS.values() if isinstance(request, Read)}
     assert flags == {ReadFlag.NONE, ReadFlag.FENCE, ReadFlag.REPAIR, ReadFlag.FENCE | ReadFlag.REPAIR}
@@ -183,6 +188,31 @@ async def test_a_client_without_a_key_or_with_a_wrong_one_is_denied_in_words(clu
         error = await denied(cluster, key_file=str(path))
         assert isinstance(error, UnauthorizedError)
         assert WRONG_KEY in error.message
+
+
+async def test_a_client_that_is_denied_learns_why_it_sees_no_details(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        (seen,) = await client.bookies(details=True)
+    assert seen.facts is None
+    assert isinstance(seen.error, UnauthorizedError)
+    assert "b1 requires authentication" in seen.error.message
+
+
+async def test_a_bookie_that_denies_its_clients_is_alive_until_it_is_stopped(cluster: Cluster) -> None:
+    """It serves others on, so it must not be retired (rule O4); repair can copy nothing from it."""
+
+    async def asked(question: Callable[[ConnectionPool, BookieId], Awaitable[bool]]) -> bool:
+        cluster_id = await cluster.store.cluster_id()
+        pool = ConnectionPool(cluster.store, cluster_id=cluster_id, options=ClientOptions(), rng=random.Random(1))
+        try:
+            return await question(pool, BookieId("b1"))
+        finally:
+            await pool.close()
+
+    assert await asked(may_serve)
+    assert not await asked(serves)
+    await cluster.bookies[0].stop()
+    assert not await asked(may_serve)
 
 
 async def test_a_certificate_names_a_principal_and_every_bookie_is_one(certificates: Certificates) -> None:

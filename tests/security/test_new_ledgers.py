@@ -2,16 +2,21 @@
 (rule S2)."""
 
 import asyncio
+import gc
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from octavo.bookie.config import load_config
-from octavo.protocol.errors import NoSuchLedgerError, UnauthorizedError
+from octavo.bookie.server.new_ledgers import NewLedgers
+from octavo.protocol.errors import MetadataUnavailableError, NoSuchLedgerError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Added, LacAnswer, LacWritten, ReadFlag, ReadLac, WriteLac
+from support.interposed_store import InterposedStore
 from support.raw_client import PASSWORD, RawClient, add, key_of, read, seal, seal_lac
 from support.tls_bookies import Cluster, cluster_of
+from support.waiting import eventually
 
 
 @pytest.fixture
@@ -27,6 +32,11 @@ def attacker_of(cluster: Cluster) -> RawClient:
 
 def fence_of(ledger_id: int, password: bytes = PASSWORD) -> ReadLac:
     return ReadLac(ledger_id, key_of(ledger_id, password), ReadFlag.FENCE, 0, None, 0, 0, 0)
+
+
+INVENTED_IDS = int(os.environ.get("OCTAVO_INVENTED_IDS", "400"))
+TOGETHER = 100
+"""Requests that the attacker sends without waiting for answers."""
 
 
 async def test_a_ledger_of_the_future_is_neither_fenced_nor_pinned_nor_filled(cluster: Cluster) -> None:
@@ -76,6 +86,22 @@ async def test_requests_that_wait_together_are_answered_and_the_ledger_is_looked
         await ledger.close()
 
 
+async def test_a_ledger_that_was_deleted_here_by_mistake_is_revived_by_the_first_request_that_brings_its_key(
+    cluster: Cluster,
+) -> None:
+    """Rule B5: what the metadata have exists, also where the look at them was one for a new ledger."""
+    storage = cluster.bookies[0].service.storage
+    async with attacker_of(cluster) as honest, cluster.client() as client:
+        await honest.greet()
+        await client.create_ledger(1, 1, 1, password=PASSWORD)
+        await storage.writer.delete(LedgerId(0))
+        assert isinstance(await honest.ask(fence_of(0, b"another")), UnauthorizedError)
+        assert storage.ledgers.is_deleted(LedgerId(0)), "a wrong key revives nothing"
+        assert isinstance(await honest.ask(fence_of(0)), LacAnswer)
+        assert not storage.ledgers.is_deleted(LedgerId(0))
+        assert await honest.ask(add(0, seal(0, 0, [b"entry"]), recovery=True)) == Added()
+
+
 async def test_a_fence_is_looked_up_once_although_it_pins_no_key(cluster: Cluster) -> None:
     new_ledgers = cluster.bookies[0].service.new_ledgers
     assert new_ledgers is not None
@@ -90,13 +116,47 @@ async def test_a_fence_is_looked_up_once_although_it_pins_no_key(cluster: Cluste
 
 
 async def test_invented_ids_are_remembered_nowhere(cluster: Cluster) -> None:
-    new_ledgers = cluster.bookies[0].service.new_ledgers
+    service = cluster.bookies[0].service
+    new_ledgers = service.new_ledgers
     assert new_ledgers is not None
-    for number in range(200):
-        with pytest.raises(NoSuchLedgerError):
-            await new_ledgers.verify(LedgerId(number), b"key")
+    most = 0
+    async with attacker_of(cluster) as attacker:
+        await attacker.greet()
+        for start in range(0, INVENTED_IDS, TOGETHER):
+            for number in range(start, start + TOGETHER):
+                attacker.send(fence_of(number) if number % 2 else add(number, seal(number, 0, [b"mine"])))
+            for _ in range(TOGETHER):
+                _, answer = await attacker.receive_reply()
+                most = max(most, new_ledgers.remembered)
+                assert isinstance(answer, NoSuchLedgerError)
     assert new_ledgers.remembered == 0
-    assert new_ledgers.refused == 200
+    assert most <= TOGETHER
+    assert new_ledgers.refused == INVENTED_IDS
+    assert service.storage.ledgers.known_ids() == []
+
+
+async def test_a_look_up_that_fails_after_its_client_has_gone_is_no_defect(cluster: Cluster) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def read_ledger(_ledger_id: LedgerId) -> None:
+        asked.set()
+        await answered.wait()
+        raise MetadataUnavailableError("no answer")
+
+    store = InterposedStore(cluster.store)
+    store.interpose("read_ledger", read_ledger)
+    new_ledgers = NewLedgers(cluster.bookies[0].service.storage, store.face)
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+    waiting = asyncio.ensure_future(new_ledgers.verify(LedgerId(1), b"key"))
+    await asked.wait()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    answered.set()
+    await eventually(lambda: new_ledgers.remembered == 0)
+    del waiting  # its traceback refers to the look-up
+    gc.collect()
+    assert complaints == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from simulation import canaries_bookie as bookie
 from simulation import canaries_client as client
 from simulation import canaries_logs as logs
 from simulation import canaries_repair as repair
+from simulation import canaries_security as security
 from simulation.patches import Patch
 
 
@@ -51,6 +52,13 @@ CANARIES: dict[str, Canary] = {
     "private-is-forgotten": Canary("a checkpoint forgets that a ledger is private", "S3", bookie.private_is_forgotten),
     "private-not-journaled": Canary("it is not journaled that a ledger is private", "S3",
                                     bookie.private_is_not_journaled),
+    "roles-are-not-checked": Canary("a known principal may ask everything", "S1", security.roles_are_not_checked),
+    "disabled-principal-stays": Canary("a principal that is disabled keeps its connections", "S1",
+                                       security.disabled_principals_stay),
+    "new-ledgers-are-believed": Canary("ledgers without a pinned key are not looked up", "S2",
+                                       security.new_ledgers_are_believed),
+    "refused-add-is-confirmed": Canary("an add beyond a limit is confirmed and not stored", "B1",
+                                       security.refused_adds_are_confirmed),
     "fence-after-lookup": Canary("a fencing read looks up before it fences", "F2",
                                  lambda: [*bookie.fence_after_lookup(), *client.unfenced_are_read()]),
     "fence-lets-adds-through": Canary("adds that a fence overtook are accepted", "F2", bookie.fence_ignored),
@@ -63,6 +71,8 @@ CANARIES: dict[str, Canary] = {
                                  bookie.garbage_by_listing),
     "garbage-believes-old-metadata": Canary("ledgers that restored metadata have never allocated are garbage", "B5",
                                             bookie.garbage_believes_old_metadata),
+    "checkpoint-forgets-fence": Canary("a checkpoint forgets that a ledger is fenced", "B2",
+                                       bookie.checkpoint_forgets_fence),
     "garbage-lists-first": Canary("the metadata is listed before the local set is taken", "B5",
                                   bookie.garbage_lists_first),
     "reads-do-not-fence": Canary("recovery reads do not fence", "F4", client.reads_do_not_fence),
@@ -76,12 +86,20 @@ CANARIES: dict[str, Canary] = {
     "ack-during-change": Canary("adds are acknowledged during an ensemble change", "W1", client.ack_during_change),
     "replaced-still-counts": Canary("confirmations of a replaced bookie still count", "W3",
                                     client.replaced_still_counts),
+    "force-across-restart": Canary("a force counts although the bookie has restarted since it accepted the entries",
+                                   "W10", client.force_across_restarts),
+    "accepted-moves-lac": Canary("the LAC moves for entries that are only accepted", "W10",
+                                 client.accepted_is_acknowledged),
+    "replaced-acceptance-kept": Canary("a new bookie is not sent what the replaced one had accepted", "W10",
+                                       client.replaced_bookies_acceptance_is_kept),
     "reseal-on-resend": Canary("entries are sealed again when they are resent", "W2", client.reseal),
     "read-above-lac": Canary("ordinary reads go above the LAC", "R1", client.read_above_lac),
     "repair-names-early": Canary("a bookie names itself before its copies are durable", "C3",
                                  repair.names_before_copies_are_durable),
     "repair-skips-silent": Canary("an entry whose source does not answer is left out", "C4",
                                   repair.takes_refusals_for_answers),
+    "repair-skips-denied": Canary("an entry that one source denies is left out", "C4",
+                                  repair.leaves_out_what_one_source_denies),
     "repair-wrong-position": Canary("the entries of another position are copied", "C3",
                                     repair.copies_for_the_wrong_position),
     "repair-reseals": Canary("copies are sealed again with a newer LAC", "C6", repair.seals_copies_again),

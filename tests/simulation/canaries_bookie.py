@@ -65,6 +65,15 @@ def garbage_believes_old_metadata() -> list[Patch]:
     return [check]
 
 
+def checkpoint_forgets_fence() -> list[Patch]:
+    @patch(LedgerState, "encode")
+    def encode(original: Any, self: Any) -> bytes:
+        encoded: bytes = original(self)
+        return bytes([encoded[0] & ~1]) + encoded[1:]
+
+    return [encode]
+
+
 def retry_failed_sync() -> list[Patch]:
     @patch(SimulatedFile, "write_and_sync")
     def write_and_sync(original: Any, self: Any, offset: int, buffers: Any) -> Any:

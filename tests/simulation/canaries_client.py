@@ -7,6 +7,7 @@ from typing import Any
 from octavo.client.read.ledger_view import LedgerView
 from octavo.client.recover import recovery
 from octavo.client.recover.ledger_recovery import LedgerRecovery
+from octavo.client.write.deferred_pipeline import DeferredPipeline
 from octavo.client.write.pipeline import Pipeline, Send
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.changes import Decision, Settled, Write
@@ -175,6 +176,43 @@ def replaced_still_counts() -> list[Patch]:
         return self._acknowledge()
 
     return [commit_change]
+
+
+def force_across_restarts() -> list[Patch]:
+    @patch(DeferredPipeline, "on_connected")
+    def on_connected(_original: Any, _self: Any, _position: int, _boot_id: str | None) -> None:
+        return
+
+    return [on_connected]
+
+
+def accepted_is_acknowledged() -> list[Patch]:
+    @patch(DeferredPipeline, "on_confirmed")
+    def on_confirmed(original: Any, self: Any, position: int, number: int, tenure: int) -> Any:
+        return (*original(self, position, number, tenure), *Pipeline.on_confirmed(self, position, number, tenure))
+
+    return [on_confirmed]
+
+
+def replaced_bookies_acceptance_is_kept() -> list[Patch]:
+    @patch(DeferredPipeline, "commit_change")
+    def commit_change(original: Any, self: Any) -> Any:
+        change, held, firsts = self._change, [list(one) for one in self._held], list(self._held_first)
+        effects = original(self)
+        for position in range(self._quorums.ensemble_size):
+            if change.replaced >> position & 1:
+                self._held[position], self._held_first[position] = held[position], firsts[position]
+                for number in held[position]:
+                    if number >= self._oldest:
+                        self._runs[number - self._oldest].accepted |= 1 << position
+        return effects
+
+    @patch(DeferredPipeline, "on_ready")
+    def on_ready(original: Any, self: Any, position: int) -> Any:
+        effects = original(self, position)
+        return [one for one in effects if not isinstance(one, Send) or not one.run.accepted >> position & 1]
+
+    return [commit_change, on_ready]
 
 
 def reseal() -> list[Patch]:

@@ -14,8 +14,9 @@ from octavo.metadata.changes import ReplaceMember, Write
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.entries import CHECKSUM, HEADER
 from octavo.repair import refill, settled
-from octavo.repair.copying import CopyWindow
+from octavo.repair.copying import CopyWindow, Told
 from octavo.repair.jobs import Jobs
+from octavo.repair.puller import Puller
 from octavo.repair.settled import SettledRange, quorums_of_ledger
 from simulation.patches import Patch, patch
 
@@ -76,6 +77,22 @@ def takes_refusals_for_answers() -> list[Patch]:
         return None if found is not None and found.waits_for else found
 
     return [unsound, _not_looked_at_again()]
+
+
+def leaves_out_what_one_source_denies() -> list[Patch]:
+    @patch(CopyWindow, "on_answer")
+    def on_answer(original: Any, self: Any, ask: Any, *arguments: Any, **keywords: Any) -> Any:
+        wanted = original(self, ask, *arguments, **keywords)
+        for entry_id, told in self._told.items():
+            if told.get(ask.position) is Told.ABSENT:
+                self._needed.pop(entry_id, None)
+        return wanted
+
+    @patch(Puller, "ends_right")
+    async def ends_right(_original: Any, _self: Any, *_arguments: Any) -> bool:
+        return True  # it would notice a range whose last entry is left out
+
+    return [on_answer, ends_right, _not_looked_at_again()]
 
 
 def names_on_any_version() -> list[Patch]:

@@ -28,6 +28,9 @@ _READ_ONLY = frozenset({"size", "read", "list_directory", "exists", "open", "dis
 _LOOKS = frozenset({"list_directory", "exists", "open", "disk_space", "close"})
 """Operations that neither read nor change the content of a file."""
 
+CAPACITY_UNLIMITED = 1 << 40
+"""Bytes that no universe writes: the sizes of files are not added up."""
+
 OPERATION_SECONDS_MAX = 3.0
 """Longest duration of one operation on a slow disk. Operations must end soon after everything is healed."""
 
@@ -42,7 +45,7 @@ class DiskSettings:
     spike_chance: float = 0.0
     """Chance that an operation takes up to ``spike_seconds`` more."""
     spike_seconds: float = 1.0
-    capacity_bytes: int = 1 << 40
+    capacity_bytes: int = CAPACITY_UNLIMITED
     looks_take_time: bool = True
     """Whether operations that neither read nor change a file take time. They are a third of all operations."""
     garble_chance: float = 0.0
@@ -226,7 +229,9 @@ class Disk:
     def room_for(self, inode: Inode, size: int) -> bool:
         """Whether a file may grow to ``size``."""
         growth = size - len(inode.volatile)
-        return growth <= 0 or self.used_bytes() + growth <= self.settings.capacity_bytes
+        if growth <= 0 or self.settings.capacity_bytes >= CAPACITY_UNLIMITED:
+            return True
+        return self.used_bytes() + growth <= self.settings.capacity_bytes
 
 
 def _name_length(path: Path) -> int:

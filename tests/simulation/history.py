@@ -34,6 +34,10 @@ class LedgerHistory:
     silent: Callable[[], bool] = bool
     """Returns whether its writer is paused or dead."""
     private: bool = False
+    deferred: bool = False
+    """Whether its sync is deferred: adds that return are accepted, and forces acknowledge (rule W10)."""
+    begun: int = 0
+    """Adds that the application has made."""
     writer: str = ""
     """Name of the process that writes it."""
     adding: bool = False
@@ -157,6 +161,11 @@ class History:
         """Record and check that the add of payload ``index`` returned ``entry_id``."""
         if entry_id != index:
             raise Violation("I4", f"ledger {ledger.ledger_id}: add {index} became entry {entry_id}")
+        if not ledger.deferred:
+            self.confirmed(ledger, entry_id)
+
+    def confirmed(self, ledger: LedgerHistory, entry_id: int) -> None:
+        """Record and check that the writer's caller was told that everything up to ``entry_id`` is durable."""
         ledger.acknowledged = max(ledger.acknowledged, entry_id)
         end = ledger.end
         if end is not None and entry_id > end:

@@ -1,7 +1,7 @@
 """The bytes of one file on a simulated disk: what reads see, what is durable, and what survives a power cut."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 PAGE_BYTES = 512
 """The unit that survives or is lost separately, a disk sector. Smaller than a page, to produce more torn writes."""
@@ -65,12 +65,15 @@ class Inode:
         covered, image = dict(self.dirty), bytes(self.volatile)
 
         def end() -> None:
-            _set_size(self.durable, len(image))
-            for page, change in covered.items():
-                start = page * PAGE_BYTES
-                self.durable[start : start + PAGE_BYTES] = image[start : start + PAGE_BYTES]
-                if self.dirty.get(page) == change:
-                    del self.dirty[page]
+            durable = self.durable
+            _set_size(durable, len(image))
+            for pages in _runs(covered):
+                start, stop = pages.start * PAGE_BYTES, pages.stop * PAGE_BYTES
+                durable[start:stop] = image[start:stop]
+            if self.dirty == covered:
+                self.dirty.clear()
+            else:
+                self.dirty = {page: change for page, change in self.dirty.items() if covered.get(page) != change}
             if len(self.volatile) == len(image):
                 self.size_dirty = False
 
@@ -174,6 +177,19 @@ class Inode:
         self.volatile[offset] ^= mask
         if offset < len(self.durable):
             self.durable[offset] ^= mask
+
+
+def _runs(pages: Iterable[int]) -> Iterator[range]:
+    """The runs of consecutive numbers in ``pages``."""
+    start = stop = -1
+    for page in pages:
+        if page != stop:
+            if stop > start:
+                yield range(start, stop)
+            start = page
+        stop = page + 1
+    if stop > start:
+        yield range(start, stop)
 
 
 def _set_size(content: bytearray, size: int) -> None:

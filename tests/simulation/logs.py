@@ -22,6 +22,9 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     "damaged entry log is kept and not compacted": _DAMAGE,
     "scrubbed": _DAMAGE,
     "index damaged": _DAMAGE,
+    "the metadata are older than the directories: no bookie collects garbage until an operator ends the hold": (
+        "metadata: restored to an older state",
+    ),
 }
 """Error-level event -> prefixes of counters; one such counter must not be zero when the event is logged."""
 

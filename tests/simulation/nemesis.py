@@ -1,13 +1,14 @@
 """The nemesis: injects the faults of the plan at random times, and ends each lasting fault after a while.
 
-Faults that destroy synced data strike only the plan's unlucky machines, so that the fault budget holds (fewer than Qa
-copies of an entry are lost).
+Faults that destroy synced data strike only the *unlucky* machines, which are fewer than Qa (the *fault budget*), so
+that a copy of each acknowledged entry remains. A machine that may lose nothing more is *spent*.
 """
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path, PurePath
 
+from simulation import guarding
 from simulation.disk import DiskFaults
 from simulation.metadata import ADDRESS
 from simulation.siege import Siege
@@ -58,12 +59,13 @@ class Nemesis:
             "metadata loses answers": self._metadata_chance("lose_answer_chance"),
             "metadata loses requests": self._metadata_chance("lose_request_chance"),
             "metadata changes slowly": self._metadata_slow,
-            "stale bookies": self._metadata_chance("stale_bookies_chance"),
+            "stale list of bookies": self._metadata_chance("stale_bookies_chance"),
             "late watches": self._late_watches,
             "lost watches": self._metadata_chance("lose_watch_chance"),
             "expire sessions": self._expire_sessions,
             "metadata conflict": self._conflict,
             "metadata lists are empty": self._metadata_chance("list_nothing_chance"),
+            **guarding.strikes(world, self.rng, self.heal_after),
         }
 
     async def run(self) -> None:

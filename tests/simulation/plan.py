@@ -45,7 +45,7 @@ DISTURBANCES = (
     "metadata loses answers",
     "metadata loses requests",
     "metadata changes slowly",
-    "stale bookies",
+    "stale list of bookies",
     "late watches",
     "lost watches",
     "expire sessions",
@@ -160,7 +160,10 @@ class Plan:
     agents: bool = False
     """Whether the bookies have repair agents."""
     guarded: bool = False
-    """Whether bookies look new ledgers up and limit what one client may take, and some ledgers are private."""
+    """Whether bookies authenticate clients, look new ledgers up and limit what one client may take, principals change,
+    and some ledgers are private."""
+    deferred: bool = False
+    """Whether ledgers have deferred sync."""
     repair: RepairSettings = QUICK_REPAIR
     drains: bool = False
     """Whether an operator drains and holds bookies."""
@@ -274,22 +277,49 @@ def lose_data(plan: Plan) -> None:
 
 
 def run_agents(plan: Plan, rng: random.Random) -> None:
-    """Change the plan so that the bookies have repair agents."""
-    plan.agents = True
+    """Change the plan so that the bookies have repair agents. They recover and change ledgers also on an older copy of
+    the metadata, which the checkers do not allow for."""
+    plan.agents, plan.restores_metadata = True, False
     plan.repair = replace(QUICK_REPAIR, lost_seconds=rng.choice((0.2, 2.0)), audit_seconds=rng.choice((0.2, 1.0)))
     plan.drains = rng.random() < 0.4
-    plan.knobs["octavo.repair.puller:CHUNK_BYTES"] = rng.choice((500, 8000))  # must fit into a journal segment
+    plan.knobs["octavo.repair.pace:PIECE_BYTES_MAX"] = rng.choice((500, 8000))  # must fit into a journal segment
+
+
+GUARDED_DISTURBANCES = ("disable principal", "change principal")
+"""Faults of universes whose bookies guard themselves only."""
 
 
 def guard(plan: Plan, rng: random.Random) -> None:
-    """Change the plan so that bookies guard themselves: new ledgers are looked up, each client has limits that it
-    reaches, and ledgers with a password are private."""
+    """Change the plan so that bookies guard themselves: clients authenticate, and their principals are changed and
+    disabled; new ledgers are looked up; each client has limits that it reaches; ledgers with a password are private."""
     plan.guarded = True
+    plan.disturbances = {**plan.disturbances, **dict.fromkeys(GUARDED_DISTURBANCES, rng.choice((0.3, 1.0, 3.0)))}
     plan.bookie |= {
+        "auth": "required",
+        "connections_per_client_max": rng.choice((1, 2, 256)),
         "verify_new_ledgers": "true",
         "client_requests_per_second": rng.choice((0, 20, 100)),
         "client_bytes_per_second": rng.choice((0, 2000, 20_000)),
         "client_new_ledgers_per_second": rng.choice((1, 2)),
+    }
+    plan.knobs["octavo.bookie.server.clients:_NEW_LEDGERS_BURST_SECONDS"] = 1
+
+
+def defer(plan: Plan, rng: random.Random) -> None:
+    """Change the plan so that ledgers have deferred sync, writers force seldom or often, and bookies restart, one after
+    another and all at once, while forces are under way."""
+    plan.deferred, plan.logs, plan.restores_metadata = True, 0, False
+    plan.disturbances = {
+        **plan.disturbances,
+        "kill bookie": 2.0, "cut power": 2.0, "cut power everywhere": 2.0, "cut power at a file operation": 1.0,
+    }  # fmt: skip
+    plan.disk.sync_seconds = rng.choice((0.002, 0.02, 0.05))
+    plan.adds = max(plan.adds, 16)
+    plan.options |= {
+        "force_interval_seconds": rng.choice((0.02, 0.1, 1.0)),
+        "unforced_bytes_max": rng.choice((500, 5000, 1_000_000)),
+        "bookie_loss_seconds": rng.choice((0.05, 0.5)),
+        "add_quorum_timeout_seconds": rng.choice((4.0, 15.0)),
     }
 
 

@@ -2,7 +2,8 @@
 
 An operator puts a backup in the place of the metadata, starts the bookies, finds out that it is too old, and puts the
 newest state back. In between the bookies do their upkeep, garbage collection and compaction included: nothing that the
-newest state knows may be gone afterwards.
+newest state knows may be gone afterwards, and no bookie may have lost a fence, not even of a ledger that it deleted.
+The judge cannot notice a lost fence: every writer has ended by then.
 
 One case is left out: a ledger whose id had been allocated when the copy was made, and which was created later. Nothing
 tells a bookie that was restarted that the metadata are older than such a ledger (docs/backups.md).
@@ -45,9 +46,22 @@ class MetadataRestore:
         missing = len(newest.records[Kind.LEDGER].keys() - older.records[Kind.LEDGER].keys())
         self._world.trace.count("metadata: restored to an older state")
         self._world.trace.count("metadata: ledgers missing from a restored state", missing)
+        fences = self._fences()
+        self._world.trace.count("metadata: fences during restores", len(fences))
         await self._restore(older, "an older copy")
         await asyncio.sleep(self._rng.uniform(*UPKEEP_SECONDS))
         await self._restore(newest, "the newest state")
+        if lost := fences - self._fences():
+            raise Violation("B2", f"fences are lost after the metadata were restored (bookie, ledger): {sorted(lost)}")
+
+    def _fences(self) -> set[tuple[str, int]]:
+        """Every fence that a bookie knows: the name of its machine, and the ledger."""
+        found = set()
+        for machine in self._world.machines:
+            assert machine.bookie is not None
+            ledgers = machine.bookie.service.storage.ledgers
+            found |= {(machine.name, ledger_id) for ledger_id in ledgers.known_ids() if ledgers.get(ledger_id).fenced}
+        return found
 
     def _creates_what_the_copy_had_allocated(self, older: MetadataCopy, newest: MetadataCopy) -> bool:
         created = newest.records[Kind.LEDGER].keys() - older.records[Kind.LEDGER].keys()

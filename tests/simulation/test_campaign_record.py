@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from simulation.test_universes import simulate
+from support.simulator import simulate
 
 
 def test_interrupted_campaign_resumes_and_reports_both_parts(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import re
 
 import pytest
 from simulation.canaries import CANARIES
-from simulation.test_universes import LARGE_SEEDS, SEEDS, SMALL_SEEDS, simulate
+from simulation.test_universes import LARGE_SEEDS, SEEDS, SMALL_SEEDS
+from support.simulator import simulate
 from support.tree import ROOT
 
 FURTHER = 40
@@ -32,12 +33,12 @@ BESIEGED = {
     "ack-during-change": ("exchange", 13),
     "corruption-is-absence": ("blackout", 4),
     "doubt-answers-absent": ("blackout", 30),
-    "fence-after-lookup": ("race", 2),
+    "fence-after-lookup": ("race", 6),
     "fence-not-durable": ("absence", 1),
     "entry-log-rewrites-pages": ("rack", 5),
     "journal-rewrites-pages": ("rack", 1),
-    "reads-do-not-fence": ("race", 2),
-    "recovery-keeps-last-change": ("collapse", 37),
+    "reads-do-not-fence": ("race", 6),
+    "recovery-keeps-last-change": ("collapse", 62),
     "replaced-still-counts": ("exchange", 13),
 }
 """Canary that ordinary seeds seldom find -> a siege that finds it sooner, and the first seed to try."""
@@ -45,11 +46,11 @@ BESIEGED = {
 
 LOGS = {
     "log-takeover-does-not-fence": 2,
-    "log-orphans-forgotten": 31,
+    "log-orphans-forgotten": 101,
     "log-drops-last-segments": 17,
     "log-deletes-before-it-drops": 2,
     "log-old-leader-heals": 2,
-    "log-follower-guesses-end": 62,
+    "log-follower-guesses-end": 5,
     "log-roll-does-not-wait": 65,
     "log-heals-from-first-doubt": 34,
     "log-outcome-too-early": 130,
@@ -75,11 +76,24 @@ THESEUS = {
 """Canary in repair -> the first seed to try, of Theseus universes. docs/simulator.md lists the seeds of the others."""
 
 
-GUARDED = {"private-is-forgotten": 8, "private-not-journaled": 9}
-"""Canary in private ledgers -> the first seed to try, of universes whose bookies guard themselves."""
+GUARDED = {
+    "disabled-principal-stays": ("quick", 1),
+    "new-ledgers-are-believed": ("quick", 1),
+    "private-is-forgotten": ("small", 2),
+    "private-not-journaled": ("small", 2),
+    "refused-add-is-confirmed": ("quick", 1),
+    "roles-are-not-checked": ("quick", 8),
+}
+"""Canary in what bookies allow -> a size, and the first seed to try, of universes whose bookies guard themselves."""
+
+DEFERRED = {
+    "accepted-moves-lac": 8,
+    "force-across-restart": 24,
+    "replaced-acceptance-kept": 12,
+}
+"""Canary in deferred sync -> the first seed to try, of quick universes whose ledgers have it."""
 
 REPAIR = {
-    "repair-blind-write": ("", 10),
     "repair-open-fragment": ("", 12),
     "repair-doubt-ends-early": ("blackout", 11),
     "repair-floor-lifted": ("amnesia", 4),
@@ -121,8 +135,14 @@ def test_known_defect_in_repair_is_found(canary: str) -> None:
 
 
 @pytest.mark.parametrize("canary", GUARDED)
-def test_known_defect_in_private_ledgers_is_found(canary: str) -> None:
-    check_found(canary, GUARDED[canary], "--size", "small", "--set", "guarded=1", "--set", "logs=0")
+def test_known_defect_in_what_bookies_allow_is_found(canary: str) -> None:
+    size, first = GUARDED[canary]
+    check_found(canary, first, "--size", size, "--set", "guarded=1", "--set", "logs=0")
+
+
+@pytest.mark.parametrize("canary", DEFERRED)
+def test_known_defect_in_deferred_sync_is_found(canary: str) -> None:
+    check_found(canary, DEFERRED[canary], "--size", "quick", "--set", "deferred=1")
 
 
 @pytest.mark.parametrize("canary", REPAIR)
@@ -140,7 +160,7 @@ def test_every_known_defect_can_be_applied(canary: str) -> None:
 
 def test_the_document_says_how_much_is_run_and_names_every_canary() -> None:
     text = " ".join((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8").split())
-    kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **THESEUS, **GUARDED, **REPAIR}))
+    kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **THESEUS, **GUARDED, **DEFERRED, **REPAIR}))
     assert re.findall(r"(\d+) known defects", text) == re.findall(r"(\d+) canaries in every", text) == [kept]
     assert re.findall(r"runs (\d+) universes", text) == [str(SEEDS + SMALL_SEEDS + LARGE_SEEDS)]
     rules = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")

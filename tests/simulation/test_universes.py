@@ -10,9 +10,10 @@ from typing import Final
 import pytest
 from simulation.limits import CHANGED_OFTEN, EVICTED, LIMITS
 from simulation.plan import SIZES, draw_size
+from support.simulator import run_program, simulate
 from support.tree import ROOT
 
-SEEDS: Final = 170
+SEEDS: Final = 120
 """Seeds of the sizes that they draw: nearly all of them are quick."""
 
 SMALL_SEEDS: Final = 40
@@ -20,17 +21,6 @@ LARGE_SEEDS: Final = 6
 
 LIMIT_SEEDS: Final = 150
 """Largest number of seeds after which each limit must have been reached."""
-
-
-def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "simulate.py"), *arguments],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -43,10 +33,28 @@ def test_universes_of_every_size_pass(seeds: int, options: tuple[str, ...]) -> N
 
 
 def test_universes_whose_bookies_guard_themselves_pass() -> None:
-    """New ledgers are looked up, clients reach their limits, and ledgers are private (rules S2 and S3)."""
-    run = simulate("1-60", "--size", "quick", "--set", "guarded=1")
+    """Clients authenticate, principals change, an intruder tries what it may not, new ledgers are looked up, clients
+    reach their limits, and ledgers are private (rules S1 to S3)."""
+    run = simulate("1-30", "--size", "quick", "--set", "guarded=1")
     assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
-    assert re.search(r"[1-9]\d* in +\d+% of seeds  reads of private ledgers refused", run.stdout)
+    for counted in (
+        "reads of private ledgers refused",
+        "security: disabled principal refused",
+        "security: intruder met NoSuchLedgerError",
+        "security: intruder met UnauthorizedError",
+        "security: principal changed",
+        "security: principal disabled",
+    ):
+        assert re.search(rf"[1-9]\d* in +\d+% of seeds  {counted}", run.stdout), counted
+
+
+def test_universes_whose_ledgers_have_deferred_sync_pass() -> None:
+    """Writers force now and then, and bookies lose their memory, also all at once and while forces are under way (rule
+    W10)."""
+    run = simulate("1-40", "--size", "quick", "--set", "deferred=1")
+    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
+    for counted in ("forces", "process: power cut", "process: power cut everywhere", "ensemble changes", "recoveries"):
+        assert re.search(rf"[1-9]\d* in +\d+% of seeds  {counted}$", run.stdout, re.MULTILINE), counted
 
 
 def test_universes_of_one_size_out_of_many_are_what_most_seeds_draw() -> None:
@@ -57,10 +65,10 @@ def test_universes_of_one_size_out_of_many_are_what_most_seeds_draw() -> None:
 
 
 _REACHED = """
-import sys; sys.path.insert(0, {tests!r})
-from simulation.campaign import Order, run_order
-for seed in range(1, {seeds}):
-    outcome = run_order(Order(seed, size={size!r}, siege={siege!r}, settings={settings!r}))
+import sys
+from simulation.campaign import Order, run_orders
+orders = (Order(seed, size={size!r}, siege={siege!r}, settings={settings!r}) for seed in range(1, {seeds}))
+for _, outcome in run_orders(orders, jobs=1):
     assert outcome.ok, outcome.explanation
     if outcome.counters[{counter!r}]:
         break
@@ -76,13 +84,8 @@ def test_limit_that_few_universes_reach_is_reached(counter: str) -> None:
         size, siege, settings = "small", "collapse", {"logs": 0}
     elif counter == EVICTED:
         size, settings = "small", {}
-    program = _REACHED.format(
-        tests=str(ROOT / "tests"), seeds=LIMIT_SEEDS, size=size, siege=siege, settings=settings, counter=counter
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    program = _REACHED.format(seeds=LIMIT_SEEDS, size=size, siege=siege, settings=settings, counter=counter)
+    run = run_program(program)
     assert run.returncode == 0, run.stderr[-5_000:]
 
 

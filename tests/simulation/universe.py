@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from octavo.bookie import bookie as bookie_module
+from octavo.bookie import part_settings
 from octavo.bookie.storage.settings import StorageSettings
 from octavo.protocol.errors import OctavoError
 from simulation.chain_judge import ChainJudge
 from simulation.chain_workload import Following, Leading, Tidying
+from simulation.guarding import Intruding, end_a_principal, guards
 from simulation.history import Violation
 from simulation.judge import Judge
 from simulation.limits import CHANGED_OFTEN, limits_counted
@@ -80,7 +81,7 @@ def _run(seed: int, plan: Plan | None, lines: bool, course: "Course | None" = No
     plan = plan if plan is not None else draw_plan(seed)
     world = World(seed, plan)
     failure: BaseException | None = None
-    with world.logs, _turned(plan.knobs, plan.storage), limits_counted(world):
+    with world.logs, _turned(plan.knobs, plan.storage), limits_counted(world), guards(world):
         try:
             world.loop.run_until_complete((course or Universe)(world).run())
         except Exception as error:
@@ -102,11 +103,15 @@ def _run(seed: int, plan: Plan | None, lines: bool, course: "Course | None" = No
     return outcome
 
 
+_SETTINGS = Patch(part_settings, "StorageSettings")
+"""Made when this module is imported: a change that moves the name is noticed before any universe runs."""
+
+
 @contextmanager
 def _turned(knobs: dict[str, int], storage: dict[str, int]) -> Iterator[None]:
     """Change constants (``module:NAME``) and default settings of the storage inside the block."""
-    settings = partial(StorageSettings, **storage)  # type: ignore[arg-type]
-    turned = [Patch(bookie_module, "StorageSettings", settings)]
+    _SETTINGS.replacement = partial(StorageSettings, **storage)  # type: ignore[arg-type]
+    turned = [_SETTINGS]
     for name, value in knobs.items():
         module, _, constant = name.partition(":")
         turned.append(Patch(importlib.import_module(module), constant, value))
@@ -183,6 +188,7 @@ class Universe:
         restore = MetadataRestore(world, world.rng_for("restore")) if restores else None
         copying = asyncio.ensure_future(restore.copy_later(world.plan.safety_seconds)) if restore is not None else None
         rolling = asyncio.ensure_future(self._roll()) if world.plan.rolling_restart else None
+        intruding = self._intrude()
         await asyncio.wait(applications, timeout=world.plan.safety_seconds)
         for task in (striking, rolling, copying):
             if task is not None:
@@ -196,7 +202,9 @@ class Universe:
         if restore is not None:
             await self._wait_for_bookies(LIVENESS_SECONDS_MAX)
             await restore.run()
-        await self._live(applications)
+        await self._live([*applications, *intruding])
+        if world.plan.guarded:
+            await self._end_a_principal()
         if world.plan.agents and world.plan.drains:
             await end_drains(world, LIVENESS_SECONDS_MAX)
         await self._judge()
@@ -323,6 +331,18 @@ class Universe:
             world.note(machine.name, "stands still")
             process.pause()
             world.loop.call_process(world.loop.world, world.loop.now + self.rng.uniform(0.3, 6.0), process.resume)
+
+    def _intrude(self) -> list[asyncio.Future[None]]:
+        world = self.world
+        if not world.plan.guarded:
+            return []
+        return [world.host("intruder").run(Intruding(world, world.rng_for("intruder"), self.ended).run, "intruder")]
+
+    async def _end_a_principal(self) -> None:
+        ending = self.world.host("leaver").run(partial(end_a_principal, self.world), "leaver")
+        _, late = await asyncio.wait([ending], timeout=LIVENESS_SECONDS_MAX)
+        if late:
+            raise Violation("I8", "a client whose principal was disabled does not end")
 
     async def _stop(self) -> None:
         """Stop every bookie cleanly; each stop checks for leaks."""

@@ -35,7 +35,7 @@ class _Observer:
         """What was found to be lacking last."""
 
     async def run(self, host: ClientHost) -> None:
-        client = await host.connect()
+        client = await host.connect("observer")
         try:
             while not await self._is_whole(host, client):  # noqa: ASYNC110 - of other machines' doing
                 await asyncio.sleep(PAUSE_SECONDS)

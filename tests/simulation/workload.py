@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from octavo.client.client import Client
 from octavo.client.read.reader import LedgerReader
@@ -53,6 +53,8 @@ class Writing:
         self._pause = 2 * seconds * (sum(self._bursts) / len(self._bursts)) / max(adds, 1)
         self._leave_open = rng.random() < 0.25
         self._cancels = rng.random() < 0.2
+        self._forces = rng.choice((0.0, 0.2, 1.0)) if world.plan.deferred else 0.0
+        """How often a burst of a ledger with deferred sync is followed by a force."""
 
     async def run(self, host: ClientHost, client: Client) -> None:
         """Write until all adds are made or the safety phase has ended."""
@@ -84,10 +86,11 @@ class Writing:
         password = rng.choice((b"", b"secret"))
         digest = rng.choice((Digest.CRC32C, Digest.HMAC_SHA256))
         private = world.plan.guarded and bool(password)
+        sync: Literal["immediate", "deferred"] = "deferred" if world.plan.deferred else "immediate"
         for _ in range(CREATE_ATTEMPTS_MAX):
             try:
                 writer = await client.create_ledger(
-                    ensemble, write, ack, password=password, digest=digest, private=private
+                    ensemble, write, ack, password=password, digest=digest, private=private, sync=sync
                 )
             except OctavoError as error:
                 note_answer(world, host.name, "create", error)
@@ -95,7 +98,7 @@ class Writing:
                 continue
             ledger = LedgerHistory(writer.id, world.plan.quorums, password, digest, partial(_confirmed_by, writer))
             ledger.silent = partial(_is_silent, host)
-            ledger.writer, ledger.private = host.name, private
+            ledger.writer, ledger.private, ledger.deferred = host.name, private, world.plan.deferred
             world.history.opened(ledger)
             world.note(host.name, "writes ledger %d", writer.id)
             return writer, ledger
@@ -118,6 +121,10 @@ class Writing:
                 if self._cancels and rng.random() < 0.1:
                     asyncio.get_running_loop().call_later(rng.uniform(0, 0.01), task.cancel)
             done += burst
+            if self._forces and rng.random() < self._forces:
+                force = asyncio.ensure_future(self._force(host, writer, ledger))
+                pending[force] = None
+                force.add_done_callback(lambda finished: pending.pop(finished, None))
             if rng.random() < 0.5 and pending and not world.plan.steady:
                 await asyncio.wait(
                     list(pending), return_when=rng.choice((asyncio.ALL_COMPLETED, asyncio.FIRST_COMPLETED))
@@ -127,12 +134,25 @@ class Writing:
                 break
         if pending:
             await asyncio.wait(list(pending))
+        if self._forces and rng.random() < self._forces:
+            await self._force(host, writer, ledger)
         await writer.flush()
+
+    async def _force(self, host: ClientHost, writer: LedgerWriter, ledger: LedgerHistory) -> None:
+        covered = ledger.begun - 1
+        try:
+            await writer.force()
+        except OctavoError as error:
+            note_answer(self.world, host.name, f"force of {writer.id}", error)
+        else:
+            self.world.trace.count("forces")
+            self._judge(partial(self.world.history.confirmed, ledger, covered))
 
     async def _add(
         self, host: ClientHost, writer: LedgerWriter, ledger: LedgerHistory, index: int, payload: bytes
     ) -> None:
         world = self.world
+        ledger.begun += 1
         try:
             entry_id = await writer.add(payload)
         except OctavoError as error:
@@ -151,6 +171,8 @@ class Writing:
         except OctavoError as error:
             note_answer(self.world, host.name, f"close of {writer.id}", error)
             return
+        if ledger.deferred:
+            self._judge(partial(self.world.history.confirmed, ledger, ledger.begun - 1))
         confirmed = -1 if writer.last_add_confirmed is None else writer.last_add_confirmed
         if ledger.end != confirmed and not ledger.deleted:
             raise Violation("W9", f"ledger {writer.id}: closed at {confirmed}, the metadata say {ledger.end}")

@@ -19,6 +19,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.offline.layout import Layout
 from octavo.client.client import Client
+from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore
 from octavo.metadata.model import LedgerMetadata, decode_ledger
 from octavo.protocol.errors import OctavoError
@@ -209,7 +210,7 @@ class Machine:
         world = self.world
         rng = world.rng_for(f"{self.name} {self.starts}")
         config = BookieConfig(
-            data_dir=DATA, journal_dir=JOURNAL, host=self.name, port=PORT, auth="none", **world.plan.bookie
+            data_dir=DATA, journal_dir=JOURNAL, host=self.name, port=PORT, **{"auth": "none", **world.plan.bookie}
         )
         self._stop = stop = asyncio.Event()
         filesystem = self.filesystem = SimulatedFileSystem(process, self.disk)
@@ -251,7 +252,8 @@ class Machine:
         self._exit(process, "stopped")
 
     async def _repair_agent(self, view: CompanionView) -> None:
-        await Agent(view, self.world.plan.repair).run()
+        key_file = self.name if self.world.plan.guarded else None
+        await Agent(view, self.world.plan.repair, options=ClientOptions(key_file=key_file)).run()
 
     def _check_leaks(self, process: Process) -> None:
         current = asyncio.current_task()
@@ -312,8 +314,9 @@ class ClientHost:
         assert self._store is not None, "connect first"
         return self._store
 
-    async def connect(self) -> Client:
-        """Connect a client, inside this process."""
+    async def connect(self, principal: str | None = None) -> Client:
+        """Connect a client, inside this process. ``principal``: another one than that of the process, in guarded
+        universes."""
         world = self.world
         rng = world.rng_for(self.name)
         store = world.metadata.open(self.process, lease_seconds=world.plan.options.get("lease_seconds", 5.0), rng=rng)
@@ -325,8 +328,16 @@ class ClientHost:
             except OctavoError:
                 await asyncio.sleep(0.1)
         return Client(
-            store, cluster_id=cluster_id, options=world.plan.client_options, rng=rng, wall_clock=world.wall_clock
+            store, cluster_id=cluster_id, options=self._options(principal), rng=rng, wall_clock=world.wall_clock
         )
+
+    def _options(self, principal: str | None) -> ClientOptions:
+        options = self.world.plan.client_options
+        if not self.world.plan.guarded:
+            return options
+        first_life = self.name.partition(".")[0]
+        own = first_life if first_life.startswith("client-") else "judge"
+        return replace(options, key_file=principal or own)
 
     def run(self, work: Application, name: str) -> asyncio.Future[None]:
         """Run ``work`` in this process. The result is a future of the world, done when the work or the process ends."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,8 +20,17 @@ from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.log_level import LogLevel
 from octavo.bookie.server.audit import Audit
 from octavo.metadata import MetadataStore
+from support.waiting import WAIT_SECONDS
 
-type Address = Path | tuple[str, int]
+
+class Secure(NamedTuple):
+    """A port of this host that speaks TLS, and the client's context."""
+
+    port: int
+    context: ssl.SSLContext
+
+
+type Address = Path | tuple[str, int] | Secure
 
 
 class Answer(NamedTuple):
@@ -67,6 +77,10 @@ async def connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.Strea
     if isinstance(address, Path):
         with short_address(address) as path:
             return await asyncio.open_unix_connection(path)
+    if isinstance(address, Secure):
+        return await asyncio.open_connection(
+            "127.0.0.1", address.port, ssl=address.context, server_hostname="localhost"
+        )
     return await asyncio.open_connection(*address)
 
 
@@ -88,7 +102,7 @@ async def exchange(address: Address, data: bytes, methods: list[str]) -> list[An
     """Send these bytes; the answers up to the end of the connection, to requests with these methods."""
     reader, writer = await connect(address)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             sending = asyncio.ensure_future(_send(writer, data))
             received = await reader.read()
             await sending

@@ -1,5 +1,6 @@
 """A bookie's storage with its copies, without a bookie around it."""
 
+from functools import partial
 from pathlib import Path
 
 from octavo.bookie.copies.face import LedgerCopies
@@ -40,6 +41,8 @@ class StorageHost:
         self.full = False
         """Whether the disks have no room for copies."""
         self._keep_seconds = keep_seconds
+        self._cut_off: list[Storage] = []
+        """Storages whose power was cut: their tasks hang, and must not be collected while they do."""
         self.storage: Storage
         self.copies: LedgerCopies
         self.replaced: ReplacedCopies
@@ -48,7 +51,11 @@ class StorageHost:
         if await self.store.read_cookie(BOOKIE) is None:
             await self.store.create_cookie(Cookie(bookie_id=BOOKIE, generation=1, address="h:1", body=b"token"))
         storage = self.storage = await Storage.open(
-            self.filesystem, directory=DATA, journal_directory=JOURNAL, settings=SMALL, on_fatal=self._failed
+            self.filesystem,
+            directory=DATA,
+            journal_directory=JOURNAL,
+            settings=SMALL,
+            on_fatal=partial(_failed, self.filesystem),
         )
         check = MetadataCheck(self.store, KnownStart(BOOKIE, await self.store.cluster_id(), 1))
         self.replaced = ReplacedCopies(
@@ -69,12 +76,9 @@ class StorageHost:
 
     async def cut_power(self, seed: int) -> None:
         """Start again with what is left on the disks; the storage before never gets any further."""
+        self._cut_off.append(self.storage)
         self.filesystem = self.filesystem.after_crash(seed=seed)
         await self.start()
-
-    def _failed(self, error: BaseException) -> None:
-        if not self.filesystem.crashed.is_set():  # afterwards it is the test that cancels everything
-            raise AssertionError("the storage failed") from error
 
     async def _revive(self, ledger_id: LedgerId) -> bool:
         if await self.store.confirm_absent([ledger_id]):
@@ -85,3 +89,8 @@ class StorageHost:
     def _check_space(self) -> None:
         if self.full:
             raise BookieReadOnlyError("read-only", may_have_happened=False)
+
+
+def _failed(filesystem: MemoryFileSystem, error: BaseException) -> None:
+    if not filesystem.crashed.is_set():  # afterwards it is the test that cancels everything
+        raise AssertionError("the storage failed") from error

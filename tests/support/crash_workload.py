@@ -18,7 +18,7 @@ from octavo.bookie.entrylog.format import PAGE_BYTES
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.manifest import decode_manifest
 from octavo.bookie.storage.storage import Storage, StorageSettings
-from octavo.protocol.errors import LedgerFencedError, NoSuchLedgerError
+from octavo.protocol.errors import BookieInDoubtError, LedgerFencedError, NoSuchLedgerError
 from octavo.protocol.ids import EntryId
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript, ids_of
@@ -98,12 +98,14 @@ class Promises:
         self.deleted: set[int] = set()
         self.dropping: dict[int, set[int]] = {}
         """Ledger -> the ids that are all there unless it has been dropped."""
+        self.ever_dropped: set[int] = set()
         self.phase: str | None = None
 
     def copy(self) -> "Promises":
         other = Promises()
         for event in self.as_notes():
             other.take(event)
+        other.ever_dropped = set(self.ever_dropped)
         return other
 
     def as_notes(self) -> list[object]:
@@ -139,6 +141,7 @@ class Promises:
         elif isinstance(note, Dropping):
             self.dropping[note.ledger_id] = self.acknowledged[note.ledger_id]
             self.acknowledged[note.ledger_id] = set()
+            self.ever_dropped.add(note.ledger_id)
         elif isinstance(note, Phase):
             self.phase = note.name
 
@@ -293,10 +296,12 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
         if ledger_id in promises.deleting and await _is_gone(storage, script):
             continue
         assert ledger_id not in promises.deleted, f"ledger {ledger_id} came back"
-        held = await _read_all(storage, script)
+        state = storage.ledgers.get(ledger_id)
+        given_up = state.dropped or state.in_doubt  # what is missing of it is not denied (rule C8)
+        held = await _read_all(storage, script, may_be_unknown=given_up)
         ids = ids_of(held)
         acknowledged, sent = promises.acknowledged[ledger_id], promises.sent[ledger_id]
-        if not storage.ledgers.get(ledger_id).dropped:
+        if not state.dropped:
             acknowledged = acknowledged | promises.dropping.get(ledger_id, set())
         assert acknowledged <= set(ids), f"ledger {ledger_id} lost {sorted(acknowledged - set(ids))}"
         if ids and ledger_id in PRIVATE:
@@ -304,8 +309,13 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
             assert private, f"private ledger {ledger_id} is public"
         assert set(ids) <= sent, f"ledger {ledger_id} made up {sorted(set(ids) - sent)}"
         assert held == script.entries(ids), f"ledger {ledger_id}: other bytes"
-        listed = await storage.reader.list_entries(script.ledger_id)
-        assert [i for low, high in listed for i in range(low, high + 1)] == ids
+        if given_up:
+            assert ledger_id in promises.ever_dropped
+            with pytest.raises(BookieInDoubtError):
+                await storage.reader.list_entries(script.ledger_id)
+        else:
+            listed = await storage.reader.list_entries(script.ledger_id)
+            assert [i for low, high in listed for i in range(low, high + 1)] == ids
         if ledger_id in promises.fenced:
             with pytest.raises(LedgerFencedError):
                 storage.writer.add(script.ledger_id, script.key, [script.entry(LAST_ID)], recovery=False)
@@ -331,12 +341,12 @@ async def _is_gone(storage: Storage, script: LedgerScript) -> bool:
     return False
 
 
-async def _read_all(storage: Storage, script: LedgerScript) -> list[bytes]:
+async def _read_all(storage: Storage, script: LedgerScript, *, may_be_unknown: bool) -> list[bytes]:
     held: list[bytes] = []
     first = 0
     while first <= LAST_ID:
         result = await storage.reader.read(script.ledger_id, first, LAST_ID, entries_max=64, bytes_max=5_000)
-        assert not result.unknown, f"ledger {script.ledger_id}: {result.unknown} unknown after a power cut"
+        assert may_be_unknown or not result.unknown, f"ledger {script.ledger_id}: {result.unknown} unknown"
         held += result.entries
         first = result.last_covered + 1
     return held

@@ -30,9 +30,10 @@ from octavo.protocol.errors import (
     UnauthorizedError,
     UnsupportedOperationError,
 )
-from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
+from octavo.protocol.frames import FrameDecoder, frame_of, unpack_body
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.messages import (
+    CAPABILITY_DEFERRED_SYNC,
     CAPABILITY_REPAIR,
     CONNECTION_REQUEST_ID,
     MAGIC,
@@ -41,6 +42,8 @@ from octavo.protocol.messages import (
     Added,
     AddFlag,
     EntryList,
+    Force,
+    Forced,
     Hello,
     Info,
     InfoAnswer,
@@ -76,6 +79,8 @@ class FakeLedger:
     fenced: bool = False
     entries: dict[int, bytes] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
+    unforced: set[int] = field(default_factory=set)
+    """Ids of deferred adds that no force has made durable."""
     explicit: bytes | None = None
 
     @property
@@ -107,7 +112,7 @@ class FakeBookie:
         self.connections_made = 0
         self.hello_hung = False
         """While true, connections are accepted and nothing is ever said."""
-        self.capabilities: tuple[str, ...] = (CAPABILITY_REPAIR,)
+        self.capabilities: tuple[str, ...] = (CAPABILITY_REPAIR, CAPABILITY_DEFERRED_SYNC)
         self.facts: dict[str, str | int | float | bool] = {"version": "fake"}
         self._server: asyncio.Server | None = None
         self._port = 0
@@ -124,6 +129,7 @@ class FakeBookie:
             Read: self._read,
             ReadLac: self._read_lac,
             WriteLac: self._write_lac,
+            Force: self._force,
             ListEntries: self._list,
             Missing: self._missing,
             Info: lambda _request: InfoAnswer(self.facts),
@@ -147,8 +153,12 @@ class FakeBookie:
         await self.until(lambda: not self._wires)
 
     def restarted(self) -> None:
-        """Take a new boot id, as a process started again has."""
+        """Take a new boot id, as a process started again has; deferred adds that were not forced are lost."""
         self.boot_id = f"boot-{int(self.boot_id.split('-')[1]) + 1}"
+        for ledger in self.ledgers.values():
+            for entry_id in ledger.unforced:
+                del ledger.entries[entry_id]
+            ledger.unforced.clear()
 
     def registration(self) -> BookieRegistration:
         """What a bookie at this address registers."""
@@ -359,8 +369,19 @@ class FakeBookie:
             held = ledger.entries.get(entry_id)
             if held is not None and held != sealed and is_intact(held):
                 raise DuplicateEntryError(f"ledger {request.ledger_id}: other bytes are held at {entry_id}")
+        if request.flags & AddFlag.DEFERRED_SYNC:
+            ledger.unforced |= set(batch.entry_ids) - ledger.entries.keys()
+        else:
+            ledger.unforced -= set(batch.entry_ids)
         ledger.entries.update(zip(batch.entry_ids, request.entries, strict=True))
         return Added()
+
+    def _force(self, request: Force) -> Reply:
+        ledger = self._authorised(request.ledger_id, request.ledger_key, pin=False)
+        if ledger.fenced:
+            raise LedgerFencedError(f"ledger {request.ledger_id} is fenced", may_have_happened=False)
+        ledger.unforced.clear()
+        return Forced()
 
     def _read(self, request: Read) -> Reply:
         ledger = self.ledger(request.ledger_id)
@@ -532,4 +553,4 @@ class _FakeWire(asyncio.Protocol):
 
     def _send(self, body: bytes) -> None:
         if not self.transport.is_closing():
-            self.transport.write(LENGTH.pack(len(body)) + body)
+            self.transport.write(frame_of(body))

@@ -16,10 +16,11 @@ from octavo.metadata.sqlite.store import open_sqlite_store
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.ids import BookieId, LedgerId
 from support.ledger_metadata import open_ledger
+from support.waiting import WAIT_SECONDS
 from support.zookeeper import expire_session, new_cluster_uri, records_of
 
 LEASE_SECONDS = 10.0
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = WAIT_SECONDS
 """Time-out of an event that must come: long enough for a slow machine, and a hang is reported."""
 
 

@@ -1,5 +1,6 @@
 """Octavo's own processes, as users run them: commands, `octavo up`, single bookies. Every wait has a deadline."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -11,14 +12,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from octavo.cli.local.bookie_process import pinned_id
 from support.command_server import run_command
 from support.waiting import WAIT_SECONDS as WAIT_SECONDS  # noqa: PLC0414 - exported
 from support.waiting import wait_until as wait_until  # noqa: PLC0414 - exported
+
+if TYPE_CHECKING:
+    from octavo import LedgerWriter
 
 OCTAVO = (sys.executable, "-P", "-m", "octavo.cli.main")
 
@@ -82,7 +87,6 @@ class Up:
             )
         self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.pids: dict[str, int] = {}
-        self.ports: dict[str, int] = {}
         self.uri = ""
         self._reader = threading.Thread(target=self._read_events, daemon=True)
         self._reader.start()
@@ -125,12 +129,25 @@ class Up:
         ready = self.wait_for("ready")
         self.uri = ready["metadata"]
         self.pids = {bookie["name"]: bookie["pid"] for bookie in ready["bookies"]}
-        self.ports = {bookie["name"]: bookie["port"] for bookie in ready["bookies"]}
         return self
 
     def kill_bookie(self, name: str) -> None:
         """SIGKILL one bookie."""
         os.kill(self.pids[name], signal.SIGKILL)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Bookie id -> the name by which `octavo up` knows the bookie."""
+        return {pinned_id(self.directory / name): name for name in self.pids}
+
+    async def make_ensemble_change(self, ledger: "LedgerWriter", add: Callable[[], Awaitable[object]]) -> None:
+        """Unless the ensemble has changed: kill a member and ``add``, again if the member was back before the writer
+        replaced it."""
+        while len(ledger.metadata.fragments) == 1:
+            failed = self.names[ledger.metadata.last_fragment.bookies[-1]]
+            self.kill_bookie(failed)
+            await add()
+            await asyncio.to_thread(self.wait_for, "started again", failed)
 
     @contextlib.contextmanager
     def hanging(self, *pids: int) -> Iterator[None]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from octavo.protocol.entries import Digest, Sealer, derive_secrets
 from octavo.protocol.errors import OctavoError
-from octavo.protocol.frames import LENGTH, unpack_body
+from octavo.protocol.frames import LENGTH, frame_of, unpack_body
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.messages import (
     MAGIC,
@@ -86,7 +86,7 @@ class RawClient:
         self.writer.transport.resume_reading()  # type: ignore[attr-defined]
 
     def send_body(self, body: bytes) -> None:
-        self.writer.write(LENGTH.pack(len(body)) + body)
+        self.writer.write(frame_of(body))
 
     def send(self, request: Request) -> int:
         self._request_id += 1

@@ -4,12 +4,16 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from octavo.pipeline import register
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from support.processes import Up
+from support.waiting import wait_until
 
 import octavo
 
@@ -34,14 +38,47 @@ SPARK_SETTINGS = {
     "spark.log.level": "ERROR",
 }
 
+WORKER_IS_LATE = "Python worker failed to connect back"
+"""Spark gives the Python process of a streaming source ten seconds to start, which no setting changes. They are not
+enough on a slow and busy machine."""
+
+_WORKERS = Path(__file__).with_name("spark_workers")
+"""Where the module of the daemon is that starts Python workers."""
+
 
 def set_worker_environment() -> None:
     """Make Python workers use this interpreter, and keep them from importing folders of the tree as packages."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONSAFEPATH"] = "1"
+    os.environ["PYTHONPATH"] = str(_WORKERS)
     for name in list(os.environ):
         if name.startswith("OCTAVO_") and name != "OCTAVO_NO_SKIPS":
             del os.environ[name]
+
+
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """The query once its source works, or once it has failed. It is started again while the source's process is late:
+    nothing has been read or written then."""
+    while True:
+        query = start()
+        wait_until(partial(_has_begun, query), "the query has its source")
+        error = query.exception()
+        if error is None or WORKER_IS_LATE not in str(error):
+            return query
+
+
+def while_late[T](run: Callable[[], T]) -> T:
+    """The result of ``run``, which runs a query to its end. As :func:`started`."""
+    while True:
+        try:
+            return run()
+        except StreamingQueryException as error:
+            if WORKER_IS_LATE not in str(error):
+                raise
+
+
+def _has_begun(query: StreamingQuery) -> bool:
+    return not query.isActive or not query.status["message"].startswith("Initializing")
 
 
 def start_spark(folder: Path, **settings: str) -> SparkSession:
@@ -51,6 +88,7 @@ def start_spark(folder: Path, **settings: str) -> SparkSession:
     for name, value in {**SPARK_SETTINGS, "spark.local.dir": str(folder / "local"), **settings}.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    builder = builder.config("spark.python.daemon.module", "preloading_daemon")
     session = builder.getOrCreate()
     register(session)
     return session

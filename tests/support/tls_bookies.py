@@ -58,14 +58,21 @@ class _Closing:
         await self._client.close()
 
 
-async def start_bookie(store: MetadataStore, number: int, *, audit: Audit | None = None, **settings: object) -> Bookie:
+async def start_bookie(
+    store: MetadataStore,
+    number: int,
+    *,
+    audit: Audit | None = None,
+    filesystem: MemoryFileSystem | None = None,
+    **settings: Any,
+) -> Bookie:
     chosen = {
         "data_dir": Path("/bookie"), "port": 0, "journal_segment_bytes": 16 << 20, "bookie_id": f"b{number}",
         **settings,
     }  # fmt: skip
     return await Bookie.start(
         load_config(None, {}, chosen),
-        filesystem=MemoryFileSystem(),
+        filesystem=filesystem or MemoryFileSystem(),
         store=store,
         rng=random.Random(number),
         software="0",
@@ -75,7 +82,7 @@ async def start_bookie(store: MetadataStore, number: int, *, audit: Audit | None
 
 @asynccontextmanager
 async def cluster_of(
-    *settings: dict[str, object], documents: Mapping[str, bytes] | None = None, audit: Audit | None = None
+    *settings: dict[str, Any], documents: Mapping[str, bytes] | None = None, audit: Audit | None = None
 ) -> AsyncIterator[Cluster]:
     """One bookie with each of the settings. ``documents`` are in the metadata before the bookies start."""
     uri = f"memory://tls-{next(_NUMBERS)}"

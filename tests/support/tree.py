@@ -78,6 +78,15 @@ def syntax_tree(path: Path) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=str(path))
 
 
+def dotted_name(expression: ast.expr) -> str:
+    """``a.b.c`` of such an expression, "" of any other. Far cheaper than to write the expression out."""
+    names: list[str] = []
+    while isinstance(expression, ast.Attribute):
+        names.append(expression.attr)
+        expression = expression.value
+    return ".".join([expression.id, *reversed(names)]) if isinstance(expression, ast.Name) else ""
+
+
 def imports_of(tree: ast.Module, importer: str, *, is_package: bool = False) -> list[Import]:
     """Every import in the module called ``importer``, wherever it stands, relative ones made absolute.
 
@@ -94,7 +103,7 @@ def imports_of(tree: ast.Module, importer: str, *, is_package: bool = False) -> 
                 kept = len(enclosing) - node.level + (1 if is_package else 0)
                 base = ".".join([*enclosing[:kept], *([base] if base else [])])
             found += [Import(f"{base}.{alias.name}", node.lineno) for alias in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {
+        elif isinstance(node, ast.Call) and dotted_name(node.func) in {
             "importlib.import_module",
             "import_module",
             "__import__",
@@ -105,6 +114,7 @@ def imports_of(tree: ast.Module, importer: str, *, is_package: bool = False) -> 
     return found
 
 
+@cache
 def imports_in_file(path: Path) -> list[Import]:
     """Every import in a file of the project, given relative to the root."""
     importer = module_name(path) if path.parts[0] in library_folders() else ".".join(path.with_suffix("").parts)

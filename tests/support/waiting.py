@@ -9,10 +9,14 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 
-WAIT_SECONDS = 60.0
-"""The longest wait for something that must happen: far beyond what a healthy run takes on a busy machine."""
+WAIT_SECONDS = 150.0
+"""The longest wait for something that must happen: far beyond what a healthy run takes on a slow and busy machine."""
 
 _POLL_SECONDS = 0.01
+
+_POLL_COSTS = 3.0
+"""A look is followed by a pause of this many times what it took: looks that start a command must not use up the
+processors that what they wait for needs."""
 
 _TURNS_BEFORE_PAUSE = 1000
 """Turns of the loop without a pause: what needs no real time is seen as soon as it holds."""
@@ -29,11 +33,14 @@ async def eventually(
     try:
         async with asyncio.timeout(seconds) as deadline:
             while True:
+                began_at = time.monotonic()
                 held = holds()
                 if await held if inspect.isawaitable(held) else held:
                     return
                 turns += 1
-                await asyncio.sleep(0 if turns <= _TURNS_BEFORE_PAUSE else _POLL_SECONDS)
+                pause_seconds = max(_POLL_SECONDS, _POLL_COSTS * (time.monotonic() - began_at))
+                is_cheap = turns <= _TURNS_BEFORE_PAUSE and pause_seconds == _POLL_SECONDS
+                await asyncio.sleep(0 if is_cheap else pause_seconds)
     except TimeoutError:
         assert not deadline.expired(), f"this never happened: {what or holds}"
         raise
@@ -43,9 +50,11 @@ def wait_until(condition: Callable[[], bool], what: str | Callable[[], str]) -> 
     """As :func:`eventually`, for tests without an event loop. A ``what`` that is called says more after a failure."""
     deadline = time.monotonic() + WAIT_SECONDS
     pause = threading.Event()
+    began_at = time.monotonic()
     while not condition():
         assert time.monotonic() < deadline, f"this never happened: {what() if callable(what) else what}"
-        pause.wait(_POLL_SECONDS)
+        pause.wait(max(_POLL_SECONDS, _POLL_COSTS * (time.monotonic() - began_at)))
+        began_at = time.monotonic()
 
 
 async def loop_turns(count: int = 500) -> None:

@@ -11,6 +11,7 @@ from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.batching import WAIT_SECONDS_MAX
+from octavo.client.write.deferred_writer import DeferredWriter
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata import (
     Fragment,
@@ -19,6 +20,7 @@ from octavo.metadata import (
     Versioned,
     open_metadata_store,
 )
+from octavo.metadata.model import SyncMode
 from octavo.protocol.entries import Digest, Entry, Opener, derive_secrets, make_verifier
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from support.fake_bookie import FakeBookie, registered_bookies
@@ -52,9 +54,15 @@ class FakeCluster:
     wait_seconds_max: float = WAIT_SECONDS_MAX
 
     async def writer(
-        self, ensemble_size: int = 3, write_quorum: int = 3, ack_quorum: int = 2, **options: Any
+        self,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        *,
+        sync: SyncMode = SyncMode.IMMEDIATE,
+        **options: Any,
     ) -> LedgerWriter:
-        """A writer of a new ledger, connected to every bookie that is up. It waits for company as
+        """A writer of a new ledger, connected to every bookie that is up. Its adds wait for later ones as
         :attr:`wait_seconds_max` says."""
         checked = ClientOptions.from_keywords(QUICK | options)
         pool = ConnectionPool(self.store, cluster_id=self.cluster_id, options=checked, rng=random.Random(0))
@@ -69,6 +77,7 @@ class FakeCluster:
             ack_quorum=ack_quorum,
             fragments=(Fragment(EntryId(0), ensemble),),
             digest=DIGEST,
+            sync=sync,
             created_at=datetime(2026, 1, 1, tzinfo=UTC),
             verifier=make_verifier(secrets, DIGEST, b"salt"),
             salt=b"salt",
@@ -76,7 +85,7 @@ class FakeCluster:
         )
         version = await self.store.create_ledger(metadata)
         placer = Placer(self.store, rng=random.Random(0), racks_min=1, quarantined=pool.quarantined)
-        writer = LedgerWriter(
+        writer = (DeferredWriter if sync is SyncMode.DEFERRED else LedgerWriter)(
             Versioned(metadata, version),
             secrets,
             WriterTools(self.store, pool, placer, checked, lambda: 0, self.wait_seconds_max),

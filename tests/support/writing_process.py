@@ -1,7 +1,8 @@
 """A process that writes a ledger as fast as it can and prints acknowledged entry ids, until it is killed.
 
-``python writing_process.py URI E QW QA``: the first line is the ledger's id, each other one the highest acknowledged
-id so far, written after the fact and before anything else happens. Entry ``i`` has the payload :func:`payload_of`.
+``python writing_process.py URI E QW QA [deferred]``: the first line is the ledger's id, each other one the highest
+acknowledged id so far, written after the fact and before anything else happens. With deferred sync that is the highest
+forced id. Entry ``i`` has the payload :func:`payload_of`.
 """
 
 import asyncio
@@ -23,10 +24,10 @@ def payload_of(entry_id: int) -> bytes:
     return b"entry %d " % entry_id * (1 + entry_id % 5)
 
 
-async def write(uri: str, quorums: list[int]) -> None:
+async def write(uri: str, quorums: list[int], *, deferred: bool) -> None:
     """Write until the process is killed or the ledger is fenced."""
     async with octavo.connect(uri, bookie_loss_seconds=0.02, reconnect_delay_seconds_max=0.2) as client:
-        ledger = await client.create_ledger(*quorums)
+        ledger = await client.create_ledger(*quorums, sync="deferred" if deferred else "immediate")
         os.write(1, b"%d\n" % ledger.id)
         first = itertools.count(step=BATCH)
 
@@ -34,6 +35,8 @@ async def write(uri: str, quorums: list[int]) -> None:
             while True:
                 start = next(first)
                 ids = await ledger.add_many([payload_of(entry_id) for entry_id in range(start, start + BATCH)])
+                if deferred:
+                    await ledger.force()
                 os.write(1, b"%d\n" % ids[-1])
 
         await asyncio.gather(add_batches(), add_batches())
@@ -41,6 +44,6 @@ async def write(uri: str, quorums: list[int]) -> None:
 
 if __name__ == "__main__":
     try:
-        asyncio.run(write(sys.argv[1], list(map(int, sys.argv[2:5]))))
+        asyncio.run(write(sys.argv[1], list(map(int, sys.argv[2:5])), deferred="deferred" in sys.argv))
     except octavo.LedgerFencedError:
         sys.exit(FENCED)

@@ -5,6 +5,7 @@ Each test has a cluster of its own in it, under a root of its own.
 
 import asyncio
 import atexit
+import contextlib
 import itertools
 import struct
 import tempfile
@@ -52,16 +53,24 @@ def records_of(store: MetadataStore) -> ZooKeeperRecordStore:
 async def expire_session(records: ZooKeeperRecordStore) -> None:
     """End the session of a handle, as the servers do that have not heard it for its timeout."""
     session = records.session
-    host, port = session._servers[0]
-    reader, writer = await asyncio.open_connection(host, port)
-    hello = handshake(session.session_id, session._password, session.timeout_seconds, 0)
-    writer.write(_framed(hello))
-    taken = parse_handshake(await _frame(reader))
-    assert taken.session_id == session.session_id
-    writer.write(_framed(close_session().payload(1)))
-    await _frame(reader)
-    writer.close()
-    await writer.wait_closed()
+    session_id, (host, port) = session.session_id, session._servers[0]
+    hello = handshake(session_id, session._password, session.timeout_seconds, 0)
+    ended = False
+    while not ended:
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(_framed(hello))
+            ended = parse_handshake(await _frame(reader)).session_id != session_id
+            if not ended:
+                writer.write(_framed(close_session().payload(1)))
+                await _frame(reader)
+                ended = True
+        except asyncio.IncompleteReadError:
+            pass  # the handle has taken its session back before it was ended
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 def _framed(payload: bytes) -> bytes:

@@ -15,13 +15,13 @@ from octavo.protocol.errors import MetadataUnavailableError, OctavoError
 from support.ledger_metadata import open_ledger
 from support.metadata_clusters import new_ledger, registration, soon, until
 from support.processes import Up, is_running
-from support.waiting import eventually, pause
+from support.waiting import WAIT_SECONDS, eventually, pause
 from support.zookeeper import QUICK
 from zookeeper_server import HOST, ServerGroup, mode_of
 
 import octavo
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = WAIT_SECONDS
 """For what an ensemble does after a loss, on a busy machine."""
 
 CLUSTER = "octavo"

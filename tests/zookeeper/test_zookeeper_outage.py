@@ -16,13 +16,13 @@ from octavo.client.options import ClientOptions
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.errors import MetadataUnavailableError
 from support.processes import Up, is_running
-from support.waiting import eventually, pause
+from support.waiting import WAIT_SECONDS, eventually, pause
 from support.zookeeper import QUICK
 from zookeeper_server import ServerGroup
 
 import octavo
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = WAIT_SECONDS
 
 LEASE_SECONDS = 10.0
 """Of a bookie's registration, by default."""
@@ -43,7 +43,7 @@ def servers(tmp_path: Path) -> Iterator[ServerGroup]:
 async def client_of(uri: str) -> AsyncIterator[Client]:
     """With less patience for the metadata than usual."""
     store = await open_zookeeper_store(
-        uri, create=False, lease_seconds=LEASE_SECONDS, operation_seconds=3.0, rng=random.Random(1)
+        uri, create=False, lease_seconds=LEASE_SECONDS, operation_seconds=8.0, rng=random.Random(1)
     )
     async with Client(store, cluster_id=await store.cluster_id(), options=OPTIONS, rng=random.Random(2)) as client:
         yield client

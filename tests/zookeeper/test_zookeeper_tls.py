@@ -11,6 +11,7 @@ from octavo.metadata.zookeeper.layout import parse_uri
 from octavo.metadata.zookeeper.tls import tls_files
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, UnauthorizedError
 from support.certificates import STRANGER, Certificates
+from support.waiting import eventually
 from zookeeper_server import HOST, ServerGroup, Settings
 
 import octavo
@@ -27,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates)
     files = certificates.server("zookeeper")
     pair = certificates.directory / "zookeeper.pem"
     pair.write_bytes(Path(files.key).read_bytes() + Path(files.certificate).read_bytes())
-    settings = Settings(tick_milliseconds=200, sync=False, tls_pair=str(pair), tls_ca=certificates.ca)
+    settings = Settings(tick_milliseconds=200, sync=False, tls_pair=str(pair), tls_ca=certificates.ca, audit=True)
     folder = tmp_path_factory.mktemp("zookeeper-tls") / "servers"
     with ServerGroup(folder, settings=settings, outlives=False) as group:
         yield group
@@ -66,6 +67,29 @@ async def test_metadata_are_written_and_watched_over_tls(server: ServerGroup, ce
             changed = await anext(aiter(watch))
             assert changed is not None
             assert changed.value == b"y"
+
+
+async def test_the_audit_log_has_address_and_user_of_each_change_and_no_read(
+    server: ServerGroup, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/security.md describes it."""
+    monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", "digest:octavo:PASSWORD")
+    async with opened(uri_of(server, root="audited", **files_of(certificates))) as store:
+        version = await store.create_document("principals", b"x")
+        assert await store.read_document("principals") is not None
+        await store.delete_document("principals", version)
+    node = "/audited/documents/principals"
+
+    def lines() -> list[dict[str, str]]:
+        log = server.log_of(server.servers[0]).read_text().splitlines()
+        fields = [line.partition(" session=")[2].split("\t")[1:] for line in log if f"znode={node}\t" in line]
+        return [dict(field.split("=", 1) for field in line) for line in fields]
+
+    await eventually(lambda: [line["operation"] for line in lines()] == ["create", "delete"])
+    created, deleted = lines()
+    assert (created["ip"], created["result"], deleted["result"]) == (HOST, "success", "success")
+    assert {"CN=bookie", "octavo", HOST} <= {*created["user"].split(",")}, "certificate, credentials and address"
+    assert "PASSWORD" not in server.log_of(server.servers[0]).read_text()
 
 
 async def test_the_environment_names_the_files_that_the_uri_does_not(

@@ -16,12 +16,12 @@ export class Refused extends Error {
   }
 }
 
-async function ask(method, path, body) {
+async function ask(method, path, body, signal) {
   const headers = { Authorization: `Bearer ${sessionStorage.getItem(KEY) ?? ""}` };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
-    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal });
   } catch {
     throw new Refused(0, "The console's server does not answer. Is it still running?");
   }
@@ -30,7 +30,7 @@ async function ask(method, path, body) {
   return value;
 }
 
-export const get = (path) => ask("GET", path);
+export const get = (path, signal) => ask("GET", path, undefined, signal);
 export const post = (path, body) => ask("POST", path, body);
 
 export function query(parameters) {

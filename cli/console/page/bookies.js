@@ -33,7 +33,8 @@ export function bookiesPage(state) {
   const rows = state.bookies.map((row) => [
     [row.bookie_id, small(row.address), row.rack === null ? null : small(`rack ${row.rack}`)],
     [stateOf(row.state), row.condition === "ordinary" ? null : h("div", {}, stateOf(row.condition)),
-      row.state !== "unavailable" && !row.answers ? h("div", { class: "bad" }, "does not answer") : null,
+      row.state !== "unavailable" && !row.answers
+        ? h("div", { class: "bad" }, "gives no details", small(row.no_details_because)) : null,
       row.in_doubt ? h("div", { class: "warn" }, "in doubt") : null],
     disk(row),
     [count(row.entries_added_per_second), small(`${bytes(row.bytes_added_per_second)}/s`)],

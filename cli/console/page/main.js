@@ -1,4 +1,4 @@
-import { get, Refused, takeToken } from "./api.js";
+import { get, query, Refused, takeToken } from "./api.js";
 import { bookiesPage } from "./bookies.js";
 import { clusterPage } from "./cluster.js";
 import { duration, h, patch } from "./dom.js";
@@ -18,7 +18,7 @@ const PAGES = {
 };
 
 const main = document.getElementById("main"), health = document.getElementById("health"), live = document.getElementById("live");
-let turn = 0, timer = null, interval = 2;
+let turn = 0, timer = null, interval = 2, seen = null, waiting = null;
 
 function route() {
   const [page, ...rest] = location.hash.replace(/^#\//, "").split("/");
@@ -48,17 +48,22 @@ function showNavigation(name) {
   document.title = `${PAGES[name][0]} · Octavo`;
 }
 
-// Shows the present page anew, now and after each interval. Only the latest call goes on.
-async function show() {
+// Shows the present page now and after each look of the server. Only the latest call goes on. `after`: the look already
+// shown; the server answers once it has looked again.
+async function show(after = null) {
   clearTimeout(timer);
+  waiting?.abort(); // a browser has few connections to one server
+  waiting = new AbortController();
   const mine = turn += 1;
   const { name, one } = route();
   try {
-    const state = await get("/api/state");
+    const state = await get(`/api/state${query({ after })}`, waiting.signal);
+    if (mine !== turn) return;
     interval = state.interval_seconds;
+    seen = state.look;
     const [, list, single] = PAGES[name];
     const content = !state.cluster ? [h("p", {}, "Waiting for the cluster.")]
-      : await (one !== null && single ? single(state, show, one) : list(state, show));
+      : await (one !== null && single ? single(state, again, one) : list(state, again));
     if (mine !== turn) return;
     showHealth(state);
     showNavigation(name);
@@ -66,16 +71,20 @@ async function show() {
     main.dataset.page = location.hash;
     patch(main, content.flat(2).filter(Boolean));
     patch(live, [document.createTextNode(`live, every ${interval} s`)]);
+    if (!document.hidden) timer = setTimeout(() => show(seen));
   } catch (error) {
     if (mine !== turn) return;
     showNavigation(name);
     patch(live, [document.createTextNode(error.status === 0 ? "not connected" : "")]);
     if (error.status !== 0 && error.status !== 503) patch(main, [h("h1", {}, error.status === 404 ? "Not found" : "Refused"), h("p", {}, error.message)]);
     if (error.status === 0 || error.status === 503) { health.className = "health bad"; health.textContent = error.message; }
+    if (!document.hidden) timer = setTimeout(show, interval * 1000);
     if (!(error instanceof Refused)) throw error;
   }
-  if (!document.hidden) timer = setTimeout(show, interval * 1000);
 }
+
+// After a change the server looks at once; a change of what is shown waits for nothing.
+const again = (changed = false) => show(changed ? seen : null);
 
 takeToken();
 document.querySelector(".skip").onclick = (event) => { event.preventDefault(); main.focus(); };

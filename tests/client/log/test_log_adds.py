@@ -7,6 +7,7 @@ import pytest
 from octavo.client.log.adds import AddFront, Run
 from octavo.client.options import ClientOptions
 from octavo.protocol.errors import (
+    Doubt,
     NotLeaderError,
     OctavoError,
     OctavoTimeoutError,
@@ -33,7 +34,7 @@ class Front(AddFront):
         self._more.set()
 
     async def has_sent(self, *payloads: bytes) -> None:
-        """Returns once these have been sent, in order, and nothing else; adds may wait for company first."""
+        """Returns once these have been sent, in order, and nothing else; adds may wait for later ones first."""
         async with asyncio.timeout(30):
             while len(self.sent) < len(payloads):
                 self._more.clear()
@@ -155,7 +156,7 @@ async def test_a_time_out_says_whether_the_add_was_sent() -> None:
     first, second = results
     assert isinstance(first, OctavoError)
     assert isinstance(second, OctavoError)
-    assert (first.may_have_happened, first.doubt) == (True, ("id", 3, 0))
+    assert (first.may_have_happened, first.doubt) == (True, Doubt("id", 3, 0))
     assert (second.may_have_happened, second.doubt) == (False, None)
     front.acknowledge(1)
     await turn()
@@ -210,7 +211,7 @@ async def test_of_an_add_many_that_times_out_only_what_was_sent_is_in_doubt() ->
     front = Front(window_entries=2, log_add_timeout_seconds=0.02)
     with pytest.raises(OctavoTimeoutError) as caught:
         await front.add_many([b"a", b"b", b"c", b"d"])
-    assert (caught.value.may_have_happened, caught.value.doubt) == (True, ("id", 3, 1))
+    assert (caught.value.may_have_happened, caught.value.doubt) == (True, Doubt("id", 3, 1, sent=2, unsent=2))
     front.acknowledge(2)
     (following,) = adding(front, b"e")
     await turn()
@@ -226,10 +227,57 @@ async def test_the_end_of_the_writer_tells_sent_from_unsent() -> None:
     front.refuse(NotLeaderError("gone"))
     results = await asyncio.gather(*adds, return_exceptions=True)
     told = [(result.may_have_happened, result.doubt) for result in results if isinstance(result, NotLeaderError)]
-    assert told == [(True, ("id", 3, 0)), (True, ("id", 3, 1)), (False, None)]
+    assert told == [(True, Doubt("id", 3, 0)), (True, Doubt("id", 3, 1)), (False, None)]
     with pytest.raises(NotLeaderError):
         await front.add(b"x")
     assert front.sent == [b"a", b"b"]
+
+
+async def test_of_an_add_many_that_is_refused_the_beginning_that_was_sent_is_in_doubt() -> None:
+    """Its end is collected while the writer is held; its beginning was sent, and is acknowledged in part."""
+    front = Front(window_entries=3)
+    many = asyncio.ensure_future(front.add_many([b"a", b"b", b"c", b"d"]))
+    await turn()
+    front.hold()  # in the turn in which the last payload finds room
+    front.acknowledge(1)
+    front.release()
+    front.hold()
+    await turn()
+    assert front.sent == [b"a", b"b", b"c"]
+    front.refuse(NotLeaderError("gone"))
+    with pytest.raises(NotLeaderError) as caught:
+        await many
+    assert (caught.value.may_have_happened, caught.value.doubt) == (True, Doubt("id", 3, 2, sent=3, unsent=1))
+
+
+async def test_of_an_add_many_in_the_queue_only_what_was_sent_is_in_doubt() -> None:
+    front = Front(window_entries=3)
+    (first,) = adding(front, b"a")
+    await turn()
+    many = asyncio.ensure_future(front.add_many([b"b", b"c", b"d", b"e"]))
+    await asyncio.sleep(0)  # two of it have found room, and are not sent yet
+    front.hold()
+    front.refuse(NotLeaderError("gone"), unsent_only=True)
+    with pytest.raises(NotLeaderError) as caught:
+        await many
+    assert (caught.value.may_have_happened, caught.value.doubt) == (False, None)
+    front.acknowledge(1)
+    assert await first == 0
+
+
+async def test_the_position_in_doubt_of_an_add_many_that_timed_out_does_not_change() -> None:
+    """Adds before it whose callers are gone are withdrawn before the position is told, and none afterwards."""
+    front = Front(log_add_timeout_seconds=0.02)
+    (gone,) = adding(front, b"a")
+    many = asyncio.ensure_future(front.add_many([b"c", b"d"]))
+    await asyncio.sleep(0)
+    front.hold()
+    gone.cancel()
+    with pytest.raises(OctavoTimeoutError) as caught:
+        await many
+    front.release(failed=True)
+    await front.has_sent(b"c", b"d")
+    assert caught.value.doubt == Doubt("id", 3, 1, sent=2)
 
 
 async def test_a_lost_writer_still_acknowledges_what_was_sent() -> None:

@@ -3,15 +3,18 @@
 from dataclasses import replace
 
 import pytest
+from octavo.client.log.bounds import MAKING_MAX
 from octavo.client.log.changes import (
     AppendSegment,
     BeginSegment,
     Decision,
+    DropPage,
     FoldPage,
     ForgetDropped,
     GiveUp,
     LogChange,
     MarkDeleted,
+    MergePages,
     NoteEnds,
     SetRetention,
     Truncate,
@@ -144,11 +147,39 @@ def test_a_deleted_log_names_all_its_ledgers() -> None:
     document = log_of(1, 2, 3, 4, None)
     page = page_reference("p", document.segments[:2])
     folded = making(written(FoldPage(page, document.segments[:2]).decide(document)), 50)
-    assert isinstance(MarkDeleted().decide(folded), Refuse), "the pages have not been read"
-    after = written(MarkDeleted([LedgerId(10), LedgerId(11)], [page]).decide(folded))
-    assert {d.ledger_id for d in after.dropped} == {10, 11, 12, 13, 14, 50}
-    assert after.state is LogState.DELETED
+    after = written(MarkDeleted().decide(folded))
+    assert {d.ledger_id for d in after.dropped} == {12, 13, 14, 50}
+    assert (after.state, after.pages) == (LogState.DELETED, (page,))
     assert MarkDeleted().decide(after) == Settled()
+    last = written(DropPage(page, [LedgerId(10), LedgerId(11)]).decide(after))
+    assert {d.ledger_id for d in last.dropped} == {10, 11, 12, 13, 14, 50}
+    assert last.pages == ()
+    assert DropPage(page, []).decide(last) == Settled()
+
+
+def test_pages_are_merged_once_and_only_where_all_of_them_stand() -> None:
+    document = log_of(1, 2, 3, 4, 5, 6, None)
+    pages = tuple(page_reference(f"p{at}", document.segments[at : at + 1]) for at in range(3))
+    for at, page in enumerate(pages):
+        document = written(FoldPage(page, (document.segments[0],)).decide(document))
+        assert document.pages[at] == page
+    merged = page_reference("m", log_of(1, 2, 3, 4, 5, 6, None).segments[1:3])
+    after = written(MergePages(pages[1:], merged).decide(document))
+    assert after.pages == (pages[0], merged)
+    assert MergePages(pages[1:], merged).decide(after) == Settled()
+    truncated = written(Truncate(1, whole_pages={"p0": (LedgerId(10),)}).decide(after))
+    assert truncated.pages == (merged,)
+    assert MergePages(pages[:2], merged).decide(truncated) == Settled()
+
+
+def test_candidates_that_die_do_not_fill_the_list() -> None:
+    document = log_of(1, 2)
+    for number in range(MAKING_MAX + 3):
+        document = written(BeginSegment(LedgerId(100 + number), "me", LedgerId(11)).decide(document))
+    assert len(document.making) == MAKING_MAX
+    assert document.dropped == tuple(Dropped(LedgerId(100 + number)) for number in range(3))
+    late = replace(append(11), ledger_id=LedgerId(101))
+    assert isinstance(refusal(late.decide(document)), NotLeaderError), "its ledger is being deleted"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
 from octavo.protocol.messages import Op
+from support.leading import led_log
 from support.log_cluster import QUICK, open_log_cluster
 from support.metadata_clusters import MemoryCluster
 from support.reading import cluster_of
@@ -23,12 +24,7 @@ import octavo
 
 async def test_segments_that_the_log_abandons_raise_no_resource_warning() -> None:
     """A segment is no writer of the application's: warnings are errors here, also those of the garbage collector."""
-    async with (
-        cluster_of() as cluster,
-        octavo.connect(cluster.uri, log_duel_pause_seconds=0.001, resend_delay_seconds=0.01) as client,
-        client.create_log("orders") as log,
-        log.lead() as writer,
-    ):
+    async with led_log(log_duel_pause_seconds=0.001, resend_delay_seconds=0.01) as (_, client, log, writer):
         await writer.add(b"0")
         (ledger_id,) = [ledger_id async for ledger_id in client.list_ledgers()]
         async with client.open_ledger(ledger_id):  # recovers the segment: the leader heals, and abandons it

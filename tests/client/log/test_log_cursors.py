@@ -4,11 +4,14 @@ import asyncio
 import random
 from contextlib import aclosing
 
-from octavo.client.log.cursors import CursorKeeper, read_cursors
+import pytest
+from octavo.client.log.cursors import CursorKeeper, CursorState, encode_cursors, read_cursors
 from octavo.client.log.names import cursors_document
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.records import Kind
-from support.reading import cluster_of
+from octavo.metadata.store import DOCUMENT_BYTES_MAX
+from octavo.protocol.errors import InvalidArgumentError
+from support.leading import led_log
 from support.waiting import eventually
 
 import octavo
@@ -39,6 +42,7 @@ class Stored:
         clock = iter(range(10_000, 1_000_000))
         return CursorKeeper(
             store,
+            "orders",
             "id-1",
             lambda: next(clock),
             flush_seconds,
@@ -62,6 +66,28 @@ async def test_the_cursors_of_a_client_are_stored_together() -> None:
     await keeper.close()
     assert stored.writes == made + 1
     assert await stored.positions() == {f"consumer-{number}": number + 10 for number in range(CONSUMERS)}
+
+
+async def test_a_cursor_for_which_there_is_no_room_is_refused_and_the_others_go_on() -> None:
+    """A document that is too large could not be written any more, and no cursor could advance."""
+    stored = Stored()
+    async with open_memory_store(stored.server, rng=random.Random(2)) as store:
+        many = {f"{number:0255}": CursorState(0, 10_000) for number in range(DOCUMENT_BYTES_MAX // 310)}
+        await store.create_document(cursors_document("id-1"), encode_cursors(many))
+    keeper = stored.keeper()
+
+    async def open_until_refused() -> None:
+        for number in range(len(many)):
+            await keeper.open(f"another-{number}-{'x' * 240}", 0)
+
+    with pytest.raises(InvalidArgumentError, match="no room for another one"):
+        await open_until_refused()
+    await keeper.open("0" * 255, 0)
+    for name in many:
+        keeper.move(name, 2**62)
+    await keeper.close()
+    positions = await stored.positions()
+    assert {positions[name] for name in many} == {2**62}
 
 
 async def test_consumers_in_many_processes_that_store_at_once_all_succeed() -> None:
@@ -91,12 +117,7 @@ async def test_positions_that_could_not_be_stored_go_with_the_next_write() -> No
 
 
 async def test_a_consumer_that_follows_is_not_idle_although_nothing_comes_and_it_does_not_advance() -> None:
-    async with (
-        cluster_of() as cluster,
-        octavo.connect(cluster.uri, log_cursor_idle_seconds=0.2, cursor_flush_seconds=0.01) as client,
-        client.create_log("orders") as log,
-        log.lead() as writer,
-    ):
+    async with led_log(log_cursor_idle_seconds=0.2, cursor_flush_seconds=0.01) as (_, _, log, writer):
         await writer.add(b"0")
         cursor = await log.cursor("billing")
         async with aclosing(cursor.follow()) as entries:
@@ -111,3 +132,21 @@ async def test_a_consumer_that_follows_is_not_idle_although_nothing_comes_and_it
             assert (await log.cursors())["billing"].position == 0
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_cursors_behind_the_end_that_do_not_move_are_idle() -> None:
+    async with led_log(log_cursor_idle_seconds=0.05, cursor_flush_seconds=0.0) as (cluster, _, log, writer):
+        behind, at_end = await log.cursor("behind"), await log.cursor("at-end")
+        await writer.add_many([b"0", b"1"])
+        await writer.roll()
+        await writer.add_many([b"2", b"3"])
+        await writer.roll()
+        await behind.advance(1)
+        await at_end.advance(4)
+
+        async def one_is_idle() -> bool:
+            return (await log.status()).idle_cursors == {"behind"}
+
+        await eventually(one_is_idle)
+        async with octavo.connect(cluster.uri) as another, another.open_log("orders") as by_default:
+            assert (await by_default.status()).idle_cursors == frozenset()

@@ -9,10 +9,11 @@ import pytest
 from octavo.protocol.errors import MetadataError
 from support.log_cluster import open_log_cluster
 from support.metadata_clusters import SqliteCluster
+from support.waiting import WAIT_SECONDS
 
 import octavo
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = WAIT_SECONDS
 
 
 async def _add_all_the_time(writer: octavo.LogWriter) -> None:

@@ -1,5 +1,7 @@
 """What a log drops (rule P8): the limits by table, held back by cursors."""
 
+import math
+
 import pytest
 from octavo.client.log.document import Retention
 from octavo.client.log.retention import retention_cut
@@ -41,7 +43,20 @@ def test_what_is_dropped(retention: Retention, cursors: dict[str, int] | None, c
     assert retention_cut(document, now_ms=NOW, cursors=cursors) == cut
 
 
-@pytest.mark.parametrize("fields", [{"seconds": 0}, {"seconds": -1}, {"bytes": 0}])
-def test_limits_are_above_zero(fields: dict[str, int]) -> None:
-    with pytest.raises(InvalidArgumentError):
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"seconds": 0},
+        {"seconds": -1},
+        {"seconds": math.inf},
+        {"seconds": math.nan},
+        {"seconds": "60"},
+        {"seconds": True},
+        {"bytes": 0},
+        {"bytes": 1.5},
+        {"bytes": "60"},
+    ],
+)
+def test_limits_are_numbers_above_zero(fields: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"must be a .*number above 0"):
         Retention(**fields)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from octavo.protocol.errors import Doubt
 from octavo.protocol.messages import Op
 from support.log_cluster import LogCluster, collect
 from support.waiting import eventually
@@ -441,6 +442,32 @@ async def test_outcome_tells_what_became_of_an_add_in_doubt(logs: LogCluster) ->
         await other.outcome(octavo.OctavoTimeoutError("of something else"))
 
 
+async def test_of_an_add_many_in_doubt_it_is_told_how_much_was_added(logs: LogCluster) -> None:
+    log = await logs.log(window_entries=2)
+    other = await (await logs.client()).open_log("orders")
+    old = await log.take_over()
+    assert await old.add_many([b"0", b"1", b"2"]) == range(3)
+
+    def failed(last: int, *, sent: int, unsent: int) -> octavo.OctavoError:
+        error = NotLeaderError("as of an add_many", may_have_happened=True)
+        error.doubt = Doubt(log.log_id, old.term, last, sent, unsent)
+        return error
+
+    assert await log.added(failed(3, sent=4, unsent=0)) is None, "its last payload may still come"
+    timed_out = failed(2, sent=2, unsent=1)
+    assert (await log.added(timed_out), await log.outcome(timed_out)) == (2, False)
+    async with other.take_over():
+        with pytest.raises(NotLeaderError) as caught:
+            await asyncio.wait_for(old.add_many([b"%d" % n for n in range(5)]), 20)
+        refused = caught.value
+        assert (await other.added(refused), await other.outcome(refused)) == (0, False)
+        partly, whole = failed(4, sent=4, unsent=1), failed(2, sent=3, unsent=0)
+        assert (await other.added(partly), await other.outcome(partly)) == (2, False)
+        assert (await other.added(whole), await other.outcome(whole)) == (3, True)
+    assert await log.added(octavo.NotLeaderError("nothing was sent", may_have_happened=False)) == 0
+    await old.close()
+
+
 async def test_the_writer_heals_when_a_quorum_was_lost_and_is_back(logs: LogCluster) -> None:
     """Every add is in the log exactly once, although most of them are sent twice (rule P5)."""
     log = await logs.log(add_quorum_timeout_seconds=0.2, bookie_loss_seconds=5.0)
@@ -452,7 +479,7 @@ async def test_the_writer_heals_when_a_quorum_was_lost_and_is_back(logs: LogClus
         await eventually(lambda: _is_healing(writer))
         for bookie in logs.bookies[:2]:
             bookie.release(Op.ADD)
-        assert await asyncio.wait_for(asyncio.gather(*adds), 30) == list(range(1, 30))
+        assert await asyncio.wait_for(asyncio.gather(*adds), 60) == list(range(1, 30))
     assert await collect(log, 0, 30) == [b"%d" % n for n in range(30)]
     assert await log.refresh() == 30, "nothing twice"
 
@@ -463,9 +490,9 @@ async def _is_healing(writer: octavo.LogWriter) -> bool:
 
 async def test_a_takeover_that_cannot_recover_says_why_and_a_leader_that_heals_tries_again(logs: LogCluster) -> None:
     quick: dict[str, Any] = {
-        "recovery_timeout_seconds": 0.1,
-        "request_timeout_seconds": 0.1,
-        "add_quorum_timeout_seconds": 0.1,
+        "recovery_timeout_seconds": 0.3,
+        "request_timeout_seconds": 0.3,
+        "add_quorum_timeout_seconds": 0.3,
     }
     log = await logs.log(**quick)
     other = await (await logs.client(**quick)).open_log("orders")

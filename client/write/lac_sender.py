@@ -1,7 +1,7 @@
 """Decides when an idle writer sends its last add confirmed (LAC) as a message of its own (rule W2).
 
 Every entry carries the LAC known when it was sealed. So while adds follow one another, each entry announces the
-acknowledgement of those before it, and only the last entries are announced by none. When everything is acknowledged a
+acknowledgement of those before it, and only the last entries are not announced. When everything is acknowledged a
 timer is started; if nothing was added when it fires, the writer sends an explicit LAC. Each check costs a turn of the
 event loop, so it is done less often while adds are found to follow one another.
 """
@@ -17,11 +17,11 @@ _DELAY_FACTOR_BUSY: Final = 5
 """How many times longer the timer runs after a check that found adds under way."""
 
 
-class LacTeller:
-    """See the module. ``is_adding`` returns whether there are adds that are not pushed yet; ``tell`` sends an explicit
+class LacSender:
+    """See the module. ``is_adding`` returns whether there are adds that are not pushed yet; ``send`` sends an explicit
     LAC with the length of the ledger there."""
 
-    __slots__ = ("_armed_at", "_delay_seconds", "_is_adding", "_loop", "_pipeline", "_seconds", "_tell", "timer")
+    __slots__ = ("_armed_at", "_delay_seconds", "_is_adding", "_loop", "_pipeline", "_seconds", "_send", "timer")
 
     def __init__(
         self,
@@ -29,12 +29,12 @@ class LacTeller:
         delay_seconds: float,
         *,
         is_adding: Callable[[], bool],
-        tell: Callable[[EntryId, int], None],
+        send: Callable[[EntryId, int], None],
     ) -> None:
         self._pipeline = pipeline
         self._delay_seconds = self._seconds = delay_seconds
         self._is_adding = is_adding
-        self._tell = tell
+        self._send = send
         self._loop = asyncio.get_running_loop()
         self._armed_at: EntryId | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -65,4 +65,4 @@ class LacTeller:
             self._arm(self._delay_seconds)
             return
         self._seconds = self._delay_seconds
-        self._tell(lac, self._pipeline.length)
+        self._send(lac, self._pipeline.length)

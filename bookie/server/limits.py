@@ -1,0 +1,41 @@
+"""The limits of a bookie's server: over all connections, for each client, and for connections that are not ready.
+Pure."""
+
+from dataclasses import dataclass
+
+from octavo.protocol.limits import HELLO_TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds over all connections of a bookie. Seconds, bytes."""
+
+    connections_max: int = 4096
+    hello_timeout_seconds: float = HELLO_TIMEOUT_SECONDS
+    frame_timeout_seconds: float = 60.0
+    """A frame must be completed within this time."""
+    unfinished_frame_bytes: int = 128 * 1024 * 1024
+    """Memory for frames that have arrived in part."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """What one client may take; 0 is no limit."""
+
+    connections_max: int = 256
+    bytes_per_second: int = 0
+    requests_per_second: int = 0
+    new_ledgers_per_second: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalLimits:
+    """Bounds over connections that are not ready: it is not known yet whether they speak TLS, or their TLS handshake is
+    incomplete."""
+
+    connections_max: int = 4096
+    connections_per_address_max: int = 256
+    """0: no limit."""
+    handshakes_max: int = 64
+    handshakes_per_second: float = 100.0
+    handshake_seconds: float = 10.0

@@ -1,0 +1,72 @@
+"""What `octavo log show` and `octavo log cursors` say of retention and cursors."""
+
+import pytest
+from octavo.cli.log.show import print_cursors, print_status, status_as_json
+from octavo.client.log.cursors import CursorState
+from octavo.client.log.status import LogStatus
+
+import octavo
+
+CURSORS = {"billing": CursorState(3, 60_000), "mail": CursorState(10, 60_000)}
+
+
+def status(retention: octavo.Retention, cursors: dict[str, CursorState], *idle: str, drops_below: int = 0) -> LogStatus:
+    return LogStatus(
+        name="orders",
+        log_id="1",
+        layout="chain",
+        first_position=0,
+        end=10,
+        term=1,
+        leader=None,
+        retention=retention,
+        drops_below=drops_below,
+        segments=(),
+        paged_segments=0,
+        bytes=0,
+        cursors=cursors,
+        idle_cursors=frozenset(idle),
+        gaps=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (status(octavo.Retention(), {}), "everything is kept"),
+        (status(octavo.Retention(seconds=60), {}), "60 seconds; nothing is due"),
+        (status(octavo.Retention(bytes=7), {}, drops_below=3), "7 bytes; drops below 3 next"),
+        (
+            status(octavo.Retention(cursors=True), {}),
+            "up to the lowest cursor; the log has no cursor, and nothing is dropped before it has one",
+        ),
+        (
+            status(octavo.Retention(60, cursors=True), {}),
+            "60 seconds, not above the lowest cursor; the log has no cursor, and nothing is dropped before it has one",
+        ),
+        (status(octavo.Retention(cursors=True), CURSORS, "billing"), "up to the lowest cursor; nothing is due"),
+        (
+            status(octavo.Retention(cursors=True), CURSORS, "billing", "mail"),
+            "up to the lowest cursor; all cursors are idle, and nothing is dropped before one moves",
+        ),
+        (
+            status(octavo.Retention(60, cursors=True), CURSORS, "billing", "mail"),
+            "60 seconds, not above the lowest cursor; nothing is due",
+        ),
+    ],
+)
+def test_what_retention_will_do(found: LogStatus, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_status(found)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("retention")]
+    assert line.removeprefix("retention").strip() == said
+
+
+def test_idle_cursors_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    found = status(octavo.Retention(cursors=True), CURSORS, "billing")
+    assert [(one["name"], one["idle"]) for one in status_as_json(found)["cursors"]] == [
+        ("billing", True),
+        ("mail", False),
+    ]
+    print_cursors(found)
+    _, billing, mail = capsys.readouterr().out.splitlines()
+    assert (billing.split()[-1], mail.split()[-1]) == ("idle", "-")

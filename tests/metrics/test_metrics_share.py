@@ -1,0 +1,21 @@
+"""The measurement of what counting costs runs on the code as it is."""
+
+import re
+import subprocess
+import sys
+
+from support.tree import ROOT
+from support.waiting import WAIT_SECONDS
+
+LINE = re.compile(r" *(?P<load>\S.*?)  -?[\d.]+% \(.*\) of (?P<time>[\d.]+) us: -?[\d.]+ us for each add; 1 pairs")
+
+
+def test_the_share_of_counting_is_told_for_every_load() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "metrics_share.py"), "--seconds", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * WAIT_SECONDS, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = {
+        match["load"]: float(match["time"]) for line in done.stdout.splitlines() if (match := LINE.fullmatch(line))
+    }
+    assert set(found) == {"100 B", "1 KiB", "lone"}
+    assert found["lone"] > found["1 KiB"] > 0
