@@ -3,6 +3,9 @@
 With ``OCTAVO_NO_SKIPS=1`` (``make test``, ``make check``) a test that is skipped or expected to fail has failed: set-up
 installs everything the tests need, so a skip there means that a promise went unchecked. ``OCTAVO_LONG=1`` runs the
 property tests with many fresh examples instead of a few fixed ones.
+
+With ``OCTAVO_RERUNS=2`` (``make test``) a test that depends on the machine's clock runs again if it fails, up to two
+times (docs/decisions/023).
 """
 
 import os
@@ -19,6 +22,11 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 NO_SKIPS = os.environ.get("OCTAVO_NO_SKIPS") == "1"
+
+# The tests of these folders compute, or live in virtual time. Whatever the machine does, they end the same way.
+TIMELESS = {"crash", "golden", "house", "model", "protocol", "simulation"}
+RERUNS = int(os.environ.get("OCTAVO_RERUNS", "0"))
+RERUN_DELAY_SECONDS = 10  # for what held up the machine to pass
 
 # No deadlines: machines that run tests share their processors. Fixed examples: a run must not fail by chance.
 settings.register_profile(
@@ -86,8 +94,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All processes have the tests in the same order."""
+    """All processes have the tests in the same order. Tests that depend on the machine's clock may run again."""
     items.sort(key=lambda item: item.nodeid.partition("::")[0])
+    for item in items:
+        if RERUNS and item.path.relative_to(Path(__file__).parent).parts[0] not in TIMELESS:
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=RERUN_DELAY_SECONDS))
 
 
 @pytest.hookimpl(optionalhook=True)
