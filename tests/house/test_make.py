@@ -53,7 +53,7 @@ def test_the_demo_is_secure_on_request() -> None:
 
 
 def test_tests_run_without_skips() -> None:
-    assert "OCTAVO_NO_SKIPS=1 .venv/bin/pytest -n 3 --no-loadscope-reorder\n" in plan_of("test")
+    assert "OCTAVO_NO_SKIPS=1 OCTAVO_RERUNS=2 .venv/bin/pytest -n 3 --no-loadscope-reorder\n" in plan_of("test")
 
 
 def test_check_looks_at_format_lint_types_and_tidy_rules() -> None:
