@@ -81,7 +81,7 @@ class Candidate(NamedTuple):
                 self.name,
                 document.quorums,
                 Protection(self.password, document.digest, document.private),
-                latest_sealing_ms(document),
+                document.sealed_at_ms,
                 on_acknowledged=active.acknowledged,
                 on_failure=active.failed,
             )
@@ -139,10 +139,3 @@ class Candidate(NamedTuple):
     async def _recover(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, SegmentEnd | None]:
         ends = await together(self.access.end_of(ledger_id, self.password) for ledger_id in ledger_ids)
         return dict(zip(ledger_ids, ends, strict=True))
-
-
-def latest_sealing_ms(document: LogDocument) -> int:
-    """The latest time of sealing in the log, as far as the list tells (rule P10)."""
-    times = [page.sealed_at_ms for page in document.pages[-1:]]
-    times += [segment.end.sealed_at_ms for segment in document.segments if segment.end is not None]
-    return max(times, default=0)

@@ -208,6 +208,9 @@ class Truncate:
             dropped=tuple(dropped),
             gaps=tuple(gap for gap in current.gaps if gap[1] >= first),
         )
+        if changed.segments != current.segments or changed.pages != current.pages:
+            # Those that stay may hold nothing, and readers may have got what is dropped (rule P10).
+            changed = replace(changed, dropped_sealed_at_ms=current.sealed_at_ms)
         return Settled() if changed == current else Write(changed)
 
 

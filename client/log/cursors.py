@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from octavo.client.log.names import cursors_document
+from octavo.client.log.update import read_log
 from octavo.client.same_loop import check_loop
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
 from octavo.metadata.store import DOCUMENT_BYTES_MAX, MetadataStore, Version
@@ -23,6 +24,7 @@ from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
     MetadataConflictError,
+    NoSuchLogError,
     OctavoError,
 )
 
@@ -112,7 +114,8 @@ class CursorKeeper:
 
     async def open(self, name: str, first_position: int) -> CursorState:
         """The cursor as it is stored; a new one stands at the log's first position. Raises
-        :class:`InvalidArgumentError` when the log has as many cursors as there is room for."""
+        :class:`InvalidArgumentError` when the log has as many cursors as there is room for,
+        :class:`NoSuchLogError` when it has been deleted with its cursors."""
         made = CursorState(first_position, self._clock_ms())
         stored = await self._update({name: made}, create_only=True)
         return stored[name]
@@ -151,12 +154,14 @@ class CursorKeeper:
             self.move(name, position)
 
     async def flush(self) -> None:
-        """Store what has moved, now."""
+        """Store what has moved, now. Raises :class:`NoSuchLogError` when the log has been deleted with its cursors."""
         check_loop(self._loop)
         moved, self._moved = self._moved, {}
         if moved:
             try:
                 await self._update(moved, create_only=False)
+            except NoSuchLogError:
+                raise
             except BaseException:
                 # Not lost: the next write takes it along.
                 self._moved = {**moved, **self._moved}
@@ -219,10 +224,23 @@ class CursorKeeper:
         return decode_cursors(found.value, f"cursors of log {self._log_id}"), found.version
 
     async def _write(self, cursors: Mapping[str, CursorState], version: Version | None) -> bool:
-        with contextlib.suppress(MetadataConflictError):
-            await self._store.put_document(cursors_document(self._log_id), encode_cursors(cursors), version)
-            return True
-        return False
+        document = cursors_document(self._log_id)
+        try:
+            await self._store.put_document(document, encode_cursors(cursors), version)
+        except MetadataConflictError:
+            return False
+        if version is None:
+            await self._check_log(document)
+        return True
+
+    async def _check_log(self, document: str) -> None:
+        """Take the document back if it was made after the log was deleted: no other client would. A deletion that
+        begins after this look finds it."""
+        try:
+            await read_log(self._store, self._log_name, log_id=self._log_id)
+        except NoSuchLogError:
+            await self._store.delete_document(document)
+            raise
 
 
 class Cursor:
@@ -302,7 +320,7 @@ class Cursor:
         self._position = position
 
     async def flush(self) -> None:
-        """Return once the position is stored."""
+        """Return once the position is stored. Raises :class:`NoSuchLogError` when the log has been deleted."""
         await self._keeper.flush()
 
     async def delete(self) -> None:

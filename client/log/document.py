@@ -192,6 +192,8 @@ class LogDocument:
     """The latest terms with the position at which each began: what tells the fate of an add in doubt (rule P6)."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Positions ``(first, last)`` whose segment was lost and which an operator gave up."""
+    dropped_sealed_at_ms: int = 0
+    """The latest time of sealing in the segments that were dropped; 0 while none was (rule P10)."""
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Fields of a newer version, kept as they are."""
 
@@ -228,6 +230,15 @@ class LogDocument:
             if segment.first_position is not None:
                 return segment.first_position
         return self.pages[-1].stop_position if self.pages else 0
+
+    @property
+    def sealed_at_ms(self) -> int:
+        """The latest time of sealing in the log, as far as the list tells, in milliseconds since 1970: the next
+        segment has none before it (rule P10)."""
+        times = [self.dropped_sealed_at_ms]
+        times += [page.sealed_at_ms for page in self.pages[-1:]]
+        times += [segment.end.sealed_at_ms for segment in self.segments if segment.end is not None]
+        return max(times)
 
     def unclosed(self) -> tuple[Segment, ...]:
         """The segments that are not known to be closed: at most the last two, oldest first."""
@@ -314,6 +325,8 @@ class LogDocument:
         }
         if self.private:
             fields["private"] = True
+        if self.dropped_sealed_at_ms:
+            fields["dropped_sealed_at_ms"] = self.dropped_sealed_at_ms
         return encode_object(fields, format_number=FORMAT)
 
 
@@ -321,6 +334,7 @@ _KNOWN_FIELDS: Final = frozenset(
     {
         *("name", "log_id", "quorums", "digest", "verifier", "salt", "created_at_ms", "retention", "state"),
         *("first_position", "term", "segments", "pages", "making", "dropped", "terms", "gaps", "private"),
+        "dropped_sealed_at_ms",
     }
 )
 
@@ -351,6 +365,7 @@ def decode_log(value: bytes, name: str) -> LogDocument:
             dropped=tuple(Dropped(LedgerId(ledger_id), misses) for ledger_id, misses in reader.get("dropped", list)),
             terms=tuple((term, first) for term, first in reader.get("terms", list)),
             gaps=tuple((first, last) for first, last in reader.get("gaps", list)),
+            dropped_sealed_at_ms=reader.added_later("dropped_sealed_at_ms", int, 0),
             unknown={name: value for name, value in fields.items() if name not in _KNOWN_FIELDS},
         )
     except MetadataError:

@@ -357,7 +357,8 @@ class Log(Closable):
         return self.first_position
 
     async def cursor(self, name: str) -> Cursor:
-        """A consumer's stored position. A new cursor stands at the beginning of the log."""
+        """A consumer's stored position. A new cursor stands at the beginning of the log. Raises
+        :class:`NoSuchLogError` where the log has been deleted, :class:`InvalidArgumentError`."""
         check_cursor_name(name)
         self._view.check_open()
         state = await self._cursors.open(name, self.first_position)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from octavo.client.log import candidate, housekeeping, retention
+from octavo.client.log import housekeeping, retention
 from octavo.client.log.adds import AddFront
 from octavo.client.log.changes import AppendSegment, MarkDeleted, Truncate, Write, _lies_below
 from octavo.client.log.cursors import CursorKeeper, CursorState, read_cursors
@@ -178,7 +178,7 @@ def position_unchecked() -> list[Patch]:
 
 
 def time_falls() -> list[Patch]:
-    return [Patch(candidate, "latest_sealing_ms", lambda _document: 0)]
+    return [Patch(LogDocument, "sealed_at_ms", property(lambda _document: 0))]
 
 
 def follower_guesses_the_end() -> list[Patch]:

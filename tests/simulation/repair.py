@@ -1,10 +1,13 @@
 """The operator: runs the offline tools for a bookie that refuses to start on its disks, in a process of its own.
 
-The error message names the tool; the operator has no other knowledge. The repaired bookie comes back in doubt (rule
-B4). Without repairs no bookie of a universe would ever be in doubt.
+The error message names the tool; the operator has no other knowledge. No disk of a universe is ever unmounted: files
+that the tool misses are gone for good, and the operator says so. The repaired bookie comes back in doubt (rule B4).
+Without repairs no bookie of a universe would ever be in doubt.
 """
 
 import random
+import re
+from pathlib import Path
 
 from octavo.bookie.disk.filesystem import FileSystem
 from octavo.bookie.identity.errors import DataWrongError
@@ -30,13 +33,23 @@ async def repair(
             await filesystem.make_directory(path)
         async with locked(filesystem, layout):
             if "rebuild-index" in refusal:
-                await IndexRebuild(filesystem, layout).run()
+                await _rebuild(filesystem, layout)
             else:
                 try:
                     await reset_identity(filesystem, layout, store, bookie_id=bookie_id, rng=rng)
                 except DataWrongError:
-                    await IndexRebuild(filesystem, layout).run()
+                    await _rebuild(filesystem, layout)
                     await reset_identity(filesystem, layout, store, bookie_id=bookie_id, rng=rng)
     except (OctavoError, OSError) as error:
         return str(error)
     return None
+
+
+async def _rebuild(filesystem: FileSystem, layout: Layout) -> None:
+    try:
+        await IndexRebuild(filesystem, layout).run()
+    except DataWrongError as error:
+        lost = [Path(path) for path in re.findall(r"--lost-dir (\S+)", error.message)]
+        if not lost:
+            raise
+        await IndexRebuild(filesystem, layout, lost=lost).run()

@@ -46,6 +46,7 @@ class MetadataRestore:
         missing = len(newest.records[Kind.LEDGER].keys() - older.records[Kind.LEDGER].keys())
         self._world.trace.count("metadata: restored to an older state")
         self._world.trace.count("metadata: ledgers missing from a restored state", missing)
+        await self._settle()
         fences = self._fences()
         self._world.trace.count("metadata: fences during restores", len(fences))
         await self._restore(older, "an older copy")
@@ -53,6 +54,12 @@ class MetadataRestore:
         await self._restore(newest, "the newest state")
         if lost := fences - self._fences():
             raise Violation("B2", f"fences are lost after the metadata were restored (bookie, ledger): {sorted(lost)}")
+
+    async def _settle(self) -> None:
+        """Wait until every bookie has on its disk what it has taken: a fence under way may be lost with a kill."""
+        storages = [machine.bookie.service.storage for machine in self._world.machines if machine.bookie is not None]
+        while any(storage.statistics().journal.pending_bytes for storage in storages):  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
 
     def _fences(self) -> set[tuple[str, int]]:
         """Every fence that a bookie knows: the name of its machine, and the ledger."""

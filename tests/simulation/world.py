@@ -164,7 +164,14 @@ class Machine:
             world.trace.count("process: power cut during a repair")
             self.cut_power()
         loop = world.loop
-        loop.call_process(loop.world, loop.now + world.rng.uniform(*REPAIR_SECONDS), self.repair)
+        loop.call_process(loop.world, loop.now + world.rng.uniform(*REPAIR_SECONDS), self._go_on)
+
+    def _go_on(self) -> None:
+        """The tool may have done its work before it was killed."""
+        if self.refused is None:
+            self.start()
+        else:
+            self.repair()
 
     async def _repair(self, process: Process, refusal: str) -> None:
         world = self.world

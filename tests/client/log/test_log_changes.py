@@ -21,7 +21,7 @@ from octavo.client.log.changes import (
     Withdraw,
     Write,
 )
-from octavo.client.log.document import Dropped, LogDocument, LogState, Retention, page_reference
+from octavo.client.log.document import Dropped, LogDocument, LogState, Retention, decode_log, page_reference
 from octavo.metadata.changes import Refuse, Settled
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError
 from octavo.protocol.ids import LedgerId
@@ -110,6 +110,25 @@ def test_truncation_drops_whole_segments_below_and_never_one_of_the_last_two() -
 def test_a_segment_is_not_dropped_before_its_successors_first_position_is_known() -> None:
     document = log_of(3, None, None, newest_known=False)
     assert [s.ledger_id for s in written(Truncate(3).decide(document)).segments] == [11, 12]
+
+
+def test_the_time_of_what_is_dropped_stays_known() -> None:
+    """Rule P10: readers may have got the entries, and the segments that stay may hold none."""
+    document = log_of(1, 2, 0, 0, None)
+    assert document.sealed_at_ms == 2000
+    truncated = written(Truncate(2).decide(document))
+    assert [s.ledger_id for s in truncated.segments] == [11, 12, 13, 14]
+    truncated = written(Truncate(3).decide(truncated))
+    assert [s.ledger_id for s in truncated.segments] == [13, 14]
+    assert (truncated.sealed_at_ms, truncated.dropped_sealed_at_ms) == (2000, 2000)
+    assert decode_log(truncated.encode(), "orders") == truncated
+    assert b"dropped_sealed_at_ms" not in document.encode(), "as older versions write it"
+
+    page, rest = page_reference("p", document.segments[:3]), page_reference("q", document.segments[2:3])
+    folded = written(FoldPage(page, document.segments[:3]).decide(document))
+    whole = written(Truncate(3, whole_pages={"p": (LedgerId(10), LedgerId(11), LedgerId(12))}).decide(folded))
+    parted = written(Truncate(3, split=(page, rest, (LedgerId(10), LedgerId(11)))).decide(folded))
+    assert (whole.sealed_at_ms, parted.sealed_at_ms) == (2000, 2000)
 
 
 def test_a_page_takes_the_place_of_the_oldest_segments() -> None:

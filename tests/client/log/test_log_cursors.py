@@ -6,12 +6,13 @@ from contextlib import aclosing
 
 import pytest
 from octavo.client.log.cursors import CursorKeeper, CursorState, encode_cursors, read_cursors
-from octavo.client.log.names import cursors_document
+from octavo.client.log.names import cursors_document, list_document
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.records import Kind
 from octavo.metadata.store import DOCUMENT_BYTES_MAX
-from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError
 from support.leading import led_log
+from support.log_documents import empty_log
 from support.waiting import eventually
 
 import octavo
@@ -32,6 +33,21 @@ class Stored:
         self.server = MemoryServer("cursors", rng=self._rng)
         self.writes = 0
         self.server.add_listener(self._changed)
+
+    async def create_log(self) -> None:
+        """The log whose cursors are stored."""
+        async with open_memory_store(self.server, rng=self._rng) as store:
+            await store.create_document(list_document("orders"), empty_log().encode())
+
+    async def delete_log(self) -> None:
+        """As the last steps of a deletion."""
+        async with open_memory_store(self.server, rng=self._rng) as store:
+            await store.delete_document(cursors_document("id-1"))
+            await store.delete_document(list_document("orders"))
+
+    async def documents(self) -> list[str]:
+        async with open_memory_store(self.server, rng=self._rng) as store:
+            return [name async for name in store.list_documents("")]
 
     def _changed(self, kind: Kind | None, key: str | None) -> None:
         self.writes += kind is Kind.DOCUMENT and key == cursors_document("id-1")
@@ -56,6 +72,7 @@ class Stored:
 
 async def test_the_cursors_of_a_client_are_stored_together() -> None:
     stored = Stored()
+    await stored.create_log()
     keeper = stored.keeper()
     for number in range(CONSUMERS):
         await keeper.open(f"consumer-{number}", 0)
@@ -68,9 +85,25 @@ async def test_the_cursors_of_a_client_are_stored_together() -> None:
     assert await stored.positions() == {f"consumer-{number}": number + 10 for number in range(CONSUMERS)}
 
 
+async def test_a_deleted_log_gets_no_cursors_that_would_stay() -> None:
+    stored = Stored()
+    await stored.create_log()
+    keeper = stored.keeper()
+    await keeper.open("consumer", 0)
+    keeper.move("consumer", 7)
+    await stored.delete_log()
+    with pytest.raises(NoSuchLogError):
+        await keeper.open("late", 0)
+    with pytest.raises(NoSuchLogError):
+        await keeper.flush()
+    await keeper.close()
+    assert await stored.documents() == []
+
+
 async def test_a_cursor_for_which_there_is_no_room_is_refused_and_the_others_go_on() -> None:
     """A document that is too large could not be written any more, and no cursor could advance."""
     stored = Stored()
+    await stored.create_log()
     async with open_memory_store(stored.server, rng=random.Random(2)) as store:
         many = {f"{number:0255}": CursorState(0, 10_000) for number in range(DOCUMENT_BYTES_MAX // 310)}
         await store.create_document(cursors_document("id-1"), encode_cursors(many))
@@ -92,6 +125,7 @@ async def test_a_cursor_for_which_there_is_no_room_is_refused_and_the_others_go_
 
 async def test_consumers_in_many_processes_that_store_at_once_all_succeed() -> None:
     stored = Stored()
+    await stored.create_log()
     keepers = [stored.keeper() for _ in range(PROCESSES)]
     await keepers[0].open("shared", 0)
     for number, keeper in enumerate(keepers):
@@ -104,6 +138,7 @@ async def test_consumers_in_many_processes_that_store_at_once_all_succeed() -> N
 
 async def test_positions_that_could_not_be_stored_go_with_the_next_write() -> None:
     stored = Stored()
+    await stored.create_log()
     keeper = stored.keeper()
     await keeper.open("billing", 0)
     keeper.move("billing", 7)

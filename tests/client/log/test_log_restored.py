@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from octavo.protocol.errors import MetadataError
-from support.log_cluster import open_log_cluster
+from support.log_cluster import collect, open_log_cluster
 from support.metadata_clusters import SqliteCluster
 from support.waiting import WAIT_SECONDS
 
@@ -58,6 +58,7 @@ async def test_an_id_that_is_given_out_twice_mixes_no_ledgers_into_a_log(tmp_pat
                 live.backup(copy)
             await writer.roll()
             assert await writer.add_many([b"unknown to the copy"] * 3) == range(1, 4)
+            assert len(await collect(log, 0, 4)) == 4  # the bookies know how far the ledger goes
 
         logs.metadata = older
         client = await logs.client()

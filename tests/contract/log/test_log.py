@@ -280,6 +280,17 @@ async def test_two_processes_move_one_cursor(logs: LogCluster) -> None:
     assert (await log.cursors())["shared"].position == 15
 
 
+async def test_a_deleted_log_takes_no_cursor(logs: LogCluster) -> None:
+    log = await logs.log()
+    cursor = await log.cursor("early")
+    await (await logs.client()).delete_log("orders")
+    with pytest.raises(NoSuchLogError):
+        await log.cursor("late")
+    await cursor.advance(0)
+    with pytest.raises(NoSuchLogError):
+        await cursor.flush()
+
+
 async def test_a_log_created_again_has_no_cursors(logs: LogCluster) -> None:
     log = await logs.log()
     async with log.lead() as writer:
@@ -394,6 +405,7 @@ async def test_position_at_a_time(logs: LogCluster) -> None:
         await writer.add_many([b"x"] * 5)
         await writer.roll()
         await writer.add_many([b"y"] * 5)
+        assert await collect(log, 0, 10) == [b"x"] * 5 + [b"y"] * 5
         entries = await log.read(0, 9)
         assert all(a.sealed_at <= b.sealed_at for a, b in itertools.pairwise(entries))
         assert await log.position_at(before) == 0
@@ -447,6 +459,7 @@ async def test_of_an_add_many_in_doubt_it_is_told_how_much_was_added(logs: LogCl
     other = await (await logs.client()).open_log("orders")
     old = await log.take_over()
     assert await old.add_many([b"0", b"1", b"2"]) == range(3)
+    assert await collect(log, 0, 3) == [b"0", b"1", b"2"]
 
     def failed(last: int, *, sent: int, unsent: int) -> octavo.OctavoError:
         error = NotLeaderError("as of an add_many", may_have_happened=True)
