@@ -28,7 +28,7 @@ from octavo.client.log.ledgers import LedgerAccess, used_before
 from octavo.client.log.names import check_cursor_name, lock_name
 from octavo.client.log.status import LogStatus, segments_of
 from octavo.client.log.update import update_log
-from octavo.client.log.view import LogView
+from octavo.client.log.view import LogView, Reach
 from octavo.client.log.writer import LogWriter
 from octavo.client.opening import Opening
 from octavo.metadata.store import Lease, Versioned
@@ -40,6 +40,7 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     OctavoError,
 )
+from octavo.protocol.ids import LedgerId
 
 type OnTruncated = Literal["raise", "skip"]
 
@@ -65,7 +66,9 @@ class Log(Closable):
         self._on_writer = on_writer
         self._on_writer_closed = on_writer_closed
         self._on_close = on_close
-        self._view = LogView(access, known.value, password)
+        self._writer: LogWriter | None = None
+        """The latest writer made by this handle, until it is closed."""
+        self._view = LogView(access, known.value, password, reach_of=self._reach_of)
         self._cursors = CursorKeeper(
             self._store,
             known.value.name,
@@ -155,7 +158,8 @@ class Log(Closable):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def read(self, first: int, last: int) -> list[LogEntry]:
-        """Entries ``first..last``, both included.
+        """Entries ``first..last``, both included. What the adds of this handle's own writer have returned for can be
+        read at once, what other clients add a moment later.
 
         Raises :class:`TruncatedError` when ``first`` lies before the beginning, :class:`NoSuchEntryError` when ``last``
         is not below :attr:`end` (which is refreshed first), :class:`QuorumLostError`, :class:`LogDamagedError`, also
@@ -464,10 +468,19 @@ class Log(Closable):
         active, document = await candidate.run(LeaderSteps(owner, self._access.clock_ms()))
         self._view.take(document)
         writer = LogWriter(
-            self._access, candidate, document, active, owner=owner, lease=lease, on_close=self._on_writer_closed
+            self._access, candidate, document, active, owner=owner, lease=lease, on_close=self._writer_closed
         )
+        self._writer = writer
         self._on_writer(writer)
         return writer
+
+    def _writer_closed(self, writer: LogWriter) -> None:
+        if self._writer is writer:
+            self._writer = None
+        self._on_writer_closed(writer)
+
+    def _reach_of(self, ledger_id: LedgerId) -> Reach | None:
+        return None if self._writer is None else self._writer._reach_of(ledger_id)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

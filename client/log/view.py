@@ -7,7 +7,7 @@ closed, the next one's first position is not known, and its entries are not read
 import asyncio
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -45,11 +45,29 @@ class Place(NamedTuple):
     """The position after the segment's last entry; None while it is open."""
 
 
-class LogView:
-    """See the module. Of one handle."""
+class Reach(NamedTuple):
+    """How far a writer of this handle has got in a ledger."""
 
-    def __init__(self, access: LedgerAccess, document: LogDocument, password: bytes) -> None:
+    entries: int
+    """Those that are acknowledged, from the first one on."""
+    is_final: bool
+    """It has written no more, and will not."""
+
+
+class LogView:
+    """See the module. Of one handle. ``reach_of`` tells what the handle's own writer knows of a ledger: the bookies
+    hear of an acknowledgement later (rule W2)."""
+
+    def __init__(
+        self,
+        access: LedgerAccess,
+        document: LogDocument,
+        password: bytes,
+        *,
+        reach_of: Callable[[LedgerId], Reach | None] = lambda _: None,
+    ) -> None:
         self._access = access
+        self._reach_of = reach_of
         self._store = access.store
         self.document = document
         """The list, as this handle knows it."""
@@ -171,7 +189,7 @@ class LogView:
             stop = None if segment.end is None else first + segment.end.entries
             if stop is None:
                 reader = await self._reader(segment.ledger_id)
-                if reader.ledger_closed:
+                if self._is_over(reader):
                     stop = first + _entries_of(reader)
             at += 1
             if stop is None or position < stop or at == len(document.segments):
@@ -188,10 +206,10 @@ class LogView:
                 self.saw_end(place.first + place.segment.end.entries)
             else:
                 async with self.using(place.segment.ledger_id) as reader:
-                    if not reader.ledger_closed:
+                    if not self._is_over(reader):
                         await reader.refresh_last_add_confirmed()
                     self.saw_end(place.first + _entries_of(reader))
-                    if not reader.ledger_closed:
+                    if not self._is_over(reader):
                         return
             following = await self.locate(self.end)
             if following is None or following.segment.ledger_id == place.segment.ledger_id:
@@ -224,7 +242,14 @@ class LogView:
             unused = [one for one, other in self._readers.items() if other is not reader and not self._in_use[other]]
             for one in unused[:-_READERS_MAX]:
                 await self._readers.pop(one).close()
+        if (reach := self._reach_of(ledger_id)) is not None:
+            reader._learn_confirmed(reach.entries)
         return reader
+
+    def _is_over(self, reader: LedgerReader) -> bool:
+        """Whether the ledger has its last entry, and the reader knows of it."""
+        reach = self._reach_of(reader.id)
+        return reader.ledger_closed or (reach is not None and reach.is_final)
 
     async def explain_missing(self, position: int, error: NoSuchLedgerError) -> None:
         """A ledger or page is gone. Return if the list has changed, so that reading can go on or be refused; else the

@@ -40,6 +40,7 @@ from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess, used_before
 from octavo.client.log.names import list_document
 from octavo.client.log.update import update_log
+from octavo.client.log.view import Reach
 from octavo.client.same_loop import check_loop
 from octavo.client.supervisor import Supervisor
 from octavo.metadata.store import Lease, Versioned
@@ -170,6 +171,16 @@ class LogWriter(AddFront, Closable):
     def closed(self) -> bool:
         """Whether :meth:`close` has ended."""
         return self._closing is not None and self._closing.done()
+
+    def _reach_of(self, ledger_id: LedgerId) -> Reach | None:
+        """How far this writer has got in one of the last two segments; None of any other ledger."""
+        active = self._active
+        if active.ledger_id == ledger_id:
+            return Reach(max(0, self._acknowledged_stop - active.first_position), is_final=False)
+        if self._previous is not None and self._previous[0].ledger_id == ledger_id:
+            # A roll waits until everything sent is acknowledged.
+            return Reach(active.first_position - self._previous[0].first_position, is_final=True)
+        return None
 
     def check_usable(self) -> None:
         """Raise what an add would be refused with now."""

@@ -161,6 +161,11 @@ class LedgerReader(Closable):
         readable = "nothing to read" if end is None else f"readable up to entry {end}"
         return f"<LedgerReader of ledger {self._id} ({ledger}), {'closed' if self._closed else 'open'}, {readable}>"
 
+    def _learn_confirmed(self, entries: int) -> None:
+        """The ledger's writer, in this process, says that this many entries are acknowledged."""
+        if self._view.on_last_add_confirmed(EntryId(entries - 1) if entries else None, None):
+            self._tail.notify()
+
     # --- reading -------------------------------------------------------------------------------------------------
 
     async def read(self, first: int, last: int) -> list[Entry]:

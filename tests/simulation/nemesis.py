@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path, PurePath
 
+from octavo.bookie.identity.cookie import COOKIE_NAME
 from simulation import guarding
 from simulation.disk import DiskFaults
 from simulation.metadata import ADDRESS
@@ -420,13 +421,13 @@ class Nemesis:
             return
         machine.cut_power()
         what = self.rng.choice(directories or (DATA, JOURNAL, DATA / "entries", None))
-        if what is None:
-            # It returns under a new identity, and both identities may be in one ensemble: it may lose nothing more.
-            machine.spent = True
-            machine.disk.faults = DiskFaults()
         gone = machine.disk.wipe(what) if what is not None else machine.disk.wipe(DATA) + machine.disk.wipe(JOURNAL)
         self.count("disk: wiped")
         self.world.note(machine.name, "%s wiped, %d files", what or "everything", gone)
+        if all(path.name != COOKIE_NAME for path in machine.disk.names):
+            # It returns under a new identity, and both identities may be in one ensemble: it may lose nothing more.
+            machine.spent = True
+            machine.disk.faults = DiskFaults()
         machine.start_later(self.rng.uniform(0.05, 1.0))
 
     # --- metadata ---------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from octavo import (
     Gap,
     InvalidArgumentError,
     LogExistsError,
+    NoSuchEntryError,
     NoSuchLogError,
     NotLeaderError,
     PositionMismatchError,
@@ -187,6 +188,21 @@ async def test_two_takeovers_at_once_never_interleave(logs: LogCluster) -> None:
 
 
 # --- truncation ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_handle_reads_at_once_what_its_own_writer_has_had_acknowledged(logs: LogCluster) -> None:
+    """Bookies hear of an acknowledgement with later entries, or once the writer is idle; here they never do."""
+    log = await logs.log(explicit_lac_delay_seconds=3600.0)
+    async with log.lead() as writer:
+        for n in range(6):
+            assert await writer.add(b"%d" % n) == n
+            (entry,) = await log.read(n, n)
+            assert entry.payload == b"%d" % n
+            if n % 2:
+                await writer.roll()
+        assert [entry.payload async for entry in log] == [b"%d" % n for n in range(6)]
+        with pytest.raises(NoSuchEntryError):
+            await log.read(5, 6)
 
 
 async def test_truncation_is_exact_and_frees_whole_segments(logs: LogCluster) -> None:
