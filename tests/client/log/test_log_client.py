@@ -8,11 +8,14 @@ import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
+from octavo.metadata.store import Version
 from octavo.protocol.messages import Op
+from support.interposed_store import InterposedStore
 from support.leading import led_log
 from support.log_cluster import QUICK, open_log_cluster
 from support.metadata_clusters import MemoryCluster
@@ -102,6 +105,32 @@ async def test_reading_many_segments_leaves_a_followed_ledger_open() -> None:
             await loop_turns()
             assert asked() == asked_before, "the follower opened its ledger again"
             follower.cancel()
+
+
+async def test_a_leader_reads_across_a_roll_while_the_segment_before_is_still_being_closed() -> None:
+    may_close = asyncio.Event()
+    async with open_log_cluster(MemoryCluster(Path())) as logs:
+        store = InterposedStore(await logs.metadata.open())
+
+        async def late(*arguments: Any) -> Version:
+            await may_close.wait()
+            return await store.real.compare_and_set_ledger(*arguments)
+
+        store.interpose("compare_and_set_ledger", late)
+        client = Client(
+            store.face,
+            cluster_id=logs.cluster_id,
+            options=ClientOptions(**(QUICK | {"explicit_lac_delay_seconds": 3600.0})),
+            rng=random.Random(1),
+        )
+        async with client, client.create_log("orders") as log, log.lead() as writer:
+            await writer.add_many([b"0", b"1"])
+            await writer.roll()
+            assert await writer.add(b"2") == 2
+            assert [entry.payload for entry in await log.read(0, 2)] == [b"0", b"1", b"2"]
+            async with client.open_log("orders") as other:
+                assert other.end < 2, "another handle knows what the bookies know"
+            may_close.set()
 
 
 async def test_times_do_not_fall_from_a_segment_to_the_next_one_although_the_clock_is_behind() -> None:
