@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from octavo.cli.session import print_error
+from octavo.cli.session import drop_output, print_error
 
 from octavo._version import __version__
 
@@ -88,6 +88,7 @@ def run(arguments: Sequence[str] | None) -> int:
         return _report_usage(error)
     except OSError as error:  # the help could not be written
         print_error(f"standard output: {error.strerror or error}")
+        drop_output()
         return 1
     return status if isinstance(status, int) else 0
 

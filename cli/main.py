@@ -30,6 +30,9 @@ def open_standard_streams() -> None:
     Otherwise the next files opened would get their numbers and would be read or written as if they were the streams.
     The replacements are opened in the wrong direction, so that using them is an error, as for other programs, instead
     of an empty input or lost output.
+
+    Output is buffered even where ``PYTHONUNBUFFERED`` is set, as it is in many containers: a signal can end a write to
+    a pipe in the middle, and without a buffer Python drops what was not written. Commands flush what they print.
     """
     wrong_way = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
     for descriptor, (name, flags, mode) in enumerate(wrong_way):
@@ -39,9 +42,15 @@ def open_standard_streams() -> None:
                 os.dup2(opened, descriptor)
                 os.close(opened)
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
-    # A terminal that cannot show a name (LANG=C) gets an escape sequence for it instead of an error.
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
+            encoding, raw = stream.encoding, stream.buffer
+            if isinstance(raw, io.RawIOBase):
+                stream.detach()
+                stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, line_buffering=True)
+                setattr(sys, name, stream)
+            # A terminal that cannot show a name (LANG=C) gets an escape sequence for it instead of an error.
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -270,7 +270,7 @@ def guarded(work: Callable[[], int], *, show_traceback: bool) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of the output has gone (`| head`): end silently, like a C program that SIGPIPE ends.
-        _drop_output()
+        drop_output()
         return _SIGNAL_STATUS_BASE + signal.SIGPIPE
     except KeyboardInterrupt:
         return _SIGNAL_STATUS_BASE + signal.SIGINT
@@ -279,11 +279,11 @@ def guarded(work: Callable[[], int], *, show_traceback: bool) -> int:
         try:
             sys.stdout.flush()
         except OSError:
-            _drop_output()
+            drop_output()
     return status
 
 
-def _drop_output() -> None:
+def drop_output() -> None:
     """Discard output that cannot be written, so that the interpreter's flush at its end does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

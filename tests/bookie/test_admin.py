@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.admin import Answer, administered_bookie, ask, exchange
 from support.ledger_metadata import fragment, open_ledger
 from support.raw_client import RawClient, add, seal
+from support.waiting import WAIT_SECONDS
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ async def client_of(bookie: Bookie) -> RawClient:
 
 
 async def wait_job(socket: Path, job: int) -> dict[str, object]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         while True:
             seen: dict[str, object] = (await ask(socket, "GET", f"/api/v1/jobs/{job}")).json
             if seen["state"] != "running":
@@ -103,14 +104,14 @@ async def test_a_bookie_that_lost_its_registration_is_not_ready_and_still_health
         outage = True
         registration = (await store.list_bookies())[bookie.bookie_id]
         await store.register_bookie(registration)  # another process under its id: its own registration is lost
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             while (answer := await ask(socket, "GET", "/readyz")).status == 200:
                 pass
         assert answer.json["reasons"] == ["the bookie is not registered in the cluster"]
         assert (await ask(socket, "GET", "/healthz")).status == 200
         assert b"octavo_bookie_registered 0" in (await ask(socket, "GET", "/metrics")).body
         outage = False
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             while (await ask(socket, "GET", "/readyz")).status != 200:
                 pass
 
@@ -316,7 +317,7 @@ async def test_a_pause_of_compaction_can_be_ended_early(bookie: Bookie, socket: 
     assert ready is not None
     running = asyncio.ensure_future(ready.upkeep.compaction_limiter.take(1))
     await ask(socket, "POST", "/api/v1/bookie/compaction/pause", {"seconds": 0})
-    await asyncio.wait_for(running, 30)  # what stood still goes on
+    await asyncio.wait_for(running, WAIT_SECONDS)  # what stood still goes on
     assert (await ask(socket, "POST", "/api/v1/bookie/compaction", {"level": "minor"})).status == 202
 
 
@@ -337,7 +338,7 @@ async def test_the_log_level_changes_and_falls_back(
         answer = await ask(socket, "POST", "/api/v1/bookie/log-level", {"level": "debug", "seconds": 1})
         assert answer.json == {"level": "debug", "seconds": 1}
         log.debug("while it holds")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             while (await ask(socket, "GET", "/api/v1/bookie")).json["log_level"] != "error":
                 pass
         log.debug("after it fell back")

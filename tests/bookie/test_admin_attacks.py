@@ -16,7 +16,7 @@ from octavo.metadata import open_metadata_store
 from octavo.protocol.messages import Added
 from support.admin import Address, administered_bookie, ask, connect, exchange, parse
 from support.raw_client import RawClient, add, seal
-from support.waiting import pause
+from support.waiting import WAIT_SECONDS, pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -89,7 +89,7 @@ async def closed_after(address: Address, data: bytes) -> bytes:
     reader, writer = await connect(address)
     try:
         writer.write(data)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             return await reader.read()
     finally:
         writer.close()
@@ -136,7 +136,7 @@ async def test_a_body_that_comes_byte_by_byte_is_refused_in_time(quick: Path, en
             await pause()
 
     dripping = asyncio.ensure_future(drip())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         received = await reader.read()
     dripping.cancel()
     writer.close()
@@ -157,7 +157,7 @@ async def test_a_client_that_reads_nothing_loses_its_connection(quick: Path, end
     reader, writer = await connect(quick)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(b"GET /50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not endless.requests:
             await closed_after(quick, b"")
         for _ in range(2):
@@ -183,12 +183,12 @@ async def check_connection_limit(socket: Path, connections_max: int) -> None:
         assert parse(received, ["GET"])[0].status == 503
         reader, writer = held[0]
         writer.write(b"Host: x\r\nConnection: close\r\n\r\n")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             assert b" 200 " in await reader.read()
     finally:
         for _, writer in held:
             writer.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         while b" 200 " not in await closed_after(socket, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"):
             pass
 
@@ -256,7 +256,7 @@ async def test_what_is_not_a_request_ends_its_connection_and_nothing_else(socket
     reader, writer = await connect(socket)
     writer.write(data)
     writer.write_eof()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         received = await reader.read()
     writer.close()
     assert received == b"" or received.startswith(b"HTTP/1.1 "), received

@@ -25,6 +25,7 @@ from octavo.repair.auditor import figures
 from octavo.repair.planning import BlockedClass
 from prometheus_client.parser import text_string_to_metric_families
 from support.raw_client import RawClient, add, key_of, read, seal
+from support.waiting import WAIT_SECONDS
 
 type Values = dict[str, dict[tuple[str, ...], float]]
 
@@ -126,7 +127,7 @@ async def test_other_bytes_under_the_same_id_are_counted(bookie: Bookie, client:
 async def test_a_long_poll_counts_while_it_waits_and_its_time_does_not(bookie: Bookie, client: RawClient) -> None:
     await client.ask(add(7, seal(7, 0, [b"a"])))
     asked = asyncio.ensure_future(client.ask(ReadLac(7, b"", ReadFlag.NONE, 0, 0, 30_000, 0, 0)))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         while scrape(bookie)["octavo_bookie_long_polls"][()] == 0:  # noqa: ASYNC110 - the bookie says when
             await asyncio.sleep(0)
     found = scrape(bookie)

@@ -55,7 +55,7 @@ from octavo.protocol.messages import (
 )
 from support.ledger_metadata import open_ledger
 from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 WIRE_DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "wire-protocol.md").read_text(encoding="utf-8")
 
@@ -425,7 +425,7 @@ async def test_every_kind_of_answer_gives_back_the_memory_it_was_given(bookie: B
             ReadLac(8, key, ReadFlag.FENCE, 0, None, 0, 0, 0),
             ReadLac(9, b"", ReadFlag.FENCE, 0, None, 0, 0, 0),  # refused
         ):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(WAIT_SECONDS):
                 await client.ask(request)
     assert await client.ask(Ping()) == Pong()
     assert bookie.service.answers.budget.held == 0

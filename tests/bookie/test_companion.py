@@ -18,6 +18,7 @@ from octavo.protocol.messages import Added, Info, InfoAnswer, Missing, MissingAn
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript
 from support.raw_client import RawClient, add, seal
+from support.waiting import WAIT_SECONDS
 
 
 @asynccontextmanager
@@ -62,7 +63,7 @@ class Recorder:
             self.registered_at_end = list(await view.store.list_bookies())
 
     async def view(self) -> CompanionView:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             await self.started.wait()
         return self.views[-1]
 
@@ -148,7 +149,7 @@ async def test_companion_that_returns_is_done_for_good(store: MetadataStore) -> 
         returned.set()
 
     async with running(store, once) as bookie:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             await returned.wait()
         for _ in range(100):
             await asyncio.sleep(0)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from octavo.bookie.disk.completion import Completion
+from support.waiting import WAIT_SECONDS
 
 
 async def waiting_for(completion: Completion, seen: list[str]) -> None:
@@ -77,7 +78,7 @@ async def test_one_that_is_complete_already_can_be_awaited() -> None:
     completion.complete(None)
     completion.complete(OSError("too late"))
     await completion
-    await asyncio.gather(completion, asyncio.wait_for(completion, 5))
+    await asyncio.gather(completion, asyncio.wait_for(completion, WAIT_SECONDS))
 
 
 async def test_a_callback_that_was_removed_is_not_called() -> None:

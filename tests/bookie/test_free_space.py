@@ -5,6 +5,7 @@ import asyncio
 from octavo.bookie.disk.filesystem import DiskSpace
 from octavo.bookie.disk.free_space import FreeSpaceMonitor
 from octavo.protocol.errors import MetadataUnavailableError
+from support.waiting import WAIT_SECONDS
 
 
 class Disk:
@@ -30,7 +31,7 @@ class Disk:
 
     async def next_check(self) -> None:
         before = self.checks
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_SECONDS):
             while self.checks < before + 2:  # noqa: ASYNC110 - the second check starts after the first was reported
                 await asyncio.sleep(0)
 

@@ -16,7 +16,7 @@ from octavo.protocol.messages import Added, ReadAnswer, Reply
 from support.faulty_filesystem import MemoryFileSystem
 from support.held_disk import HeldDisk
 from support.raw_client import RawClient, add, read, seal
-from support.waiting import eventually, pause
+from support.waiting import WAIT_SECONDS, eventually, pause
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -170,7 +170,7 @@ async def test_adds_of_held_ids_push_back_and_their_memory_stays_bounded() -> No
             return sum(connection.outstanding for connection in service.connections)
 
         again = [asyncio.ensure_future(flood(bookie, ledger_id, 60)) for ledger_id in range(1, 9)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS):
             # Without a bound the bookie would read all frames.
             while not service.held_back and outstanding() < 8 * 60:  # noqa: ASYNC110 - the bookie's work on sockets
                 await asyncio.sleep(0)

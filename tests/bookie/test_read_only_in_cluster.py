@@ -10,7 +10,7 @@ from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import DiskSpace, RealFileSystem
 from octavo.metadata import open_metadata_store
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 import octavo
 
@@ -57,7 +57,7 @@ async def test_writer_leaves_a_bookie_that_turned_read_only_and_no_add_fails(tmp
         full = ledger.metadata.fragments[0].bookies[0]
         disks[full].free_bytes = MEBIBYTE // 4 * 3
         added = 100
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             while full in ledger.metadata.fragments[-1].bookies:
                 await ledger.add(b"%d" % added)
                 added += 1

@@ -23,7 +23,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import EntryId, LedgerId
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript, ids_of
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -341,7 +341,7 @@ async def test_storage_without_room_says_so_and_gets_room_again(storage: Storage
     while storage.admission.has_room:
         storage.writer.add(script.ledger_id, script.key, script.entries(range(added, added + 5)), recovery=False)
         added += 5
-    await asyncio.wait_for(storage.admission.wait_for_room(), 10)
+    await asyncio.wait_for(storage.admission.wait_for_room(), WAIT_SECONDS)
     assert storage.admission.has_room
     for first in range(added, added + 200, 10):
         await storage.admission.wait_for_room()

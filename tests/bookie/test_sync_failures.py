@@ -17,7 +17,7 @@ from octavo.bookie.journal.journal import Journal, JournalFailedError, JournalSe
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 FOLDER = Path("/folder")
 
@@ -201,7 +201,7 @@ async def test_free_space_is_kept_until_urgent_writes_have_had_it() -> None:
     await eventually(lambda: retry.urgent_writes_wait)
     for _ in range(2):  # the first time it finds the disk full again
         retry.space_freed()
-        await asyncio.wait_for(retry.urgent_writes_ended(), 60)
+        await asyncio.wait_for(retry.urgent_writes_ended(), WAIT_SECONDS)
         free.append("a page")
     await writing
     assert (free, retry.urgent_writes_wait, retry.times_full) == (["a page"], False, 2)

@@ -16,6 +16,7 @@ from octavo.protocol.limits import FRAME_BYTES_MAX
 from octavo.protocol.messages import Added, Hello, Ping, Pong, decode_hello
 from support.faulty_filesystem import MemoryFileSystem
 from support.raw_client import RawClient, add, seal
+from support.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -47,12 +48,12 @@ def client_of(bookie: Bookie) -> RawClient:
 async def send_half(client: RawClient) -> None:
     """A frame of the largest size, of which only half is sent."""
     client.writer.write(LENGTH.pack(FRAME_BYTES_MAX) + bytes(FRAME_BYTES_MAX // 2))
-    await asyncio.wait_for(client.writer.drain(), 60)
+    await asyncio.wait_for(client.writer.drain(), WAIT_SECONDS)
 
 
 async def refusal_of(client: RawClient) -> object:
     """The error frame that ends the connection."""
-    return decode_hello(await asyncio.wait_for(client.receive(), 60))
+    return decode_hello(await asyncio.wait_for(client.receive(), WAIT_SECONDS))
 
 
 async def test_unfinished_frames_of_many_connections_are_bounded_and_honest_clients_are_served() -> None:
@@ -67,7 +68,7 @@ async def test_unfinished_frames_of_many_connections_are_bounded_and_honest_clie
         await honest.greet()
         payload = bytes(3 * MIB)
         for number in range(3):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(WAIT_SECONDS):
                 assert await honest.ask(add(7, seal(7, 2 * number, [payload, payload]))) == Added()
             # Ten half frames are 40 MiB. What one turn of the loop reads from each socket comes on top.
             assert frames.held <= 16 * MIB + 10 * MIB // 4
@@ -101,7 +102,7 @@ async def test_connections_beyond_the_limit_are_refused_until_one_ends() -> None
             await second.greet()
             async with client_of(bookie) as third:
                 assert isinstance(await refusal_of(third), BookieOverloadedError)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS):
             while len(bookie.service.connections) > 1:  # noqa: ASYNC110 - the socket's end arrives in the bookie's loop
                 await asyncio.sleep(0)
         async with client_of(bookie) as fourth:

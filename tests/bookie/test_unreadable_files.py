@@ -19,6 +19,7 @@ from octavo.bookie.offline.reset_identity import reset_identity
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.protocol.messages import ReadAnswer, Request
 from support.raw_client import RawClient, add, read, seal
+from support.waiting import WAIT_SECONDS
 
 READS_THAT_SUCCEED = {".runs": 2, ".segment": 0}
 """By kind of file: an index part's tail and footer, read first, can be read; its blocks cannot."""
@@ -111,4 +112,4 @@ async def ask(bookie: Bookie, request: Request) -> object:
     host, _, port = bookie.address.rpartition(":")
     async with RawClient(host, int(port)) as client:
         await client.greet()
-        return await asyncio.wait_for(client.ask(request), 10)
+        return await asyncio.wait_for(client.ask(request), WAIT_SECONDS)

@@ -8,6 +8,7 @@ import pytest
 from octavo.cli.bench.histogram import RELATIVE_ERROR_MAX
 from octavo.cli.bench.load import Extent, Measurement, PreciseTimer, closed_loop, generator_seconds, open_loop, scan
 from octavo.protocol.errors import QuorumLostError
+from support.waiting import WAIT_SECONDS
 
 
 class ManualClock:
@@ -188,8 +189,8 @@ async def test_counting_latencies_during_a_run_loses_none() -> None:
 
 async def test_the_timer_wakes_its_sleeper_and_can_be_left_while_it_sleeps() -> None:
     with PreciseTimer() as timer:
-        await asyncio.wait_for(timer.sleep(1e-6), 5)
-        await asyncio.wait_for(timer.sleep(1e-6), 5)
+        await asyncio.wait_for(timer.sleep(1e-6), WAIT_SECONDS)
+        await asyncio.wait_for(timer.sleep(1e-6), WAIT_SECONDS)
         sleeper = asyncio.ensure_future(timer.sleep(1000.0))
         await asyncio.sleep(0)
         sleeper.cancel()

@@ -1,10 +1,14 @@
 """Errors become one line and an exit status; passwords are read as documented; commands share their options."""
 
 import asyncio
+import fcntl
 import inspect
 import json
 import shlex
+import signal
 import subprocess
+import termios
+from array import array
 from pathlib import Path
 
 import pytest
@@ -24,7 +28,8 @@ from octavo.cli.session import (
 )
 from octavo.protocol.errors import EntryTooLargeError, InvalidArgumentError, NoSuchLedgerError, OctavoError
 from support.processes import OCTAVO, environment
-from support.waiting import WAIT_SECONDS
+from support.tree import ROOT
+from support.waiting import WAIT_SECONDS, wait_until
 
 
 @pytest.mark.parametrize(
@@ -238,11 +243,46 @@ def test_a_terminal_that_cannot_show_a_name_gets_an_escape_sequence(tmp_path: Pa
     assert done.stdout.endswith(rb"na\udcc3\udcafve.toml is valid" + b"\n")
 
 
-def test_help_that_cannot_be_written_is_one_line() -> None:
+def state_of(process: "subprocess.Popen[bytes]") -> str:
+    """What the kernel says the process is doing: a letter, T for one that is stopped."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_is_whole_though_a_signal_interrupts_a_write_to_a_full_pipe(unbuffered: str) -> None:
+    """The kernel ends the write in the middle; what it did not take must be written again."""
+    pipe_bytes = 4096
+    whole = (ROOT / "deploy" / "bookie.toml").read_bytes()
+    assert len(whole) > pipe_bytes
+    with subprocess.Popen(
+        [*OCTAVO, "deploy", "show", "bookie.toml"],
+        env=environment(PYTHONUNBUFFERED=unbuffered),
+        stdout=subprocess.PIPE,
+        pipesize=pipe_bytes,
+    ) as process:
+        assert process.stdout is not None
+        full = array("i", [0])
+        reading_end = process.stdout.fileno()
+
+        def is_full() -> bool:
+            fcntl.ioctl(reading_end, termios.FIONREAD, full)
+            return full[0] == pipe_bytes
+
+        wait_until(is_full, "the pipe to be full")
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: state_of(process) == "T", "the process to be stopped")
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: state_of(process) != "T", "the process to go on")
+        assert process.stdout.read() == whole
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_help_that_cannot_be_written_is_one_line(unbuffered: str) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [*OCTAVO, "--help"],
-            env=environment(),
+            env=environment(PYTHONUNBUFFERED=unbuffered),
             stdout=full,
             stderr=subprocess.PIPE,
             timeout=WAIT_SECONDS,

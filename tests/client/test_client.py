@@ -17,13 +17,14 @@ from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Op
 from support.interposed_store import InterposedStore
 from support.reading import Cluster, cluster_of
+from support.waiting import WAIT_SECONDS
 
 import octavo
 
 QUICK: dict[str, Any] = {
     "reconnect_delay_seconds_min": 0.001,
     "reconnect_delay_seconds_max": 0.005,
-    "close_timeout_seconds": 2.0,
+    "close_timeout_seconds": 20.0,
     "explicit_lac_delay_seconds": 0.001,
 }
 
@@ -479,7 +480,7 @@ async def test_writer_that_has_added_nothing_learns_from_its_first_adds_that_ano
         ledger = await client.create_ledger()
         await cluster.store.delete_ledger(ledger.id)
         with pytest.raises(octavo.NoSuchLedgerError):
-            await asyncio.wait_for(_add_without_end(ledger), 10)
+            await asyncio.wait_for(_add_without_end(ledger), WAIT_SECONDS)
         with pytest.raises(octavo.NoSuchLedgerError):
             await ledger.close()
 

@@ -25,6 +25,7 @@ from octavo.protocol.ids import BookieId
 from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import MAGIC, Hello, Info, InfoAnswer, LacAnswer, Op, Ping, Pong, ReadFlag, ReadLac
 from support.fake_bookie import CLUSTER_ID, FakeBookie
+from support.waiting import WAIT_SECONDS
 
 QUICK = ClientOptions(
     reconnect_delay_seconds_min=0.001, reconnect_delay_seconds_max=0.002, outgoing_bytes_max=8 * 1024 * 1024
@@ -76,7 +77,7 @@ async def state(connection: BookieConnection, condition: Callable[[BookieConnect
     """Wait until a notice of the connection finds the condition true."""
     reached = asyncio.Event()
     remove = connection.add_state_listener(lambda it: reached.set() if condition(it) else None)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         if not condition(connection):
             await reached.wait()
     remove()
@@ -88,7 +89,7 @@ async def connected(connection: BookieConnection) -> None:
 
 async def lost(connection: BookieConnection) -> None:
     """Wait until the connection is lost, without being a reason to make it again."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         while connection.connected:  # noqa: ASYNC110 - a listener would be a reason to connect again
             await asyncio.sleep(0)
 

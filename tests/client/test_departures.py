@@ -10,7 +10,7 @@ from octavo.metadata.repair_states import DOCUMENT, BookieCondition, Condition, 
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.quorums import Quorums
 from support.reading import Cluster, cluster_of
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 from support.writing import QUICK
 
 import octavo
@@ -98,7 +98,7 @@ def test_pending_entries_reach_the_new_member() -> None:
 
 async def next_metadata(cluster: Cluster, ledger_id: LedgerId, *, without: str) -> LedgerMetadata:
     """The ledger's metadata once its last fragment does not name the bookie."""
-    async with asyncio.timeout(20), cluster.store.watch_ledger(ledger_id) as watch:
+    async with asyncio.timeout(WAIT_SECONDS), cluster.store.watch_ledger(ledger_id) as watch:
         async for found in watch:
             assert found is not None
             if without not in found.value.last_fragment.bookies:

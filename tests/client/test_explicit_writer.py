@@ -10,13 +10,14 @@ import pytest
 from octavo.metadata import BeginRecovery, update_ledger
 from octavo.protocol.messages import Op
 from support.reading import Cluster, cluster_of
+from support.waiting import WAIT_SECONDS
 
 import octavo
 
 QUICK: dict[str, Any] = {
     "reconnect_delay_seconds_min": 0.001,
     "reconnect_delay_seconds_max": 0.005,
-    "close_timeout_seconds": 2.0,
+    "close_timeout_seconds": 20.0,
     "explicit_lac_delay_seconds": 0.001,
 }
 
@@ -49,7 +50,7 @@ async def test_many_tasks_in_any_order_make_one_ordinary_ledger(window: int) -> 
 
             ids = list(range(100))
             random.Random(window).shuffle(ids)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(WAIT_SECONDS):
                 await asyncio.gather(*map(add, ids))
             assert (ledger.first_missing, ledger.last_add_confirmed, ledger.length) == (100, 99, 190)
         assert await contents(client, ledger.id) == [b"%d" % number for number in range(100)]
@@ -169,7 +170,7 @@ async def test_when_the_writer_is_fenced_what_is_held_did_not_happen() -> None:
         held = ledger.add_nowait(b"x", entry_id=2)
         await update_ledger(cluster.store, ledger.id, BeginRecovery(), writer_token="other")
         with pytest.raises(octavo.LedgerFencedError) as raised:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_SECONDS):
                 await held
         assert not raised.value.may_have_happened
         with pytest.raises(octavo.LedgerFencedError):

@@ -10,7 +10,7 @@ from octavo.protocol.errors import BookieStorageError, ClientClosedError, NoSuch
 from octavo.protocol.limits import LONG_POLL_SECONDS_MAX
 from octavo.protocol.messages import Op, ReadLac
 from support.reading import QUICK, Cluster, TroubledStore, cluster_of
-from support.waiting import eventually, loop_turns, pause
+from support.waiting import WAIT_SECONDS, eventually, loop_turns, pause
 
 
 class Following:
@@ -27,7 +27,7 @@ class Following:
             self._got.set()
 
     async def got(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_SECONDS):
             while len(self.payloads) < count:
                 self._got.clear()
                 await self._got.wait()

@@ -12,6 +12,7 @@ from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Ping, Pong
 from support.fake_bookie import FakeBookie
 from support.interposed_store import InterposedStore
+from support.waiting import WAIT_SECONDS
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ async def test_a_bookie_that_registers_is_connected_to_without_waiting_for_the_b
     with pytest.raises(BookieUnavailableError):
         await connection.wait_writable(timeout_seconds=10)
     await store.register_bookie(bookie.registration())
-    await asyncio.wait_for(up.wait(), 10)
+    await asyncio.wait_for(up.wait(), WAIT_SECONDS)
 
 
 async def test_while_the_metadata_do_not_answer_the_last_known_address_is_used(
@@ -76,7 +77,7 @@ async def test_while_the_metadata_do_not_answer_the_last_known_address_is_used(
     await store.register_bookie(bookie.registration())
     connection = pool.get(BookieId("b1"))
     await connection.request(Ping(), timeout_seconds=10)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         while pool.registrations() is None:  # noqa: ASYNC110 - the watch tells only the pool
             await asyncio.sleep(0)
     asked, up = asyncio.Event(), asyncio.Event()
@@ -88,7 +89,7 @@ async def test_while_the_metadata_do_not_answer_the_last_known_address_is_used(
     interposed.interpose("list_bookies", unavailable)
     connection.add_state_listener(lambda it: up.set() if it.connected else None)
     bookie.disconnect()
-    await asyncio.wait_for(up.wait(), 10)
+    await asyncio.wait_for(up.wait(), WAIT_SECONDS)
     assert asked.is_set()
     await pool.close()
 

@@ -336,7 +336,7 @@ async def test_a_defect_in_a_recovery_ends_it_and_closes_nothing(
         with monkeypatch.context() as patched:
             patched.setattr(LedgerRecovery, step, broken)
             with pytest.raises(InternalError, match="ZeroDivisionError: a defect"):
-                await asyncio.wait_for(recover(cluster, writer.id), 10)
+                await asyncio.wait_for(recover(cluster, writer.id), WAIT_SECONDS)
         assert (await cluster.store.read_ledger(writer.id)).value.state is LedgerState.IN_RECOVERY
     assert (await recover(cluster, writer.id)).last_entry_id == 1
 
@@ -466,7 +466,7 @@ async def test_a_recovery_waits_for_a_metadata_store_that_does_not_answer(cluste
 async def test_a_recovery_gives_up_on_a_metadata_store_in_time(cluster: FakeCluster) -> None:
     writer = await cluster.writer(3, 3, 2)
     await cluster.abandon(writer)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         with pytest.raises(MetadataUnavailableError):
             await recover(cluster, writer.id, SilentStore(cluster.store, times=10**9), **IMPATIENT)
 

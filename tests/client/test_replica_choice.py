@@ -9,6 +9,7 @@ from octavo.protocol.errors import BookieStorageError, MetadataUnavailableError,
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Op
 from support.reading import QUICK, HandmadeLedger, TroubledStore, cluster_of
+from support.waiting import WAIT_SECONDS
 
 
 def reads(ledger: HandmadeLedger) -> dict[str, int]:
@@ -23,7 +24,7 @@ async def test_slow_replica_is_raced_by_the_next() -> None:
         await ledger.close()
         reader = await cluster.open(ledger, options=replace(QUICK, read_slow_seconds=0.01))
         cluster.bookies[0].drop(Op.READ)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             assert [entry.payload for entry in await reader.read(0, 4)] == ledger.payloads
             before = reads(ledger)
             assert (before["b0"], before["b1"]) == (1, 1)
@@ -43,7 +44,7 @@ async def test_when_the_second_replica_is_slow_too_the_third_is_asked() -> None:
         reader = await cluster.open(ledger, options=replace(QUICK, read_slow_seconds=0.01))
         cluster.bookies[0].drop(Op.READ)
         cluster.bookies[1].drop(Op.READ)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             assert [entry.payload for entry in await reader.read(0, 4)] == ledger.payloads
         assert reads(ledger) == {"b0": 1, "b1": 1, "b2": 1}
 
@@ -56,7 +57,7 @@ async def test_a_replica_asked_for_the_failed_one_is_raced_as_well() -> None:
         reader = await cluster.open(ledger, options=replace(QUICK, read_slow_seconds=0.01))
         cluster.bookies[0].refuse(Op.READ, BookieStorageError("disk on fire"))
         cluster.bookies[1].drop(Op.READ)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             assert [entry.payload for entry in await reader.read(0, 4)] == ledger.payloads
 
 

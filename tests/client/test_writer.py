@@ -25,6 +25,7 @@ from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.limits import ADD_ENTRIES_TARGET, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import Add, Op, Ping
 from octavo.protocol.quorums import Quorums
+from support.waiting import WAIT_SECONDS
 from support.writing import FakeCluster, fake_cluster
 
 
@@ -423,7 +424,7 @@ async def test_a_ledger_deleted_meanwhile_ends_its_writer(cluster: FakeCluster) 
     ledger = await cluster.writer()
     await ledger.add(b"x")
     await cluster.store.delete_ledger(ledger.id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         with pytest.raises(NoSuchLedgerError):  # noqa: PT012 - the change takes some turns of the loop to arrive
             while True:
                 await ledger.add(b"y")
@@ -439,7 +440,7 @@ async def test_a_ledger_taken_over_meanwhile_ends_its_writer(cluster: FakeCluste
     change = CloseLedger(fragment, None, 0) if closed else begin
     await update_ledger(cluster.store, ledger.id, change, writer_token="other")
     named = r"another client \(host-2, process 99\), which fenced it at 2026-05-04"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         # The change takes some turns of the loop to arrive.
         with pytest.raises(LedgerFencedError, match="another client recovered" if closed else named):  # noqa: PT012
             while True:
@@ -487,7 +488,7 @@ async def test_closing_while_bookies_hang_is_bounded_and_what_is_cut_off_did_not
     hold_adds(cluster)
     lost = ledger.add_nowait(b"lost")
     with pytest.raises(QuorumLostError, match="b0: no answer yet"):
-        await asyncio.wait_for(ledger.close(), 60)
+        await asyncio.wait_for(ledger.close(), WAIT_SECONDS)
     with pytest.raises(QuorumLostError) as caught:
         await lost
     assert not caught.value.may_have_happened

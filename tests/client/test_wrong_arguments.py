@@ -12,6 +12,7 @@ import pytest
 from octavo.client.opening import Opening
 from octavo.protocol.errors import InvalidArgumentError
 from support.reading import cluster_of
+from support.waiting import WAIT_SECONDS
 
 import octavo
 
@@ -154,7 +155,7 @@ async def complaints(
         for wrong in wrong_values(parameter):
             shown = f"{name}({parameter.name}={wrong!r})"
             try:
-                async with asyncio.timeout(3):
+                async with asyncio.timeout(WAIT_SECONDS):
                     await settle(called, {**right, parameter.name: wrong})
             except InvalidArgumentError as error:
                 if error.may_have_happened:
@@ -199,7 +200,7 @@ async def test_every_call_from_another_event_loop_is_refused_at_once_and_nothing
 
         async def refused(kind: str, thing: object, name: str, right: Mapping[str, object]) -> str | None:
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(WAIT_SECONDS):
                     await settle(getattr(thing, name), right)
             except InvalidArgumentError as error:
                 return None if "another event loop" in error.message else f"{kind}.{name}: {error}"

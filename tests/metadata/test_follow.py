@@ -5,7 +5,7 @@ import asyncio
 from octavo.metadata import MetadataStore, Versioned
 from octavo.metadata.follow import follow
 from octavo.protocol.errors import MetadataError, OctavoError
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 
 async def test_a_value_that_cannot_be_used_is_reported_and_the_following_goes_on_until_the_store_is_closed(
@@ -33,4 +33,4 @@ async def test_a_value_that_cannot_be_used_is_reported_and_the_following_goes_on
     await store.compare_and_set_document("d", b"better", version)
     await eventually(lambda: taken[-1:] == [b"better"])
     await store.close()
-    await asyncio.wait_for(following, 60)
+    await asyncio.wait_for(following, WAIT_SECONDS)

@@ -18,6 +18,7 @@ from octavo.protocol.errors import InvalidArgumentError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from support.log_cluster import collect
 from support.processes import Up
 from support.spark import scan, started, while_late, with_client
 from support.tree import ROOT
@@ -169,7 +170,7 @@ def test_a_log_that_is_led_is_read_without_disturbing_its_leader(spark: SparkSes
     async def scenario(client: octavo.Client) -> None:
         async with client.create_log("spark/led") as log, log.lead() as writer:
             await writer.add_many(PAYLOADS[:10])
-            await log.refresh()
+            assert await collect(log, 0, 10) == PAYLOADS[:10]
             found = await asyncio.to_thread(lambda: values(scan(spark, cluster.uri, log="spark/led")))
             assert found == numbered(0, 10)
             assert await writer.add(b"10") == 10

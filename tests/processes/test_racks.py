@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from octavo.protocol.errors import NotEnoughBookiesError
 from support.processes import BookieProcess, octavo
+from support.waiting import WAIT_SECONDS
 
 import octavo as octavo_client
 
@@ -31,7 +32,7 @@ async def test_copies_go_to_different_racks_and_a_missing_rack_is_told(tmp_path:
             assert bookies[2].stop() == 0
             told = r"must span 2 racks, and .* are 2 in /dc1/r1; start bookies"
             with pytest.raises(NotEnoughBookiesError, match=told):
-                await asyncio.wait_for(_create_on_and_on(client), 10)
+                await asyncio.wait_for(_create_on_and_on(client), WAIT_SECONDS)
 
 
 async def _create_on_and_on(client: octavo_client.Client) -> None:

@@ -45,7 +45,7 @@ from support.fake_bookie import FakeBookie
 from support.principals import DOCUMENTS, GUARDED, KEYS, PRINCIPALS, raw, set_principals
 from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
 from support.tls_bookies import Cluster, cluster_of, tls_settings
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 import octavo
 
@@ -158,7 +158,7 @@ def test_the_pure_tables_agree_with_the_one_above() -> None:
 
 async def denied(cluster: Cluster, **options: object) -> OctavoError:
     """The error of a client that asks the bookie for something."""
-    async with asyncio.timeout(60), cluster.client(**options) as client:
+    async with asyncio.timeout(WAIT_SECONDS), cluster.client(**options) as client:
         with pytest.raises(OctavoError) as caught:
             await client.read_replica("b1", 1, 0, 1)
         return caught.value
@@ -240,7 +240,7 @@ async def test_a_principal_that_is_removed_mid_add_loses_its_connections_and_not
         acknowledged = await ledger.add(b"before")
         await set_principals(cluster, PRINCIPALS.without("the-append"))
         refusal: OctavoError | None = None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS):
             while refusal is None:
                 try:
                     acknowledged = await ledger.add(b"under way")
@@ -258,7 +258,7 @@ async def test_a_writer_that_is_denied_by_a_quorum_fails_at_once() -> None:
     open_to_all: dict[str, object] = {"repair": False}
     async with (
         cluster_of(GUARDED, GUARDED, open_to_all, documents=DOCUMENTS) as cluster,
-        asyncio.timeout(60),
+        asyncio.timeout(WAIT_SECONDS),
         cluster.client(add_quorum_timeout_seconds=3600) as client,
     ):
         ledger = await client.create_ledger(3, 3, 2)
@@ -272,7 +272,7 @@ async def test_a_writer_that_one_bookie_denies_goes_on_with_the_others() -> None
     open_to_all: dict[str, object] = {"repair": False}
     async with (
         cluster_of(GUARDED, open_to_all, open_to_all, documents=DOCUMENTS) as cluster,
-        asyncio.timeout(60),
+        asyncio.timeout(WAIT_SECONDS),
         cluster.client(add_quorum_timeout_seconds=3600) as client,
         client.create_ledger(3, 3, 2) as ledger,
     ):
@@ -287,7 +287,7 @@ async def test_a_writer_whose_principal_gets_another_role_goes_on(cluster: Clust
         verifier=verifier_of(KEYS[Role.APPEND].secret),
     )
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(WAIT_SECONDS),
         cluster.client(key_file=key_files[Role.APPEND], add_quorum_timeout_seconds=3600) as client,
         client.create_ledger(1, 1, 1) as ledger,
     ):
@@ -317,7 +317,7 @@ async def test_a_change_of_a_principal_ends_its_connections_and_no_others(cluste
     (bookie,) = cluster.bookies
     async with raw(bookie, Role.READ) as reading, raw(bookie, Role.APPEND) as writing:
         await set_principals(cluster, PRINCIPALS.with_principal(changed))
-        frame = await asyncio.wait_for(reading.receive(), 60)
+        frame = await asyncio.wait_for(reading.receive(), WAIT_SECONDS)
         assert frame[0] == 0, "the connection itself"
         assert "the roles or the key of the-read have changed" in frame[3]
         assert await reading.reader.read() == b""
@@ -361,13 +361,13 @@ async def test_a_name_of_kilobytes_is_refused_as_a_broken_message_and_one_of_meg
     (bookie,) = cluster.bookies
     async with raw(bookie) as client:
         client.send(Authenticate(MECHANISM, "x" * 50_000, bytes(32)))
-        frame = await asyncio.wait_for(client.receive(), 60)
+        frame = await asyncio.wait_for(client.receive(), WAIT_SECONDS)
         assert "Authenticate.name" in frame[3]
         assert await client.reader.read() == b""
     async with raw(bookie) as client:
         client.send(Authenticate(MECHANISM, "x" * (7 << 20), bytes(32)))
         with contextlib.suppress(ConnectionError):  # it is closed with bytes that the bookie has not read
-            await asyncio.wait_for(client.reader.read(), 60)
+            await asyncio.wait_for(client.reader.read(), WAIT_SECONDS)
     assert bookie.service.frames.held == 0
     async with raw(bookie, Role.READ) as client:
         assert await client.ask(Ping()) == Pong()
@@ -393,7 +393,7 @@ async def test_random_bytes_instead_of_an_authentication_get_nothing_and_leave_n
             client.writer.write_eof()
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
                 while True:
-                    frame = await asyncio.wait_for(client.receive(), 60)
+                    frame = await asyncio.wait_for(client.receive(), WAIT_SECONDS)
                     served = frame[2] == 0 and frame[1] not in {Op.PING, Op.AUTHENTICATE}
                     assert not served, f"{frame} was an answer to a client that is not known"
     assert bookie.service.storage.ledgers.known_ids() == []

@@ -26,7 +26,7 @@ from support.admin import Answer, Secure, ask, attended_bookie, connect
 from support.certificates import STRANGER, Certificates
 from support.principals import KEYS, PRINCIPALS
 from support.tls_bookies import tls_settings
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -139,7 +139,7 @@ async def test_a_removed_principal_is_refused_at_its_next_request(running: Runni
         assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
         await running.set_principals(principals.without("the-read"))
         writer.write(head)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             await reader.readuntil(b"HTTP/1.1 401")
     finally:
         writer.close()

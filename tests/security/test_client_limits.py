@@ -17,7 +17,7 @@ from octavo.security.roles import Role
 from support.principals import DOCUMENTS, GUARDED, raw
 from support.raw_client import RawClient, add, key_of, seal
 from support.tls_bookies import Cluster, cluster_of
-from support.waiting import eventually, pause
+from support.waiting import WAIT_SECONDS, eventually, pause
 
 MIB = 1 << 20
 
@@ -37,7 +37,7 @@ def connection_to(bookie: Bookie) -> RawClient:
 
 async def refusal_of(client: RawClient) -> object:
     """The error frame that ends the connection."""
-    return decode_hello(await asyncio.wait_for(client.receive(), 60))
+    return decode_hello(await asyncio.wait_for(client.receive(), WAIT_SECONDS))
 
 
 # --- buckets ----------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ async def test_a_client_over_its_rate_of_bytes_is_read_later_and_loses_nothing()
             await eventually(lambda: clients.throttled > 0)
             same_id = same.send(Ping())
             assert await other.ask(Ping()) == Pong(), "another client is served at once"
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(WAIT_SECONDS):
                 answers = [await fast.receive_reply() for _ in ids]
                 assert await same.receive_reply() == (same_id, Pong())
         assert answers == [(request_id, Added()) for request_id in ids]
@@ -166,7 +166,7 @@ async def test_requests_that_came_in_one_piece_wait_in_their_order() -> None:
     async with limited(client_requests_per_second=50) as cluster, connection_to(cluster.bookies[0]) as client:
         await client.greet()
         ids = [client.send(Ping()) for _ in range(60)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS):
             assert [(await client.receive_reply())[0] for _ in ids] == ids
         assert cluster.bookies[0].service.clients.throttled_seconds > 0
 
@@ -206,7 +206,7 @@ async def test_new_ledgers_beyond_the_limit_are_refused_and_known_ones_go_on() -
 async def test_writers_over_the_limit_of_new_ledgers_wait_and_every_add_is_acknowledged() -> None:
     async with limited(client_new_ledgers_per_second=2) as cluster, cluster.client() as client:
         ledgers = [await client.create_ledger(1, 1, 1) for _ in range(23)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS):
             assert await asyncio.gather(*(ledger.add(b"entry") for ledger in ledgers)) == [0] * 23
         assert cluster.bookies[0].service.clients.refused["new_ledgers"] > 0
         for ledger in ledgers:

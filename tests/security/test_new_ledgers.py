@@ -16,7 +16,7 @@ from octavo.protocol.messages import Added, LacAnswer, LacWritten, ReadFlag, Rea
 from support.interposed_store import InterposedStore
 from support.raw_client import PASSWORD, RawClient, add, key_of, read, seal, seal_lac
 from support.tls_bookies import Cluster, cluster_of
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_requests_that_wait_together_are_answered_and_the_ledger_is_looked
         ledger = await client.create_ledger(1, 1, 1, password=PASSWORD)
         ids = [honest.send(add(0, seal(0, number, [b"entry"]))) for number in range(50)]
         ids.append(honest.send(WriteLac(0, key_of(0), 0, seal_lac(0, 10))))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS):
             answers = dict([await honest.receive_reply() for _ in ids])
         assert sorted(answers) == ids
         assert [answer for answer in answers.values() if answer != Added()] == [LacWritten()]

@@ -27,7 +27,7 @@ from support.faulty_filesystem import MemoryFileSystem
 from support.principals import DOCUMENTS, GUARDED, raw
 from support.raw_client import PASSWORD, RawClient, key_of, seal
 from support.tls_bookies import Cluster, cluster_of
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 LEDGER = 7
 KEY = key_of(LEDGER)
@@ -148,7 +148,7 @@ async def test_a_reader_that_waited_for_the_ledger_before_it_was_private_gets_no
         assert await writer.ask(private_add(0)) == Added()
         confirming = Add(LEDGER, KEY, AddFlag.PRIVATE, 0, seal(LEDGER, 1, [b"secret"], lac=0))
         assert await writer.ask(confirming) == Added()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS):
             _, answer = await attacker.receive_reply()
         assert isinstance(answer, UnauthorizedError)
 
@@ -220,7 +220,7 @@ async def test_clients_write_follow_recover_and_check_private_ledgers(plain: Clu
         await ledger.add(b"one")
         async with reading.open_ledger(ledger.id, password=PASSWORD, recover=False) as follower:
             await ledger.add(b"two")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(WAIT_SECONDS):
                 assert (await anext(follower.follow())).payload == b"one"
         with pytest.raises(UnauthorizedError, match="is private"):
             await reading.read_replica("b1", ledger.id, 0, 1)

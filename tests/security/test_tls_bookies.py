@@ -21,7 +21,7 @@ from octavo.security.tls_session import TlsSession
 from support.certificates import STRANGER, Certificates, days_ago
 from support.raw_client import RawClient, add, read, seal
 from support.tls_bookies import Cluster, cluster_of, start_bookie, tls_settings
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 import octavo
 
@@ -73,7 +73,7 @@ async def write_and_read(cluster: Cluster, **options: object) -> None:
 
 async def denied(cluster: Cluster, **options: object) -> OctavoError:
     """The error of a client that asks a bookie for something."""
-    async with asyncio.timeout(60), cluster.client(**options) as client:
+    async with asyncio.timeout(WAIT_SECONDS), cluster.client(**options) as client:
         with pytest.raises(OctavoError) as caught:
             await client.read_replica("b1", 1, 0, 1)
         return caught.value
@@ -240,7 +240,7 @@ async def test_one_address_delays_only_itself_with_connections_that_are_not_read
             await stack.enter_async_context(plain_client_of(bookie))
         await eventually(lambda: bookie.tls_arrivals.waiting == 3)  # type: ignore[union-attr]
         async with plain_client_of(bookie) as fourth:
-            error = decode_hello(await asyncio.wait_for(fourth.receive(), 60))
+            error = decode_hello(await asyncio.wait_for(fourth.receive(), WAIT_SECONDS))
             assert isinstance(error, octavo.BookieOverloadedError)
 
 
@@ -251,7 +251,7 @@ async def test_connections_that_never_tell_their_kind_are_closed(certificates: C
         silent = [await stack.enter_async_context(plain_client_of(bookie)) for _ in range(3)]
         for client in silent:
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-                await asyncio.wait_for(client.receive(), 60)
+                await asyncio.wait_for(client.receive(), WAIT_SECONDS)
         assert bookie.tls_arrivals is not None
         assert bookie.tls_arrivals.waiting == 0
 
@@ -261,7 +261,7 @@ async def test_a_connection_over_the_limit_is_refused(certificates: Certificates
     async with cluster_of(settings) as cluster, plain_client_of(cluster.bookies[0]):
         await eventually(lambda: cluster.bookies[0].tls_arrivals.waiting == 1)  # type: ignore[union-attr]
         async with plain_client_of(cluster.bookies[0]) as second:
-            error = decode_hello(await asyncio.wait_for(second.receive(), 60))
+            error = decode_hello(await asyncio.wait_for(second.receive(), WAIT_SECONDS))
             assert isinstance(error, octavo.BookieOverloadedError)
 
 
@@ -275,7 +275,7 @@ async def test_handshakes_over_the_rate_wait_and_are_served(certificates: Certif
                 await client.greet()
                 return await client.ask(Ping())
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS):
             assert await asyncio.gather(*(ping() for _ in range(30))) == [Pong()] * 30
         assert outcomes(bookie) == {"ok": 30}
 
@@ -298,7 +298,7 @@ async def test_records_of_one_byte_carry_frames(cluster: Cluster, certificates: 
             session.send(bytes([byte]))
             raw_write(session.outgoing())
         received = b""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS):
             while Pong().encode(1) not in received:
                 received += session.receive(await raw.reader.read(1 << 16))
 

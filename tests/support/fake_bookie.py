@@ -67,6 +67,7 @@ from octavo.protocol.messages import (
     encode_error,
     encode_hello,
 )
+from support.waiting import WAIT_SECONDS
 
 CLUSTER_ID = "test-cluster"
 
@@ -291,7 +292,7 @@ class FakeBookie:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds; it is looked at again after every request and every connection change."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_SECONDS):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()

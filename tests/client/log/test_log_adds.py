@@ -14,6 +14,7 @@ from octavo.protocol.errors import (
     PositionMismatchError,
     WouldBlock,
 )
+from support.waiting import WAIT_SECONDS
 
 
 class Front(AddFront):
@@ -35,7 +36,7 @@ class Front(AddFront):
 
     async def has_sent(self, *payloads: bytes) -> None:
         """Returns once these have been sent, in order, and nothing else; adds may wait for later ones first."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             while len(self.sent) < len(payloads):
                 self._more.clear()
                 await self._more.wait()

@@ -20,7 +20,7 @@ from support.leading import led_log
 from support.log_cluster import QUICK, open_log_cluster
 from support.metadata_clusters import MemoryCluster
 from support.reading import cluster_of
-from support.waiting import eventually, loop_turns
+from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
 import octavo
 
@@ -32,7 +32,7 @@ async def test_segments_that_the_log_abandons_raise_no_resource_warning() -> Non
         (ledger_id,) = [ledger_id async for ledger_id in client.list_ledgers()]
         async with client.open_ledger(ledger_id):  # recovers the segment: the leader heals, and abandons it
             pass
-        assert await asyncio.wait_for(writer.add(b"1"), 20) == 1
+        assert await asyncio.wait_for(writer.add(b"1"), WAIT_SECONDS) == 1
         await writer.roll()
         await writer.add(b"2")
     del writer, log, client

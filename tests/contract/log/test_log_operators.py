@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 from support.log_cluster import LogCluster, collect
-from support.waiting import pause
+from support.waiting import WAIT_SECONDS, pause
 
 import octavo
 from octavo import Gap, InvalidArgumentError, TruncatedError
@@ -55,6 +55,7 @@ async def test_the_last_segment_is_given_up_where_an_operator_says_it_ended(logs
     other = await (await logs.client()).open_log("orders")
     old = await log.take_over()
     await old.add_many([b"0", b"1", b"2"])
+    assert await collect(other, 0, 3) == [b"0", b"1", b"2"]
     cursor = await other.cursor("c")
     await cursor.advance(3)
     await cursor.flush()
@@ -69,7 +70,7 @@ async def test_the_last_segment_is_given_up_where_an_operator_says_it_ended(logs
     async with other.take_over() as writer:
         assert await writer.add(b"new") == 10, "no position is given twice"
         with pytest.raises(octavo.OctavoError):
-            await asyncio.wait_for(_roll_for_ever(old), 20)
+            await asyncio.wait_for(_roll_for_ever(old), WAIT_SECONDS)
         assert await writer.add(b"newer") == 11
     assert await collect(other, 10, 12) == [b"new", b"newer"]
     async with aclosing(other.follow(0)) as entries:
