@@ -10,7 +10,7 @@ times (docs/decisions/023).
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Generator, MutableMapping
+from collections.abc import AsyncIterator, Collection, Generator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,11 @@ NO_SKIPS = os.environ.get("OCTAVO_NO_SKIPS") == "1"
 TIMELESS = {"crash", "golden", "house", "model", "protocol", "simulation"}
 RERUNS = int(os.environ.get("OCTAVO_RERUNS", "0"))
 RERUN_DELAY_SECONDS = 10  # for what held up the machine to pass
+
+# The tests of these folders mostly wait: for processes, ZooKeeper or Spark. Those of all other folders compute.
+WAITING = ("pipeline", "processes", "zookeeper", "security")
+# Of those that compute, the folders with the longest files. One that begins last would end alone.
+LONG = ("crash", "simulation", "model")
 
 # No deadlines: machines that run tests share their processors. Fixed examples: a run must not fail by chance.
 settings.register_profile(
@@ -95,10 +100,38 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All processes have the tests in the same order. Tests that depend on the machine's clock may run again."""
-    items.sort(key=lambda item: item.nodeid.partition("::")[0])
+    turns = turns_of({unit_of(item.nodeid) for item in items})
+    items.sort(key=lambda item: (turns[unit_of(item.nodeid)], item.nodeid.partition("::")[0]))
     for item in items:
         if RERUNS and item.path.relative_to(Path(__file__).parent).parts[0] not in TIMELESS:
             item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=RERUN_DELAY_SECONDS))
+
+
+def unit_of(node_id: str) -> str:
+    """The tests of a file run in one process, because they share fixtures. So do all tests of Spark: they share one
+    session, and with it a JVM."""
+    path = node_id.partition("::")[0]
+    return "tests/pipeline" if path.startswith("tests/pipeline/") else path
+
+
+def turns_of(units: Collection[str]) -> dict[str, tuple[float, str]]:
+    """The order in which units begin. Those that wait and those that compute come in turns, spread evenly, so that the
+    processors have work at all times. In each kind, the folders named above come first."""
+
+    def place(unit: str) -> tuple[int, str]:
+        folder = folder_of(unit)
+        return ((*WAITING, *LONG).index(folder) if folder in WAITING + LONG else len(WAITING + LONG)), unit
+
+    turns: dict[str, tuple[float, str]] = {}
+    for is_waiting in (True, False):
+        kind = sorted((unit for unit in units if (folder_of(unit) in WAITING) == is_waiting), key=place)
+        turns |= {unit: (number / len(kind), unit) for number, unit in enumerate(kind)}
+    return turns
+
+
+def folder_of(unit: str) -> str:
+    """The folder below ``tests`` that a unit belongs to; empty for a file of another place."""
+    return unit.removeprefix("tests/").partition("/")[0] if unit.startswith("tests/") else ""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -108,12 +141,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
-    """The tests of a file run in one process, because they share fixtures. So do all tests of Spark: they share one
-    session, and with it a JVM."""
+    """One unit after another, each in the process that is free first."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return "tests/pipeline" if path.startswith("tests/pipeline/") else path
+        return unit_of(nodeid)
 
 
 def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 from octavo.pipeline.bridge import LoopThread
-from support.waiting import loop_turns, pause
+from support.waiting import WAIT_SECONDS, loop_turns, pause
 
 NAME = "octavo under test"
 
@@ -112,7 +112,7 @@ def test_a_consumer_that_takes_its_time_does_not_stop_the_loop() -> None:
         for _ in range(3):
             next(iterator)
             before = beats
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + WAIT_SECONDS
             while beats < before + 3 and time.monotonic() < deadline:
                 pass
             assert beats >= before + 3, "connections are served while Spark works"

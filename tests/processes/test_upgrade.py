@@ -29,8 +29,6 @@ from support.tree import ROOT
 from support.waiting import WAIT_SECONDS, wait_until
 from support.zookeeper import new_cluster_uri
 
-LOAD_SECONDS_MAX = 60.0
-
 LEASE_SECONDS = "2"
 """A bookie that was killed registers again only when its old registration has expired."""
 
@@ -203,7 +201,7 @@ def test_bookies_are_upgraded_one_by_one_under_load_and_back_until_the_upgrade_i
         cluster.exchange(number, new, how, meanwhile=add_lines)
         if number == 0:
             assert "b1 (0.1)" in cluster.refused(new, "cluster", "finalize", "0.2")
-    _, errors = load.communicate(timeout=LOAD_SECONDS_MAX)
+    _, errors = load.communicate(timeout=WAIT_SECONDS)
     assert load.returncode == 0, errors
     expected = b"".join(b"line %d\n" % number for number in range(lines))
     assert cluster.run(new, "log", "read", "orders").stdout == expected
