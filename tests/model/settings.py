@@ -273,6 +273,36 @@ JOBS: tuple[Job, ...] = (
     ),
     Job(
         deferred(
+            "deferred writer of 1 entry; 3 power cuts",
+            (3, 3, 2),
+            entries=1,
+            recoveries=0,
+            power_cuts=3,
+        )
+    ),
+    Job(
+        deferred(
+            "deferred writer of 1 entry, 1 spare; 1 break",
+            (3, 3, 2),
+            spares=1,
+            entries=1,
+            recoveries=0,
+            breaks=1,
+        ),
+        quick=True,
+    ),
+    Job(
+        deferred(
+            "deferred writer of 1 entry, 1 recovery; 1 power cut",
+            (3, 3, 2),
+            entries=1,
+            recoveries=1,
+            power_cuts=1,
+        ),
+        states_max=LARGE,
+    ),
+    Job(
+        deferred(
             "deferred writer of 1 entry, 1 spare; 1 power cut, 1 break",
             (2, 2, 2),
             spares=1,

@@ -55,6 +55,18 @@ def test_append_and_read_give_the_same_bytes_back(cluster: Up, tmp_path: Path, n
     assert read.stdout == content
 
 
+def test_appending_with_deferred_sync_forces_everything_at_the_end(cluster: Up) -> None:
+    """Rule W10: the command ends when the ledger is closed, and so what it printed is on disk."""
+    lines = b"".join(b"%d\n" % n for n in range(5000))
+    ledger_id = cluster.run("ledger", "append", "--sync", "deferred", "--json", stdin=lines).json["ledger_id"]
+    shown = cluster.run("ledger", "show", ledger_id, "--json").json
+    assert (shown["sync"], shown["state"], shown["last_entry_id"]) == ("deferred", "closed", 4999)
+    assert cluster.run("ledger", "read", ledger_id).stdout == lines
+    bench = cluster.run("bench", "write", "--sync", "deferred", "--count", 300, "--warm-up", 0, "--json").json
+    assert (bench["entries"], bench["errors"]) == (300, 0)
+    cluster.run("ledger", "append", "--sync", "never", stdin=b"x").failed_with_one_line(2, "--sync", "never")
+
+
 def test_append_takes_standard_input_and_whole_files_in_chunks(cluster: Up, tmp_path: Path) -> None:
     content = b"no\nlines\r\nhere\0" * 20_001
     from_input = cluster.run("ledger", "append", "-", "--json", stdin=b"a\nb").json
