@@ -100,6 +100,11 @@ class LedgerFencedError(OctavoError):
     may_have_happened_default = True
 
 
+class TermOverError(LedgerFencedError):
+    """A client has taken this ledger over, or is taking it over: the term of its writer is over (rule T7). Adds that
+    were in flight are in doubt."""
+
+
 class LedgerRecoveryError(OctavoError):
     """The ledger could not be recovered; the message names the bookies whose answers are missing. Try again later."""
 
@@ -292,6 +297,7 @@ ERROR_CODES: dict[int, type[OctavoError]] = {
     15: BookieStorageError,
     16: BookieShuttingDownError,
     17: InternalError,
+    18: TermOverError,
 }
 """Wire code -> class, for every refusal a bookie can send. 0 means success and has no class."""
 

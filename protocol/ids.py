@@ -18,5 +18,6 @@ BookieId = NewType("BookieId", str)
 ID_MAX = 2**63 - 1
 """Largest ledger or entry id: SQLite integers and Spark's ``long`` are signed 64-bit."""
 
-TERM_MAX = 2**32 - 1
-"""Largest term an entry can carry. A term counts the take-overs of one ledger by a new writer; it is 0 today."""
+TERM_MAX = 2**28 - 1
+"""Largest term. A term counts the take-overs of one ledger by a new writer; 0 for a ledger that has one writer only. A
+place (``places``) holds the term above 35 bits of offset."""

@@ -10,7 +10,9 @@ Each class below lists its fields in wire order; :data:`REQUESTS` and :data:`REP
 the type and range of every field and raises :class:`ProtocolError`, naming message and field, for anything else: what
 passes can be used without further checks. Absent ids are ``None``; ids of runs are ``[first, last]``, both inclusive.
 
-Requests carry a ``term``, which is always 0 today: counting take-overs of a ledger later needs no new format.
+Requests carry a ``term``: which writer of a ledger they are from or about, where a ledger has several in turn. It is 0
+for a ledger with one writer; above 0 ids are places (``places``), and only bookies with :data:`CAPABILITY_TERMS` are
+asked.
 """
 
 import enum
@@ -50,6 +52,10 @@ CAPABILITY_REPAIR = "repair"
 
 CAPABILITY_DEFERRED_SYNC = "deferred-sync"
 """In a bookie's hello: it answers FORCE, and understands the flag DEFERRED_SYNC of ADD (rule W10)."""
+
+CAPABILITY_TERMS = "terms"
+"""In a bookie's hello: it understands terms above 0 (rule T7). Others ignore them: a fence of one term would stop all,
+and would be forgotten as that of a term."""
 
 CAPABILITY_AUTHENTICATE = "authenticate"
 """In a bookie's hello: it answers AUTHENTICATE, and serves only clients that it knows."""
@@ -220,7 +226,8 @@ class Hello(Request):
 
 @_message(Op.ADD, _ID, _KEY, fields.flags(AddFlag), _TERM, fields.sealed_entries)
 class Add(Request):
-    """Store sealed entries of one ledger, ids ascending; all of them or none. Needs the ledger key."""
+    """Store sealed entries of one ledger, ids ascending; all of them or none. Needs the ledger key. With a term above 0
+    all ids are places of it."""
 
     ledger_id: int
     ledger_key: bytes
@@ -242,7 +249,8 @@ class Read(Request):
     """Entries of ``first..last`` whose ``id % modulus`` is among ``residues`` (``1, (0,)`` for all of them).
 
     The answer stops at either limit, but holds one entry at least if it finds one. ``ledger_key`` is empty unless
-    the request fences or the ledger is private.
+    the request fences or the ledger is private. ``term`` is, with FENCE, the one that is over; without, it means
+    nothing.
     """
 
     ledger_id: int
@@ -282,6 +290,9 @@ class ReadLac(Request):
 
     With ``wait_milliseconds`` above 0 the bookie answers once it knows a LAC above ``above``, the ledger is fenced, or
     the time is over. ``entries_max`` above 0 brings along entries from ``above + 1`` on, up to the LAC found.
+
+    ``term`` is, with FENCE, the one that is over; without, the one that is followed: fenced then means that it is over,
+    and above 0 no entries of other terms are brought along.
     """
 
     ledger_id: int
@@ -297,8 +308,8 @@ class ReadLac(Request):
 @_message(Op.READ_LAC, fields.boolean, fields.boolean, fields.boolean, _SEALED, _SEALED, fields.sealed_entries)
 class LacAnswer(Reply):
     """``explicit`` and ``entry`` are the sealed explicit LAC and the sealed entry with the highest LAC that the bookie
-    has: the asker verifies them and takes the higher. ``known``: the bookie has heard of the ledger. ``in_doubt``:
-    this LAC is only a hint (rule B4)."""
+    has: the asker verifies them and takes the higher. ``known``: the bookie has heard of the ledger. ``fenced``: the
+    term asked for is over. ``in_doubt``: this LAC is only a hint (rule B4)."""
 
     known: bool
     fenced: bool
@@ -326,7 +337,8 @@ class LacWritten(Reply):
 
 @_message(Op.FORCE, _ID, _KEY, _TERM, fields.runs)
 class Force(Request):
-    """Make deferred adds of these ids durable. Needs the key, and :data:`CAPABILITY_DEFERRED_SYNC`."""
+    """Make deferred adds of these ids durable. Needs the key, and :data:`CAPABILITY_DEFERRED_SYNC`. With a term above 0
+    all ids are places of it."""
 
     ledger_id: int
     ledger_key: bytes

@@ -94,6 +94,9 @@ class RecordKind(enum.IntEnum):
     REVIVAL = 6
     DROP = 7
     PRIVATE = 8
+    TERM_FENCE = 9
+    """A fence of a term above 0. A kind of its own: a version that does not know terms refuses to start, where it would
+    remember a FENCE without its term."""
 
 
 class JournalPosition(NamedTuple):

@@ -23,7 +23,7 @@ from octavo.bookie.journal.format import (
     segment_number,
 )
 from octavo.bookie.journal.replay import DeliverRecord, JournalScan, ReadBytes, ReportCorruption
-from octavo.bookie.storage.ledger_state import LedgerState, decode_add, decode_ledger_record
+from octavo.bookie.storage.ledger_state import LedgerState, decode_add, decode_fenced_term, decode_ledger_record
 from octavo.bookie.storage.manifest import EVERY_LEDGER, decode_manifest
 from octavo.bookie.storage.manifest import MAGIC as MANIFEST_MAGIC
 from octavo.protocol.entries import header_of
@@ -208,7 +208,7 @@ def _state(state: LedgerState) -> str:
     facts = [
         name
         for name, true in (
-            ("fenced", state.fenced),
+            (f"fenced up to term {state.fenced_term}" if state.fenced_term else "fenced", state.fenced),
             ("deleted", state.deleted),
             ("in doubt", state.in_doubt),
             ("dropped", state.dropped),
@@ -273,4 +273,6 @@ def _record(record: Record) -> str:
     ledger_id, rest = decode_ledger_record(record.body)
     if kind is RecordKind.LEDGER_KEY and not rest:
         return f"{place} barrier"
+    if kind is RecordKind.TERM_FENCE:
+        return f"{place} FENCE ledger {ledger_id} up to term {decode_fenced_term(rest)}"
     return f"{place} {kind.name} ledger {ledger_id}"

@@ -14,6 +14,7 @@ from octavo.protocol.messages import (
     ReadAnswer,
     ReadLac,
 )
+from octavo.protocol.places import last_place
 
 REPLY_ENTRY_BYTES_MAX = FRAME_BYTES_MAX - 1024 * 1024
 """Entry bytes in one answer; the rest of a frame is room for what msgpack and the other fields need."""
@@ -83,11 +84,13 @@ async def answer_read_lac(reader: LedgerReader, request: ReadLac, bytes_max: int
     """The evidence of the highest LAC known, and as many of the entries asked for up to it as fit into the same frame:
     about ``bytes_max``, perhaps none."""
     ledger_id = LedgerId(request.ledger_id)
-    view = reader.last_add_confirmed(ledger_id)
+    view = reader.last_add_confirmed(ledger_id, request.term)
     entry = await reader.last_add_confirmed_entry(ledger_id)
     entries: list[bytes] = []
     first = 0 if request.above is None else request.above + 1
     lac = view.last_add_confirmed
+    if lac is not None and request.term:
+        lac = min(lac, last_place(request.term))  # entries of a later term would say nothing about this one's end
     if request.entries_max and lac is not None and first <= lac:
         result = await reader.read(
             ledger_id,

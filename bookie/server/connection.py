@@ -46,6 +46,7 @@ from octavo.protocol.messages import (
     CAPABILITY_AUTHENTICATE,
     CAPABILITY_DEFERRED_SYNC,
     CAPABILITY_REPAIR,
+    CAPABILITY_TERMS,
     CONNECTION_REQUEST_ID,
     MAGIC,
     PROTOCOL_VERSION,
@@ -75,12 +76,13 @@ from octavo.protocol.messages import (
     encode_error,
     encode_hello,
 )
+from octavo.protocol.places import check_places
 from octavo.security.names import names_of
 from octavo.security.tls_session import TlsSession
 
 log = structlog.get_logger("octavo.bookie")
 
-CAPABILITIES = (CAPABILITY_REPAIR, CAPABILITY_DEFERRED_SYNC)
+CAPABILITIES = (CAPABILITY_REPAIR, CAPABILITY_DEFERRED_SYNC, CAPABILITY_TERMS)
 """What this bookie understands beyond the protocol's version."""
 
 STRANGER_FRAME_BYTES_MAX = 64 * 1024
@@ -358,7 +360,9 @@ class Connection(asyncio.Protocol):
             self._storage.writer.write_lac(LedgerId(request.ledger_id), request.ledger_key, request.sealed, lac)
             self._replies.finish(LacWritten(), request_id)
         elif type(request) is Force:
-            durable = self._storage.writer.force(LedgerId(request.ledger_id), request.ledger_key)
+            if request.term and request.ids:
+                check_places(request.term, request.ids[0][0], request.ids[-1][1])
+            durable = self._storage.writer.force(LedgerId(request.ledger_id), request.ledger_key, request.term)
             self._replies.start(request_id, request.op, _forced(durable), self._replies.began_at)
         elif type(request) is ListEntries:
             self._lookups.list_entries(request_id, request)
@@ -396,12 +400,16 @@ class Connection(asyncio.Protocol):
         ledger_id = LedgerId(request.ledger_id)
         entries = request.entries
         batch = verify_batch(ledger_id, entries)
+        term = request.term
+        if term:
+            check_places(term, batch.entry_ids[0], batch.entry_ids[-1])
         if private:
             storage.writer.make_private(ledger_id, request.ledger_key)
         done = partial(self._replies.added, request_id, self._replies.began_at)
         storage.writer.add_then(
-            ledger_id, request.ledger_key, entries, recovery=recovery, batch=batch, done=done, deferred=deferred
-        )
+            ledger_id, request.ledger_key, entries, recovery=recovery, batch=batch, done=done, deferred=deferred,
+            term=term,
+        )  # fmt: skip
         traffic = service.traffic
         traffic.adds += 1
         traffic.entries_added += len(entries)

@@ -172,9 +172,10 @@ class Lookups:
             raise UnauthorizedError(f"ledger {request.ledger_id}: a fence needs the ledger key")
         writer = self._storage.writer
         fences = writer.fences
-        durable = writer.fence(LedgerId(request.ledger_id), request.ledger_key)
+        durable = writer.fence(LedgerId(request.ledger_id), request.ledger_key, request.term)
         if writer.fences > fences:
-            self._audit.note("fence", principal=self._principal, peer=self.peer, ledger=request.ledger_id)
+            term = request.term or None
+            self._audit.note("fence", principal=self._principal, peer=self.peer, ledger=request.ledger_id, term=term)
         return durable
 
     async def _read(self, request: Read, bytes_max: int) -> Reply:
@@ -213,7 +214,7 @@ class Lookups:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(request.wait_milliseconds / 1000):
-                    await self._storage.reader.wait_lac(LedgerId(request.ledger_id), request.above)
+                    await self._storage.reader.wait_lac(LedgerId(request.ledger_id), request.above, request.term)
         finally:
             self._replies.resume()
         turn.grant = await self._answers.wait_turn(_lac_demand(request))

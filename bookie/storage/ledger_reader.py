@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from octavo.bookie.storage.admission import Health
 from octavo.bookie.storage.damage import ID_LAST
 from octavo.bookie.storage.ledger_state import LedgerState
-from octavo.bookie.storage.ledgers import LedgerTable, add_waiter, is_known
+from octavo.bookie.storage.ledgers import LedgerTable, add_waiter, is_known, is_over
 from octavo.bookie.storage.reads import EntryReader, ReadResult
 from octavo.bookie.storage.settings import LacView
 from octavo.protocol.errors import BookieInDoubtError, NoSuchLedgerError
@@ -83,22 +83,24 @@ class LedgerReader:
         highest = _highest(self._not_deleted(ledger_id))
         return await self._entries.verified(ledger_id, first, last, highest=highest, stripe=stripe)
 
-    def last_add_confirmed(self, ledger_id: LedgerId) -> LacView:
-        """What is known of the ledger's end, from entries and explicit LACs."""
+    def last_add_confirmed(self, ledger_id: LedgerId, term: int = 0) -> LacView:
+        """What is known of the ledger's end, from entries and explicit LACs; *fenced* if ``term`` is over (rule T7)."""
         ledger = self._ledgers.get(ledger_id)
         in_doubt = self._unsure(ledger) is not None
-        return LacView(is_known(ledger), ledger.fenced, ledger.last_add_confirmed, ledger.explicit_lac, in_doubt)
+        return LacView(
+            is_known(ledger), is_over(ledger, term), ledger.last_add_confirmed, ledger.explicit_lac, in_doubt
+        )
 
     async def last_add_confirmed_entry(self, ledger_id: LedgerId) -> bytes | None:
         """The sealed entry that vouches for the highest LAC: the intact one with the highest id. None when none is
         held."""
         return await self._entries.highest_entry(ledger_id, _highest(self._not_deleted(ledger_id)))
 
-    def wait_lac(self, ledger_id: LedgerId, above: int | None) -> asyncio.Future[None]:
-        """Done once a LAC above ``above`` is known or the ledger is fenced; cancel it to stop waiting. Raises as
+    def wait_lac(self, ledger_id: LedgerId, above: int | None, term: int = 0) -> asyncio.Future[None]:
+        """Done once a LAC above ``above`` is known or ``term`` is over (rule T7); cancel it to stop waiting. Raises as
         :meth:`Health.check_usable`."""
         self._health.check_usable()
-        return add_waiter(self._not_deleted(ledger_id), above)
+        return add_waiter(self._not_deleted(ledger_id), above, term)
 
     def private_key(self, ledger_id: LedgerId) -> tuple[bool, bytes | None]:
         """Whether the ledger is private, and the key pinned here, which its reads need then; None: none is pinned, as

@@ -1,7 +1,7 @@
 """The state of a ledger in a bookie: its encoding, and a compact table of very many of them. Pure.
 
 A state is one byte of flags (1 fenced, 2 has a key, 4 deleted, 8 in doubt, 16 dropped,
-32 private), term u32, highest held entry
+32 private), the term up to which it is fenced u32, highest held entry
 id plus one u64, highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that
 LAC. The same bytes are in index parts; the journal's records about ledgers are at the end of this module.
 
@@ -31,6 +31,7 @@ class LedgerState:
         "dropped",
         "explicit_lac",
         "fenced",
+        "fenced_term",
         "highest_plus_one",
         "in_doubt",
         "lac_plus_one",
@@ -38,7 +39,6 @@ class LedgerState:
         "ledger_key",
         "private",
         "slow_adds",
-        "term",
         "waiters",
     )
 
@@ -47,6 +47,8 @@ class LedgerState:
         self.ledger_key: bytes | None = None
         """None until the first add pins it (a fence pins none, rule F0)."""
         self.fenced = False
+        self.fenced_term = 0
+        """If the ledger is fenced: the terms up to this one are over (rule T7). 0 for a ledger with one writer."""
         self.deleted = False
         """A tombstone: a late add must not bring a deleted ledger back (rule B5)."""
         self.in_doubt = False
@@ -57,8 +59,6 @@ class LedgerState:
         are kept. The next add ends it; see :meth:`bring_back`."""
         self.private = False
         """Reads need the ledger key, or come from a repair (rule S3). Never taken back."""
-        self.term = 0
-        """Kept at 0: stored from the start, so that counting take-overs of a ledger later needs no new format."""
         self.highest_plus_one = 0
         self.lac_plus_one = 0
         self.explicit_lac: bytes | None = None
@@ -78,6 +78,14 @@ class LedgerState:
         """No entry kept anywhere has a higher id; None when there is none. Entries that have been dropped count until
         they are removed."""
         return self.highest_plus_one - 1 if self.highest_plus_one else None
+
+    def fence(self, term: int) -> bool:
+        """The terms up to this one are over. A fence that comes late takes nothing back (rule T7). Whether it changed
+        anything."""
+        if self.fenced and term <= self.fenced_term:
+            return False
+        self.fenced, self.fenced_term = True, term
+        return True
 
     def mark_deleted(self) -> None:
         """Make it the tombstone of a deleted ledger. Key, fence and highest id are kept: the deletion may have been a
@@ -100,7 +108,8 @@ class LedgerState:
     def absorb(self, other: "LedgerState") -> None:
         """Take over what another stored state of the same ledger says, where it is not known which of the two is newer:
         fence, key, doubt and privacy of either count, and the entries are gone only if both say so."""
-        self.fenced |= other.fenced
+        if other.fenced:
+            self.fence(other.fenced_term)
         self.private |= other.private
         self.in_doubt |= other.in_doubt
         self.deleted &= other.deleted
@@ -123,7 +132,7 @@ class LedgerState:
         )
         key, explicit = self.ledger_key or b"", self.explicit_lac or b""
         return b"%b%c%b%c%b" % (
-            _FIXED.pack(flags, self.term, self.highest_plus_one, self.lac_plus_one),
+            _FIXED.pack(flags, self.fenced_term, self.highest_plus_one, self.lac_plus_one),
             len(key),
             key,
             len(explicit),
@@ -134,7 +143,7 @@ class LedgerState:
     def decode(cls, ledger_id: int, data: bytes) -> "LedgerState":
         """The inverse of :meth:`encode`, for bytes that have been verified."""
         state = cls(ledger_id)
-        flags, state.term, state.highest_plus_one, state.lac_plus_one = _FIXED.unpack_from(data)
+        flags, state.fenced_term, state.highest_plus_one, state.lac_plus_one = _FIXED.unpack_from(data)
         at = _FIXED.size + 1
         key = data[at : at + data[at - 1]]
         at += len(key) + 1
@@ -207,7 +216,8 @@ class PackedStates:
 # ADD           ledger id u64, first id u64, count u32, size u32 of each entry (0: they differ, or ids have gaps),
 # entries
 # LEDGER_KEY    ledger id u64, key (without a key the record is a barrier, see BARRIER)
-# FENCE         ledger id u64
+# FENCE         ledger id u64 (of term 0)
+# TERM_FENCE    ledger id u64, term u32 (above 0)
 # EXPLICIT_LAC  ledger id u64, sealed explicit LAC
 # TOMBSTONE     ledger id u64
 # REVIVAL       ledger id u64 (reverses a TOMBSTONE, and puts the ledger in doubt)
@@ -216,6 +226,7 @@ class PackedStates:
 
 _ADD_HEAD = struct.Struct(">QQII")
 _LEDGER = struct.Struct(">Q")
+_TERM = struct.Struct(">I")
 
 
 def encode_add_head(ledger_id: int, run: Run) -> bytes:
@@ -262,6 +273,20 @@ def encode_ledger_record(ledger_id: int, rest: bytes = b"") -> bytes:
 
 BARRIER = encode_ledger_record(0)
 """The body of a LEDGER_KEY record that says nothing. It is appended to learn when everything before it is durable."""
+
+
+def encode_term_fence(ledger_id: int, term: int) -> bytes:
+    """The body of a TERM_FENCE record."""
+    return encode_ledger_record(ledger_id, _TERM.pack(term))
+
+
+def decode_fenced_term(rest: bytes) -> int:
+    """The term of a TERM_FENCE record, from what follows the ledger id. Raises :class:`ValueError` for a body that no
+    version of ours has written."""
+    if len(rest) != _TERM.size:
+        raise ValueError(f"a TERM_FENCE record with a term of {len(rest)} bytes")
+    term: int = _TERM.unpack(rest)[0]
+    return term
 
 
 def decode_ledger_record(body: bytes) -> tuple[int, bytes]:

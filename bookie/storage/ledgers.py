@@ -119,17 +119,21 @@ def is_known(state: LedgerState) -> bool:
     return state.ledger_key is not None or state.fenced or state.deleted or state.highest_plus_one > 0
 
 
-def add_waiter(state: LedgerState, above: int | None) -> "asyncio.Future[None]":
-    """A future that is done once the ledger's LAC is higher than ``above`` or the ledger is fenced. May be
-    cancelled."""
+def is_over(state: LedgerState, term: int) -> bool:
+    """Whether this bookie refuses ordinary adds of the term, because it or a later one has been fenced (rule T7)."""
+    return state.fenced and term <= state.fenced_term
+
+
+def add_waiter(state: LedgerState, above: int | None, term: int) -> "asyncio.Future[None]":
+    """A future that is done once the ledger's LAC is higher than ``above`` or the term is over. May be cancelled."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     needed = 1 if above is None else above + 2
-    if state.fenced or state.deleted or state.lac_plus_one >= needed:
+    if is_over(state, term) or state.deleted or state.lac_plus_one >= needed:
         future.set_result(None)
         return future
     if state.waiters is None:
         state.waiters = {}
-    state.waiters[future] = needed
+    state.waiters[future] = needed, term
 
     def remove(done: asyncio.Future[None]) -> None:
         if state.waiters is not None:
@@ -142,9 +146,11 @@ def add_waiter(state: LedgerState, above: int | None) -> "asyncio.Future[None]":
 
 
 def wake_waiters(state: LedgerState) -> None:
-    """Wake the requests that waited for what has happened: the LAC has risen, or the ledger is fenced or deleted."""
-    for future, needed in list((state.waiters or {}).items()):
-        if (state.fenced or state.deleted or state.lac_plus_one >= needed) and not future.done():
+    """Wake the requests that waited for what has happened: the LAC has risen, the ledger is deleted, or the term that
+    they follow is over."""
+    for future, (needed, term) in list((state.waiters or {}).items()):
+        over = state.fenced and term <= state.fenced_term
+        if (over or state.deleted or state.lac_plus_one >= needed) and not future.done():
             future.set_result(None)
 
 

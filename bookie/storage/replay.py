@@ -6,7 +6,7 @@ import structlog
 from octavo.bookie.index.runs import run_bytes
 from octavo.bookie.journal.journal import Journal, RecordKind
 from octavo.bookie.storage.cache import WriteCache
-from octavo.bookie.storage.ledger_state import LedgerState, decode_add, decode_ledger_record
+from octavo.bookie.storage.ledger_state import LedgerState, decode_add, decode_fenced_term, decode_ledger_record
 from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import BookieStorageError, OctavoError
@@ -81,7 +81,9 @@ def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: Le
     elif kind is RecordKind.LEDGER_KEY:
         ledger.ledger_key = rest
     elif kind is RecordKind.FENCE:
-        ledger.fenced = True
+        ledger.fence(0)
+    elif kind is RecordKind.TERM_FENCE:
+        ledger.fence(decode_fenced_term(rest))
     elif kind is RecordKind.DROP:
         ledger.dropped = True
     elif kind is RecordKind.PRIVATE:

@@ -39,6 +39,7 @@ class LacView(NamedTuple):
     known: bool
     """A writer or a fence has named the ledger to the bookie."""
     fenced: bool
+    """The term asked for is over (rule T7); that of a ledger with one writer is 0."""
     last_add_confirmed: int | None
     explicit: bytes | None
     """The sealed explicit LAC, if there is one."""

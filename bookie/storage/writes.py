@@ -20,8 +20,14 @@ from octavo.bookie.journal.journal import Journal, RecordKind, settle_future
 from octavo.bookie.storage.admission import Admission, Health
 from octavo.bookie.storage.background import Background
 from octavo.bookie.storage.cache import WriteCache
-from octavo.bookie.storage.ledger_state import BARRIER, LedgerState, encode_add_head, encode_ledger_record
-from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac, is_known, wake_waiters
+from octavo.bookie.storage.ledger_state import (
+    BARRIER,
+    LedgerState,
+    encode_add_head,
+    encode_ledger_record,
+    encode_term_fence,
+)
+from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac, is_known, is_over, wake_waiters
 from octavo.bookie.storage.reads import EntryReader, Selection
 from octavo.protocol.entries import SealedBatch, verify_batch
 from octavo.protocol.errors import (
@@ -31,6 +37,7 @@ from octavo.protocol.errors import (
     LedgerFencedError,
     NoSuchLedgerError,
     OctavoError,
+    TermOverError,
     UnauthorizedError,
 )
 from octavo.protocol.ids import EntryId, LedgerId
@@ -53,6 +60,7 @@ class _SlowAdd(NamedTuple):
     batch: SealedBatch
     recovery: bool
     deferred: bool
+    term: int
     done: Done
     cost_bytes: int
     """Memory charged: the entries, and the joined copy of them in ``batch``."""
@@ -107,22 +115,25 @@ class EntryWriter:
         recovery: bool,
         batch: SealedBatch | None = None,
         deferred: bool = False,
+        term: int = 0,
     ) -> asyncio.Future[None]:
         """Accept a frame of sealed entries, all or none; the future is done once they are durable, or with ``deferred``
-        as soon as they are on their way to the disk (rule W10).
+        as soon as they are on their way to the disk (rule W10). ``term`` is that of all the entries, which the caller
+        has compared with their ids; 0 for a ledger with one writer.
 
         ``batch`` is the result of ``verify_batch``, which is called if it is not given. The first add of a ledger pins
         its key. An id already held with the same bytes is a success once the held copy is durable; a held copy that is
         damaged is replaced (rule W11). Cancelling the future withdraws nothing.
 
-        Raises at once, or fails the future with, :class:`LedgerFencedError` and :class:`BookieInDoubtError` (both not
-        for recovery adds); the future may also fail with :class:`DuplicateEntryError`.
+        Raises at once, or fails the future with, :class:`LedgerFencedError`, with a term :class:`TermOverError`, and
+        :class:`BookieInDoubtError` (none of them for recovery adds); the future may also fail with
+        :class:`DuplicateEntryError`.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         batch = batch or verify_batch(ledger_id, entries)
         done = partial(settle_future, future)
         self.add_then(
-            ledger_id, ledger_key, entries, recovery=recovery, batch=batch, done=done, deferred=deferred
+            ledger_id, ledger_key, entries, recovery=recovery, batch=batch, done=done, deferred=deferred, term=term
         )  # fmt: skip
         return future
 
@@ -136,26 +147,27 @@ class EntryWriter:
         batch: SealedBatch,
         done: Done,
         deferred: bool = False,
+        term: int = 0,
     ) -> None:
         """As :meth:`add`, without a future: ``done`` is called in the very step in which the outcome is known, and not
         when this raises."""
         assert not (recovery and deferred), "a recovery add is durable when it is answered (rule F5)"
         ledger = self._ledgers.get(ledger_id)
-        self._admit(ledger, ledger_key, recovery)
+        self._admit(ledger, ledger_key, recovery, term)
         if ledger.ledger_key is None:
             self._pin(ledger, ledger_key)
         if batch.entry_ids[0] >= ledger.highest_plus_one and ledger.slow_adds is None and not ledger.dropped:
             self._append(ledger, batch, done, deferred=deferred)
         else:
-            self._queue_slow_add(ledger, entries, batch, recovery, done, deferred=deferred)
+            self._queue_slow_add(ledger, entries, batch, recovery, done, deferred=deferred, term=term)
 
-    def force(self, ledger_id: LedgerId, ledger_key: bytes) -> asyncio.Future[None]:
+    def force(self, ledger_id: LedgerId, ledger_key: bytes, term: int = 0) -> asyncio.Future[None]:
         """Make everything of the ledger durable that this bookie has answered since it started; the future is done
         then (rule W10). Says nothing of entries that were answered before that.
 
-        Raises what :meth:`add` raises: a fenced ledger has no writer that may be told of its entries (rule I7).
+        Raises what :meth:`add` raises: a term that is over has no writer that may be told of its entries (rule I7).
         """
-        self._admit(self._ledgers.get(ledger_id), ledger_key, recovery=False)
+        self._admit(self._ledgers.get(ledger_id), ledger_key, False, term)
         if self._journal.pending_bytes:
             return self._journal.append(RecordKind.LEDGER_KEY, [BARRIER])
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -168,7 +180,7 @@ class EntryWriter:
         ledger = self._ledgers.get(ledger_id)
         if ledger.private:
             return
-        self._admit(ledger, ledger_key, recovery=True)
+        self._admit(ledger, ledger_key, True, 0)
         if ledger.ledger_key is None:
             self._pin(ledger, ledger_key)
         self._mark_private(ledger)
@@ -203,7 +215,7 @@ class EntryWriter:
             self._queue_slow_add(ledger, entries, batch, True, done)
         return future
 
-    def _admit(self, ledger: LedgerState, ledger_key: bytes, recovery: bool) -> None:
+    def _admit(self, ledger: LedgerState, ledger_key: bytes, recovery: bool, term: int) -> None:
         if not self._health.usable:
             self._health.refuse()
         if ledger.deleted:
@@ -215,8 +227,8 @@ class EntryWriter:
             raise UnauthorizedError(f"ledger {ledger.ledger_id}: adds need the ledger key")
         if recovery:
             return
-        if ledger.fenced:
-            self._refuse_fenced(ledger)
+        if ledger.fenced and term <= ledger.fenced_term:
+            self._refuse_fenced(ledger, term)
         if self._ledgers.is_below_floor(ledger):
             raise BookieInDoubtError(
                 f"ledger {ledger.ledger_id}: this bookie may have lost entries or a fence of this ledger; it takes "
@@ -227,7 +239,12 @@ class EntryWriter:
     def _refuse_deleted(self, ledger: LedgerState) -> None:
         raise NoSuchLedgerError(f"ledger {ledger.ledger_id} has been deleted", may_have_happened=False)
 
-    def _refuse_fenced(self, ledger: LedgerState) -> None:
+    def _refuse_fenced(self, ledger: LedgerState, term: int) -> None:
+        if term:
+            raise TermOverError(
+                f"ledger {ledger.ledger_id}: term {term} is over, as term {ledger.fenced_term} is",
+                may_have_happened=False,
+            )
         raise LedgerFencedError(
             f"ledger {ledger.ledger_id} is fenced; its metadata say by which client and when "
             f"(octavo ledger show {ledger.ledger_id})",
@@ -277,8 +294,9 @@ class EntryWriter:
         done: Done,
         *,
         deferred: bool = False,
+        term: int = 0,
     ) -> None:
-        slow_add = _SlowAdd(entries, batch, recovery, deferred, done, 2 * len(batch.data))
+        slow_add = _SlowAdd(entries, batch, recovery, deferred, term, done, 2 * len(batch.data))
         self._admission.charge_waiting(slow_add.cost_bytes)
         if ledger.slow_adds is not None:
             ledger.slow_adds.append(slow_add)
@@ -317,8 +335,8 @@ class EntryWriter:
         The ledger may have changed since the add was admitted."""
         if ledger.deleted:
             self._refuse_deleted(ledger)
-        if ledger.fenced and not slow_add.recovery:
-            self._refuse_fenced(ledger)
+        if is_over(ledger, slow_add.term) and not slow_add.recovery:
+            self._refuse_fenced(ledger, slow_add.term)
         self._health.check_usable()
         batch = slow_add.batch
         if missing is None:
@@ -381,8 +399,9 @@ class EntryWriter:
 
     # --- fences, LACs, deletion -------------------------------------------------------------------------------
 
-    def fence(self, ledger_id: LedgerId, ledger_key: bytes) -> asyncio.Future[None]:
-        """Refuse ordinary adds from now on; the future is done once that is durable (rules F2 and B2). Idempotent.
+    def fence(self, ledger_id: LedgerId, ledger_key: bytes, term: int = 0) -> asyncio.Future[None]:
+        """Refuse ordinary adds of the terms up to this one from now on; the future is done once that is durable (rules
+        F2, B2 and T7). Idempotent; a fence of an earlier term takes nothing back.
 
         An unknown ledger is fenced too, and no key is pinned (rule F0).
         """
@@ -392,14 +411,16 @@ class EntryWriter:
             self._refuse_deleted(ledger)
         if ledger.ledger_key is not None and not hmac.compare_digest(ledger.ledger_key, ledger_key):
             raise UnauthorizedError(f"ledger {ledger_id}: not the ledger's key")
-        if not ledger.fenced:
-            if not is_known(ledger):
-                self.before_new_ledger()
-            ledger.fenced = True
-            log.info("ledger fenced", ledger=ledger_id)
+        if not is_known(ledger):
+            self.before_new_ledger()
+        if ledger.fence(term):
+            log.info("ledger fenced", ledger=ledger_id, term=term)
             self.fences += 1
         # A second fence is journaled again: its future then says that the first is durable too.
-        future = self._journal.append(RecordKind.FENCE, [encode_ledger_record(ledger_id)])
+        if term:
+            future = self._journal.append(RecordKind.TERM_FENCE, [encode_term_fence(ledger_id, term)])
+        else:
+            future = self._journal.append(RecordKind.FENCE, [encode_ledger_record(ledger_id)])
         self._changed(ledger)
         wake_waiters(ledger)
         return future
@@ -407,7 +428,7 @@ class EntryWriter:
     def write_lac(self, ledger_id: LedgerId, ledger_key: bytes, sealed: bytes, lac: EntryId) -> None:
         """Apply an explicit LAC that ``verify_explicit_lac`` has passed; journaled, not waited for (rule W2)."""
         ledger = self._ledgers.get(ledger_id)
-        self._admit(ledger, ledger_key, recovery=True)
+        self._admit(ledger, ledger_key, True, 0)
         if ledger.ledger_key is None:
             self._pin(ledger, ledger_key)
         if not apply_explicit_lac(ledger, sealed, lac):

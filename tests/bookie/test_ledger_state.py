@@ -16,12 +16,13 @@ from octavo.bookie.storage.ledger_state import (
     is_without_entries,
 )
 from octavo.protocol.errors import OctavoError
+from octavo.protocol.ids import TERM_MAX
 from support.ledgers import LedgerScript
 
 
 @given(st.sets(st.sampled_from(["fenced", "deleted", "in_doubt", "dropped"])),
        st.one_of(st.none(), st.binary(min_size=1, max_size=64)),
-       st.integers(0, 2**32 - 1), st.integers(0, 2**63), st.integers(0, 2**63), st.binary(max_size=92))  # fmt: skip
+       st.integers(0, TERM_MAX), st.integers(0, 2**63), st.integers(0, 2**63), st.binary(max_size=92))  # fmt: skip
 @settings(max_examples=100, deadline=None)
 def test_state_round_trip(  # noqa: PLR0917 - hypothesis passes them by name
     flags: set[str], key: bytes | None, term: int, highest: int, lac: int, explicit: bytes
@@ -29,7 +30,7 @@ def test_state_round_trip(  # noqa: PLR0917 - hypothesis passes them by name
     state = LedgerState(9)
     for flag in flags:
         setattr(state, flag, True)
-    state.ledger_key, state.term = key, term
+    state.ledger_key, state.fenced_term = key, term
     state.highest_plus_one, state.lac_plus_one, state.explicit_lac = highest, lac, explicit or None
     again = LedgerState.decode(9, state.encode())
     for name in LedgerState.__slots__:

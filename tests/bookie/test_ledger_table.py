@@ -53,7 +53,7 @@ async def test_a_state_whose_adds_or_long_polls_wait_is_kept_though_nothing_of_i
     table = LedgerTable(PackedStates(), HOT_MAX)
     adding, polled = table.get(1), table.get(2)
     adding.slow_adds = deque(["an add that waits for a look-up"])
-    polling = add_waiter(polled, 1)
+    polling = add_waiter(polled, 1, 0)
     crowd(table, 100)
     assert (table.get(1) is adding, table.get(2) is polled) == (True, True)
     adding.slow_adds = None

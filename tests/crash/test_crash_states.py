@@ -42,8 +42,8 @@ async def few_adds_and_a_fence(driver: Driver) -> None:
 
 
 async def everything(driver: Driver) -> None:
-    """Rolled logs and segments, flushes, checkpoints, merges, resent and interleaved ids, a fence, copies of another
-    bookie's entries, trims."""
+    """Rolled logs and segments, flushes, checkpoints, merges, resent and interleaved ids, fences of two terms of which
+    one comes late, copies of another bookie's entries, trims."""
     for round_number in range(7):
         first = round_number * 20
         adds = [
@@ -53,8 +53,10 @@ async def everything(driver: Driver) -> None:
         ]
         if round_number == 1:
             await adds[-1]
-            await driver.fence(3)
+            await driver.fence(3, term=2)
             adds.append(driver.add(3, range(5), recovery=True))
+        if round_number == 2:
+            await driver.fence(3, term=1)
         if round_number in {2, 5}:
             # A ledger that this bookie has never heard of, above and below what it holds of it.
             adds.append(driver.copy_in(4, range(first, first + 12)))

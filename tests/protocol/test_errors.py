@@ -75,6 +75,7 @@ RETRYABLE = {
 MAY_HAVE_HAPPENED_BY_DEFAULT = {
     "LedgerFencedError",
     "NotLeaderError",
+    "TermOverError",
     "QuorumLostError",
     "OctavoTimeoutError",
     "MetadataUnavailableError",
@@ -101,6 +102,7 @@ CODES_FOR_EVER = {
     15: "BookieStorageError",
     16: "BookieShuttingDownError",
     17: "InternalError",
+    18: "TermOverError",
 }
 
 
@@ -169,7 +171,7 @@ def test_subclasses_travel_as_their_nearest_base_and_strangers_as_internal_error
     assert code_of(OctavoError("why")) == 17
 
 
-@pytest.mark.parametrize("code", [0, 18, 999, -1])
+@pytest.mark.parametrize("code", [0, 19, 999, -1])
 def test_unknown_codes_become_internal_errors_that_name_them(code: int) -> None:
     error = error_from_wire(code, "from a newer bookie", may_have_happened=False)
     assert type(error) is errors.InternalError

@@ -48,7 +48,7 @@ def hex_block(number: int) -> bytes:
 TYPES: dict[str, tuple[list[Any], list[Any]]] = {
     "id": ([0, 2**63 - 1], [-1, 2**63, None, True, 1.0]),
     "id or nil": ([None, 0, 2**63 - 1], [-1, 2**63, False]),
-    "term": ([0, 2**32 - 1], [-1, 2**32, None]),
+    "term": ([0, 2**28 - 1], [-1, 2**28, None]),
     "key": ([b"", bytes(64)], [bytes(65), None, "x"]),
     "entries": ([[], [b"x"]], [None, ["x"], b"x"]),
     "sealed LAC": ([b"", bytes(84)], [bytes(85), None, "x"]),
@@ -132,7 +132,7 @@ def test_limits_and_numbers_are_those_of_the_code() -> None:
     frames.unpack_body(frames.pack_body(([[0] * 4000] * 6,)))
     assert f"protocol version {messages.PROTOCOL_VERSION}.\n" in TEXT
     assert next(row[2] for row in documented_fields(Hello) if row[0] == "magic").strip("`") == messages.MAGIC
-    assert (ID_MAX, TERM_MAX, messages.KEY_BYTES_MAX) == (2**63 - 1, 2**32 - 1, 64)
+    assert (ID_MAX, TERM_MAX, messages.KEY_BYTES_MAX) == (2**63 - 1, 2**28 - 1, 64)
 
 
 # --- entries and keys ---------------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ PRIVATE = frozenset({4})
 """Ledgers whose adds and copies say that they are private."""
 LAST_ID = 1000
 """Above every id that a workload sends."""
+TERM_NEVER_FENCED = 4
+"""Above every term that a workload fences."""
 
 SMALL = StorageSettings(
     cache_bytes_max=2_500,
@@ -58,9 +60,10 @@ class Acknowledged(NamedTuple):
 
 
 class Fenced(NamedTuple):
-    """The ledger must refuse ordinary adds from now on."""
+    """The ledger must refuse ordinary adds of this term and of all before it from now on."""
 
     ledger_id: int
+    term: int
 
 
 class Deleting(NamedTuple):
@@ -93,7 +96,8 @@ class Promises:
     def __init__(self) -> None:
         self.sent: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
         self.acknowledged: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
-        self.fenced: set[int] = set()
+        self.fenced: dict[int, int] = {}
+        """Ledger -> the highest term that was fenced."""
         self.deleting: set[int] = set()
         self.deleted: set[int] = set()
         self.dropping: dict[int, set[int]] = {}
@@ -113,7 +117,7 @@ class Promises:
         return [
             *(Sent(ledger_id, tuple(ids)) for ledger_id, ids in self.sent.items()),
             *(Acknowledged(ledger_id, tuple(ids)) for ledger_id, ids in self.acknowledged.items()),
-            *map(Fenced, self.fenced),
+            *(Fenced(ledger_id, term) for ledger_id, term in self.fenced.items()),
             *map(Deleting, self.deleting),
             *map(Deleted, self.deleted),
             *self._dropping_as_notes(),
@@ -133,7 +137,7 @@ class Promises:
         elif isinstance(note, Acknowledged):
             self.acknowledged[note.ledger_id].update(note.ids)
         elif isinstance(note, Fenced):
-            self.fenced.add(note.ledger_id)
+            self.fenced[note.ledger_id] = max(note.term, self.fenced.get(note.ledger_id, 0))
         elif isinstance(note, Deleting):
             self.deleting.add(note.ledger_id)
         elif isinstance(note, Deleted):
@@ -219,9 +223,10 @@ class Driver:
         future.add_done_callback(acknowledged)
         return future
 
-    async def fence(self, ledger_id: int) -> None:
-        await self.storage.writer.fence(SCRIPTS[ledger_id].ledger_id, SCRIPTS[ledger_id].key)
-        self._recording.note(Fenced(ledger_id))
+    async def fence(self, ledger_id: int, term: int = 0) -> None:
+        assert term < TERM_NEVER_FENCED
+        await self.storage.writer.fence(SCRIPTS[ledger_id].ledger_id, SCRIPTS[ledger_id].key, term)
+        self._recording.note(Fenced(ledger_id, term))
 
     async def delete(self, ledger_id: int) -> None:
         async with self.phase("delete"):
@@ -316,9 +321,12 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
         else:
             listed = await storage.reader.list_entries(script.ledger_id)
             assert [i for low, high in listed for i in range(low, high + 1)] == ids
-        if ledger_id in promises.fenced:
+        for term in range(promises.fenced.get(ledger_id, -1) + 1):
             with pytest.raises(LedgerFencedError):
-                storage.writer.add(script.ledger_id, script.key, [script.entry(LAST_ID)], recovery=False)
+                storage.writer.add(script.ledger_id, script.key, [script.entry(LAST_ID)], recovery=False, term=term)
+        if not given_up:
+            last = [script.entry(LAST_ID)]
+            await storage.writer.add(script.ledger_id, script.key, last, recovery=False, term=TERM_NEVER_FENCED)
     statistics = storage.statistics()
     assert not statistics.entries_damaged
     assert not statistics.index_damage_seen

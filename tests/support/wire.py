@@ -8,6 +8,7 @@ from octavo.protocol.entries import OVERHEAD_BYTES_MAX, Digest, Sealer, derive_s
 from octavo.protocol.ids import ID_MAX, TERM_MAX, EntryId, LedgerId
 from octavo.protocol.limits import E_MAX, ENTRIES_PER_FRAME_MAX, ERROR_MESSAGE_CHARACTERS_MAX, FRAME_BYTES_MAX
 from octavo.protocol.messages import AddFlag, Message, Op, ReadFlag, Reply, Request
+from octavo.protocol.places import place
 
 LEDGER = LedgerId(7)
 PASSWORD = b"secret"
@@ -49,12 +50,14 @@ EXAMPLES: dict[str, Request | Reply] = {
     "add": messages.Add(7, SECRETS.ledger_key, AddFlag.NONE, 0, sealed(Digest.CRC32C, 4, b"hello", b"world")),
     "add_recovery": messages.Add(7, SECRETS.ledger_key, AddFlag.RECOVERY, 0, sealed(Digest.HMAC_SHA256, 4, b"hello")),
     "add_private": messages.Add(7, SECRETS.ledger_key, AddFlag.PRIVATE, 0, sealed(Digest.CRC32C, 0, b"hello")),
+    "add_term": messages.Add(7, SECRETS.ledger_key, AddFlag.NONE, 3, sealed(Digest.CRC32C, place(3, 0), b"hello")),
     "added": messages.Added(),
     "read": messages.Read(7, b"", ReadFlag.NONE, 0, 0, 99, 5, (0, 3, 4), 1000, 524288),
     "read_fence": messages.Read(7, SECRETS.ledger_key, ReadFlag.FENCE, 0, 6, 6, 1, (0,), 1, 0),
     "read_answer": messages.ReadAnswer(99, sealed(Digest.CRC32C, 3, b"x"), ((10, 14), (20, 20)), 42),
     "read_lac": messages.ReadLac(7, b"", ReadFlag.NONE, 0, 5, 30000, 100, 65536),
     "read_lac_fence": messages.ReadLac(7, SECRETS.ledger_key, ReadFlag.FENCE, 0, None, 0, 0, 0),
+    "read_lac_fence_term": messages.ReadLac(7, SECRETS.ledger_key, ReadFlag.FENCE, TERM_MAX, None, 0, 0, 0),
     "lac_answer": messages.LacAnswer(
         True, False, False, sealed_lac(Digest.CRC32C, 5, 60), None, sealed(Digest.CRC32C, 5, b"tail")
     ),
@@ -89,13 +92,14 @@ class Refusal:
 
 REFUSALS = {
     "refusal_fenced": Refusal(12, Op.ADD, errors.LedgerFencedError("ledger 7 is fenced", may_have_happened=False)),
+    "refusal_term_over": Refusal(12, Op.ADD, errors.TermOverError("ledger 7: term 3 is over", may_have_happened=False)),
     "refusal_storage": Refusal(13, Op.READ, errors.BookieStorageError("ledger 7: damaged")),
     "refusal_connection": Refusal(0, Op.ERROR, errors.ProtocolError("a frame of 0 bytes is outside the limits")),
 }
 
-ids = st.integers(0, 20) | st.integers(0, ID_MAX)
+ids = st.integers(0, 20) | st.integers(0, ID_MAX) | st.builds(place, st.integers(0, TERM_MAX), st.integers(0, 5))
 keys = st.binary(max_size=messages.KEY_BYTES_MAX)
-terms = st.sampled_from([0, 1, TERM_MAX])
+terms = st.sampled_from([0, 1, TERM_MAX]) | st.integers(0, TERM_MAX)
 entry_lists = st.lists(st.binary(max_size=40), max_size=6)
 add_flags = st.integers(0, 3).map(AddFlag)
 read_flags = st.integers(0, 3).map(ReadFlag)
