@@ -12,7 +12,7 @@ OFFSET_BITS = 35
 """34 thousand million entries in one term: more than a day at 290,000 adds per second."""
 
 OFFSET_MAX = 2**OFFSET_BITS - 2
-"""Largest offset. The one above it is no place: ``first_place(term) - 1`` stands for "nothing of this term yet"."""
+"""Largest offset. The id above it is no place: as a LAC it stands for "nothing of the next term yet"."""
 
 
 def place(term: int, offset: int) -> EntryId:

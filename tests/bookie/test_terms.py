@@ -285,6 +285,15 @@ async def test_a_long_poll_follows_one_term(client: RawClient) -> None:
     assert of_three == LacAnswer(True, False, False, None, later[1], later[:1])
 
 
+async def test_a_follower_at_the_end_of_a_term_gets_nothing_of_the_next(client: RawClient) -> None:
+    (last,) = seal(7, place(2, OFFSET_MAX), [b"a"])
+    later = seal(7, place(3, 0), [b"b"]) + seal(7, place(3, 1), [b"c"], lac=place(3, 0))
+    for term, entries in ((2, [last]), (3, later)):
+        assert await client.ask(Add(7, key_of(7), AddFlag.NONE, term, entries)) == Added()
+    answer = await client.ask(poll_of(2, place(2, OFFSET_MAX) - 1))
+    assert answer == LacAnswer(True, False, False, None, later[1], [last])
+
+
 async def test_a_reader_of_a_standard_ledger_gets_ids_as_large_as_places(client: RawClient) -> None:
     entries = seal(7, place(2, 0), [b"a"]) + seal(7, place(3, 0), [b"b"], lac=place(2, 0))
     assert await client.ask(add(7, entries)) == Added()

@@ -91,6 +91,16 @@ async def test_it_tells_who_was_known_fenced_and_was_refused(path: Path) -> None
     assert (rest["reason"], rest["count"]) == ("role", 4), "four more refusals like the first, told at the end"
 
 
+async def test_it_tells_the_term_of_a_fence_that_ends_one(path: Path) -> None:
+    async with audited(path) as (cluster, audit):
+        async with raw(cluster.bookies[0], Role.APPEND) as writer:
+            for term in (0, 3, 2):
+                fence = ReadLac(LEDGER, key_of(LEDGER), ReadFlag.FENCE, term, None, 0, 0, 0)
+                assert isinstance(await writer.ask(fence), LacAnswer)
+        found = await written(audit, path, 4)
+    assert [line.get("term") for line in found if line["event"] == "fence"] == [None, 3], "a late fence ends nothing"
+
+
 async def test_it_tells_of_deletions_and_of_what_administrators_do(path: Path, tmp_path: Path) -> None:
     audit = Audit(AuditFile(path))
     audit.start()
