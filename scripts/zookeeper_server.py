@@ -388,12 +388,14 @@ def _is_listening(port: int) -> bool:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """The kernel's start time of a process that has not ended (a zombie has)."""
+    """The kernel's start time of a process that has not ended. A zombie has, once its other threads have ended, too:
+    until then its sockets listen."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in {"Z", "X"} else int(fields[19])
+    threads = int(fields[17])
+    return None if fields[0] in {"Z", "X"} and threads <= 1 else int(fields[19])
 
 
 def _die_with_parent() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import BookieProcess, Up, octavo
+from support.processes import BookieProcess, Up, octavo, stop_process
 from support.waiting import wait_until
 
 
@@ -132,7 +132,7 @@ def test_a_bookie_pings_its_watchdog_until_its_loop_hangs(tmp_path: Path) -> Non
         assert "WATCHDOG=1" not in before
         bookie.wait_told("WATCHDOG=1")
         bookie.wait_told("WATCHDOG=1")
-        os.kill(bookie.process.pid, signal.SIGSTOP)
+        stop_process(bookie.process.pid)
         while not bookie.told_nothing_for(1.0):
             pass  # what was on its way
         os.kill(bookie.process.pid, signal.SIGCONT)

@@ -1,8 +1,11 @@
 """The programs of examples/, run as their readers would run them, on a cluster of real processes."""
 
 import asyncio
+import contextlib
 import json
+import runpy
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,9 +98,14 @@ async def wait_for_end(uri: str, name: str, end: int) -> None:
 
 
 def test_an_outbox_is_published_exactly_once_although_the_relay_is_killed(cluster: Up, tmp_path: Path) -> None:
-    database, orders = tmp_path / "service.db", 3000
-    with Program("outbox.py", "order", database, *range(orders)) as ordering:
+    database, ordered, orders = tmp_path / "service.db", 20, 3000
+    with Program("outbox.py", "order", database, *range(ordered)) as ordering:
         assert ordering.process.wait(WAIT_SECONDS) == 0
+    place_order = runpy.run_path(str(EXAMPLES / "outbox.py"))["place_order"]
+    with contextlib.closing(sqlite3.connect(database)) as service:
+        service.execute("PRAGMA synchronous = OFF")  # thousands of orders, without a wait for the disk for each
+        for number in range(ordered, orders):
+            place_order(service, str(number))
     with Program("outbox.py", "relay", database, cluster.uri, "events") as relay:
         asyncio.run(wait_for_end(cluster.uri, "events", 100))
         relay.process.send_signal(signal.SIGKILL)

@@ -13,7 +13,17 @@ from typing import Any
 
 import pytest
 from octavo.cli.running_cluster import ClusterState, observe
-from support.processes import OCTAVO, Finished, Up, environment, free_neighbours, is_running, occupied_port, octavo
+from support.processes import (
+    OCTAVO,
+    Finished,
+    Up,
+    environment,
+    free_neighbours,
+    is_running,
+    occupied_port,
+    octavo,
+    stop_process,
+)
 from support.waiting import WAIT_SECONDS, wait_until
 
 ONE = ("-E", 1, "-W", 1, "-A", 1)
@@ -163,7 +173,7 @@ def test_command_waits_for_a_cluster_that_is_being_started(directory: Path, tmp_
     errors = tmp_path / "append.stderr"
     with Up(directory, "--bookies", 1) as up:
         wait_until(lambda: any(bookie["pid"] for bookie in observe(directory).bookies), "the bookie is started")
-        up.process.send_signal(signal.SIGSTOP)  # it cannot say that it is ready
+        stop_process(up.process.pid)  # it cannot say that it is ready
         if observe(directory).state is not ClusterState.STARTING:
             pytest.fail("the cluster was ready before it could be stopped")
         uri = f"sqlite:///{directory}/metadata.db"

@@ -1,11 +1,10 @@
 """The baseline of docs/performance.md runs, and does what it is compared for."""
 
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from support.processes import stop_process
 from support.tree import ROOT
 from support.waiting import WAIT_SECONDS
 
@@ -29,7 +28,7 @@ def test_the_yardstick_goes_on_without_one_of_three_bookies(tmp_path: Path) -> N
     try:
         for port in ports:
             wait_listening(port)
-        os.kill(bookies[0].pid, signal.SIGSTOP)  # the kernel still accepts its connections
+        stop_process(bookies[0].pid)  # the kernel still accepts its connections
         command = [sys.executable, str(YARDSTICK), "client", ",".join(map(str, ports))]
         sizes = ["--entries", "100", "--entry-bytes", "10", "--in-flight", "1"]
         subprocess.run([*command, *sizes], check=True, stdout=subprocess.DEVNULL, timeout=WAIT_SECONDS)

@@ -163,7 +163,7 @@ class Up:
 
     def _stop_outside_change(self, pid: int) -> bool:
         """Stop the process unless it is changing the metadata."""
-        os.kill(pid, signal.SIGSTOP)
+        stop_process(pid)
         if self._metadata_can_be_changed():
             return True
         os.kill(pid, signal.SIGCONT)
@@ -270,6 +270,19 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def stop_process(pid: int) -> None:
+    """SIGSTOP. Returns once all threads of the process stand still: on a busy machine they go on for a while."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(partial(_stands_still, pid), f"process {pid} to stand still")
+
+
+def _stands_still(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path("/proc").glob(f"{pid}/task/*/stat")]
+        return all(state in "TtZX" for state in states)
+    return False  # one of its threads ended just now
 
 
 @contextlib.contextmanager

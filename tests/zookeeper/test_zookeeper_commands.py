@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from support.processes import OCTAVO, Up, octavo
 from support.tree import ROOT
-from support.waiting import WAIT_SECONDS
+from support.waiting import WAIT_SECONDS, wait_until
 from support.zookeeper import new_cluster_uri
+from zookeeper_server import Server
 
 SCRIPT = ROOT / "scripts" / "zookeeper.py"
 
@@ -151,3 +152,33 @@ def test_tests_ask_for_java_before_they_begin() -> None:
     plan = subprocess.run(["make", "--dry-run", "test"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     lines = plan.splitlines()
     assert lines.index(".venv/bin/python scripts/zookeeper.py check") < len(lines) - 1
+
+
+ENDS_BEFORE_ITS_THREAD = """
+import ctypes, sys, threading
+threading.Thread(target=sys.stdin.read).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_has_ended_when_its_last_thread_has() -> None:
+    """Until then its sockets listen, and a server in its place would find its port taken."""
+    with subprocess.Popen([sys.executable, "-c", ENDS_BEFORE_ITS_THREAD], stdin=subprocess.PIPE) as process:
+        server = Server(1, 0, 0, 0, pid=process.pid, started_ticks=started_ticks(process.pid))
+        wait_until(lambda: state_of(process.pid) == "Z", "the first thread to end")
+        assert server.is_running()
+        assert process.stdin is not None
+        process.stdin.close()
+        wait_until(lambda: not server.is_running(), "the process to end")
+
+
+def stat_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def state_of(pid: int) -> str:
+    return stat_of(pid)[0]
+
+
+def started_ticks(pid: int) -> int:
+    return int(stat_of(pid)[19])

@@ -14,7 +14,7 @@ from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
 from support.ledger_metadata import open_ledger
 from support.metadata_clusters import new_ledger, registration, soon, until
-from support.processes import Up, is_running
+from support.processes import Up, is_running, stop_process
 from support.waiting import WAIT_SECONDS, eventually, pause
 from support.zookeeper import QUICK
 from zookeeper_server import HOST, ServerGroup, mode_of
@@ -121,7 +121,7 @@ async def test_absence_is_not_confirmed_by_a_leader_without_followers(
     assert await store.confirm_absent([ledger_id, absent]) == [absent]
     followers = [number for number in (1, 2, 3) if number != leader]
     for number in followers:
-        ensemble.signal_server(number, signal.SIGSTOP)
+        await asyncio.to_thread(stop_process, ensemble.servers[number - 1].pid)
     try:
         await store.read_ledger(ledger_id)
         with pytest.raises(MetadataUnavailableError):
@@ -145,7 +145,7 @@ async def test_leader_that_hangs_costs_no_lease_and_no_change(ensemble: ServerGr
     ledger_id, version = await new_ledger(store)
     leader = ensemble.leader()
     async with store.watch_ledger(ledger_id) as watch:
-        ensemble.signal_server(leader, signal.SIGSTOP)
+        await asyncio.to_thread(stop_process, ensemble.servers[leader - 1].pid)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 version = await store.compare_and_set_ledger(open_ledger(ledger_id, writer_token="new"), version)

@@ -15,7 +15,7 @@ from octavo.client.client import Client
 from octavo.client.options import ClientOptions
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.errors import MetadataUnavailableError
-from support.processes import Up, is_running
+from support.processes import Up, is_running, stop_process
 from support.waiting import WAIT_SECONDS, eventually, pause
 from support.zookeeper import QUICK
 from zookeeper_server import ServerGroup
@@ -82,7 +82,7 @@ async def test_all_servers_gone_and_back(servers: ServerGroup, tmp_path: Path) -
                 await client.create_ledger(3, 3, 2)
 
             hung = up.pids["bookie-1"]
-            os.kill(hung, signal.SIGSTOP)
+            await asyncio.to_thread(stop_process, hung)
             try:
                 began_at = time.monotonic()
                 with pytest.raises(MetadataUnavailableError, match="did not reach their ack quorum within 12 s") as e:
