@@ -47,12 +47,16 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, process_id: int) -> "ProcessIdentity | None":
-        """The process with this id; None when there is none, or when it has ended and only its parent knows it."""
+        """The process with this id; None when there is none, or when it has ended and only its parent knows it.
+
+        It has ended when its last thread has: until then it holds its ports and its locks.
+        """
         try:
             fields = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         except OSError:
             return None
-        return None if fields[0] == "Z" else cls(process_id, int(fields[19]))
+        threads = int(fields[17])
+        return None if fields[0] == "Z" and threads <= 1 else cls(process_id, int(fields[19]))
 
     @classmethod
     def parse(cls, text: str) -> "ProcessIdentity | None":

@@ -18,6 +18,8 @@ from octavo.cli.running_cluster import (
     take_lock,
     write_state,
 )
+from support.processes import ENDS_BEFORE_ITS_THREAD
+from support.waiting import wait_until
 
 URI = "sqlite:////data/metadata.db"
 BOOKIE = {"name": "bookie-1", "state": "ready", "pid": 4711, "port": 3181, "data_dir": "/d", "log": "/l"}
@@ -36,6 +38,19 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.communicate()
+
+
+def test_a_process_runs_until_its_last_thread_has_ended() -> None:
+    """Until then it holds its ports and its locks."""
+    with subprocess.Popen([sys.executable, "-c", ENDS_BEFORE_ITS_THREAD], stdin=subprocess.PIPE) as process:
+        identity = ProcessIdentity.of(process.pid)
+        assert identity is not None
+        stat = Path(f"/proc/{process.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", "the first thread to end")
+        assert identity.is_running
+        assert process.stdin is not None
+        process.stdin.close()
+        wait_until(lambda: not identity.is_running, "the process to end")
 
 
 def test_directory_without_a_cluster_is_stopped(tmp_path: Path) -> None:

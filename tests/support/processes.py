@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from octavo.cli.local.bookie_process import pinned_id
+from octavo.cli.running_cluster import ProcessIdentity
 from support.command_server import run_command
 from support.waiting import WAIT_SECONDS as WAIT_SECONDS  # noqa: PLC0414 - exported
 from support.waiting import wait_until as wait_until  # noqa: PLC0414 - exported
@@ -265,11 +266,16 @@ class BookieProcess:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process that has not ended (a zombie has)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    """Whether there is such a process that has not ended. A zombie has, once its other threads have ended, too."""
+    return ProcessIdentity.of(pid) is not None
+
+
+ENDS_BEFORE_ITS_THREAD = """
+import ctypes, sys, threading
+threading.Thread(target=sys.stdin.read).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+"""A program whose first thread ends at once, and the other one at the end of the input."""
 
 
 def stop_process(pid: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import OCTAVO, Up, octavo
+from support.processes import ENDS_BEFORE_ITS_THREAD, OCTAVO, Up, octavo
 from support.tree import ROOT
 from support.waiting import WAIT_SECONDS, wait_until
 from support.zookeeper import new_cluster_uri
@@ -152,13 +152,6 @@ def test_tests_ask_for_java_before_they_begin() -> None:
     plan = subprocess.run(["make", "--dry-run", "test"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     lines = plan.splitlines()
     assert lines.index(".venv/bin/python scripts/zookeeper.py check") < len(lines) - 1
-
-
-ENDS_BEFORE_ITS_THREAD = """
-import ctypes, sys, threading
-threading.Thread(target=sys.stdin.read).start()
-ctypes.CDLL(None).pthread_exit(None)
-"""
 
 
 def test_a_process_has_ended_when_its_last_thread_has() -> None:
