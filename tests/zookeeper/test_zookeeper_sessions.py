@@ -172,7 +172,8 @@ async def test_server_that_hangs_is_left_for_another(
     port = shared_server().servers[0].client_port
     one, two = [await stack.enter_async_context(ZooKeeperProxy(port)) for _ in range(2)]
     root = uri.rpartition("/")[2]
-    store = await open_store(f"zk://127.0.0.1:{one.port},127.0.0.1:{two.port}/{root}", lease_seconds=10.0)
+    # The client waits two thirds of it for the server that hangs. The machine may stand still for the last third.
+    store = await open_store(f"zk://127.0.0.1:{one.port},127.0.0.1:{two.port}/{root}", lease_seconds=15.0)
     lease = await store.register_bookie(registration("b1"))
     used = one if one.requests else two
     used.stall()
