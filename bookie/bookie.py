@@ -163,7 +163,7 @@ class Bookie:
             copies = LedgerCopies(
                 storage, revive=reviver.revive, check_space=self.service.check_space, replaced=replaced
             )
-            self._start_companion(self._companion, copies, presence, world)
+            self._start_companion(self._companion, copies, presence, world, garbage.check_metadata)
         self.subject.ready = ReadyBookie(
             service=self.service,
             storage=storage,
@@ -222,7 +222,14 @@ class Bookie:
             raise disk_error(error, config.data_dir) from error
         return upkeep
 
-    def _start_companion(self, companion: Companion, copies: LedgerCopies, presence: Presence, world: _World) -> None:
+    def _start_companion(
+        self,
+        companion: Companion,
+        copies: LedgerCopies,
+        presence: Presence,
+        world: _World,
+        check_metadata: Callable[[], Awaitable[object]],
+    ) -> None:
         view = CompanionView(
             presence.registration(),
             self.service,
@@ -232,6 +239,7 @@ class Bookie:
             wall_clock=world.wall_clock or asyncio.get_running_loop().time,
             free_bytes=lambda: presence.free_bytes,
             announce=presence.announce,
+            check_metadata=check_metadata,
         )
         self._stack.push_async_callback(CompanionTask(companion, view).stop)
 

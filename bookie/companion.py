@@ -36,8 +36,10 @@ class CompanionView:
         wall_clock: Callable[[], float],
         free_bytes: Callable[[], int | None],
         announce: Callable[[], Awaitable[None]],
+        check_metadata: Callable[[], Awaitable[object]],
     ) -> None:
-        """``registration`` is the bookie's at its start; ``announce`` registers what has changed since."""
+        """``registration`` is the bookie's at its start; ``announce`` registers what has changed since;
+        ``check_metadata`` raises :class:`MetadataError` while the metadata may be older than the bookies' data."""
         self.bookie_id: BookieId = registration.bookie_id
         self.cluster_id = service.identity.cluster_id
         self.boot_id = registration.boot_id
@@ -52,12 +54,18 @@ class CompanionView:
         self._service = service
         self._free_bytes = free_bytes
         self._announce = announce
+        self._check_metadata = check_metadata
         self._add_delay = service.mean_add_delay()
 
     @property
     def free_bytes(self) -> int | None:
         """Free space for entries, as the bookie announces it; None while it cannot be read."""
         return self._free_bytes()
+
+    async def check_metadata(self) -> None:
+        """Raises :class:`MetadataError` while the metadata may be older than what bookies have on their disks, by what
+        garbage collection goes by (rules B5 and D5), and what the store raises."""
+        await self._check_metadata()
 
     def take_add_delay_seconds(self) -> float:
         """Mean time that this bookie took for the adds of clients that it has answered since the last call; 0.0 when

@@ -21,6 +21,7 @@ from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.recover.recovery import Recoverer
 from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.garbage_hold import read_hold
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import Condition
 from octavo.metadata.store import MetadataStore
@@ -84,6 +85,13 @@ class BlockedRecovery:
 
     async def _check_given_up(self, metadata: LedgerMetadata, without: Sequence[BookieId]) -> list[BookieId]:
         """Those of the bookies that are retired; the others are in doubt."""
+        hold = await read_hold(self._store)
+        if hold is not None:
+            raise RepairRefusedError(
+                "the metadata may be older than the data, so bookies that they do not name may have what seems lost:"
+                f" garbage collection is on hold: {hold.reason}; when no ledger is missing, end the hold with `octavo"
+                " cluster release-garbage`"
+            )
         retired: list[BookieId] = []
         states = await read_states(self._store)
         for name in without:

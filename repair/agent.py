@@ -84,6 +84,11 @@ class Agent:
         """Entries that this bookie has copied in since it started."""
         return self._puller.copied.entries
 
+    @property
+    def waits_because(self) -> str | None:
+        """Why the metadata may be older than the data, while the doubt of this bookie waits for that to end."""
+        return self._refill.waits_because
+
     async def run(self) -> None:
         """Work until cancelled. A failure of one part ends all of them and is raised; the caller may begin again."""
         try:
@@ -152,6 +157,11 @@ class Agent:
     async def _recover(self, metadata: LedgerMetadata) -> bool:
         """Recover an abandoned ledger (rule O3) if one of the passwords fits; returns whether it is CLOSED."""
         ledger_id = metadata.ledger_id
+        try:
+            await self._bookie.check_metadata()
+        except OctavoError as error:  # older metadata name bookies that lack what was acknowledged since (rule D5)
+            log.warning("abandoned ledger is not recovered now", ledger=int(ledger_id), reason=error.message)
+            return False
         for password in self._passwords:
             secrets = derive_secrets(password, ledger_id)
             if verifier_matches(metadata.verifier, secrets, metadata.digest, metadata.salt):

@@ -75,6 +75,10 @@ class LocalBookie(Protocol):
     def wall_clock(self) -> Callable[[], float]:
         """Seconds since 1970."""
 
+    async def check_metadata(self) -> None:
+        """Whether the metadata may be older than what bookies have on their disks, as garbage collection asks it (rules
+        B5 and D5). Raises :class:`MetadataError` if they may be, with the reason, and what the store raises."""
+
     def take_add_delay_seconds(self) -> float:
         """Mean time that the adds of clients have taken here since the last call; 0.0 when there were none. Copies are
         no adds: repair must not slow down because of itself."""

@@ -1,4 +1,4 @@
-"""Ends the doubt of this bookie, ledger by ledger, and mends damage that was found here (rules D3 and D4, and O1).
+"""Ends the doubt of this bookie, ledger by ledger, and mends damage that was found here (rules D3 to D5, and O1).
 
 A bookie in doubt works it off by itself: it reads the metadata of every ledger below its doubt, in a scan that begins
 after the doubt did (rule D4), copies what it should hold, and then knows of which ids it is sure
@@ -17,6 +17,7 @@ import structlog
 from octavo.metadata.store import MetadataStore, Version
 from octavo.protocol.errors import (
     MetadataConflictError,
+    MetadataError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     OctavoError,
@@ -45,11 +46,20 @@ PAUSE_SECONDS: Final = 1.0
 """Pause after the metadata store or the own storage has failed."""
 
 
+class _MayBeOlderError(Exception):
+    """The metadata may be older than the data: nothing becomes sure by them."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
 class Refill:
     """See the module."""
 
     def __init__(self, bookie: LocalBookie, jobs: Jobs, settings: RepairSettings) -> None:
         self._me = bookie.bookie_id
+        self._check_metadata = bookie.check_metadata
         self._copies = bookie.copies
         self._store: MetadataStore = bookie.store
         self._jobs = jobs
@@ -63,6 +73,8 @@ class Refill:
         self._storing = asyncio.Lock()
         self._stored_version: Version | None = None
         self._again = asyncio.Event()
+        self.waits_because: str | None = None
+        """Why the metadata may be older than the data, while doubt waits for that to end (rule D5)."""
         bookie.copies.listen_for_damage(self._note_damage)
 
     def try_again(self) -> None:
@@ -78,10 +90,17 @@ class Refill:
             try:
                 moved = await self._scan()
                 await self._store_blocked()
+            except _MayBeOlderError as error:
+                if self.waits_because != error.message:
+                    log.warning("no doubt ends while the metadata may be too old", reason=error.message)
+                self.waits_because = error.message
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
             except (MetadataUnavailableError, MetadataConflictError, *LOCAL_FAILURES) as error:
                 log.warning("the doubt of this bookie could not be worked off; trying again", reason=error.message)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
+            self.waits_because = None
             pause = self._settings.retry_seconds_min if moved else min(2 * pause, self._settings.retry_seconds_max)
             in_doubt = self._copies.doubt is not None
             # Doubt may begin while the bookie runs; that is rare, and looking costs nothing.
@@ -96,6 +115,7 @@ class Refill:
         if doubt is None:
             self._reasons.clear()
             return False
+        await self._refuse_older_metadata()  # before anything is copied by what they say
         # After a write of this handle, its reads show everything that was stored before the doubt began (rule D4).
         await self._store.confirm_absent([LedgerId(doubt.stop)])
         exceptions = {LedgerId(one): first for one, first in doubt.exceptions.items()}
@@ -144,8 +164,16 @@ class Refill:
         after: Mapping[LedgerId, int] = dict(exceptions)
         if before is not None and sure_below <= before.sure_below and after == before.exceptions:
             return False
+        await self._refuse_older_metadata()  # after the reads by which these ledgers are sure
         await self._copies.mark_sure(max(sure_below, doubt.sure_below), after)
         return True
+
+    async def _refuse_older_metadata(self) -> None:
+        """Raises :class:`_MayBeOlderError` while the metadata may be older than the data (rule D5)."""
+        try:
+            await self._check_metadata()
+        except MetadataError as error:
+            raise _MayBeOlderError(error.message) from error
 
     async def _first_unsure(self, ledger_id: LedgerId) -> tuple[int | None, Blocked | None]:
         """The first unsure id of a ledger and why it is unsure; None: sure of all."""

@@ -49,7 +49,7 @@ class GarbageCollector:
         held = self._storage.ledgers.live_ids()
         if not held:
             return Collection(0, 0)
-        ids_stop = await self._check_metadata()
+        ids_stop = await self.check_metadata()
         allocated = [ledger_id for ledger_id in held if ledger_id < ids_stop]
         never_allocated = len(held) - len(allocated)
         if never_allocated:
@@ -59,7 +59,7 @@ class GarbageCollector:
         listing = _Listing(self._store.list_ledgers())
         candidates = [ledger_id for ledger_id in allocated if not await listing.has(ledger_id)]
         await listing.finish()
-        await self._check_metadata()
+        await self.check_metadata()
         if not listing.count and not self._listed_none_before:
             self._listed_none_before = True
             log.warning(
@@ -73,7 +73,9 @@ class GarbageCollector:
         self.deleted += deleted
         return Collection(len(held), deleted, never_allocated)
 
-    async def _check_metadata(self) -> LedgerId:
+    async def check_metadata(self) -> LedgerId:
+        """The lowest ledger id that has never been allocated. Raises :class:`MetadataError` while the metadata may be
+        older than what bookies have on their disks, and what the store raises."""
         storage = self._storage
         # The bookie allocated the id that limits its doubt.
         return await self._metadata.check(allocated=None if storage.doubts_every_ledger else storage.doubted_ids_stop)

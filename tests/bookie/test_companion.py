@@ -4,6 +4,8 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from octavo.bookie.bookie import Bookie
 from octavo.bookie.companion import Companion, CompanionTask, CompanionView
 from octavo.bookie.config import load_config
 from octavo.metadata import BookieState, MetadataStore
-from octavo.protocol.errors import BookieReadOnlyError
+from octavo.metadata.garbage_hold import GarbageHold, set_hold
+from octavo.protocol.errors import BookieReadOnlyError, MetadataError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Added, Info, InfoAnswer, Missing, MissingAnswer
 from support.faulty_filesystem import MemoryFileSystem
@@ -98,6 +101,25 @@ async def test_what_the_companion_copies_in_is_served(store: MetadataStore) -> N
         bookie.service.read_only = True
         with pytest.raises(BookieReadOnlyError):
             await view.copies.copy_in(script.ledger_id, script.entries([6]))
+
+
+async def test_companion_learns_that_the_metadata_may_be_older_than_the_data(store: MetadataStore) -> None:
+    """Rule D5: as garbage collection does, by the hold and by what only the bookie knows."""
+    recorder = Recorder()
+    async with running(store, recorder) as bookie:
+        view = await recorder.view()
+        await view.check_metadata()
+        cookie = await store.read_cookie(bookie.bookie_id)
+        assert cookie is not None
+        older = replace(cookie.value, generation=cookie.value.generation - 1)
+        version = await store.compare_and_set_cookie(older, cookie.version)
+        with pytest.raises(MetadataError, match="restored from a backup"):
+            await view.check_metadata()
+        await store.compare_and_set_cookie(cookie.value, version)
+        await view.check_metadata()
+        await set_hold(store, GarbageHold("an operator's reason", datetime(2026, 1, 1, tzinfo=UTC)))
+        with pytest.raises(MetadataError, match="an operator's reason"):
+            await view.check_metadata()
 
 
 async def test_draining_bookie_is_registered_as_read_only_and_takes_adds(store: MetadataStore) -> None:

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from octavo.metadata import LedgerState
+from octavo.metadata.garbage_hold import GarbageHold, set_hold
 from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates
 from octavo.protocol.errors import LedgerRecoveryError, UnauthorizedError
 from octavo.protocol.ids import BookieId
@@ -67,6 +69,21 @@ async def test_a_blocked_ledger_is_closed_without_bookies_that_are_retired_and_t
         assert found is not None
         assert AcceptedLoss.decode(found.value, "x") == AcceptedLoss(ledger.id, (B0, B1), 5, 4, "fire")
         assert cluster.bookie("b2").ledger(ledger.id).fenced
+
+
+async def test_no_loss_is_accepted_while_the_metadata_may_be_older_than_the_data() -> None:
+    """Rule D5: bookies that older metadata do not name may have what seems lost."""
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await set_condition(cluster, Condition.RETIRED, B0, B1)
+        await set_hold(cluster.store, GarbageHold("restored from a dump", datetime(2026, 1, 1, tzinfo=UTC)))
+        async with recovery_of(cluster, ledger) as recovery:
+            with pytest.raises(RepairRefusedError, match="restored from a dump"):
+                await recovery.check([B0, B1])
+            with pytest.raises(RepairRefusedError, match="release-garbage"):
+                await recovery.accept([B0, B1], reason="fire", now_ms=5)
+        assert not (await cluster.store.read_ledger(ledger.id)).value.is_closed
+        assert not cluster.bookie("b2").ledger(ledger.id).fenced
 
 
 async def test_what_a_remaining_bookie_has_is_kept_however_late_it_answers() -> None:

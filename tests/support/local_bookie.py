@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 from octavo.metadata import MetadataStore
+from octavo.metadata.garbage_hold import read_hold
 from octavo.protocol.entries import header_of, is_intact, verify_batch
-from octavo.protocol.errors import DuplicateEntryError
+from octavo.protocol.errors import DuplicateEntryError, MetadataError
 from octavo.protocol.holdings import Doubt, Holdings
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.local import Stripe
@@ -148,6 +149,14 @@ class MemoryBookie:
         self.now = 1_000_000.0
         self.draining = False
         self.facts: dict[str, str | int | float | bool] = {}
+        self.metadata_checks = 0
+        """How often :meth:`check_metadata` was called."""
+
+    async def check_metadata(self) -> None:
+        """Knows the hold only."""
+        self.metadata_checks += 1
+        if (hold := await read_hold(self.store)) is not None:
+            raise MetadataError(f"garbage collection is on hold: {hold.reason}")
 
     @property
     def wall_clock(self) -> Callable[[], float]:
