@@ -417,6 +417,9 @@ async def _wait_drained(
             await asyncio.sleep(POLL_SECONDS)
 
 
+_END_THE_HOLD = "when no ledger is missing, end the hold with `octavo cluster release-garbage`"
+
+
 class _Notices:
     """Says on standard error why a command that waits would wait for ever, when it becomes so."""
 
@@ -426,6 +429,8 @@ class _Notices:
 
     def look(self, current: "RepairStatus", now: float) -> None:
         """Look at the state of repair at a moment."""
+        from octavo.metadata.repair_states import Condition  # noqa: PLC0415
+
         if current.auditor is not None:
             self._without_auditor_since = None
         elif self._without_auditor_since is None:
@@ -435,6 +440,8 @@ class _Notices:
             told = "repair is paused, nothing is copied; `octavo repair resume` continues it"
         elif self._without_auditor_since is not None and now - self._without_auditor_since > STUCK_SECONDS:
             told = "no bookie is the auditor, nothing is copied; start one that takes part in repair (setting `repair`)"
+        elif current.hold is not None and current.states.in_condition(Condition.DOUBTFUL):
+            told = f"garbage collection is on hold, no doubt ends: {current.hold.reason}; {_END_THE_HOLD}"
         if told is not None and told != self._said:
             print_error(told)
         self._said = told

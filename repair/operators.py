@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from octavo.metadata.garbage_hold import GarbageHold, read_hold
 from octavo.metadata.model import is_bookie_id
 from octavo.metadata.repair_states import (
     DEPARTED,
@@ -254,6 +255,8 @@ class RepairStatus:
     summary: Summary | None
     """None if there never was anything to do."""
     blocked: tuple[Blocked, ...]
+    hold: GarbageHold | None = None
+    """Why the metadata may be older than the data; until an operator ends it, no doubt ends (rule D5)."""
 
     @property
     def is_quiet(self) -> bool:
@@ -292,6 +295,7 @@ async def read_status(store: MetadataStore) -> RepairStatus:
         await read_states(store),
         summary,
         tuple(blocked[ledger_id] for ledger_id in sorted(blocked)),
+        await read_hold(store),
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from octavo.cli import main as command_line
 from octavo.cli.repair import _wait_drained
 from octavo.cli.session import CommandError, LogFormat, LogLevel, Session
 from octavo.metadata import MetadataStore, open_metadata_store
+from octavo.metadata.garbage_hold import GarbageHold, set_hold
 from octavo.metadata.repair_states import BookieCondition, Condition
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.repair import operators
@@ -80,6 +82,20 @@ def test_waiting_while_repair_is_paused_says_so(
     paused, failed = capsys.readouterr().err.splitlines()
     assert "repair is paused" in paused
     assert "`octavo repair resume`" in paused
+    assert "after 0 s" in failed
+
+
+def test_waiting_while_no_doubt_can_end_says_so(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rule D5: an operator ends the hold, and only then can the doubt end."""
+    hold = GarbageHold("restored from a dump", datetime(2026, 1, 1, tzinfo=UTC))
+    asyncio.run(in_store(uri, lambda store: set_hold(store, hold)))
+    assert repair(uri, "wait", "--timeout", "0") == 0
+    capsys.readouterr()
+    put(uri, Condition.DOUBTFUL)
+    assert repair(uri, "wait", "--timeout", "0") == 1
+    told, failed = capsys.readouterr().err.splitlines()
+    assert "no doubt ends: restored from a dump" in told
+    assert "`octavo cluster release-garbage`" in told
     assert "after 0 s" in failed
 
 
