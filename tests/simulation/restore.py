@@ -15,7 +15,7 @@ import random
 from octavo.metadata.records import Kind
 from simulation.history import Violation
 from simulation.metadata import MetadataCopy
-from simulation.world import World
+from simulation.world import Machine, World
 
 START_SECONDS_MAX = 60.0
 """Virtual time within which every bookie must be up on restored metadata."""
@@ -56,9 +56,9 @@ class MetadataRestore:
             raise Violation("B2", f"fences are lost after the metadata were restored (bookie, ledger): {sorted(lost)}")
 
     async def _settle(self) -> None:
-        """Wait until every bookie has on its disk what it has taken: a fence under way may be lost with a kill."""
-        storages = [machine.bookie.service.storage for machine in self._world.machines if machine.bookie is not None]
-        while any(storage.statistics().journal.pending_bytes for storage in storages):  # noqa: ASYNC110 - it has no event
+        """Wait until every bookie serves, and has on its disk what it has taken: a fence under way may be lost with a
+        kill."""
+        while not all(map(_has_settled, self._world.machines)):  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
 
     def _fences(self) -> set[tuple[str, int]]:
@@ -88,3 +88,8 @@ class MetadataRestore:
             if world.loop.now > deadline:
                 raise Violation("I8", f"a bookie does not come up on {what} of the metadata")
             await asyncio.sleep(0.05)
+
+
+def _has_settled(machine: Machine) -> bool:
+    bookie = machine.bookie
+    return bookie is not None and machine.serving and not bookie.service.storage.statistics().journal.pending_bytes
