@@ -98,8 +98,9 @@ class LeaseKeeper:
         self._beginning = asyncio.Lock()
         self._leases: dict[tuple[Kind, str], HeldLease] = {}
         self._unreleased: dict[tuple[Kind, str], str] = {}
-        """Records of leases that were released when the store did not answer. The session keeps them until they are
-        deleted: no other handle could take the lock while this process runs. With the session of each."""
+        """Records of no lease that may stand in the store, because it did not answer when they were released, or made.
+        The session keeps them until they are deleted: no handle could take the lock while this process runs. With the
+        session of each."""
         self._deleting = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
         self._renewal_wanted = asyncio.Event()
@@ -134,7 +135,8 @@ class LeaseKeeper:
         """Delete what was released. One at a time: a deletion must not meet a new lease on the same record."""
         async with self._deleting:
             for thing, session in list(self._unreleased.items()):
-                await self._records.delete_in_session(*thing, session)
+                if thing not in self._leases:
+                    await self._records.delete_in_session(*thing, session)
                 if self._unreleased.get(thing) == session:
                     del self._unreleased[thing]
 
@@ -196,7 +198,12 @@ class LeaseKeeper:
             session = await self._live_session()
             if (kind, key) in self._unreleased:
                 await self._delete_unreleased()
-            version = await self._records.create_in_session(kind, key, value, session, take_over=take_over)
+            try:
+                version = await self._records.create_in_session(kind, key, value, session, take_over=take_over)
+            except MetadataUnavailableError:
+                if session == self._session:
+                    self._unreleased[kind, key] = session
+                raise
             if version is not None:
                 break
             # Another handle holds it, or our session has ended without our knowing: a renewal tells which.

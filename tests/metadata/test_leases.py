@@ -1,21 +1,41 @@
-"""Leases whose release did not reach the store."""
+"""Leases whose making or release the store did not answer."""
 
+import asyncio
 import random
 
 import pytest
 from octavo.metadata.leases import LeaseKeeper
 from octavo.metadata.memory import MemoryRecordStore, MemoryServer
 from octavo.metadata.records import Kind
+from octavo.metadata.store import Version
 from octavo.protocol.errors import MetadataUnavailableError
+from support.waiting import eventually
 
 LEASE_SECONDS = 10.0
 
 
 class Unreliable(MemoryRecordStore):
-    """Deletes nothing while it is ``silent``; ``acts`` tells whether a deletion happens although its answer is lost."""
+    """Makes and deletes nothing while it is ``silent``; ``acts`` tells whether that happens although the answer is
+    lost."""
 
     silent = False
     acts = False
+    may_answer: asyncio.Event | None = None
+    """The answer to the making of a record waits for this; ``making`` tells that it does."""
+    making = False
+
+    async def create_in_session(
+        self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
+    ) -> Version | None:
+        made = None
+        if not self.silent or self.acts:
+            made = await super().create_in_session(kind, key, value, session, take_over=take_over)
+        if self.silent:
+            raise MetadataUnavailableError("no answer")
+        if self.may_answer is not None:
+            self.making = True
+            await self.may_answer.wait()
+        return made
 
     async def delete_in_session(self, kind: Kind, key: str, session: str) -> bool:
         if not self.silent or self.acts:
@@ -44,6 +64,11 @@ def processes() -> tuple[Process, Process]:
     return Process(server, 1), Process(server, 2)
 
 
+async def begin_session(process: Process) -> None:
+    """What fails from now on is not the beginning of the session."""
+    assert await process.keeper.acquire(Kind.LOCK, "another", b"", take_over=False) is not None
+
+
 async def release_in_vain(process: Process, *, acts: bool) -> None:
     lease = await process.keeper.acquire(Kind.LOCK, "auditor", b"", take_over=False)
     assert lease is not None
@@ -51,6 +76,83 @@ async def release_in_vain(process: Process, *, acts: bool) -> None:
     with pytest.raises(MetadataUnavailableError):
         await lease.release()
     assert lease.lost
+
+
+@pytest.mark.parametrize("acts", [False, True])
+async def test_a_lock_that_may_have_been_made_is_given_back_by_the_next_renewal(
+    processes: tuple[Process, Process], acts: bool
+) -> None:
+    """No process could ever have it otherwise, not even this one, while its session goes on."""
+    one, other = processes
+    await begin_session(one)
+    one.records.silent, one.records.acts = True, acts
+    with pytest.raises(MetadataUnavailableError):
+        await one.lock()
+    assert await other.lock() != acts
+    one.records.silent = False
+    await one.keeper.renew()
+    if acts:
+        assert await other.lock()
+    await one.keeper.renew()
+    assert not await one.lock(), "another process's lock is left alone"
+    for process in processes:
+        await process.keeper.close()
+
+
+async def test_the_process_whose_lock_may_have_been_made_gets_it_at_its_next_try(
+    processes: tuple[Process, Process],
+) -> None:
+    one, other = processes
+    await begin_session(one)
+    one.records.silent, one.records.acts = True, True
+    with pytest.raises(MetadataUnavailableError):
+        await one.lock()
+    one.records.silent = False
+    assert await one.lock()
+    await one.keeper.renew()
+    assert not await other.lock(), "the lock that was made since is not given back"
+    for process in processes:
+        await process.keeper.close()
+
+
+async def test_a_lock_that_is_held_stays_held_when_another_try_of_its_process_gets_no_answer(
+    processes: tuple[Process, Process],
+) -> None:
+    one, other = processes
+    lease = await one.keeper.acquire(Kind.LOCK, "auditor", b"", take_over=False)
+    assert lease is not None
+    one.records.silent = True
+    with pytest.raises(MetadataUnavailableError):
+        await one.lock()
+    one.records.silent = False
+    await one.keeper.renew()
+    assert not lease.lost
+    assert not await other.lock()
+    for process in processes:
+        await process.keeper.close()
+
+
+async def test_a_lock_whose_answer_comes_late_stays_held_when_another_try_gets_none(
+    processes: tuple[Process, Process],
+) -> None:
+    one, other = processes
+    await begin_session(one)
+    one.records.may_answer = asyncio.Event()
+    acquiring = asyncio.ensure_future(one.keeper.acquire(Kind.LOCK, "auditor", b"", take_over=False))
+    await eventually(lambda: one.records.making)
+    one.records.silent = True
+    with pytest.raises(MetadataUnavailableError):
+        await one.lock()
+    one.records.silent = False
+    one.records.may_answer.set()
+    lease = await acquiring
+    assert lease is not None
+    await one.keeper.renew()
+    await one.keeper.renew()
+    assert not lease.lost
+    assert not await other.lock()
+    for process in processes:
+        await process.keeper.close()
 
 
 @pytest.mark.parametrize("acts", [False, True])
