@@ -229,6 +229,27 @@ async def test_crash_of_every_bookie_at_once_loses_nothing_that_a_living_writer_
     assert up.run("ledger", "show", ledger.id, "--json").json["sync"] == "deferred"
 
 
+async def test_a_force_is_completed_by_the_bookie_that_replaces_a_killed_one(up: Up, names: dict[str, str]) -> None:
+    """Rule W10: the new member gets everything that was not forced, and counts only for what it has on its disk."""
+    payloads = [b"entry %d" % number for number in range(1000)]
+    async with (
+        octavo_client.connect(up.uri, **HASTY, force_interval_seconds=60) as client,
+        client.create_ledger(3, 3, 3, sync="deferred") as ledger,
+    ):
+        await ledger.add_many(payloads[:500])
+        await ledger.force()
+        await ledger.add_many(payloads[500:])
+        killed = (await client.ledger_metadata(ledger.id)).fragments[-1].bookies[0]
+        up.kill_bookie(names[killed])
+        await ledger.force()
+        assert ledger.last_add_confirmed == 999
+        fragments = (await client.ledger_metadata(ledger.id)).fragments
+        assert [fragment.first_entry_id for fragment in fragments] == [0, 500]
+        assert killed not in fragments[-1].bookies
+        await asyncio.to_thread(up.wait_for, "started again")
+    assert up.run("ledger", "read", ledger.id).stdout == b"".join(payload + b"\n" for payload in payloads)
+
+
 async def test_a_writer_finds_out_that_its_ledger_was_deleted(up: Up) -> None:
     async def add_for_ever(ledger: octavo_client.LedgerWriter) -> None:
         while True:
