@@ -9,7 +9,7 @@ SECONDS_MIN: Final = 0.002
 """Adds that take no longer than this are never slow: so short a delay doubles by chance."""
 
 FIRST_PART: Final = 8
-"""Beside adds the work begins with this part of its upper limit."""
+"""When adds come, the work goes on with this part of its upper limit."""
 
 RISE: Final = 1.25
 """Factor by which the rate rises while adds are not slow."""
@@ -31,17 +31,20 @@ class AdaptiveRate:
     def __init__(self, *, per_second_min: int, per_second_max: int) -> None:
         self._min, self._max = min(per_second_min, per_second_max), per_second_max
         self._undisturbed_seconds: float | None = None
+        self._beside_adds = False
         self.per_second = per_second_max
 
     def adjust(self, add_delay_seconds: float, *, rested: bool = False) -> int:
         """The rate from now on, per second. ``add_delay_seconds``: what adds have taken on average since the last call,
         0.0 if there were none. ``rested``: the work has done nothing since the last call."""
+        was_beside_adds, self._beside_adds = self._beside_adds, add_delay_seconds > 0.0
         if not add_delay_seconds:
             self.per_second = self._max
             return self.per_second
         if rested:
             self._undisturbed_seconds = add_delay_seconds
-            self.per_second = max(self._min, min(self.per_second, self._max // FIRST_PART))
+            if not was_beside_adds:
+                self.per_second = max(self._min, min(self.per_second, self._max // FIRST_PART))
             return self.per_second
         if self._undisturbed_seconds is None:
             if self.per_second > self._min:  # adds have begun beside the work

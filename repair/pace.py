@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from octavo.protocol.adaptive_rate import AdaptiveRate
-
-REST_SECONDS: Final = 3.0
-"""After so long without a copy, what adds took meanwhile is what they take undisturbed."""
+from octavo.protocol.giving_way import GivingWay
 
 ADVANCE_SECONDS: Final = 0.25
 """So many seconds' worth of bytes may be copied at once after a pause."""
@@ -27,9 +25,8 @@ class Pace:
 
     def __init__(self, rate: AdaptiveRate, add_delay_seconds: Callable[[], float]) -> None:
         self._rate = rate
-        self._add_delay_seconds = add_delay_seconds
+        self._giving_way = GivingWay(rate, add_delay_seconds)
         self._free_at = 0.0
-        self._adjust_at = 0.0
 
     @property
     def piece_bytes(self) -> int:
@@ -39,11 +36,9 @@ class Pace:
     async def take(self, size_bytes: int, *, urgent: bool = False) -> None:
         """Wait until so many bytes may be copied. ``urgent``: one live copy is left, and nothing is waited for."""
         loop = asyncio.get_running_loop()
+        while (pause_seconds := self._giving_way.look(loop.time())) and not urgent:  # noqa: ASYNC110
+            await asyncio.sleep(pause_seconds)
         now = loop.time()
-        if now >= self._adjust_at:
-            rested = now >= self._adjust_at + REST_SECONDS
-            self._adjust_at = now + 1.0
-            self._rate.adjust(self._add_delay_seconds(), rested=rested)
         begin = max(self._free_at, now - ADVANCE_SECONDS)
         self._free_at = begin + size_bytes / self._rate.per_second
         if not urgent and self._free_at > now:

@@ -13,18 +13,13 @@ from typing import Final
 
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.protocol.adaptive_rate import AdaptiveRate
+from octavo.protocol.giving_way import GivingWay
 
 PATIENCE_SECONDS: Final = 0.05
 """Longest wait for ordinary reads: twenty reads of 1 MiB each second get through in any case."""
 
 BYTES_PER_SECOND_MIN: Final = 4 * 1024 * 1024
 """Least rate to which slow adds press these reads: as for copying into a bookie."""
-
-ADJUST_SECONDS: Final = 1.0
-"""Time between two changes of the rate."""
-
-REST_SECONDS: Final = 3.0
-"""After so long without a read of repair, what adds took meanwhile is what they take undisturbed."""
 
 
 class RepairReads:
@@ -33,8 +28,7 @@ class RepairReads:
     def __init__(self, bytes_per_second: int, add_delay_seconds: Callable[[], float] = lambda: 0.0) -> None:
         """``add_delay_seconds``: how long ordinary adds take at present; 0 while there are none."""
         self._rate = AdaptiveRate(per_second_min=BYTES_PER_SECOND_MIN, per_second_max=bytes_per_second)
-        self._add_delay_seconds = add_delay_seconds
-        self._adjust_at = 0.0
+        self._giving_way = GivingWay(self._rate, add_delay_seconds)
         self._limiter = RateLimiter(bytes_per_second)
         self._line = asyncio.Lock()
         self._ordinary = 0
@@ -57,11 +51,9 @@ class RepairReads:
     async def wait_turn(self) -> None:
         """Wait until a repair's read may begin."""
         async with self._line:
-            now = asyncio.get_running_loop().time()
-            if now >= self._adjust_at:
-                rested = now >= self._adjust_at + REST_SECONDS
-                self._adjust_at = now + ADJUST_SECONDS
-                self._limiter.change_rate(self._rate.adjust(self._add_delay_seconds(), rested=rested))
+            while pause_seconds := self._giving_way.look(asyncio.get_running_loop().time()):  # noqa: ASYNC110
+                await asyncio.sleep(pause_seconds)
+            self._limiter.change_rate(self._rate.per_second)
             await self._limiter.take(0)
             if self._ordinary:
                 with contextlib.suppress(TimeoutError):

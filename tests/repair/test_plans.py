@@ -1,11 +1,8 @@
-"""Plans and reports between auditor and targets, pauses after failures, the rate of copying (rules A6, A7, A9, A10)."""
-
-import asyncio
+"""Plans and reports between auditor and targets, pauses after failures (rules A6, A7, A10)."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.protocol.adaptive_rate import AdaptiveRate
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.backoff import BlockedLedgers
@@ -31,7 +28,6 @@ from octavo.repair.documents import (
     work_name,
 )
 from octavo.repair.outstanding import Outstanding
-from octavo.repair.pace import ByteLimit, Pace
 from octavo.repair.planning import JOBS_MAX, Blocked, BlockedClass, Job, Why
 from octavo.repair.progress import Progress
 
@@ -196,75 +192,6 @@ def test_open_ledgers_are_looked_at_sooner() -> None:
         now += pause
     waiting.add(blocked(1), now)
     assert waiting.next_at() == now + 120
-
-
-# --- rates --------------------------------------------------------------------------------------------------------
-
-
-def test_the_rate_follows_what_adds_took_before_the_work_began() -> None:
-    control = AdaptiveRate(per_second_min=100, per_second_max=1600)
-    assert control.adjust(0.01, rested=True) == 200, "it begins slowly"
-    assert [control.adjust(0.0149) for _ in range(3)] == [250, 312, 390], "half as long again is bearable"
-    assert control.adjust(0.016) == 182, "slow adds: below the half at once"
-    assert control.adjust(0.1) == 100
-    assert control.adjust(0.0) == 1600, "no adds"
-    assert control.adjust(0.08) == 150, "far too slow: below an eighth at once"
-
-
-def test_adds_of_a_hundred_microseconds_may_take_many_times_as_long() -> None:
-    control = AdaptiveRate(per_second_min=100, per_second_max=1600)
-    control.adjust(0.0001, rested=True)
-    assert control.adjust(0.002) == 250
-
-
-def test_a_load_that_has_grown_meanwhile_does_not_hold_the_rate_down_for_ever() -> None:
-    control = AdaptiveRate(per_second_min=100, per_second_max=1600)
-    control.adjust(0.01, rested=True)
-    rates = [control.adjust(0.03) for _ in range(25)]
-    assert (rates[0], rates[-1]) == (100, 1600), "three times as long is ordinary now"
-
-
-def test_what_undisturbed_adds_take_is_learned_at_the_lowest_rate() -> None:
-    control = AdaptiveRate(per_second_min=100, per_second_max=1600)
-    assert control.adjust(0.05) == 100, "adds have begun beside the work: nothing is known of them"
-    assert [control.adjust(0.01), control.adjust(0.0149), control.adjust(0.05)] == [125, 156, 100]
-
-
-async def test_copies_come_in_smaller_pieces_at_a_lower_rate() -> None:
-    delay = [0.0]
-    pace = Pace(AdaptiveRate(per_second_min=1 << 20, per_second_max=1 << 26), lambda: delay[0])
-    assert pace.piece_bytes == 1 << 20
-    delay[0] = 0.1
-    await pace.take(1)
-    assert pace.piece_bytes == 256 << 10
-
-
-async def test_work_on_too_many_bytes_waits_in_its_order_and_a_large_piece_passes_alone() -> None:
-    limit, begun, release = ByteLimit(lambda: 10), list[int](), {size: asyncio.Event() for size in (6, 4, 5, 30, 1)}
-
-    async def work(size: int) -> None:
-        async with limit.hold(size):
-            begun.append(size)
-            await release[size].wait()
-
-    async def turns() -> list[int]:
-        for _ in range(10):
-            await asyncio.sleep(0)
-        return begun
-
-    tasks = [asyncio.ensure_future(work(size)) for size in release]
-    assert await turns() == [6, 4]
-    release[6].set()
-    assert await turns() == [6, 4, 5]
-    release[5].set()
-    assert await turns() == [6, 4, 5]
-    tasks[3].cancel()  # the one that waits for all to end
-    assert await turns() == [6, 4, 5, 1]
-    tasks.append(asyncio.ensure_future(work(30)))
-    for size in (4, 1, 30):
-        release[size].set()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert begun == [6, 4, 5, 1, 30]
 
 
 # --- documents ----------------------------------------------------------------------------------------------------
