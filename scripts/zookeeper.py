@@ -26,6 +26,7 @@ def start(arguments: argparse.Namespace) -> None:
         port=arguments.port,
         settings=Settings(
             tick_milliseconds=arguments.tick_milliseconds,
+            heap_megabytes=arguments.heap_megabytes,
             **files,
         ),
     )
@@ -103,6 +104,9 @@ def main() -> int:
                 type=int,
                 default=1000,
                 help="sessions last 2 ticks or more (default: 1000)",
+            )
+            command.add_argument(
+                "--heap-megabytes", type=int, default=256, help="memory of each server for its nodes (default: 256)"
             )
     arguments = parser.parse_args()
     try:

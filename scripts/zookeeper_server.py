@@ -90,6 +90,8 @@ class Settings:
     """PEM file with the authority of the clients' certificates, which are required."""
     audit: bool = False
     """Whether the servers write an audit log, into their ordinary log."""
+    heap_megabytes: int = 256
+    """Memory of each server's Java heap, which holds every node: a million ledgers need 2,000."""
 
 
 @dataclass(slots=True)
@@ -225,7 +227,8 @@ class ServerGroup:
                 f"port {server.client_port}, which ZooKeeper in {self.folder} uses, is taken by another program"
             )
         settings = self.settings
-        options = [f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}", "-Dzookeeper.preAllocSize=1024"]
+        options = [f"-Xmx{settings.heap_megabytes}m"]
+        options += [f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}", "-Dzookeeper.preAllocSize=1024"]
         if not settings.sync:
             options.append("-Dzookeeper.forceSync=no")
         if settings.read_only_mode:
@@ -233,7 +236,7 @@ class ServerGroup:
         if settings.request_bytes_max:
             options.append(f"-Djute.maxbuffer={settings.request_bytes_max}")
         command = [
-            *(find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"),
+            *(find_java(), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"),
             *options,
             *("-cp", class_path(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(folder / "zoo.cfg")),
         ]
