@@ -25,6 +25,7 @@ from octavo.protocol.ids import BookieId, LedgerId
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript
+from support.memory_stores import memory_uri
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -36,7 +37,7 @@ BOOKIE = BookieId("b1")
 
 @pytest.fixture
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store(f"memory://{request.node.name}", create=True) as opened:
+    async with await open_metadata_store(memory_uri(request.node.name), create=True) as opened:
         await opened.create_cookie(Cookie(bookie_id=BOOKIE, generation=1, address="h:1", body=b"token"))
         yield opened
 

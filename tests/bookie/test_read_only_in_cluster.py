@@ -10,6 +10,7 @@ from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import DiskSpace, RealFileSystem
 from octavo.metadata import open_metadata_store
+from support.memory_stores import memory_uri
 from support.waiting import WAIT_SECONDS, eventually
 
 import octavo
@@ -29,7 +30,7 @@ class Disk(RealFileSystem):
 
 
 async def test_writer_leaves_a_bookie_that_turned_read_only_and_no_add_fails(tmp_path: Path) -> None:
-    uri = "memory://read-only-in-cluster"
+    uri = memory_uri("read-only-in-cluster")
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await open_metadata_store(uri, create=True))
         disks: dict[str, Disk] = {}

@@ -18,6 +18,7 @@ from octavo.metadata.cluster_release import (
     write_release,
 )
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError, MetadataError
+from support.memory_stores import memory_uri
 from support.metadata_clusters import cookie
 
 from octavo._version import __version__
@@ -95,7 +96,7 @@ def test_a_damaged_document_is_an_error(value: bytes) -> None:
 
 
 async def test_a_new_cluster_begins_at_our_release_and_one_with_bookies_stays_as_it_is() -> None:
-    async with await open_metadata_store("memory://new-release", create=True) as store:
+    async with await open_metadata_store(memory_uri("new-release"), create=True) as store:
         await begin_cluster(store)
         assert await finalized_release(store) == own_releases()[-1]
         before = await read_release(store)
@@ -104,7 +105,7 @@ async def test_a_new_cluster_begins_at_our_release_and_one_with_bookies_stays_as
         assert await finalized_release(store) == R4
         with pytest.raises(MetadataConflictError):
             await write_release(store, R3, before)
-    async with await open_metadata_store("memory://old-release", create=True) as store:
+    async with await open_metadata_store(memory_uri("old-release"), create=True) as store:
         await store.create_cookie(cookie("b1"))
         await begin_cluster(store)
         assert await read_release(store) is None

@@ -24,6 +24,7 @@ from octavo.metadata.records import ClusterOrigin
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 from octavo.protocol.ids import ID_MAX, LedgerId
 from support.ledger_metadata import fragment, open_ledger
+from support.memory_stores import memory_uri
 from support.metadata_clusters import cookie, registration
 from support.zookeeper import new_cluster_uri
 
@@ -109,7 +110,7 @@ async def test_a_cluster_is_restored_only_where_there_is_none(empty_place: str) 
 
 @pytest.fixture
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[MetadataStore]:
-    async with await open_metadata_store(f"memory://{request.node.name}", create=True) as opened:
+    async with await open_metadata_store(memory_uri(request.node.name), create=True) as opened:
         await opened.register_bookie(registration("b1"))
         yield opened
 

@@ -200,7 +200,7 @@ async def test_what_no_bookie_has_is_short_keeps_its_names_and_is_tried_when_a_b
 
 
 async def test_an_abandoned_ledger_is_recovered_before_it_is_too_late_and_then_repaired() -> None:
-    async with repair_cluster("abandoned", 4) as cluster:
+    async with repair_cluster("abandoned", 4, open_seconds=0.3) as cluster:
         gone = await cluster.client()
         writer = await gone.create_ledger()
         await writer.add_many([payload(writer.id, number, 100) for number in range(5)])

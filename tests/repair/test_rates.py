@@ -165,7 +165,6 @@ def test_copying_rests_while_it_listens_but_not_for_the_last_live_copy(loop: Sim
         return loop.time() - began_at
 
     async def both() -> tuple[float, float]:
-        await asyncio.sleep(1000.0)
         return await copied_after(urgent=False), await copied_after(urgent=True)
 
     assert loop.run_until_complete(both()) == (CALM_SECONDS + LISTEN_SECONDS, 0.0)

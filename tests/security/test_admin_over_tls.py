@@ -24,6 +24,7 @@ from octavo.security.roles import Role
 from octavo.security.scram import Key
 from support.admin import Answer, Secure, ask, attended_bookie, connect
 from support.certificates import STRANGER, Certificates
+from support.memory_stores import memory_uri
 from support.principals import KEYS, PRINCIPALS
 from support.tls_bookies import tls_settings
 from support.waiting import WAIT_SECONDS, eventually
@@ -73,7 +74,7 @@ async def running(module_folder: Path) -> AsyncIterator[Running]:
         port = probe.getsockname()[1]
     audit = Audit(AuditFile(module_folder / "audit.jsonl"))
     audit.start()
-    async with await open_metadata_store("memory://admin-tls", create=True) as store:
+    async with await open_metadata_store(memory_uri("admin-tls"), create=True) as store:
         extra = Principal(name="operator", roles=frozenset({Role.ADMIN}))
         await store.create_document(DOCUMENT, encode_principals(PRINCIPALS.with_principal(extra)))
         # Only the resolver knows that this is the loopback interface.

@@ -20,6 +20,7 @@ from octavo.protocol.messages import Authenticate, LacAnswer, ReadFlag, ReadLac
 from octavo.security.roles import Role
 from octavo.security.scram import MECHANISM
 from support.admin import ask, attended_bookie
+from support.memory_stores import memory_uri
 from support.principals import DOCUMENTS, GUARDED, KEYS, PRINCIPALS, raw, set_principals
 from support.raw_client import PASSWORD, add, key_of, read, seal
 from support.tls_bookies import Cluster, cluster_of
@@ -105,7 +106,7 @@ async def test_it_tells_of_deletions_and_of_what_administrators_do(path: Path, t
     audit = Audit(AuditFile(path))
     audit.start()
     async with (
-        await open_metadata_store("memory://audited", create=True) as store,
+        await open_metadata_store(memory_uri("audited"), create=True) as store,
         attended_bookie(tmp_path / "b", store, audit=audit) as (bookie, attendant),
     ):
         wanted = {"read_only": True, "reason": "moving"}

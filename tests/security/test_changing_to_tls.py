@@ -15,6 +15,7 @@ from octavo.protocol.errors import UnauthorizedError
 from octavo.security.roles import Role
 from support.certificates import Certificates
 from support.faulty_filesystem import MemoryFileSystem
+from support.memory_stores import memory_uri
 from support.tls_bookies import Cluster, start_bookie, tls_settings
 from support.waiting import eventually
 
@@ -86,9 +87,10 @@ async def test_two_rounds_of_restarts_bring_tls_and_no_add_is_lost(certificates:
         {**tls_settings(certificates.server("rolling", uris=("octavo:bookie",)), mode), "auth": auth}
         for mode, auth in (("optional", "none"), ("required", "required"))
     )
-    async with await open_metadata_store("memory://rolling-tls", create=True) as store:
+    uri = memory_uri("rolling-tls")
+    async with await open_metadata_store(uri, create=True) as store:
         await store.create_document(DOCUMENT, encode_principals(principals))
-        cluster, rolling = Cluster(store, "memory://rolling-tls"), Rolling(store)
+        cluster, rolling = Cluster(store, uri), Rolling(store)
         try:
             for number in BOOKIES:
                 await rolling.restart(number)

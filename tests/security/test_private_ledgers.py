@@ -24,6 +24,7 @@ from octavo.protocol.messages import (
 from octavo.security.roles import Role
 from support.copies import StorageHost
 from support.faulty_filesystem import MemoryFileSystem
+from support.memory_stores import memory_uri
 from support.principals import DOCUMENTS, GUARDED, raw
 from support.raw_client import PASSWORD, RawClient, key_of, seal
 from support.tls_bookies import Cluster, cluster_of
@@ -191,7 +192,7 @@ async def test_copies_without_a_pinned_key_are_read_with_the_key_that_the_metada
 
 @pytest.mark.parametrize("copied", [False, True])
 async def test_restarts_and_power_cuts_do_not_make_a_private_ledger_public(copied: bool) -> None:
-    async with await open_metadata_store(f"memory://private-{copied}", create=True) as store:
+    async with await open_metadata_store(memory_uri(f"private-{copied}"), create=True) as store:
         host = await StorageHost(MemoryFileSystem(), store).start()
         entries = seal(LEDGER, 0, [b"secret"])
         if copied:

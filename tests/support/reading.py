@@ -26,8 +26,7 @@ from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
 from support.fake_bookie import FakeBookie, registered_bookies
-
-_names = itertools.count()
+from support.memory_stores import memory_uri
 
 QUICK = ClientOptions(
     read_slow_seconds=60.0,
@@ -207,7 +206,7 @@ class HandmadeLedger:
 @contextlib.asynccontextmanager
 async def cluster_of(count: int = 3, options: ClientOptions = QUICK) -> AsyncIterator[Cluster]:
     """That many bookies in a cluster of their own."""
-    uri = f"memory://reading-{next(_names)}"
+    uri = memory_uri("reading")
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await open_metadata_store(uri, create=True, rng=random.Random(1)))
         bookies = await stack.enter_async_context(registered_bookies(store, count))

@@ -29,13 +29,14 @@ from octavo.repair.documents import SUMMARY, Summary, decode_summary
 from octavo.repair.settings import RepairSettings
 from octavo.repair.settled import quorums_of_ledger, settled_ranges
 from support.faulty_filesystem import MemoryFileSystem
+from support.memory_stores import memory_uri
 
 import octavo
 
 QUICK = RepairSettings(
     lost_seconds=0.5,
     audit_seconds=0.3,
-    open_seconds=0.3,
+    open_seconds=600.0,
     silent_seconds=5.0,
     report_seconds=0.02,
     poll_seconds=0.05,
@@ -44,7 +45,8 @@ QUICK = RepairSettings(
     retry_seconds_max=1.0,
     request_timeout_seconds=2.0,
 )
-"""Everything that takes minutes in production takes a moment."""
+"""What takes minutes in production takes a moment. Only open ledgers are left to their writers for long: on a slow
+machine a living writer may need a second to replace a bookie."""
 
 CLIENT: dict[str, Any] = {
     "reconnect_delay_seconds_min": 0.01,
@@ -241,7 +243,7 @@ def payload(ledger_id: int, number: int, payload_bytes: int) -> bytes:
 async def repair_cluster(name: str, bookies: int, **settings: Any) -> AsyncIterator[RepairCluster]:
     """A cluster of bookies ``b0``, ``b1``, ...; ``settings`` replace those of :data:`QUICK`. ``name``: of a store in
     memory, or the URI of another one."""
-    uri = name if "://" in name else f"memory://{name}"
+    uri = name if "://" in name else memory_uri(name)
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await open_metadata_store(uri, create=True))
         cluster = RepairCluster(uri, store, stack)

@@ -4,7 +4,6 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.security.contexts import ServerFiles
 from support.faulty_filesystem import MemoryFileSystem
-
-_NUMBERS = count()
+from support.memory_stores import memory_uri
 
 
 def tls_settings(files: ServerFiles, mode: str = "required") -> dict[str, Any]:
@@ -85,7 +83,7 @@ async def cluster_of(
     *settings: dict[str, Any], documents: Mapping[str, bytes] | None = None, audit: Audit | None = None
 ) -> AsyncIterator[Cluster]:
     """One bookie with each of the settings. ``documents`` are in the metadata before the bookies start."""
-    uri = f"memory://tls-{next(_NUMBERS)}"
+    uri = memory_uri("tls")
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await open_metadata_store(uri, create=True))
         for name, value in (documents or {}).items():

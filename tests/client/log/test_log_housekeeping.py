@@ -47,6 +47,7 @@ from octavo.protocol.errors import NoSuchLogError
 from octavo.protocol.ids import LedgerId
 from support.ledger_metadata import open_ledger
 from support.log_documents import empty_log, ended
+from support.memory_stores import memory_uri
 
 
 async def no_ledger(*_arguments: object) -> object:
@@ -55,7 +56,7 @@ async def no_ledger(*_arguments: object) -> object:
 
 async def made(name: str, segments: int) -> tuple[MetadataStore, LedgerAccess, Housekeeper]:
     """A log of closed segments of three entries each, and one that is open; pages of two segments."""
-    store = await open_metadata_store(f"memory://housekeeping-{name}", create=True, rng=random.Random(1))
+    store = await open_metadata_store(memory_uri(f"housekeeping-{name}"), create=True, rng=random.Random(1))
     rng = random.Random(2)
     access = LedgerAccess(
         store,
