@@ -41,6 +41,7 @@ from datetime import datetime
 from typing import Protocol
 
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import LedgerFencedError, MetadataConflictError, OctavoError
 from octavo.protocol.ids import BookieId, EntryId
 
@@ -204,8 +205,8 @@ def _end(metadata: LedgerMetadata) -> tuple[EntryId | None, int]:
     return metadata.last_entry_id, metadata.length
 
 
-def who_fenced(metadata: LedgerMetadata) -> str:
-    """By which client a ledger was fenced, and when, for an error; "another client" if the metadata do not say."""
+def who_fenced(metadata: LedgerMetadata | StreamMetadata) -> str:
+    """By which client it was fenced, and when, for an error; "another client" if the metadata do not say."""
     if metadata.fenced_at is None:
         return "another client"
     name = f" ({metadata.fenced_by})" if metadata.fenced_by else ""

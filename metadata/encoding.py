@@ -50,10 +50,11 @@ def with_checksum(before: str, behind: str) -> bytes:
     return f'{{{before}{"," if before else ""}"{_CHECKSUM_KEY}":"{checksum:08x}"{behind_it}}}'.encode("ascii")
 
 
-def decode_object(value: bytes, *, what: str, format_max: int) -> dict[str, Any]:
+def decode_object(value: bytes, *, what: str, format_max: int, format_min: int = 1) -> dict[str, Any]:
     """The fields in ``value`` after verifying the checksum. ``what`` names the thing in errors ("ledger 7").
 
-    Raises :class:`MetadataError` when the value is damaged or of a format above ``format_max``.
+    Raises :class:`MetadataError` when the value is damaged, or of a format below ``format_min`` or above
+    ``format_max``.
     """
     try:
         fields = json.loads(value)
@@ -71,6 +72,10 @@ def decode_object(value: bytes, *, what: str, format_max: int) -> dict[str, Any]
         raise MetadataError(
             f"{what}: metadata format {format_number} is newer than {format_max}, the newest that this version "
             "understands; upgrade Octavo"
+        )
+    if format_number < format_min:
+        raise MetadataError(
+            f"{what}: metadata format {format_number} is that of something else; this needs {format_min}"
         )
     return fields
 
@@ -123,11 +128,11 @@ class FieldReader:
         """An aware datetime, in UTC."""
         try:
             instant = datetime.fromisoformat(self.get(name, str))
-        except ValueError as error:
+            if instant.tzinfo is None:
+                raise self.damaged(f"{name} has no time zone")
+            return instant.astimezone(UTC)  # there is no such instant in the first and the last hours of all time
+        except (ValueError, OverflowError) as error:
             raise self.damaged(f"{name} is not an instant") from error
-        if instant.tzinfo is None:
-            raise self.damaged(f"{name} has no time zone")
-        return instant.astimezone(UTC)
 
     def decode_bytes(self, text: object, name: str) -> bytes:
         """Bytes from base64 ``text``, a value in or below the field ``name``."""

@@ -1,0 +1,329 @@
+"""How a client changes a stream's metadata when other clients may have changed them in the meantime. Pure.
+
+As in :mod:`octavo.metadata.changes`, a change is a value whose ``decide(current)`` answers *write*, *settled* or
+*refuse*; :func:`octavo.metadata.update.settle_change` runs it in a compare-and-set loop. T is the term for which the
+change was computed. *Base* is the last fragment from which it was computed, wherever a change has one.
+
+===================  ================  ===============  ===================  =============  ===========
+change               OPEN(T)           IN_RECOVERY(T)   AT_REST(T)           term above T   CLOSED
+===================  ================  ===============  ===================  =============  ===========
+ChangeFragment (T9)  base: write;      term over        term over            term over      closed
+                     wanted: settled
+Rest (T8)            base: write       term over        that end: settled;   term over,     closed,
+                                                        other: conflict      or settled     or settled
+BeginTakeover (T2)   write             settled          settled              term over      closed
+OpenTerm (T5)        conflict          base: write;     that end: write;     own: settled;  closed
+                                       other: conflict  other: conflict      term over
+RenewTerm (T11)      base: write       term over        term over            own: settled;  closed
+                                                                             term over
+LayToRest (T8)       conflict          base: write;     settled              term over      closed
+                                       other: conflict
+SealStream           conflict          conflict         write                term over      settled
+Truncate             write             write            write                write          write
+===================  ================  ===============  ===================  =============  ===========
+
+- In OPEN(T), another base means that T has a second writer: :class:`InternalError`, because rule T1 excludes it.
+- A term below T means that the metadata are older than those which the client has seen: conflict.
+- A term above T makes Rest settled if its metadata still tell that T ended where the writer wanted, in any later state.
+- It makes OpenTerm and RenewTerm settled if it is T + 1, still OPEN, and the owner is the client's own (rule T1).
+- Truncate is settled when the start lies there or further on.
+
+Older fragments, the start and unknown fields are taken as found. A refused change has changed nothing, and each refusal
+means that another client got ahead (rule T10).
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Protocol
+
+from octavo.metadata.changes import Refuse, Settled, who_fenced
+from octavo.metadata.stream_encoding import encoded_fragments_bytes
+from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
+from octavo.protocol.errors import InternalError, LedgerClosedError, MetadataConflictError, TermOverError
+from octavo.protocol.ids import EntryId
+
+FRAGMENTS_BYTES_MAX: Final = 128 * 1024
+"""Largest stored size of a stream's fragments that a new fragment may lead to. A document of the metadata store holds
+512 KiB; an end can always be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStream:
+    """Compare-and-set to these metadata, expecting the version on which the decision was made."""
+
+    metadata: StreamMetadata
+
+
+type StreamDecision = WriteStream | Settled | Refuse
+
+
+class StreamChange(Protocol):
+    """A change that a client wants to make to a stream's metadata."""
+
+    def decide(self, current: StreamMetadata) -> StreamDecision:
+        """What to do, given the stored metadata. Has no effects and may be called any number of times."""
+
+
+@dataclass(frozen=True, slots=True)
+class TermEnd:
+    """Where a term ends."""
+
+    last_entry_id: EntryId
+    """Its last place; one below the first place of its last fragment if that is empty."""
+    length: int
+    """Payload bytes of all positions of the stream up to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFragment:
+    """The writer goes on in a new fragment: it replaces bookies, or begins a fragment on the same ones (rule T9)."""
+
+    base: StreamFragment
+    """The last fragment that the writer knows."""
+    fragment: StreamFragment
+    """Of the same term. It replaces :attr:`base` when both start at the same place."""
+
+    def decide(self, current: StreamMetadata) -> StreamDecision:
+        if (lost := _lost(current, self.base.term)) is not None:
+            return lost
+        if current.state is StreamState.OPEN and _same(current.last_fragment, self.fragment):
+            return Settled()
+        return _not_the_writers(current, self.base) or _grown(current.with_fragment(self.fragment))
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The writer ends its term, and leaves the stream without a writer (rule T8)."""
+
+    base: StreamFragment
+    """The last fragment that the writer knows."""
+    end: TermEnd
+
+    def decide(self, current: StreamMetadata) -> StreamDecision:
+        term = self.base.term
+        # An end that stands is what the writer wanted, whatever has come after it.
+        if current.end_of_term(term) == self.end.last_entry_id:
+            if current.term == term and current.length != self.end.length:
+                return _conflict(current, f"its term {term} ends with another length than its writer counted")
+            return Settled()
+        if (lost := _lost(current, term)) is not None:
+            return lost
+        if current.state is StreamState.AT_REST:
+            return _conflict(current, f"its term {term} ends at {current.last_entry_id}, not at its writer's end")
+        return _not_the_writers(current, self.base) or WriteStream(_ended(current, (), self.end))
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTakeover:
+    """A client starts to take the stream over (rule T2). Afterwards the term is IN_RECOVERY or AT_REST. Only then may
+    the client fence the term, and it does so only in the first case."""
+
+    term: int
+    """The one that the client has read, and that it will fence."""
+    fenced_at: datetime | None = None
+    """The client's clock, which the errors of the old writer name."""
+    fenced_by: str = ""
+    """The client's name, likewise."""
+
+    def decide(self, current: StreamMetadata) -> StreamDecision:
+        if (lost := _lost(current, self.term)) is not None:
+            return lost
+        if current.state is not StreamState.OPEN:
+            return Settled()
+        return WriteStream(current.in_recovery(self.fenced_at, self.fenced_by))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTerm:
+    """The client that takes over gives the term its end and opens the next one, in one compare-and-set (rule T5).
+
+    Nothing of the next term may be sent before the client knows that this stands (rule T1).
+    """
+
+    base: StreamFragment
+    """The last fragment when the takeover began."""
+    fragments: tuple[StreamFragment, ...]
+    """What the recovery of the term made of the last fragment, in order. They stay local until now. At rest they are
+    dropped: the end stands without them."""
+    end: TermEnd
+    """What the recovery found; at rest, what is stored."""
+    owner: str
+    """A random token of this takeover and of no other."""
+    fragment: StreamFragment
+    """The next term's first one; see :meth:`StreamMetadata.with_next_term` for what of it counts."""
+
+    def decide(self, current: StreamMetadata) -> StreamDecision:
+        term = self.base.term
+        if _opened_by(current, term + 1, self.owner):
+            return Settled()
+        if (lost := _lost(current, term)) is not None:
+            return lost
+        if current.state is not StreamState.AT_REST:
+            refusal = _not_recovered(current, self.base)
+            return refusal or self._opened(_ended(current, self.fragments, self.end))
+        if (current.last_entry_id, current.length) != (self.end.last_entry_id, self.end.length):
+            return _conflict(current, f"another client gave its term {term} the end {current.last_entry_id}")
+        return self._opened(current)
+
+    def _opened(self, ended: StreamMetadata) -> StreamDecision:
+        return _grown(ended.with_next_term(self.owner, self.fragment))
+
+
+@dataclass(frozen=True, slots=True)
+class RenewTerm:
+    """The writer, with nothing pending, ends its term and opens the next one itself (rule T11).
+
+    It neither sends nor acknowledges anything between choosing the end and knowing that this stands or is refused.
+    """
+
+    base: StreamFragment
+    """The last fragment that the writer knows."""
+    end: TermEnd
+    owner: str
+    """A random token of this renewal and of no other."""
+    fragment: StreamFragment
+    """As in :class:`OpenTerm`."""
+
+    def decide(self, current: StreamMetadata) -> StreamDecision:
+        term = self.base.term
+        if _opened_by(current, term + 1, self.owner):
+            return Settled()
+        if (lost := _lost(current, term)) is not None:
+            return lost
+        refusal = _not_the_writers(current, self.base)
+        return refusal or _grown(_ended(current, (), self.end).with_next_term(self.owner, self.fragment))
+
+
+@dataclass(frozen=True, slots=True)
+class LayToRest:
+    """A client that recovered an abandoned stream gives its term the end, and opens no other one (rule T8).
+
+    Afterwards the term is AT_REST, possibly with the end that another client found.
+    """
+
+    base: StreamFragment
+    """The last fragment when the recovery began."""
+    fragments: tuple[StreamFragment, ...]
+    """As in :class:`OpenTerm`."""
+    end: TermEnd
+
+    def decide(self, current: StreamMetadata) -> StreamDecision:
+        if (lost := _lost(current, self.base.term)) is not None:
+            return lost
+        if current.state is StreamState.AT_REST:
+            return Settled()
+        return _not_recovered(current, self.base) or WriteStream(_ended(current, self.fragments, self.end))
+
+
+@dataclass(frozen=True, slots=True)
+class SealStream:
+    """A client closes the stream at the end of its term, for good. There will be no other term."""
+
+    term: int
+    """The one at rest that the client has read."""
+
+    def decide(self, current: StreamMetadata) -> StreamDecision:
+        if current.state is StreamState.CLOSED and current.term == self.term:
+            return Settled()
+        if (lost := _lost(current, self.term)) is not None:
+            return lost
+        if current.state is not StreamState.AT_REST:
+            return _conflict(current, f"its term {self.term} has no end yet")
+        return WriteStream(current.closed())
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Any client removes the positions below ``before``, but none of the last fragment."""
+
+    before: int
+
+    def decide(self, current: StreamMetadata) -> StreamDecision:
+        truncated = current.truncated(self.before)
+        return Settled() if truncated is current else WriteStream(truncated)
+
+
+def _lost(current: StreamMetadata, term: int) -> Refuse | None:
+    """The refusal of a change for ``term`` in every state but the three of that term."""
+    if current.state is StreamState.CLOSED:
+        return Refuse(
+            LedgerClosedError(
+                f"stream {current.ledger_id} is closed at the end of its term {current.term}", may_have_happened=False
+            )
+        )
+    if current.term > term:
+        return _term_over(current, term)
+    if current.term < term:
+        return _conflict(current, f"its term is {current.term}, which is older than the term {term} seen before")
+    return None
+
+
+def _not_the_writers(current: StreamMetadata, base: StreamFragment) -> Refuse | None:
+    """The refusal of a writer's change unless its term is OPEN and its last fragment is the one it knows (rule T9)."""
+    if current.state is not StreamState.OPEN:
+        return _term_over(current, base.term)
+    if not _same(current.last_fragment, base):
+        return _second_writer(current)
+    return None
+
+
+def _not_recovered(current: StreamMetadata, base: StreamFragment) -> Refuse | None:
+    """The refusal of an end that a recovery found unless the term is IN_RECOVERY with the fragment it began from."""
+    if current.state is not StreamState.IN_RECOVERY:
+        return _conflict(current, f"the recovery of its term {base.term} has not begun")
+    if not _same(current.last_fragment, base):
+        return _conflict(current, f"the last fragment of its term {base.term} is not the recovered one; recover again")
+    return None
+
+
+def _opened_by(current: StreamMetadata, term: int, owner: str) -> bool:
+    return (current.state, current.term, current.owner) == (StreamState.OPEN, term, owner)
+
+
+def _ended(current: StreamMetadata, fragments: tuple[StreamFragment, ...], end: TermEnd) -> StreamMetadata:
+    for fragment in fragments:
+        current = current.with_fragment(fragment)
+    return current.at_rest(end.last_entry_id, end.length)
+
+
+def _same(one: StreamFragment, other: StreamFragment) -> bool:
+    # The store may hold a later time than the one asked for, because times never fall.
+    return one == replace(other, opened_at_ms=one.opened_at_ms)
+
+
+def _grown(wanted: StreamMetadata) -> WriteStream | Refuse:
+    size = encoded_fragments_bytes(wanted)
+    if size > FRAGMENTS_BYTES_MAX:
+        return _conflict(
+            wanted,
+            f"its {len(wanted.fragments)} fragments would take {size} bytes of its metadata, more than the limit of "
+            f"{FRAGMENTS_BYTES_MAX}; truncate it",
+        )
+    return WriteStream(wanted)
+
+
+def _term_over(current: StreamMetadata, term: int) -> Refuse:
+    if current.term > term:
+        what = f"term {current.term} has been opened"
+    elif current.state is StreamState.AT_REST:
+        what = f"the stream was laid to rest with the end {current.last_entry_id}"
+    else:
+        what = f"the stream is being taken over by {who_fenced(current).removesuffix(',')}"
+    # The metadata change did not happen; whether adds did is for the writer to say (rule W6).
+    message = f"stream {current.ledger_id}: term {term} is over: {what}"
+    return Refuse(TermOverError(message, may_have_happened=False))
+
+
+def _second_writer(current: StreamMetadata) -> Refuse:
+    last = current.last_fragment
+    return Refuse(
+        InternalError(
+            f"stream {current.ledger_id}: its last fragment, from position {last.first_position}, was not made by the "
+            f"writer of term {current.term}: a second writer is active",
+            may_have_happened=False,
+        )
+    )
+
+
+def _conflict(current: StreamMetadata, reason: str) -> Refuse:
+    return Refuse(MetadataConflictError(f"stream {current.ledger_id}: {reason}", may_have_happened=False))
