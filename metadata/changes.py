@@ -38,12 +38,14 @@ begins or ends elsewhere    refuse          refuse          refuse, conflict
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
-from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import LedgerFencedError, MetadataConflictError, OctavoError
 from octavo.protocol.ids import BookieId, EntryId
+
+if TYPE_CHECKING:
+    from octavo.metadata.stream_model import StreamMetadata  # commands that know no streams do not load it
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ def _end(metadata: LedgerMetadata) -> tuple[EntryId | None, int]:
     return metadata.last_entry_id, metadata.length
 
 
-def who_fenced(metadata: LedgerMetadata | StreamMetadata) -> str:
+def who_fenced(metadata: "LedgerMetadata | StreamMetadata") -> str:
     """By which client it was fenced, and when, for an error; "another client" if the metadata do not say."""
     if metadata.fenced_at is None:
         return "another client"

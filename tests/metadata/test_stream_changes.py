@@ -175,7 +175,7 @@ def test_the_refusal_of_a_writer_whose_term_is_over_says_by_whom() -> None:
 
 def test_a_takeover_ends_the_term_and_opens_the_next_one_in_one_write() -> None:
     """Rule T5: with the fragments that recovery made of the last one, where the positions go on."""
-    opened = written(CHANGES["open"], OPEN.in_recovery())
+    opened = written(CHANGES["open"], OPEN.in_recovery(datetime(2026, 5, 4, tzinfo=UTC), "me"))
     first = replace(NEXT, first_entry_id=place(4, 0), first_position=40, length_before=400)
     assert opened.fragments == (EARLIER, BASE, NEW, first)
     assert (opened.state, opened.term, opened.owner) == (StreamState.OPEN, 4, "me")
