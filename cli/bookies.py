@@ -122,7 +122,7 @@ async def _ledger_that_names(store: "MetadataStore", bookie_id: BookieId) -> "Le
     """The first ledger with the bookie in one of its fragments."""
     async for ledger_id in store.list_ledgers():
         try:
-            metadata = (await store.read_ledger(ledger_id)).value
+            metadata = (await store.read_either(ledger_id)).value
         except NoSuchLedgerError:
             continue
         if bookie_id in metadata.members:

@@ -163,16 +163,19 @@ async def _doctor(session: Session) -> list[dict[str, str]]:
 
 
 async def _ledger_counts(session: Session) -> dict[str, Any]:
+    from octavo.metadata import LedgerMetadata
+
     states: Counter[str] = Counter()
     fragments = 0
-    async with await session.connect() as client:
-        async for ledger_id in client.list_ledgers():
+    async with await session.open_metadata() as store:
+        async for ledger_id in store.list_ledgers():
             try:
-                metadata = await client.ledger_metadata(ledger_id)
+                metadata = (await store.read_either(ledger_id)).value
             except OctavoError:
                 states["unreadable"] += 1
                 continue
-            states[metadata.state.value] += 1
+            kind = "" if isinstance(metadata, LedgerMetadata) else "stream "
+            states[kind + metadata.state.value] += 1
             fragments += len(metadata.fragments)
     return {"ledgers": dict(states), "fragments": fragments}
 

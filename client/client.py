@@ -334,7 +334,8 @@ class Client(LogFace, Closable):
             self._check_open()
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Read the ledger's metadata from the store. Raises :class:`NoSuchLedgerError`."""
+        """Read the ledger's metadata from the store. Raises :class:`NoSuchLedgerError`, and :class:`LedgerKindError`
+        for a stream."""
         check_ledger_id(ledger_id)
         self._check_open()
         return (await self._store.read_ledger(LedgerId(ledger_id))).value

@@ -27,7 +27,7 @@ from octavo.metadata.store import (
     Versioned,
     Watch,
 )
-from octavo.metadata.update import update_ledger
+from octavo.metadata.update import update_ledger, update_stream
 
 __all__ = [
     "BeginRecovery",
@@ -54,4 +54,5 @@ __all__ = [
     "open_metadata_store",
     "split_address",
     "update_ledger",
+    "update_stream",
 ]

@@ -1,4 +1,4 @@
-"""A dump of a cluster's metadata: ledgers, cookies of bookies, and documents, in one file. Pure.
+"""A dump of a cluster's metadata: ledgers and streams, cookies of bookies, and documents, in one file. Pure.
 
 The file is a line of JSON for each record, between a line about the cluster and a line about the end. Every line but
 the last counts towards the checksum in the last one, so that a file that was cut or changed is noticed before anything
@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import google_crc32c
+from octavo.metadata.either import EitherMetadata, decode_either, encode_either
 from octavo.metadata.encoding import encode_bytes
-from octavo.metadata.model import LedgerMetadata, decode_ledger, encode_ledger
 from octavo.metadata.registration import Cookie, decode_cookie, encode_cookie
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 from octavo.protocol.ids import ID_MAX, BookieId, LedgerId
@@ -47,7 +47,7 @@ class Document(NamedTuple):
     value: bytes
 
 
-type DumpRecord = LedgerMetadata | Cookie | Document
+type DumpRecord = EitherMetadata | Cookie | Document
 
 
 class DumpEnd(NamedTuple):
@@ -79,12 +79,12 @@ class DumpWriter:
         """The line of a record."""
         self._records += 1
         match record:
-            case LedgerMetadata():
-                return self._line({"ledger": record.ledger_id, "value": encode_ledger(record).decode("ascii")})
             case Cookie():
                 return self._line({"cookie": record.bookie_id, "value": encode_cookie(record).decode("ascii")})
             case Document():
                 return self._line({"document": record.name, "base64": encode_bytes(record.value)})
+            case _:
+                return self._line({"ledger": record.ledger_id, "value": encode_either(record).decode("ascii")})
 
     def end(self, ledger_ids_stop: LedgerId) -> bytes:
         """The last line."""
@@ -153,7 +153,7 @@ def _facts(fields: dict[str, Any], what: str) -> ClusterFacts:
 
 def _record(fields: dict[str, Any]) -> DumpRecord:
     if "ledger" in fields:
-        return decode_ledger(LedgerId(fields["ledger"]), fields["value"].encode("ascii"))
+        return decode_either(LedgerId(fields["ledger"]), fields["value"].encode("ascii"))
     if "cookie" in fields:
         return decode_cookie(BookieId(fields["cookie"]), fields["value"].encode("ascii"))
     name = fields["document"]

@@ -56,6 +56,17 @@ def decode_object(value: bytes, *, what: str, format_max: int, format_min: int =
     Raises :class:`MetadataError` when the value is damaged, or of a format below ``format_min`` or above
     ``format_max``.
     """
+    format_number, fields = open_object(value, what=what, format_max=format_max)
+    if format_number < format_min:
+        raise MetadataError(
+            f"{what}: metadata format {format_number} is that of something else; this needs {format_min}"
+        )
+    return fields
+
+
+def open_object(value: bytes, *, what: str, format_max: int) -> tuple[int, dict[str, Any]]:
+    """As :func:`decode_object`, for a value that may be of any format up to ``format_max``: the format and the
+    fields."""
     try:
         fields = json.loads(value)
     except (ValueError, RecursionError) as error:
@@ -73,11 +84,7 @@ def decode_object(value: bytes, *, what: str, format_max: int, format_min: int =
             f"{what}: metadata format {format_number} is newer than {format_max}, the newest that this version "
             "understands; upgrade Octavo"
         )
-    if format_number < format_min:
-        raise MetadataError(
-            f"{what}: metadata format {format_number} is that of something else; this needs {format_min}"
-        )
-    return fields
+    return format_number, fields
 
 
 class FieldReader:

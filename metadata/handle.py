@@ -5,11 +5,12 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from octavo.metadata.either import EitherMetadata, as_ledger, as_stream, decode_either, encode_either
 from octavo.metadata.leases import HeldLease, LeaseKeeper
 from octavo.metadata.measured import measured
-from octavo.metadata.model import LedgerMetadata, decode_ledger, encode_ledger
+from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.records import LIST_PAGE_RECORDS, Kind, RecordStore, ledger_key
 from octavo.metadata.registration import (
     BookieRegistration,
@@ -40,6 +41,9 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
 )
 from octavo.protocol.ids import ID_MAX, BookieId, LedgerId
+
+if TYPE_CHECKING:
+    from octavo.metadata.stream_model import StreamMetadata
 
 _NAME: Final = re.compile(r"(?!.{513})[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._/-]{0,512}")
@@ -120,33 +124,25 @@ class RecordMetadataStore(MetadataStore):
 
     @measured
     async def create_ledger(self, metadata: LedgerMetadata) -> Version:
-        ledger_id = metadata.ledger_id
-        if not await self._open().is_allocated(ledger_id):
-            raise InvalidArgumentError(f"ledger id {ledger_id} was never allocated in this cluster")
-        version = await self._open().create(Kind.LEDGER, ledger_key(ledger_id), encode_ledger(metadata))
-        if version is None:
-            raise LedgerExistsError(f"ledger {ledger_id} already exists")
-        return version
+        return await self._create(metadata)
 
     @measured
     async def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-        found = await self._load_ledger(ledger_id, None)
-        if found is None:
-            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
-        return found
+        found = await self._read(ledger_id)
+        return Versioned(as_ledger(found.value), found.version)
+
+    @measured
+    async def read_either(self, ledger_id: LedgerId) -> Versioned[EitherMetadata]:
+        return await self._read(ledger_id)
 
     @measured
     async def compare_and_set_ledger(self, metadata: LedgerMetadata, expected: Version) -> Version:
-        key = ledger_key(metadata.ledger_id)
-        version = await self._open().compare_and_set(Kind.LEDGER, key, encode_ledger(metadata), expected)
-        if version is None:
-            raise await self._ledger_conflict(metadata.ledger_id)
-        return version
+        return await self._compare_and_set(metadata, expected)
 
     @measured
-    async def compare_and_set_ledgers(self, changes: Sequence[tuple[LedgerMetadata, Version]]) -> list[Version | None]:
+    async def compare_and_set_ledgers(self, changes: Sequence[tuple[EitherMetadata, Version]]) -> list[Version | None]:
         encoded = [
-            (ledger_key(metadata.ledger_id), encode_ledger(metadata), expected) for metadata, expected in changes
+            (ledger_key(metadata.ledger_id), encode_either(metadata), expected) for metadata, expected in changes
         ]
         try:
             return await self._open().compare_and_set_many(Kind.LEDGER, encoded)
@@ -164,22 +160,70 @@ class RecordMetadataStore(MetadataStore):
             yield LedgerId(int(key))
 
     def watch_ledger(self, ledger_id: LedgerId) -> HubWatch[Versioned[LedgerMetadata] | None]:
+        return self._watch(ledger_id, as_ledger)
+
+    # --- streams ---------------------------------------------------------------------------------------------------
+
+    @measured
+    async def create_stream(self, metadata: "StreamMetadata") -> Version:
+        return await self._create(metadata)
+
+    @measured
+    async def read_stream(self, ledger_id: LedgerId) -> "Versioned[StreamMetadata]":
+        found = await self._read(ledger_id)
+        return Versioned(as_stream(found.value), found.version)
+
+    @measured
+    async def compare_and_set_stream(self, metadata: "StreamMetadata", expected: Version) -> Version:
+        return await self._compare_and_set(metadata, expected)
+
+    def watch_stream(self, ledger_id: LedgerId) -> "HubWatch[Versioned[StreamMetadata] | None]":
+        return self._watch(ledger_id, as_stream)
+
+    # --- ledgers and streams ---------------------------------------------------------------------------------------
+
+    async def _create(self, metadata: EitherMetadata) -> Version:
+        ledger_id = metadata.ledger_id
+        if not await self._open().is_allocated(ledger_id):
+            raise InvalidArgumentError(f"ledger id {ledger_id} was never allocated in this cluster")
+        version = await self._open().create(Kind.LEDGER, ledger_key(ledger_id), encode_either(metadata))
+        if version is None:
+            raise LedgerExistsError(f"ledger {ledger_id} already exists")
+        return version
+
+    async def _read(self, ledger_id: LedgerId) -> Versioned[EitherMetadata]:
+        found = await self._load_either(ledger_id, None)
+        if found is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        return found
+
+    async def _compare_and_set(self, metadata: EitherMetadata, expected: Version) -> Version:
+        key = ledger_key(metadata.ledger_id)
+        version = await self._open().compare_and_set(Kind.LEDGER, key, encode_either(metadata), expected)
+        if version is None:
+            raise await self._ledger_conflict(metadata.ledger_id)
+        return version
+
+    def _watch[T](self, ledger_id: LedgerId, as_kind: Callable[[EitherMetadata], T]) -> HubWatch[Versioned[T] | None]:
         self._open()
 
-        async def load(previous: Versioned[LedgerMetadata] | None) -> Versioned[LedgerMetadata] | None:
-            return await self._load_ledger(ledger_id, previous)
+        async def load(previous: Versioned[EitherMetadata] | None) -> Versioned[EitherMetadata] | None:
+            return await self._load_either(ledger_id, previous)
 
-        return self._hub.watch((Kind.LEDGER, ledger_key(ledger_id)), load)
+        def accept(found: Versioned[EitherMetadata] | None) -> Versioned[T] | None:
+            return None if found is None else Versioned(as_kind(found.value), found.version)
 
-    async def _load_ledger(
-        self, ledger_id: LedgerId, previous: Versioned[LedgerMetadata] | None
-    ) -> Versioned[LedgerMetadata] | None:
+        return self._hub.watch_as((Kind.LEDGER, ledger_key(ledger_id)), load, accept)
+
+    async def _load_either(
+        self, ledger_id: LedgerId, previous: Versioned[EitherMetadata] | None
+    ) -> Versioned[EitherMetadata] | None:
         record = await self._open().read(Kind.LEDGER, ledger_key(ledger_id)) if 0 <= ledger_id <= ID_MAX else None
         if record is None:
             return None
         if previous is not None and previous.version == record.version:
             return previous
-        return Versioned(decode_ledger(ledger_id, record.value), record.version)
+        return Versioned(decode_either(ledger_id, record.value), record.version)
 
     async def _ledger_conflict(self, ledger_id: LedgerId) -> NoSuchLedgerError | MetadataConflictError:
         if await self._open().read(Kind.LEDGER, ledger_key(ledger_id)) is None:

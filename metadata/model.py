@@ -402,8 +402,13 @@ def decode_ledger(ledger_id: LedgerId, value: bytes) -> LedgerMetadata:
 
     Raises :class:`MetadataError`, naming the ledger, when it is damaged, of another ledger, or of a newer format.
     """
+    return ledger_from(ledger_id, decode_object(value, what=f"ledger {ledger_id}", format_max=FORMAT))
+
+
+def ledger_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> LedgerMetadata:
+    """The metadata in decoded fields of :data:`FORMAT`. Raises as :func:`decode_ledger`."""
     what = f"ledger {ledger_id}"
-    reader = FieldReader(decode_object(value, what=what, format_max=FORMAT), what)
+    reader = FieldReader(fields, what)
     if reader.get("ledger_id", int) != ledger_id:
         raise reader.damaged(f"they are those of ledger {reader.get('ledger_id', int)}")
     custom = reader.get("custom_metadata", dict)

@@ -22,12 +22,16 @@ Every driver guarantees:
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, NewType, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, NewType, Protocol, Self
 
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.registration import BookieRegistration, Cookie, KnownBookie
 from octavo.metrics.histogram import Histogram
 from octavo.protocol.ids import BookieId, LedgerId
+
+if TYPE_CHECKING:
+    from octavo.metadata.either import EitherMetadata
+    from octavo.metadata.stream_model import StreamMetadata
 
 Version = NewType("Version", int)
 """Version of one stored value."""
@@ -173,7 +177,11 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-        """Raises :class:`NoSuchLedgerError`."""
+        """Raises :class:`NoSuchLedgerError`, and :class:`LedgerKindError` for a stream."""
+
+    @abstractmethod
+    async def read_either(self, ledger_id: LedgerId) -> "Versioned[EitherMetadata]":
+        """The ledger or the stream with this id. Raises :class:`NoSuchLedgerError`."""
 
     @abstractmethod
     async def compare_and_set_ledger(self, metadata: LedgerMetadata, expected: Version) -> Version:
@@ -184,9 +192,12 @@ class MetadataStore(ABC):
         """
 
     @abstractmethod
-    async def compare_and_set_ledgers(self, changes: Sequence[tuple[LedgerMetadata, Version]]) -> list[Version | None]:
-        """Replace the metadata of several ledgers, each if it still has the expected version; much cheaper than as many
-        calls of :meth:`compare_and_set_ledger`. The changes are independent: one that conflicts affects no other.
+    async def compare_and_set_ledgers(
+        self, changes: "Sequence[tuple[EitherMetadata, Version]]"
+    ) -> list[Version | None]:
+        """Replace the metadata of several ledgers or streams, each if it still has the expected version; much cheaper
+        than as many calls of :meth:`compare_and_set_ledger`. The changes are independent: one that conflicts affects
+        no other.
 
         Returns the new version of each, in order; None for a ledger that has another version or has been deleted (read
         it to learn which). Raises :class:`MetadataUnavailableError` when an answer is missing; any of the changes may
@@ -195,20 +206,41 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def delete_ledger(self, ledger_id: LedgerId, expected: Version | None = None) -> None:
-        """Delete a ledger, whatever its version unless one is expected.
+        """Delete a ledger or a stream, whatever its version unless one is expected.
 
         Raises :class:`NoSuchLedgerError`, :class:`MetadataConflictError` for another version.
         """
 
     @abstractmethod
     def list_ledgers(self, *, after: LedgerId | None = None) -> AsyncIterator[LedgerId]:
-        """The ids of all ledgers, or of those above ``after``, in ascending order and in bounded memory. A ledger that
-        exists throughout the iteration is listed exactly once; a ledger created or deleted meanwhile may or may not be
-        listed. A failure raises; it never ends the list early (rule B5)."""
+        """The ids of all ledgers and streams, or of those above ``after``, in ascending order and in bounded memory. A
+        ledger that exists throughout the iteration is listed exactly once; a ledger created or deleted meanwhile may or
+        may not be listed. A failure raises; it never ends the list early (rule B5)."""
 
     @abstractmethod
     def watch_ledger(self, ledger_id: LedgerId) -> Watch[Versioned[LedgerMetadata] | None]:
-        """Follow a ledger's metadata; None when it does not exist or has been deleted."""
+        """Follow a ledger's metadata; None when it does not exist or has been deleted. Raises :class:`LedgerKindError`
+        for a stream."""
+
+    # --- streams: ledgers that several writers write one after another, under ids of ledgers -------------------------
+
+    @abstractmethod
+    async def create_stream(self, metadata: "StreamMetadata") -> Version:
+        """Store a new stream. Raises as :meth:`create_ledger`."""
+
+    @abstractmethod
+    async def read_stream(self, ledger_id: LedgerId) -> "Versioned[StreamMetadata]":
+        """Raises :class:`NoSuchLedgerError`, and :class:`LedgerKindError` for a ledger with one writer."""
+
+    @abstractmethod
+    async def compare_and_set_stream(self, metadata: "StreamMetadata", expected: Version) -> Version:
+        """Replace the stream's metadata. Raises as :meth:`compare_and_set_ledger`. Clients call
+        :func:`octavo.metadata.update_stream`, which decides what a conflict means."""
+
+    @abstractmethod
+    def watch_stream(self, ledger_id: LedgerId) -> "Watch[Versioned[StreamMetadata] | None]":
+        """Follow a stream's metadata; None when it does not exist or has been deleted. Raises :class:`LedgerKindError`
+        for a ledger with one writer."""
 
     # --- bookies ---------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ Truncate             write             write            write                wri
 - In OPEN(T), another base means that T has a second writer: :class:`InternalError`, because rule T1 excludes it.
 - A term below T means that the metadata are older than those which the client has seen: conflict.
 - A term above T makes Rest settled if its metadata still tell that T ended where the writer wanted, in any later state.
-- It makes OpenTerm and RenewTerm settled if it is T + 1, still OPEN, and the owner is the client's own (rule T1).
+- It makes OpenTerm and RenewTerm settled if it is still OPEN, and the owner is the client's own (rule T1).
 - Truncate is settled when the start lies there or further on.
 
 Older fragments, the start and unknown fields are taken as found. A refused change has changed nothing, and each refusal
@@ -154,7 +154,7 @@ class OpenTerm:
 
     def decide(self, current: StreamMetadata) -> StreamDecision:
         term = self.base.term
-        if _opened_by(current, term + 1, self.owner):
+        if _opened_by(current, term, self.owner):
             return Settled()
         if (lost := _lost(current, term)) is not None:
             return lost
@@ -186,7 +186,7 @@ class RenewTerm:
 
     def decide(self, current: StreamMetadata) -> StreamDecision:
         term = self.base.term
-        if _opened_by(current, term + 1, self.owner):
+        if _opened_by(current, term, self.owner):
             return Settled()
         if (lost := _lost(current, term)) is not None:
             return lost
@@ -276,8 +276,10 @@ def _not_recovered(current: StreamMetadata, base: StreamFragment) -> Refuse | No
     return None
 
 
-def _opened_by(current: StreamMetadata, term: int, owner: str) -> bool:
-    return (current.state, current.term, current.owner) == (StreamState.OPEN, term, owner)
+def _opened_by(current: StreamMetadata, after: int, owner: str) -> bool:
+    """Whether the client has opened the current term, and that is above ``after``. Not every number is given to a
+    term (:attr:`StreamMetadata.terms_skipped`), so only the owner tells."""
+    return current.state is StreamState.OPEN and current.term > after and current.owner == owner
 
 
 def _ended(current: StreamMetadata, fragments: tuple[StreamFragment, ...], end: TermEnd) -> StreamMetadata:

@@ -37,6 +37,8 @@ def encode_stream(stream: StreamMetadata) -> bytes:
             "keys": [_encode_key(key) for key in stream.keys],
         },
     }
+    if stream.terms_skipped:
+        fields["stream"]["terms_skipped"] = stream.terms_skipped
     if stream.private:
         fields["private"] = True
     if stream.fenced_at is not None:
@@ -55,8 +57,14 @@ def decode_stream(ledger_id: LedgerId, value: bytes) -> StreamMetadata:
     Raises :class:`MetadataError`, naming the stream, when it is damaged, of another ledger, of a newer format, or a
     ledger with one writer.
     """
+    fields = decode_object(value, what=f"stream {ledger_id}", format_max=FORMAT, format_min=FORMAT)
+    return stream_from(ledger_id, fields)
+
+
+def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadata:
+    """The stream in decoded fields of :data:`FORMAT`. Raises as :func:`decode_stream`."""
     what = f"stream {ledger_id}"
-    reader = FieldReader(decode_object(value, what=what, format_max=FORMAT, format_min=FORMAT), what)
+    reader = FieldReader(fields, what)
     if reader.get("ledger_id", int) != ledger_id:
         raise reader.damaged(f"they are those of ledger {reader.get('ledger_id', int)}")
     part = FieldReader(reader.get("stream", dict), what)
@@ -68,6 +76,7 @@ def decode_stream(ledger_id: LedgerId, value: bytes) -> StreamMetadata:
             state=StreamState(reader.get("state", str)),
             term=reader.get("term", int),
             owner=part.get("owner", str),
+            terms_skipped=part.added_later("terms_skipped", int, 0),
             fragments=tuple(_decode_fragment(entry, what) for entry in reader.get("fragments", list)),
             keys=tuple(_decode_key(entry, what) for entry in part.get("keys", list)),
             start=part.get("start", int),

@@ -111,6 +111,9 @@ class StreamMetadata:
     owner: str
     """A random token of the client that opened the current term. Only opening a term writes it, so that a client whose
     answer was lost recognises its own term whatever else has been changed since (rule T1)."""
+    terms_skipped: int = 0
+    """Terms that the next one leaves out, because writers that these metadata do not know may have had them: the
+    metadata were restored from a dump (rule T1)."""
     fragments: tuple[StreamFragment, ...]
     """In order; at least one. The last one belongs to the current term, and no other one is empty."""
     keys: tuple[StreamKey, ...]
@@ -151,6 +154,16 @@ class StreamMetadata:
     def last_fragment(self) -> StreamFragment:
         """The fragment that the writer adds to, and whose bookies a takeover asks."""
         return self.fragments[-1]
+
+    @property
+    def next_term(self) -> int:
+        """The term that the next takeover or renewal opens."""
+        return self.term + 1 + self.terms_skipped
+
+    @property
+    def members(self) -> frozenset[BookieId]:
+        """Every bookie that a fragment names."""
+        return frozenset(name for fragment in self.fragments for name in fragment.bookies)
 
     @property
     def has_end(self) -> bool:
@@ -247,7 +260,7 @@ class StreamMetadata:
         kept = self.fragments if self.last_entry_id >= last.first_entry_id else self.fragments[:-1]
         first = replace(
             fragment,
-            first_entry_id=place(self.term + 1, 0),
+            first_entry_id=place(self.next_term, 0),
             first_position=end + 1,
             length_before=self.length,
             opened_at_ms=max(fragment.opened_at_ms, last.opened_at_ms),
@@ -255,7 +268,8 @@ class StreamMetadata:
         return replace(
             self,
             state=StreamState.OPEN,
-            term=self.term + 1,
+            term=self.next_term,
+            terms_skipped=0,
             owner=owner,
             fragments=(*kept, first),
             last_entry_id=None,
@@ -282,6 +296,12 @@ class StreamMetadata:
         gone = bisect_right(self.fragments, start, key=_first_position) - 1
         return replace(self, start=start, fragments=self.fragments[gone:])
 
+    def restored(self, terms_skipped: int) -> Self:
+        """The same stream, read from a dump: its next term leaves out at least so many terms, which may have been
+        opened after the dump (rule T1). Without that, a bookie could hold the entries of two writers at one place."""
+        skipped = min(self.terms_skipped + terms_skipped, TERM_MAX - self.term)
+        return replace(self, terms_skipped=skipped)
+
     def written_by(self, writer_token: str) -> Self:
         """The same metadata with the token of the handle that is about to write them."""
         return replace(self, writer_token=writer_token)
@@ -302,6 +322,8 @@ class StreamMetadata:
             raise self._wrong(f"a ledger id must be between 0 and {ID_MAX}")
         if not FIRST_TERM <= self.term <= TERM_MAX:
             raise self._wrong(f"the term of a stream must be between {FIRST_TERM} and {TERM_MAX}")
+        if not 0 <= self.terms_skipped <= TERM_MAX - self.term:
+            raise self._wrong(f"it cannot leave out {self.terms_skipped} terms")
         if not self.keys:
             raise self._wrong("it needs a key")
         if self.created_at.tzinfo is None:

@@ -2,13 +2,17 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from octavo.metadata.changes import MetadataChange, Refuse, Settled, Write
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.store import MetadataStore, Version, Versioned
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import LedgerId
+
+if TYPE_CHECKING:
+    from octavo.metadata.stream_changes import StreamChange, WriteStream
+    from octavo.metadata.stream_model import StreamMetadata
 
 ATTEMPTS_MAX: Final = 100
 """Attempts of one update. Every lost attempt means that another client made progress, and few clients change the same
@@ -79,4 +83,27 @@ async def update_ledger(
         decide=change.decide,
         write=write,
         what=f"ledger {ledger_id}",
+    )
+
+
+async def update_stream(
+    store: MetadataStore,
+    ledger_id: LedgerId,
+    change: "StreamChange",
+    *,
+    writer_token: str,
+    known: "Versioned[StreamMetadata] | None" = None,
+) -> "Versioned[StreamMetadata]":
+    """As :func:`update_ledger`, for a stream (rules T1, T2, T5 and T8 to T11)."""
+
+    async def write(decision: "WriteStream", expected: Version) -> "Versioned[StreamMetadata]":
+        wanted = decision.metadata.written_by(writer_token)
+        return Versioned(wanted, await store.compare_and_set_stream(wanted, expected))
+
+    return await settle_change(
+        known,
+        read=lambda: store.read_stream(ledger_id),
+        decide=change.decide,
+        write=write,
+        what=f"stream {ledger_id}",
     )

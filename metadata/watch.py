@@ -25,6 +25,10 @@ type Load[T] = Callable[[T | None], Awaitable[T]]
 when nothing has changed, which saves decoding."""
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 class _Topic:
     """One watched value and the task that loads it. Used only by :class:`WatchHub` and its watches."""
 
@@ -89,8 +93,9 @@ class _Topic:
 class HubWatch[T]:
     """A :class:`octavo.metadata.store.Watch` on a hub's topic."""
 
-    def __init__(self, hub: "WatchHub", key: Hashable, load: Load[T]) -> None:
+    def __init__(self, hub: "WatchHub", key: Hashable, load: Load[Any], accept: Callable[[Any], T]) -> None:
         self._hub = hub
+        self._accept = accept
         self._key = key
         self._load = load
         self._topic: _Topic | None = None
@@ -123,8 +128,7 @@ class HubWatch[T]:
                 raise type(topic.error)(topic.error.message) from topic.error
             if topic.loaded >= self._needed and (self._seen is _NOTHING or topic.value != self._seen):
                 self._seen = topic.value
-                value: T = topic.value
-                return value
+                return self._accept(topic.value)
             await topic.wait_changed()
 
 
@@ -148,7 +152,12 @@ class WatchHub:
     def watch[T](self, key: Hashable, load: Load[T]) -> HubWatch[T]:
         """A watch on the value with this key, which ``load`` reads. The same key must always come with the same
         load."""
-        return HubWatch(self, key, load)
+        return self.watch_as(key, load, _as_it_is)
+
+    def watch_as[V, T](self, key: Hashable, load: Load[V], accept: Callable[[V], T]) -> HubWatch[T]:
+        """As :meth:`watch`, and the watcher gets what ``accept`` makes of a value. If it raises, only this watcher
+        learns of it."""
+        return HubWatch(self, key, load, accept)
 
     def changed(self, which: Callable[[Hashable], bool]) -> None:
         """Report that the values whose keys ``which`` accepts may have changed."""

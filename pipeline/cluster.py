@@ -11,7 +11,7 @@ from octavo.client.client import Client, connect
 from octavo.client.read.reader import LedgerReader
 from octavo.metadata.model import LedgerMetadata
 from octavo.pipeline.options import ClusterOptions
-from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError, UnauthorizedError
+from octavo.protocol.errors import InvalidArgumentError, LedgerKindError, NoSuchLedgerError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 
 METADATA_READS_AT_ONCE_MAX = 32
@@ -69,12 +69,12 @@ async def connected(options: ClusterOptions) -> AsyncIterator[Client]:
 
 
 async def metadata_of_each(client: Client, ledger_ids: Iterable[int]) -> AsyncGenerator[LedgerMetadata]:
-    """The metadata of these ledgers, in order, read ahead concurrently. Deleted ledgers are left out."""
+    """The metadata of these ledgers, in order, read ahead concurrently. Deleted ledgers and streams are left out."""
 
     async def read(ledger_id: int) -> LedgerMetadata | None:
         try:
             return await client.ledger_metadata(ledger_id)
-        except NoSuchLedgerError:
+        except (NoSuchLedgerError, LedgerKindError):
             return None
 
     pending: list[asyncio.Task[LedgerMetadata | None]] = []

@@ -1,6 +1,7 @@
 """Planning on the driver: which ledgers are selected, and how far each can be read now."""
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -31,8 +32,8 @@ class Extent:
 async def plan_scan(options: SourceOptions, bounds: IdBounds) -> list[tuple[EntryRange, ...]]:
     """Plan the partitions of a scan. An open ledger ends at its last add confirmed now; no ledger is fenced.
 
-    Raises :class:`NoSuchLedgerError` if a ledger that is selected by its id does not exist, and
-    :class:`UnauthorizedError` for an open ledger with another password.
+    Raises :class:`NoSuchLedgerError` if a ledger that is selected by its id does not exist,
+    :class:`LedgerKindError` if it is a stream, and :class:`UnauthorizedError` for an open ledger with another password.
     """
     members = await published_members(options)
     async with connected(options.cluster) as client:
@@ -46,6 +47,8 @@ async def plan_scan(options: SourceOptions, bounds: IdBounds) -> list[tuple[Entr
         wanted = members if members is not None else options.selection.required
         gone = sorted(ledger_id for ledger_id in wanted if ledger_id in ids and ledger_id not in found)
         if gone and options.fail_on_data_loss and (members is None or not options.selection.conditions):
+            with contextlib.suppress(NoSuchLedgerError):
+                await client.ledger_metadata(gone[0])  # raises for a stream, which is left out above
             raise NoSuchLedgerError(f"ledger {gone[0]} does not exist, or has been deleted")
         extents = await extents_of(client, options.cluster, chosen)
     pieces = [piece for extent in extents for piece in _pieces(extent, options, bounds)]

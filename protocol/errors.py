@@ -218,6 +218,11 @@ class MetadataError(OctavoError):
     """A record in the metadata store cannot be read: it is damaged, or of a newer version."""
 
 
+class LedgerKindError(MetadataError):
+    """The ledger is a stream, which several writers write one after another, and was asked for as a ledger with one
+    writer; or the other way round. Nothing was changed."""
+
+
 # --- one bookie ------------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from heapq import merge
 from itertools import groupby, pairwise
 from typing import Final, cast
 
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.ids import BookieId, LedgerId
 
@@ -58,9 +59,12 @@ class Seen:
     """Copies of an entry that may be lost without losing it: Qa - 1."""
 
     @classmethod
-    def of(cls, metadata: LedgerMetadata) -> "Seen":
-        """From a ledger's metadata."""
-        return cls(metadata.members, metadata.is_closed, metadata.ack_quorum - 1)
+    def of(cls, metadata: EitherMetadata) -> "Seen":
+        """From the metadata of a ledger or a stream. Those of a stream may always change: it never counts as
+        closed."""
+        if isinstance(metadata, LedgerMetadata):
+            return cls(metadata.members, metadata.is_closed, metadata.ack_quorum - 1)
+        return cls(metadata.members, False, min(fragment.ack_quorum for fragment in metadata.fragments) - 1)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import structlog
+from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import MetadataConflictError, MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
@@ -46,6 +47,9 @@ class OperatorChecks:
         ]  # fmt: skip
         begun = []
         for ledger_id, metadata in (await read_ledgers(self._store, new)).items():
+            if metadata is not None and not isinstance(metadata, LedgerMetadata):
+                self._members[ledger_id], self._short[ledger_id] = set(), True  # no member checks a stream
+                continue
             named = set() if metadata is None else {
                 name for settled in settled_ranges(metadata) for name in settled.bookies
             }  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import RepairStates
 from octavo.metadata.store import MetadataStore, Version
@@ -184,7 +185,11 @@ class Dispatcher:
         ledgers = await self._rounds.read(dict.fromkeys(job.ledger_id for job in ended.jobs))
         for job in ended.jobs:
             metadata = ledgers.get(job.ledger_id)
-            if metadata is None or job.ledger_id in ended.failures or self._leaving.isdisjoint(metadata.members):
+            if (
+                not isinstance(metadata, LedgerMetadata)
+                or job.ledger_id in ended.failures
+                or self._leaving.isdisjoint(metadata.members)
+            ):
                 continue
             if job.old is not None and job.old in self._leaving and replaceable(metadata, job.old, target):
                 # Planned again at once, it would go on like that without a pause.
@@ -247,7 +252,7 @@ class Dispatcher:
                 queue.put_back(left)
                 return
 
-    def _plan_one(self, metadata: LedgerMetadata, jobs: dict[BookieId, list[Job]], now: float) -> bool:
+    def _plan_one(self, metadata: EitherMetadata, jobs: dict[BookieId, list[Job]], now: float) -> bool:
         """False: it must wait until a target has room."""
         ledger_id = metadata.ledger_id
         full = [name for name in self._watch.registrations if self._room(name, jobs) <= 0]
@@ -263,7 +268,7 @@ class Dispatcher:
                 jobs.setdefault(target, []).append(job)
             case Blocked():
                 self._blocked.add(result, now)
-                if result.kind is BlockedClass.OPEN:
+                if result.kind is BlockedClass.OPEN and isinstance(metadata, LedgerMetadata):
                     self._abandoned.consider(metadata, now)
             case None if ledger_id in self._blocked:
                 # It was blocked for another reason than a leaving bookie: a hole, perhaps.

@@ -28,9 +28,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from octavo.client.place.placement import Chance, place_replacements
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.registration import BookieRegistration
 from octavo.metadata.repair_states import Condition, RepairStates
+from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.settled import SettledRange, quorums_of_ledger, ranges_of_member
@@ -98,7 +100,7 @@ class Planned:
 
 
 def plan_ledger(
-    metadata: LedgerMetadata,
+    metadata: EitherMetadata,
     states: RepairStates,
     registrations: Mapping[BookieId, BookieRegistration],
     *,
@@ -113,6 +115,8 @@ def plan_ledger(
     """
     blocked: Blocked | None = None
     for old in _leaving_members(metadata, states):
+        if not isinstance(metadata, LedgerMetadata):
+            return _stream(metadata, old)
         ranges = ranges_of_member(metadata, old)
         if not ranges:
             blocked = blocked or _open(metadata, old)
@@ -139,9 +143,17 @@ class TargetsFullError(Exception):
     """Every bookie that could do the work has a full plan: it is planned later."""
 
 
-def _leaving_members(metadata: LedgerMetadata, states: RepairStates) -> list[BookieId]:
+def _leaving_members(metadata: EitherMetadata, states: RepairStates) -> list[BookieId]:
     leaving = [(RANKS[states.bookies[name].condition], name) for name in metadata.members & states.leaving]
     return [name for _, name in sorted(leaving)]
+
+
+def _stream(metadata: StreamMetadata, old: BookieId) -> Blocked:
+    return Blocked(
+        metadata.ledger_id, metadata.fragments[0].first_entry_id, None, BlockedClass.OPEN, (old,),
+        f"the ledger is a stream, and its metadata name {old}: repair does not make copies of streams yet; the copies "
+        "of the other bookies stay",
+    )  # fmt: skip
 
 
 def _open(metadata: LedgerMetadata, old: BookieId) -> Blocked:

@@ -1,11 +1,11 @@
-"""Reads the metadata of many ledgers, some at a time."""
+"""Reads the metadata of many ledgers and streams, some at a time."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from typing import Final
 
 import structlog
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
@@ -18,9 +18,9 @@ READS_AT_ONCE: Final = 32
 _PAGE: Final = 32 * READS_AT_ONCE
 
 
-async def each_ledger(store: MetadataStore) -> AsyncGenerator[LedgerMetadata]:
-    """The metadata of all ledgers, by id. Raises :class:`MetadataError` for one that cannot be understood, and
-    :class:`MetadataUnavailableError`."""
+async def each_ledger(store: MetadataStore) -> AsyncGenerator[EitherMetadata]:
+    """The metadata of all ledgers and streams, by id. Raises :class:`MetadataError` for one that cannot be understood,
+    and :class:`MetadataUnavailableError`."""
     page: list[LedgerId] = []
     async for ledger_id in store.list_ledgers():
         page.append(ledger_id)
@@ -32,23 +32,23 @@ async def each_ledger(store: MetadataStore) -> AsyncGenerator[LedgerMetadata]:
         yield metadata
 
 
-async def _read_page(store: MetadataStore, page: list[LedgerId]) -> list[LedgerMetadata]:
+async def _read_page(store: MetadataStore, page: list[LedgerId]) -> list[EitherMetadata]:
     found = await read_ledgers(store, page, strict=True)
     return [metadata for _, metadata in sorted(found.items()) if metadata is not None]
 
 
 async def read_ledgers(
     store: MetadataStore, ledger_ids: Iterable[LedgerId], *, strict: bool = False
-) -> dict[LedgerId, LedgerMetadata | None]:
-    """The metadata of ledgers; None for one that has been deleted. One that cannot be understood is left out, and
-    logged; if ``strict``, :class:`MetadataError` is raised. Raises :class:`MetadataUnavailableError`."""
-    found: dict[LedgerId, LedgerMetadata | None] = {}
+) -> dict[LedgerId, EitherMetadata | None]:
+    """The metadata of ledgers and streams; None for one that has been deleted. One that cannot be understood is left
+    out, and logged; if ``strict``, :class:`MetadataError` is raised. Raises :class:`MetadataUnavailableError`."""
+    found: dict[LedgerId, EitherMetadata | None] = {}
     wanted = iter(ledger_ids)
 
     async def read_some() -> None:
         for ledger_id in wanted:
             try:
-                found[ledger_id] = (await store.read_ledger(ledger_id)).value
+                found[ledger_id] = (await store.read_either(ledger_id)).value
             except NoSuchLedgerError:
                 found[ledger_id] = None
             except MetadataUnavailableError:

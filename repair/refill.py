@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 from octavo.metadata.store import MetadataStore, Version
 from octavo.protocol.errors import (
+    LedgerKindError,
     MetadataConflictError,
     MetadataError,
     MetadataUnavailableError,
@@ -185,6 +186,9 @@ class Refill:
             return first_unsure_id(None, self._me, holds_all=True), None
         except (MetadataUnavailableError, *LOCAL_FAILURES):
             raise
+        except LedgerKindError:
+            reason = f"it is a stream, of which repair makes no copies yet: {self._me} stays in doubt about it"
+            return UNSURE_OF_ALL, Blocked(ledger_id, 0, None, BlockedClass.OPEN, (self._me,), reason)
         except OctavoError as error:
             return UNSURE_OF_ALL, Blocked(ledger_id, 0, None, BlockedClass.SHORT, (self._me,), error.message)
         first = first_unsure_id(metadata, self._me, holds_all=blocked is None)

@@ -11,6 +11,7 @@ from typing import Final, cast
 
 import structlog
 from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import RepairStates
 from octavo.metadata.store import MetadataStore
@@ -60,7 +61,7 @@ class Rounds:
         self.next_round_at = 0.0
         """The loop's time at which the next round is due."""
 
-    async def read(self, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, LedgerMetadata | None]:
+    async def read(self, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, EitherMetadata | None]:
         """As :func:`read_ledgers`; the census learns what was read."""
         ledgers = await read_ledgers(self._store, ledger_ids)
         if self.census.complete:
@@ -134,7 +135,9 @@ class Rounds:
         while self._to_ask:
             page = list(self._to_ask)[:QUESTIONS_AT_ONCE]
             ledgers = await self.read(page)
-            existing = {ledger_id: metadata for ledger_id, metadata in ledgers.items() if metadata is not None}
+            existing = {
+                ledger_id: metadata for ledger_id, metadata in ledgers.items() if isinstance(metadata, LedgerMetadata)
+            }
             results = await asyncio.gather(
                 *(
                     ask_members(

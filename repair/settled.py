@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.ids import BookieId
 from octavo.protocol.quorums import Quorums, quorums_of
@@ -59,8 +60,10 @@ def _settled(metadata: LedgerMetadata) -> Iterator[SettledRange]:
         yield SettledRange(last.first_entry_id, end, last.bookies, metadata.length)
 
 
-def named_in_settled(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
-    """Whether a settled range names the bookie."""
+def named_in_settled(metadata: EitherMetadata, bookie_id: BookieId) -> bool:
+    """Whether a settled range names the bookie. Of a stream every range counts: none is repaired yet."""
+    if not isinstance(metadata, LedgerMetadata):
+        return bookie_id in metadata.members
     return any(bookie_id in settled.bookies for settled in _settled(metadata))
 
 

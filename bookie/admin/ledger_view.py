@@ -5,6 +5,7 @@ import base64
 from typing import Any, NamedTuple
 
 from octavo.metadata import KnownBookie, LedgerMetadata, MetadataStore
+from octavo.metadata.either import EitherMetadata
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 
@@ -30,7 +31,7 @@ async def list_page(
     looked_at = 0
     async for ledger_id in store.list_ledgers(after=None if after is None else LedgerId(after)):
         try:
-            metadata = (await store.read_ledger(ledger_id)).value
+            metadata = (await store.read_either(ledger_id)).value
         except NoSuchLedgerError:
             continue
         looked_at += 1
@@ -43,14 +44,20 @@ async def list_page(
 
 
 async def show(store: MetadataStore, ledger_id: LedgerId) -> dict[str, Any]:
-    """All metadata of a ledger but its verifier and salt. Raises :class:`NoSuchLedgerError`."""
-    metadata = (await store.read_ledger(ledger_id)).value
+    """All metadata of a ledger but its verifier and salt. Of a stream, the quorums and the digest are those of its
+    last fragment. Raises :class:`NoSuchLedgerError`."""
+    metadata = (await store.read_either(ledger_id)).value
+    if isinstance(metadata, LedgerMetadata):
+        quorums, digest = (metadata.write_quorum, metadata.ack_quorum), metadata.digest
+    else:
+        last = metadata.last_fragment
+        quorums, digest = (last.write_quorum, last.ack_quorum), metadata.keys[last.key].digest
     return {
         **summary(metadata),
-        "ensemble_size": metadata.ensemble_size,
-        "write_quorum": metadata.write_quorum,
-        "ack_quorum": metadata.ack_quorum,
-        "digest": metadata.digest.value,
+        "ensemble_size": len(metadata.last_fragment.bookies),
+        "write_quorum": quorums[0],
+        "ack_quorum": quorums[1],
+        "digest": digest.value,
         "custom_metadata": {key: _text(metadata.custom_metadata[key]) for key in sorted(metadata.custom_metadata)},
         "fragments": [
             {"first_entry_id": fragment.first_entry_id, "bookies": list(fragment.bookies)}
@@ -59,15 +66,21 @@ async def show(store: MetadataStore, ledger_id: LedgerId) -> dict[str, Any]:
     }
 
 
-def summary(metadata: LedgerMetadata) -> dict[str, Any]:
-    """What a list shows of a ledger."""
+def summary(metadata: EitherMetadata) -> dict[str, Any]:
+    """What a list shows of a ledger or stream."""
     return {
         "ledger_id": metadata.ledger_id,
+        "kind": kind_of(metadata),
         "state": metadata.state.value,
         "last_entry_id": metadata.last_entry_id,
         "length": metadata.length,
         "created_at": metadata.created_at.isoformat(),
     }
+
+
+def kind_of(metadata: EitherMetadata) -> str:
+    """``ledger`` or ``stream``."""
+    return "ledger" if isinstance(metadata, LedgerMetadata) else "stream"
 
 
 def _text(value: bytes) -> str | dict[str, str]:

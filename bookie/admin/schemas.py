@@ -80,6 +80,7 @@ BOOKIES = _object(
 
 _SUMMARY: dict[str, Schema] = {
     "ledger_id": _COUNT,
+    "kind": {"type": "string", "enum": ["ledger", "stream"]},
     "state": _TEXT,
     "last_entry_id": _or_null(_COUNT),
     "length": _or_null(_COUNT),

@@ -15,7 +15,7 @@ import hashlib
 import hmac
 
 from octavo.bookie.storage.storage import Storage
-from octavo.metadata import MetadataStore
+from octavo.metadata import LedgerMetadata, MetadataStore
 from octavo.protocol.entries import LedgerSecrets, verifier_matches
 from octavo.protocol.errors import (
     BookieOverloadedError,
@@ -89,7 +89,7 @@ class NewLedgers:
 
     async def _verify(self, ledger_id: LedgerId, ledger_key: bytes) -> None:
         try:
-            metadata = (await self._store.read_ledger(ledger_id)).value
+            metadata = (await self._store.read_either(ledger_id)).value
         except MetadataUnavailableError as error:
             raise BookieOverloadedError(
                 f"ledger {ledger_id} is new here, and the metadata store does not tell whether it exists; try again",
@@ -101,7 +101,9 @@ class NewLedgers:
                 f"ledger {ledger_id} does not exist: the bookie serves no requests for it", may_have_happened=False
             ) from None
         secrets = LedgerSecrets(ledger_key, b"")
-        if not verifier_matches(metadata.verifier, secrets, metadata.digest, metadata.salt):
+        # A stream may have had several keys: a recovering client comes with that of the fragment it reads.
+        keys = (metadata,) if isinstance(metadata, LedgerMetadata) else metadata.keys
+        if not any(verifier_matches(key.verifier, secrets, key.digest, key.salt) for key in keys):
             self.refused += 1
             raise UnauthorizedError(f"ledger {ledger_id}: not the ledger's key", may_have_happened=False)
         self._verified.pop(ledger_id, None)

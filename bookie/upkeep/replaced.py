@@ -19,6 +19,8 @@ import structlog
 from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.metadata_check import MetadataCheck
 from octavo.metadata import LedgerMetadata, MetadataStore
+from octavo.metadata.either import EitherMetadata
+from octavo.metadata.stream_model import StreamState
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import BookieId, LedgerId
 
@@ -113,7 +115,7 @@ class ReplacedCopies:
 
     async def _is_replaced(self, ledger_id: LedgerId) -> bool:
         try:
-            found = await self._store.read_ledger(ledger_id)
+            found = await self._store.read_either(ledger_id)
         except NoSuchLedgerError:
             return False  # the garbage collector's
         return not may_be_asked(found.value, self._bookie_id)
@@ -143,9 +145,11 @@ class ReplacedCopies:
             self.dropped += 1
 
 
-def may_be_asked(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
-    """Whether a reader or a recovering client may ask this bookie for entries of the ledger, now or later."""
-    return not metadata.is_closed or bookie_id in metadata.members
+def may_be_asked(metadata: EitherMetadata, bookie_id: BookieId) -> bool:
+    """Whether a reader or a recovering client may ask this bookie for entries of the ledger, now or later. The next
+    term of a stream may name any bookie, so a stream may ask until it is CLOSED."""
+    closed = metadata.is_closed if isinstance(metadata, LedgerMetadata) else metadata.state is StreamState.CLOSED
+    return not closed or bookie_id in metadata.members
 
 
 def _pages(ledger_ids: Sequence[LedgerId]) -> Iterator[Sequence[LedgerId]]:

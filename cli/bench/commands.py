@@ -36,7 +36,7 @@ from octavo.cli.session import (
     print_error,
     read_password,
 )
-from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError, OctavoError, WouldBlock
+from octavo.protocol.errors import InvalidArgumentError, LedgerKindError, NoSuchLedgerError, OctavoError, WouldBlock
 from octavo.protocol.ids import ID_MAX
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
@@ -302,7 +302,7 @@ async def _newest_ledgers(client: "Client", number: int) -> list[int]:
     for ledger_id in reversed(ledger_ids):
         try:
             metadata = await client.ledger_metadata(ledger_id)
-        except NoSuchLedgerError:
+        except (NoSuchLedgerError, LedgerKindError):
             continue
         if metadata.state is octavo.LedgerState.CLOSED and metadata.last_entry_id is not None:
             chosen.append(ledger_id)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 # ruff: noqa: PLC0415 - `octavo --help` needs no metadata
 
 TERMS_SKIPPED = 2**16
-"""Terms of a log that a restore leaves out: leaders of the time after the dump may have had them. An add in doubt then
-never takes the entry of a later leader for its own (rule P6)."""
+"""Terms of a log or a stream that a restore leaves out: leaders of the time after the dump may have had them. An add in
+doubt then never takes the entry of a later leader for its own (rule P6), and no two leaders of a stream write at one
+place (rule T1)."""
 
 LOGS_PREFIX = "logs/n"
 
@@ -79,7 +80,7 @@ async def _records(store: "MetadataStore") -> "AsyncIterator[DumpRecord]":
         yield cookie.value
     async for ledger_id in store.list_ledgers():
         try:
-            yield (await store.read_ledger(ledger_id)).value
+            yield (await store.read_either(ledger_id)).value
         except NoSuchLedgerError:
             continue
 
@@ -196,11 +197,15 @@ def _restorable(file: Path) -> "Iterator[DumpRecord]":
 
 
 def _with_later_terms(record: "DumpRecord") -> "DumpRecord":
-    """The record; the list of a log gets a term that no leader has had."""
+    """The record; the list of a log gets a term that no leader has had, and a stream gets one next."""
     from octavo.client.log.document import decode_log
     from octavo.client.log.names import name_of_document
     from octavo.metadata.dump import Document
+    from octavo.metadata.model import LedgerMetadata
+    from octavo.metadata.registration import Cookie
 
+    if not isinstance(record, LedgerMetadata | Cookie | Document):
+        return record.restored(TERMS_SKIPPED)
     if not isinstance(record, Document) or not record.name.startswith(LOGS_PREFIX):
         return record
     log = decode_log(record.value, name_of_document(record.name))
@@ -208,6 +213,7 @@ def _with_later_terms(record: "DumpRecord") -> "DumpRecord":
 
 
 async def _restore_record(store: "MetadataStore", record: "DumpRecord") -> None:
+    from octavo.metadata.dump import Document
     from octavo.metadata.model import LedgerMetadata
     from octavo.metadata.registration import Cookie
 
@@ -216,5 +222,7 @@ async def _restore_record(store: "MetadataStore", record: "DumpRecord") -> None:
             await store.create_ledger(record)
         case Cookie():
             await store.create_cookie(record)
-        case _:
+        case Document():
             await store.create_document(record.name, record.value)
+        case _:
+            await store.create_stream(record)

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from octavo.cli.session import (
@@ -25,14 +25,15 @@ from octavo.cli.session import (
     read_password,
 )
 from octavo.protocol.errors import InvalidArgumentError, NoSuchEntryError, NoSuchLedgerError, OctavoError
-from octavo.protocol.ids import ID_MAX
+from octavo.protocol.ids import ID_MAX, LedgerId
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     from octavo.cli.ledger.lines import ChunkSplitter, LineSplitter
     from octavo.client.client import Client
     from octavo.client.write.writer import LedgerWriter
-    from octavo.metadata.model import LedgerMetadata
+    from octavo.metadata import MetadataStore, Versioned
+    from octavo.metadata.either import EitherMetadata
 
 app = typer.Typer(name="ledger", help="Create, fill, read, follow and inspect ledgers.", no_args_is_help=True)
 
@@ -399,15 +400,17 @@ async def tail(
 
 @command(app)
 async def show(session: Session, ledger_id: LedgerArgument) -> None:
-    """Show the metadata of a ledger."""
+    """Show the metadata of a ledger or a stream."""
+    from octavo.cli.ledger.views import ledger_as_json, stream_as_json  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
+    from octavo.metadata.model import LedgerMetadata  # noqa: PLC0415
 
-    async with await session.connect() as client:
-        metadata = await client.ledger_metadata(ledger_id)
+    async with await session.open_metadata() as store:
+        metadata = (await store.read_either(LedgerId(ledger_id))).value
+    facts = ledger_as_json(metadata) if isinstance(metadata, LedgerMetadata) else stream_as_json(metadata)
     if session.as_json:
-        print_json(_metadata_as_json(metadata))
+        print_json(facts)
         return
-    facts = _metadata_as_json(metadata)
     facts.pop("fragments")
     for key, value in facts.pop("custom_metadata").items():
         facts[f"custom {key}"] = value
@@ -419,31 +422,6 @@ async def show(session: Session, ledger_id: LedgerArgument) -> None:
         ["first entry", "bookies"],
         [(fragment.first_entry_id, " ".join(fragment.bookies)) for fragment in metadata.fragments],
     )
-
-
-def _metadata_as_json(metadata: "LedgerMetadata") -> dict[str, Any]:
-    from octavo.cli.output import custom_metadata_as_json  # noqa: PLC0415
-
-    return {
-        "ledger_id": metadata.ledger_id,
-        "state": metadata.state.value,
-        "ensemble_size": metadata.ensemble_size,
-        "write_quorum": metadata.write_quorum,
-        "ack_quorum": metadata.ack_quorum,
-        "last_entry_id": metadata.last_entry_id,
-        "length": metadata.length,
-        "digest": metadata.digest.value,
-        "private": metadata.private,
-        "sync": metadata.sync.value,
-        "created_at": metadata.created_at.isoformat(),
-        "fenced_at": metadata.fenced_at.isoformat() if metadata.fenced_at is not None else None,
-        "fenced_by": metadata.fenced_by or None,
-        "custom_metadata": custom_metadata_as_json(metadata.custom_metadata),
-        "fragments": [
-            {"first_entry_id": fragment.first_entry_id, "bookies": list(fragment.bookies)}
-            for fragment in metadata.fragments
-        ],
-    }
 
 
 @command(app, "list")
@@ -470,11 +448,12 @@ async def list_ledgers(
     ] = None,
 ) -> None:
     """List ledgers in the order of their ids."""
+    from octavo.cli.ledger.views import summary_as_json  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
     wanted = parse_pairs("--where", where).items()
     listed = 0
-    async with await session.connect() as client, aclosing(_all_metadata(client)) as all_metadata:
+    async with await session.open_metadata() as store, aclosing(_all_metadata(store)) as all_metadata:
         if not session.as_json:
             print_line(_LISTED.format("ledger", "state", "last entry", "length", "created"))
         async for metadata in all_metadata:
@@ -485,19 +464,12 @@ async def list_ledgers(
             if bookie is not None and bookie not in metadata.members:
                 continue
             if session.as_json:
-                print_json(
-                    {
-                        "ledger_id": metadata.ledger_id,
-                        "state": metadata.state.value,
-                        "last_entry_id": metadata.last_entry_id,
-                        "length": metadata.length,
-                        "created_at": metadata.created_at.isoformat(),
-                    }
-                )
+                print_json(summary_as_json(metadata))
             else:
                 last = "-" if metadata.last_entry_id is None else metadata.last_entry_id
                 created = metadata.created_at.isoformat(sep=" ", timespec="seconds")
-                print_line(_LISTED.format(metadata.ledger_id, metadata.state.value, last, metadata.length, created))
+                state_name = metadata.state.value
+                print_line(_LISTED.format(metadata.ledger_id, state_name, last, metadata.length, created))
             listed += 1
             if listed == limit:
                 break
@@ -506,19 +478,20 @@ async def list_ledgers(
 _LISTED = "{:>10}  {:<11}  {:>12}  {:>15}  {}"
 
 
-async def _all_metadata(client: "Client") -> AsyncGenerator["LedgerMetadata"]:
-    """Metadata of every ledger, in order, reading some ahead. Leaves out ledgers that are deleted meanwhile."""
-    pending: deque[asyncio.Task[LedgerMetadata]] = deque()
+async def _all_metadata(store: "MetadataStore") -> AsyncGenerator["EitherMetadata"]:
+    """Metadata of every ledger and stream, in order, reading some ahead. Leaves out those that are deleted
+    meanwhile."""
+    pending: deque[asyncio.Task[Versioned[EitherMetadata]]] = deque()
 
-    async def oldest() -> "LedgerMetadata | None":
+    async def oldest() -> "EitherMetadata | None":
         try:
-            return await pending.popleft()
+            return (await pending.popleft()).value
         except NoSuchLedgerError:
             return None
 
     try:
-        async for ledger_id in client.list_ledgers():
-            pending.append(asyncio.ensure_future(client.ledger_metadata(ledger_id)))
+        async for ledger_id in store.list_ledgers():
+            pending.append(asyncio.ensure_future(store.read_either(ledger_id)))
             if len(pending) >= LISTED_AT_ONCE_MAX and (metadata := await oldest()) is not None:
                 yield metadata
         while pending:
@@ -538,6 +511,7 @@ async def recover(session: Session, ledger_id: LedgerArgument, password_file: Pa
     still running can add nothing more. A closed ledger stays as it is. If too few bookies answer to find the end, the
     command fails and names the bookies that are missing; run it again later.
     """
+    from octavo.cli.ledger.views import ledger_as_json  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
     async with (
@@ -546,7 +520,7 @@ async def recover(session: Session, ledger_id: LedgerArgument, password_file: Pa
     ):
         metadata = reader.metadata
     if session.as_json:
-        print_json(_metadata_as_json(metadata))
+        print_json(ledger_as_json(metadata))
     else:
         print_line(f"ledger {ledger_id} is closed: {_end_in_words(metadata.last_entry_id)}, {metadata.length} bytes")
 

@@ -18,10 +18,12 @@ from octavo.metadata.registration import Cookie
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Added
+from octavo.protocol.places import place
 from prometheus_client.parser import text_string_to_metric_families
 from support.admin import Answer, administered_bookie, ask, exchange
 from support.ledger_metadata import fragment, open_ledger
 from support.raw_client import RawClient, add, seal
+from support.stream_metadata import open_stream, stream_fragment
 from support.waiting import WAIT_SECONDS
 
 
@@ -219,6 +221,19 @@ async def test_a_ledger_is_shown_without_its_verifier(socket: Path, ledgers: lis
     assert not {"verifier", "salt"} & shown.keys()
     absent = await ask(socket, "GET", "/api/v1/ledgers/999999")
     assert (absent.status, absent.json["error"]) == (404, "NoSuchLedger")
+
+
+async def test_streams_are_listed_and_shown_among_ledgers(socket: Path, store: MetadataStore) -> None:
+    ledger_id = await store.allocate_ledger_id()
+    stream = open_stream(stream_fragment(1, 0, 0, "xyz"), stream_fragment(3, 0, 10, "xyzw", 100))
+    await store.create_stream(replace(stream, ledger_id=ledger_id))
+    (item,) = (await ask(socket, "GET", "/api/v1/ledgers?bookie=w&state=open")).json["items"]
+    assert (item["ledger_id"], item["kind"], item["last_entry_id"]) == (ledger_id, "stream", None)
+    shown = (await ask(socket, "GET", f"/api/v1/ledgers/{ledger_id}")).json
+    assert item.items() <= shown.items()
+    assert (shown["ensemble_size"], shown["write_quorum"], shown["ack_quorum"]) == (4, 3, 2)
+    assert [one["first_entry_id"] for one in shown["fragments"]] == [place(1, 0), place(3, 0)]
+    assert not {"verifier", "salt", "owner", "keys"} & shown.keys()
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,10 +23,12 @@ from octavo.protocol.errors import (
     UnauthorizedError,
 )
 from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.places import place
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledger_metadata import open_ledger
 from support.ledgers import LedgerScript
 from support.memory_stores import memory_uri
+from support.stream_metadata import open_stream
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -95,6 +98,35 @@ async def test_deleted_ledgers_go_and_the_others_stay(storage: Storage, store: M
     assert await collector.collect() == Collection(6, 3)
     assert storage.ledgers.live_ids() == ids[::2]
     assert await collector.collect() == Collection(3, 0)
+
+
+async def test_entries_of_a_stream_stay_until_it_is_deleted(storage: Storage, store: MetadataStore) -> None:
+    """Rule B5: in every state, and with entries of terms that its metadata know nothing of."""
+    states = (
+        open_stream(),
+        open_stream().in_recovery(),
+        open_stream().at_rest(place(1, 5), 60),
+        open_stream().at_rest(place(1, 5), 60).closed(),
+    )
+    ids = []
+    for metadata in (*states, *states):
+        ledger_id = await store.allocate_ledger_id()
+        await store.create_stream(replace(metadata, ledger_id=ledger_id))
+        script = LedgerScript(ledger_id)
+        for term in (1, 7):
+            entry = script.entry(place(term, 3), lac=place(term, 2))
+            await storage.writer.add(script.ledger_id, script.key, [entry], recovery=False, term=term)
+        ids.append(ledger_id)
+    collector = await collector_for(storage, store)
+    assert await collector.collect() == Collection(8, 0)
+    for ledger_id in ids[:4]:
+        await store.delete_ledger(ledger_id)
+    assert await collector.collect() == Collection(8, 4)
+    assert storage.ledgers.live_ids() == ids[4:]
+    for ledger_id in ids[4:]:
+        for term in (1, 7):
+            first, last = place(term, 0), place(term, 9)
+            assert len((await storage.reader.read(ledger_id, first, last, entries_max=9, bytes_max=9999)).entries) == 1
 
 
 async def test_nothing_is_dropped_while_garbage_collection_is_on_hold(storage: Storage, store: MetadataStore) -> None:

@@ -10,6 +10,8 @@ from octavo.bookie.offline.check import OfflineCheck
 from octavo.bookie.offline.layout import Layout
 from octavo.bookie.upkeep.replaced import may_be_asked
 from octavo.metadata import LedgerMetadata, MetadataStore, Versioned, open_metadata_store
+from octavo.metadata.either import EitherMetadata
+from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import BookieInDoubtError, LedgerFencedError, MetadataError, NoSuchLedgerError
 from octavo.protocol.holdings import Holdings
 from octavo.protocol.ids import EntryId, LedgerId
@@ -17,6 +19,7 @@ from support.copies import BOOKIE, DATA, JOURNAL, StorageHost
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.ledger_metadata import fragment, open_ledger
 from support.ledgers import LedgerScript
+from support.stream_metadata import open_stream, stream_fragment
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -28,24 +31,42 @@ def closed(ledger_id: int, *ensembles: str, last: int = 9) -> LedgerMetadata:
     return open_ledger(ledger_id, *named).closed(EntryId(last), 100)
 
 
-async def held_ledger(host: StorageHost, metadata: Callable[[int], LedgerMetadata | None]) -> LedgerScript:
+def stream(ledger_id: int, *ensembles: str) -> StreamMetadata:
+    """An open stream with a term of five entries on each of these; bookie ``b1`` is the letter B."""
+    made = [stream_fragment(at + 1, 0, 5 * at, ensemble, 50 * at) for at, ensemble in enumerate(ensembles)]
+    named = [replace(one, bookies=tuple(BOOKIE if name == "B" else name for name in one.bookies)) for one in made]
+    return replace(open_stream(*named), ledger_id=LedgerId(ledger_id))
+
+
+def rested(metadata: StreamMetadata) -> StreamMetadata:
+    return metadata.at_rest(EntryId(metadata.last_fragment.first_entry_id + 4), 1000)
+
+
+async def held_ledger(host: StorageHost, metadata: Callable[[int], EitherMetadata | None]) -> LedgerScript:
     """A ledger of ten entries that the host holds and that has been fenced there, with these metadata."""
     script = LedgerScript(await host.store.allocate_ledger_id())
     await host.storage.writer.add(script.ledger_id, script.key, script.entries(range(10)), recovery=False)
     await host.storage.writer.fence(script.ledger_id, script.key)
     found = metadata(script.ledger_id)
-    if found is not None:
+    if isinstance(found, LedgerMetadata):
         await host.store.create_ledger(found)
+    elif found is not None:
+        await host.store.create_stream(found)
     return script
 
 
-NAMED: dict[str, tuple[Callable[[int], LedgerMetadata | None], bool]] = {
+NAMED: dict[str, tuple[Callable[[int], EitherMetadata | None], bool]] = {
     "closed, other bookies only": (lambda ledger_id: closed(ledger_id, "xyz", "xyw"), True),
     "closed, named in the first fragment": (lambda ledger_id: closed(ledger_id, "Byz", "xyw"), False),
     "closed, named in the last fragment": (lambda ledger_id: closed(ledger_id, "xyz", "xyB"), False),
     "open, other bookies only": (lambda ledger_id: open_ledger(ledger_id, fragment(0, "xyz")), False),
     "in recovery, other bookies": (lambda ledger_id: open_ledger(ledger_id, fragment(0, "xyz")).in_recovery(), False),
     "deleted": (lambda _ledger_id: None, False),
+    "open stream of other bookies": (lambda ledger_id: stream(ledger_id, "xyz", "xyw"), False),
+    "stream being taken over": (lambda ledger_id: stream(ledger_id, "xyz").in_recovery(), False),
+    "stream at rest": (lambda ledger_id: rested(stream(ledger_id, "xyz", "xyw")), False),
+    "closed stream of other bookies": (lambda ledger_id: rested(stream(ledger_id, "xyz", "xyw")).closed(), True),
+    "closed stream, in its first term": (lambda ledger_id: rested(stream(ledger_id, "Byz", "xyw")).closed(), False),
 }  # fmt: skip
 
 
@@ -268,9 +289,9 @@ async def test_ledgers_are_looked_at_in_turn_and_hints_at_once(store: MetadataSt
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)
 
-        async def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        async def read_either(self, ledger_id: LedgerId) -> Versioned[EitherMetadata]:
             read.append(ledger_id)
-            return await store.read_ledger(ledger_id)
+            return await store.read_either(ledger_id)
 
     watched = cast("MetadataStore", Watched())
     host = await StorageHost(MemoryFileSystem(), watched, ledgers_per_round=2).start()

@@ -1,6 +1,7 @@
 """Forgetting a bookie that has left: refused while it may still be needed."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from octavo.cli.bookies import forget_bookie
@@ -10,6 +11,7 @@ from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from support.ledger_metadata import bookie_ids, fragment, open_ledger
 from support.metadata_clusters import cookie, registration
+from support.stream_metadata import open_stream
 
 
 @pytest.fixture
@@ -60,6 +62,16 @@ async def test_bookie_that_a_ledger_names_is_not_forgotten(
     with pytest.raises(CommandError, match=f"ledger {ledger_id}, whose metadata name it"):
         await forget_bookie(store, "b1")
     assert await known(store) == ["b1", "b2"]
+    await store.delete_ledger(ledger_id)
+    await forget_bookie(store, "b1")
+
+
+async def test_bookie_that_a_stream_names_is_not_forgotten(store: MetadataStore) -> None:
+    ledger_id = await store.allocate_ledger_id()
+    fragment = replace(open_stream().last_fragment, bookies=NAMES_IT)
+    await store.create_stream(replace(open_stream(), ledger_id=ledger_id, fragments=(fragment,)))
+    with pytest.raises(CommandError, match=f"ledger {ledger_id}, whose metadata name it"):
+        await forget_bookie(store, "b1")
     await store.delete_ledger(ledger_id)
     await forget_bookie(store, "b1")
 

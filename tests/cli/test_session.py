@@ -201,10 +201,10 @@ def test_files_of_tls_and_keys_reach_the_client_of_the_command(
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path}/metadata.db"
     assert command_line.main(["cluster", "init", "--metadata", uri]) == 0
-    assert command_line.main(["ledger", "list", "--metadata", uri, "--key-file", "missing.key"]) == 2
+    assert command_line.main(["ledger", "recover", "0", "--metadata", uri, "--key-file", "missing.key"]) == 2
     assert "key file missing.key: No such file" in capsys.readouterr().err
     monkeypatch.delenv("OCTAVO_KEY_FILE")
-    assert command_line.main(["ledger", "list", "--metadata", uri, "--tls-ca", "missing.crt"]) == 2
+    assert command_line.main(["ledger", "recover", "0", "--metadata", uri, "--tls-ca", "missing.crt"]) == 2
     assert "missing.crt: No such file" in capsys.readouterr().err
 
 

@@ -26,6 +26,7 @@ from octavo.protocol.ids import ID_MAX, LedgerId
 from support.ledger_metadata import fragment, open_ledger
 from support.memory_stores import memory_uri
 from support.metadata_clusters import cookie, registration
+from support.stream_metadata import open_stream, stream_fragment
 from support.zookeeper import new_cluster_uri
 
 FACTS = ClusterFacts("c1", datetime(2026, 3, 1, 12, tzinfo=UTC), "0.1.0")
@@ -34,8 +35,9 @@ RECORDS: list[DumpRecord] = [
     Document("cluster/version", bytes(range(256))),
     cookie("b1", 4),
     open_ledger(3, fragment(0, "abc"), fragment(10, "abd")),
+    open_stream(stream_fragment(1, 0, 0), stream_fragment(3, 0, 10, "abd", 100)).restored(2).in_recovery(),
 ]
-END = DumpEnd(LedgerId(5), len(RECORDS))
+END = DumpEnd(LedgerId(8), len(RECORDS))
 
 
 def dumped() -> bytes:
@@ -77,7 +79,7 @@ def test_other_files_are_refused(content: bytes) -> None:
 
 
 def test_a_restored_cluster_leaves_out_the_ids_of_the_time_after_the_dump() -> None:
-    assert first_restored_id(END) == 5 + RESTORED_IDS_SKIPPED
+    assert first_restored_id(END) == 8 + RESTORED_IDS_SKIPPED
     with pytest.raises(InvalidArgumentError, match="exhausted"):
         first_restored_id(DumpEnd(LedgerId(ID_MAX), 0))
 

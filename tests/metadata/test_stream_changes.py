@@ -25,8 +25,14 @@ from octavo.metadata.stream_changes import (
 )
 from octavo.metadata.stream_encoding import encode_stream, encoded_fragments_bytes
 from octavo.metadata.stream_model import StreamMetadata, StreamState
-from octavo.protocol.errors import InternalError, LedgerClosedError, MetadataConflictError, TermOverError
-from octavo.protocol.ids import EntryId
+from octavo.protocol.errors import (
+    InternalError,
+    InvalidArgumentError,
+    LedgerClosedError,
+    MetadataConflictError,
+    TermOverError,
+)
+from octavo.protocol.ids import TERM_MAX, EntryId
 from octavo.protocol.places import place
 from support.ledger_metadata import bookie_ids
 from support.stream_metadata import open_stream, stream_fragment
@@ -66,6 +72,7 @@ FOUND = {
     "closed, other end": OTHER_REST.closed(),
     "closed in a later term": RESTING.with_next_term("me", NEXT).at_rest(place(4, 0), 401).closed(),
 }
+"""An owner is the token of one attempt, so "own" is the term that this attempt has opened, whatever its number is."""
 CHANGES: dict[str, StreamChange] = {
     "change": ChangeFragment(BASE, NEW),
     "rest": Rest(BASE, END),
@@ -96,7 +103,7 @@ next term, other end           over      over      over      over      over     
 next term, end truncated       over      over      over      over      over      over      over      settled
 next term, own, in recovery    over      settled   over      over      over      over      over      write
 next term, own, at rest        over      settled   over      over      over      over      over      write
-term after next, own           over      settled   over      over      over      over      over      write
+term after next, own           over      settled   over      settled   settled   over      over      write
 earlier term                   conflict  conflict  conflict  conflict  conflict  conflict  conflict  settled
 closed, that end               closed    settled   closed    closed    closed    closed    settled   write
 closed, other end              closed    closed    closed    closed    closed    closed    settled   write
@@ -186,6 +193,24 @@ def test_a_takeover_ends_the_term_and_opens_the_next_one_in_one_write() -> None:
 def test_a_takeover_from_rest_drops_the_fragments_of_its_own_recovery() -> None:
     """Rule T8: another client has settled the end without them."""
     assert [fragment.first_position for fragment in written(CHANGES["open"], RESTING).fragments] == [0, 10, 40]
+
+
+def test_terms_that_a_restore_leaves_out_are_never_given() -> None:
+    """Rule T1: a writer of the time after the dump may have had any of them."""
+    restored = OPEN.restored(1000)
+    assert (restored.term, restored.state, restored.fragments) == (3, StreamState.OPEN, OPEN.fragments)
+    opened = written(CHANGES["open"], restored.in_recovery())
+    assert (opened.term, opened.last_fragment.first_entry_id, opened.terms_skipped) == (1004, place(1004, 0), 0)
+    assert isinstance(CHANGES["open"].decide(opened), Settled)
+    assert opened.end_of_term(3) == END.last_entry_id
+    assert opened.end_of_term(500) == place(500, 0) - 1
+    renewed = written(CHANGES["renew"], restored.restored(1000))
+    assert (renewed.term, renewed.next_term) == (2004, 2005)
+    resting = RESTING.restored(5)
+    assert written(CHANGES["open"], resting).term == 9
+    assert RESTING.restored(TERM_MAX).next_term == TERM_MAX + 1
+    with pytest.raises(InvalidArgumentError):
+        RESTING.restored(TERM_MAX).with_next_term("me", NEXT)
 
 
 def test_an_empty_last_fragment_goes() -> None:

@@ -86,6 +86,8 @@ def turned(fragment: StreamFragment, **changes: Any) -> tuple[StreamFragment, ..
         ({"fragments": turned(THIRD, key=-1)}, "has no key"),
         ({"fragments": (FIRST, replace(SECOND, key=1), THIRD), "keys": (KEY, KEY)}, "older key"),
         ({"fragments": (FIRST, replace(SECOND, opened_at_ms=2), replace(THIRD, opened_at_ms=1))}, "begun before"),
+        ({"terms_skipped": -1}, "leave out -1 terms"),
+        ({"terms_skipped": TERM_MAX - 2}, "leave out"),
         ({"last_entry_id": place(3, 0)}, "only at rest"),
         ({"length": 1}, "only at rest"),
         ({"state": StreamState.AT_REST}, "not an end"),
@@ -182,7 +184,9 @@ def test_golden_bytes() -> None:
     assert decode_stream(SEVEN, GOLDEN.read_bytes()) == FULL
 
 
-@pytest.mark.parametrize("stream", [open_stream(), STREAM, STREAM.in_recovery(), FULL, FULL.closed()])
+@pytest.mark.parametrize(
+    "stream", [open_stream(), STREAM, STREAM.in_recovery(), FULL, FULL.closed(), STREAM.restored(9)]
+)
 def test_stored_form_gives_the_same_stream(stream: StreamMetadata) -> None:
     again = decode_stream(SEVEN, encode_stream(stream))
     assert again == stream

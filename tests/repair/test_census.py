@@ -1,14 +1,17 @@
 """The auditor's index of ledgers, against a plain dictionary (rule A5)."""
 
 from array import array
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.places import place
 from octavo.repair.census import BLOCK, Census, Round, Seen, at_once
 from octavo.repair.ledger_queue import LedgerQueue
 from support.ledger_metadata import fragment, open_ledger
+from support.stream_metadata import open_stream, stream_fragment
 
 
 def take(census: Census, ledgers: dict[int, Seen]) -> tuple[list[int], list[int], int]:
@@ -70,6 +73,13 @@ def test_what_is_kept_of_a_ledger_are_all_bookies_that_it_names() -> None:
     metadata = open_ledger(7, fragment(0, "abc"), fragment(10, "abd", 100))
     assert Seen.of(metadata) == Seen(frozenset(map(BookieId, "abcd")), closed=False, spare_copies=1)
     assert Seen.of(metadata.closed(EntryId(9), 100)).closed
+
+
+def test_a_stream_never_counts_as_closed() -> None:
+    """So every round reads it: its next term may name any bookie."""
+    stream = open_stream(stream_fragment(1, 0, 0, "abc"), replace(stream_fragment(2, 0, 10, "cde", 9), ack_quorum=3))
+    for metadata in (stream, stream.at_rest(place(2, 0), 10), stream.at_rest(place(2, 0), 10).closed()):
+        assert Seen.of(metadata) == Seen(frozenset(map(BookieId, "abcde")), closed=False, spare_copies=1)
 
 
 NAMES = st.sets(st.sampled_from("abcde"), min_size=1, max_size=4).map(lambda names: "".join(sorted(names)))

@@ -167,7 +167,7 @@ async def test_a_bookie_is_not_retired_while_metadata_that_may_name_it_cannot_be
         raise MetadataError(f"ledger {ledger_id}: metadata of a newer version")
 
     interposed = InterposedStore(store)
-    interposed.interpose("read_ledger", not_understood)
+    interposed.interpose("read_either", not_understood)
     with pytest.raises(MetadataError, match="newer version"):
         await operators.retire(interposed.face, "a", silent, lost=False, now_ms=5)
     assert await condition(store) is None

@@ -5,16 +5,21 @@ import asyncio
 import gc
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from octavo.bookie.config import load_config
 from octavo.bookie.server.new_ledgers import NewLedgers
+from octavo.metadata.stream_model import StreamKey
+from octavo.protocol.entries import Digest, derive_secrets, make_verifier
 from octavo.protocol.errors import MetadataUnavailableError, NoSuchLedgerError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Added, LacAnswer, LacWritten, ReadFlag, ReadLac, WriteLac
+from octavo.protocol.places import place
 from support.interposed_store import InterposedStore
 from support.raw_client import PASSWORD, RawClient, add, key_of, read, seal, seal_lac
+from support.stream_metadata import open_stream
 from support.tls_bookies import Cluster, cluster_of
 from support.waiting import WAIT_SECONDS, eventually
 
@@ -115,6 +120,31 @@ async def test_a_fence_is_looked_up_once_although_it_pins_no_key(cluster: Cluste
         assert not new_ledgers.must_wait(ReadLac(0, b"", ReadFlag.NONE, 0, None, 0, 0, 0))
 
 
+async def test_a_stream_takes_each_of_its_keys_and_no_other(cluster: Cluster) -> None:
+    store, ledger_id = cluster.store, await cluster.store.allocate_ledger_id()
+    salts = {b"old": b"1" * 16, PASSWORD: b"2" * 16}
+    keys = tuple(
+        StreamKey(
+            digest=Digest.CRC32C,
+            verifier=make_verifier(derive_secrets(password, ledger_id), Digest.CRC32C, salt),
+            salt=salt,
+        )
+        for password, salt in salts.items()
+    )
+    await store.create_stream(replace(open_stream(), ledger_id=ledger_id, keys=keys))
+    new_ledgers = cluster.bookies[0].service.new_ledgers
+    assert new_ledgers is not None
+    for password in salts:
+        await new_ledgers.verify(ledger_id, key_of(ledger_id, password))
+    with pytest.raises(UnauthorizedError):
+        await new_ledgers.verify(ledger_id, key_of(ledger_id, b"another"))
+    async with attacker_of(cluster) as client:
+        await client.greet()
+        first = place(1, 0)
+        assert await client.ask(replace(add(ledger_id, seal(ledger_id, first, [b"entry"])), term=1)) == Added()
+        assert isinstance(await client.ask(fence_of(ledger_id, b"another")), UnauthorizedError)
+
+
 async def test_invented_ids_are_remembered_nowhere(cluster: Cluster) -> None:
     service = cluster.bookies[0].service
     new_ledgers = service.new_ledgers
@@ -138,13 +168,13 @@ async def test_invented_ids_are_remembered_nowhere(cluster: Cluster) -> None:
 async def test_a_look_up_that_fails_after_its_client_has_gone_is_no_defect(cluster: Cluster) -> None:
     asked, answered = asyncio.Event(), asyncio.Event()
 
-    async def read_ledger(_ledger_id: LedgerId) -> None:
+    async def read_either(_ledger_id: LedgerId) -> None:
         asked.set()
         await answered.wait()
         raise MetadataUnavailableError("no answer")
 
     store = InterposedStore(cluster.store)
-    store.interpose("read_ledger", read_ledger)
+    store.interpose("read_either", read_either)
     new_ledgers = NewLedgers(cluster.bookies[0].service.storage, store.face)
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))

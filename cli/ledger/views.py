@@ -1,0 +1,80 @@
+"""The metadata of ledgers and streams as ``octavo ledger`` shows them."""
+
+from typing import TYPE_CHECKING, Any
+
+from octavo.cli.output import custom_metadata_as_json
+from octavo.metadata.model import LedgerMetadata
+
+if TYPE_CHECKING:
+    from octavo.metadata.either import EitherMetadata
+    from octavo.metadata.stream_model import StreamMetadata
+
+
+def summary_as_json(metadata: "EitherMetadata") -> dict[str, Any]:
+    """What ``list --json`` shows. Of a stream, ``last_entry_id`` is the place at which it rests."""
+    return {
+        "ledger_id": metadata.ledger_id,
+        "kind": "ledger" if isinstance(metadata, LedgerMetadata) else "stream",
+        "state": metadata.state.value,
+        "last_entry_id": metadata.last_entry_id,
+        "length": metadata.length,
+        "created_at": metadata.created_at.isoformat(),
+    }
+
+
+def ledger_as_json(metadata: LedgerMetadata) -> dict[str, Any]:
+    """Everything but the verifier and the salt."""
+    return {
+        "ledger_id": metadata.ledger_id,
+        "kind": "ledger",
+        "state": metadata.state.value,
+        "ensemble_size": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "last_entry_id": metadata.last_entry_id,
+        "length": metadata.length,
+        "digest": metadata.digest.value,
+        "private": metadata.private,
+        "sync": metadata.sync.value,
+        "created_at": metadata.created_at.isoformat(),
+        "fenced_at": metadata.fenced_at.isoformat() if metadata.fenced_at is not None else None,
+        "fenced_by": metadata.fenced_by or None,
+        "custom_metadata": custom_metadata_as_json(metadata.custom_metadata),
+        "fragments": [
+            {"first_entry_id": fragment.first_entry_id, "bookies": list(fragment.bookies)}
+            for fragment in metadata.fragments
+        ],
+    }
+
+
+def stream_as_json(metadata: "StreamMetadata") -> dict[str, Any]:
+    """Everything but the verifiers, the salts and the owner. Quorums and digest are those of the last fragment."""
+    last = metadata.last_fragment
+    return {
+        "ledger_id": metadata.ledger_id,
+        "kind": "stream",
+        "state": metadata.state.value,
+        "term": metadata.term,
+        "first_position": metadata.start,
+        "last_position": metadata.end_position,
+        "ensemble_size": len(last.bookies),
+        "write_quorum": last.write_quorum,
+        "ack_quorum": last.ack_quorum,
+        "last_entry_id": metadata.last_entry_id,
+        "length": metadata.length,
+        "digest": metadata.keys[last.key].digest.value,
+        "private": metadata.private,
+        "created_at": metadata.created_at.isoformat(),
+        "fenced_at": metadata.fenced_at.isoformat() if metadata.fenced_at is not None else None,
+        "fenced_by": metadata.fenced_by or None,
+        "custom_metadata": custom_metadata_as_json(metadata.custom_metadata),
+        "fragments": [
+            {
+                "first_entry_id": fragment.first_entry_id,
+                "term": fragment.term,
+                "first_position": fragment.first_position,
+                "bookies": list(fragment.bookies),
+            }
+            for fragment in metadata.fragments
+        ],
+    }

@@ -1,0 +1,127 @@
+"""Streams among the ledgers of a cluster, as commands meet them. No bookie is needed."""
+
+import asyncio
+import json
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from octavo.cli.cluster.transfer import TERMS_SKIPPED
+from octavo.cli.main import main
+from octavo.metadata import open_metadata_store
+from octavo.metadata.either import EitherMetadata
+from octavo.metadata.garbage_hold import read_hold
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.places import place
+from support.ledger_metadata import open_ledger
+from support.processes import Finished
+from support.stream_metadata import open_stream, stream_fragment
+
+LEDGER = open_ledger(0)
+OPEN = replace(
+    open_stream(stream_fragment(1, 0, 0), stream_fragment(2, 0, 5, "abd", 50), start=3), ledger_id=LedgerId(1)
+)
+RESTING = replace(OPEN, ledger_id=LedgerId(2)).at_rest(place(2, 6), 120)
+STORED: tuple[EitherMetadata, ...] = (LEDGER, OPEN, RESTING)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A cluster with a ledger and two streams."""
+    made = f"sqlite:///{tmp_path}/metadata.db"
+
+    async def make() -> None:
+        async with await open_metadata_store(made, create=True) as store:
+            for _ in STORED:
+                await store.allocate_ledger_id()
+            await store.create_ledger(LEDGER)
+            await store.create_stream(OPEN)
+            await store.create_stream(RESTING)
+
+    asyncio.run(make())
+    return made
+
+
+@pytest.fixture
+def octavo(capfdbinary: pytest.CaptureFixture[bytes], uri: str) -> "Run":
+    return Run(capfdbinary, uri)
+
+
+class Run:
+    """Runs a command in this process."""
+
+    def __init__(self, captured: pytest.CaptureFixture[bytes], uri: str) -> None:
+        self._captured = captured
+        self._uri = uri
+
+    def __call__(self, *arguments: object, uri: str | None = None) -> Finished:
+        status = main([*map(str, arguments), "--metadata", uri or self._uri])
+        shown = self._captured.readouterr()
+        return Finished(status, shown.out, shown.err.decode())
+
+
+async def stored(uri: str) -> list[EitherMetadata]:
+    async with await open_metadata_store(uri) as store:
+        return [(await store.read_either(one)).value async for one in store.list_ledgers()]
+
+
+def test_streams_are_listed_among_ledgers(octavo: Run) -> None:
+    listed = [json.loads(line) for line in octavo("ledger", "list", "--json").stdout.splitlines()]
+    assert [(one["ledger_id"], one["kind"], one["state"]) for one in listed] == [
+        (0, "ledger", "open"), (1, "stream", "open"), (2, "stream", "at-rest"),
+    ]  # fmt: skip
+    named = octavo("ledger", "list", "--bookie", "d", "--state", "open", "--where", "app=orders", "--json")
+    assert [json.loads(line)["ledger_id"] for line in named.stdout.splitlines()] == [1]
+    assert b"at-rest" in octavo("ledger", "list").stdout
+
+
+def test_a_stream_is_shown_with_its_terms_and_positions(octavo: Run) -> None:
+    shown = octavo("ledger", "show", 2, "--json").json
+    assert (shown["kind"], shown["term"], shown["first_position"], shown["last_position"]) == ("stream", 2, 3, 11)
+    assert (shown["ensemble_size"], shown["write_quorum"], shown["length"]) == (3, 3, 120)
+    assert [(one["term"], one["first_position"]) for one in shown["fragments"]] == [(1, 0), (2, 5)]
+    assert not {"owner", "keys", "verifier", "salt"} & shown.keys()
+    assert octavo("ledger", "show", 1, "--json").json["last_position"] is None
+    assert b"at-rest" in octavo("ledger", "show", 2).stdout
+    assert octavo("ledger", "show", 0, "--json").json["kind"] == "ledger"
+    octavo("ledger", "show", 3).failed_with_one_line(1, "ledger 3 does not exist")
+
+
+@pytest.mark.parametrize("command", ["read", "tail", "recover"])
+def test_a_stream_is_not_opened_as_a_ledger(octavo: Run, uri: str, command: str) -> None:
+    octavo("ledger", command, 1).failed_with_one_line(1, "ledger 1 is a stream")
+    assert asyncio.run(stored(uri)) == list(STORED)
+
+
+def test_a_stream_is_deleted(octavo: Run, uri: str) -> None:
+    assert octavo("ledger", "delete", 1).status == 0
+    assert asyncio.run(stored(uri)) == [LEDGER, RESTING]
+
+
+def test_a_dump_carries_streams_and_a_restore_leaves_out_the_terms_after_it(
+    octavo: Run, uri: str, tmp_path: Path
+) -> None:
+    """Rule T1: a writer of the time after the dump may have had any of the next terms."""
+    dump, restored_uri = tmp_path / "dump", f"sqlite:///{tmp_path}/restored.db"
+    assert octavo("cluster", "dump", dump, "--json").json["records"] == 3
+    assert octavo("cluster", "restore", dump, "--json", uri=restored_uri).json["records"] == 3
+    restored = asyncio.run(stored(restored_uri))
+    assert restored == [LEDGER, replace(OPEN, terms_skipped=TERMS_SKIPPED), replace(RESTING, terms_skipped=2**16)]
+    assert asyncio.run(stored(uri)) == list(STORED)
+
+    async def hold() -> object:
+        async with await open_metadata_store(restored_uri) as store:
+            return await read_hold(store)
+
+    assert asyncio.run(hold()) is not None
+
+
+def test_a_support_bundle_counts_streams(octavo: Run, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.tar.gz"
+    octavo("support-bundle", "--output", bundle)
+    with tarfile.open(bundle) as archive:
+        member = archive.extractfile("octavo-support/ledgers.json")
+        assert member is not None
+        counted = json.loads(member.read())
+    assert counted == {"ledgers": {"open": 1, "stream open": 1, "stream at-rest": 1}, "fragments": 5}

@@ -1,0 +1,212 @@
+"""What every metadata driver must do with streams: they live under ledger ids, and are never taken for ledgers."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import pytest
+from octavo.metadata import BeginRecovery, MetadataStore, Version, update_ledger, update_stream
+from octavo.metadata.stream_changes import (
+    FRAGMENTS_BYTES_MAX,
+    BeginTakeover,
+    ChangeFragment,
+    OpenTerm,
+    Rest,
+    TermEnd,
+    Truncate,
+)
+from octavo.metadata.stream_encoding import encoded_fragments_bytes
+from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
+from octavo.protocol.errors import (
+    InvalidArgumentError,
+    LedgerExistsError,
+    LedgerKindError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+    TermOverError,
+)
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.places import place
+from support.ledger_metadata import open_ledger
+from support.metadata_clusters import Cluster, new_ledger, soon
+from support.stream_metadata import open_stream, stream_fragment
+
+PLANS = [stream_fragment(1, 0, 0), stream_fragment(1, 5, 5, "abd", 50)]
+
+
+def a_stream(ledger_id: int, token: str = "") -> StreamMetadata:
+    return replace(open_stream(*PLANS), ledger_id=LedgerId(ledger_id), writer_token=token)
+
+
+async def new_stream(store: MetadataStore) -> tuple[LedgerId, Version]:
+    ledger_id = await store.allocate_ledger_id()
+    return ledger_id, await store.create_stream(a_stream(ledger_id))
+
+
+async def test_stream_is_read_as_written_and_changes_by_compare_and_set(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    ledger_id, first = await new_stream(store)
+    assert await other.read_stream(ledger_id) == (a_stream(ledger_id), first)
+    assert await other.read_either(ledger_id) == (a_stream(ledger_id), first)
+    second = await other.compare_and_set_stream(a_stream(ledger_id, "a"), first)
+    assert second != first
+    with pytest.raises(MetadataConflictError, match=f"ledger {ledger_id}"):
+        await store.compare_and_set_stream(a_stream(ledger_id, "b"), first)
+    assert await store.read_stream(ledger_id) == (a_stream(ledger_id, "a"), second)
+
+
+async def test_streams_and_ledgers_share_ids_and_neither_is_taken_for_the_other(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    ledger_id, ledger_version = await new_ledger(store)
+    stream_id, stream_version = await new_stream(store)
+    with pytest.raises(LedgerExistsError):
+        await other.create_ledger(open_ledger(stream_id))
+    with pytest.raises(LedgerExistsError):
+        await other.create_stream(a_stream(ledger_id))
+    with pytest.raises(LedgerKindError, match=f"ledger {stream_id} is a stream"):
+        await store.read_ledger(stream_id)
+    with pytest.raises(LedgerKindError, match=f"ledger {stream_id} is a stream"):
+        await update_ledger(store, stream_id, BeginRecovery(), writer_token="w")
+    with pytest.raises(LedgerKindError, match=f"ledger {ledger_id} is no stream"):
+        await store.read_stream(ledger_id)
+    with pytest.raises(LedgerKindError):
+        async with store.watch_ledger(stream_id) as watch:
+            await soon(anext(watch))
+    with pytest.raises(LedgerKindError):
+        async with store.watch_stream(ledger_id) as stream_watch:
+            await soon(anext(stream_watch))
+    assert await store.read_either(ledger_id) == (open_ledger(ledger_id), ledger_version)
+    assert (await store.read_stream(stream_id)).version == stream_version
+    assert [one async for one in other.list_ledgers()] == [ledger_id, stream_id]
+
+
+async def test_stream_needs_an_allocated_id(store: MetadataStore) -> None:
+    with pytest.raises(InvalidArgumentError, match="ledger id 3 was never allocated"):
+        await store.create_stream(a_stream(3))
+    for missing in (0, -1, 2**63):
+        with pytest.raises(NoSuchLedgerError, match=f"ledger {missing} "):
+            await store.read_stream(LedgerId(missing))
+        with pytest.raises(NoSuchLedgerError, match=f"ledger {missing} "):
+            await store.read_either(LedgerId(missing))
+    with pytest.raises(NoSuchLedgerError):
+        await store.compare_and_set_stream(a_stream(9), Version(1))
+
+
+async def test_deleted_stream_is_gone_and_only_then_confirmed_absent(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    ledger_id, version = await new_stream(store)
+    assert await other.confirm_absent([ledger_id]) == []
+    with pytest.raises(MetadataConflictError):
+        await store.delete_ledger(ledger_id, Version(version + 1))
+    await other.delete_ledger(ledger_id, version)
+    assert await store.confirm_absent([ledger_id]) == [ledger_id]
+    with pytest.raises(NoSuchLedgerError):
+        await store.read_stream(ledger_id)
+    with pytest.raises(NoSuchLedgerError):
+        await store.compare_and_set_stream(a_stream(ledger_id), version)
+
+
+async def test_watch_gives_the_present_then_every_latest_stream_then_none(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    ledger_id, version = await new_stream(store)
+    async with other.watch_stream(ledger_id) as watch, other.watch_ledger(ledger_id) as wrong:
+        assert await soon(anext(watch)) == (a_stream(ledger_id), version)
+        with pytest.raises(LedgerKindError):
+            await soon(anext(wrong))
+        version = await store.compare_and_set_stream(a_stream(ledger_id, "a"), version)
+        assert await soon(anext(watch)) == (a_stream(ledger_id, "a"), version)
+        await store.delete_ledger(ledger_id)
+        assert await soon(anext(watch)) is None
+        assert await soon(anext(wrong)) is None
+
+
+async def test_streams_and_ledgers_change_together(store: MetadataStore, other: MetadataStore) -> None:
+    (ledger_id, first), (stream_id, second) = await new_ledger(store), await new_stream(store)
+    stale_id, stale = await new_stream(store)
+    await other.compare_and_set_stream(a_stream(stale_id, "theirs"), stale)
+    ledger, stream = open_ledger(ledger_id, writer_token="mine"), a_stream(stream_id, "mine")
+    versions = await store.compare_and_set_ledgers(
+        [(ledger, first), (a_stream(stale_id, "mine"), stale), (stream, second)]
+    )
+    assert versions[1] is None
+    assert await other.read_ledger(ledger_id) == (ledger, versions[0])
+    assert await other.read_stream(stream_id) == (stream, versions[2])
+    assert (await other.read_stream(stale_id)).value.writer_token == "theirs"
+
+
+async def test_of_many_takeovers_each_term_has_one(cluster: Cluster) -> None:
+    """Every client that takes over knows of the term it opened, and no two know of the same one (rule T1)."""
+    handles = [await cluster.open() for _ in range(2)]
+    ledger_id, _ = await new_stream(handles[0])
+    opened: list[tuple[int, str]] = []
+
+    async def take_over(store: MetadataStore, owner: str) -> None:
+        for attempt in range(3):
+            mine = f"{owner}, attempt {attempt}"
+            with contextlib.suppress(TermOverError, MetadataConflictError):
+                read = (await store.read_stream(ledger_id)).value
+                began = await update_stream(store, ledger_id, BeginTakeover(read.term), writer_token=mine)
+                base = began.value.last_fragment
+                change = OpenTerm(
+                    base=base,
+                    fragments=(),
+                    end=TermEnd(EntryId(base.first_entry_id + attempt), base.length_before + 10),
+                    owner=mine,
+                    fragment=base,
+                )
+                after = await update_stream(store, ledger_id, change, writer_token=mine, known=began)
+                assert after.value.owner == mine
+                opened.append((after.value.term, mine))
+
+    await asyncio.gather(*(take_over(handles[n % 2], f"client {n}") for n in range(6)))
+    found = (await handles[0].read_stream(ledger_id)).value
+    assert sorted(term for term, _ in opened) == list(range(2, found.term + 1))
+    assert dict(opened)[found.term] == found.owner
+    assert found.term >= 3
+
+
+async def test_old_writer_changes_nothing_after_a_takeover(store: MetadataStore, other: MetadataStore) -> None:
+    ledger_id, _ = await new_stream(store)
+    known = await store.read_stream(ledger_id)
+    base = known.value.last_fragment
+    await update_stream(other, ledger_id, BeginTakeover(1), writer_token="new")
+    open_term = OpenTerm(base, (), TermEnd(EntryId(place(1, 6)), 70), "new", stream_fragment(2, 0, 7, "cde", 70))
+    await update_stream(other, ledger_id, open_term, writer_token="new")
+    late = ChangeFragment(base, stream_fragment(1, 9, 9, "abe", 90))
+    for change in (late, Rest(base, TermEnd(EntryId(place(1, 8)), 90))):
+        with pytest.raises(TermOverError):
+            await update_stream(store, ledger_id, change, writer_token="old", known=known)
+    found = (await store.read_stream(ledger_id)).value
+    assert (found.state, found.term, found.owner) == (StreamState.OPEN, 2, "new")
+    assert found.end_of_term(1) == place(1, 6)
+
+
+async def test_update_whose_answer_was_lost_is_settled(store: MetadataStore, other: MetadataStore) -> None:
+    ledger_id, _ = await new_stream(store)
+    known = await store.read_stream(ledger_id)
+    rest = Rest(known.value.last_fragment, TermEnd(EntryId(place(1, 6)), 70))
+    made = await update_stream(store, ledger_id, rest, writer_token="w", known=known)
+    truncated = await update_stream(other, ledger_id, Truncate(3), writer_token="someone")
+    assert await update_stream(store, ledger_id, rest, writer_token="w", known=known) == truncated
+    assert (made.value.state, truncated.value.start) == (StreamState.AT_REST, 3)
+
+
+async def test_stream_with_as_many_fragments_as_it_may_have_is_stored(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    fragments: list[StreamFragment] = []
+    while not fragments or encoded_fragments_bytes(open_stream(*fragments)) < FRAGMENTS_BYTES_MAX:
+        fragments += [
+            replace(stream_fragment(1, at, at, "abc"), bookies=tuple(BookieId(f"{name * 20}:{at}") for name in "abc"))
+            for at in range(len(fragments), len(fragments) + 20)
+        ]
+    ledger_id = await store.allocate_ledger_id()
+    full = replace(open_stream(*fragments), ledger_id=ledger_id)
+    version = await store.create_stream(full)
+    full = full.at_rest(EntryId(full.last_fragment.first_entry_id), 1)
+    await other.compare_and_set_stream(full, version)
+    assert (await store.read_stream(ledger_id)).value == full
