@@ -4,8 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
+from octavo.protocol.places import place
+
 UNSURE_EXCEPTIONS_MAX: Final = 4096
 """Most exceptions of a :class:`Doubt`: they are written with every manifest of the bookie."""
+
+TERM_FLOORS_MAX: Final = 4096
+"""Most term floors of a :class:`Doubt`, for the same reason."""
 
 
 class Holdings(NamedTuple):
@@ -27,6 +32,9 @@ class Doubt:
 
     It has two halves. The *floor* is :attr:`stop`: ordinary adds to ledgers with lower ids are refused for ever. Of the
     same ledgers the bookie was *unsure* at first, that is, it denied no entry; it becomes sure of one after another.
+
+    Of a stream, both halves end at a term, once the bookie has learnt it (rule T12). What it may have lost was of terms
+    that had been opened when the doubt began. It takes ordinary adds of later terms, and may deny their entries.
     """
 
     stop: int
@@ -35,12 +43,27 @@ class Doubt:
     """The bookie is sure of ledgers with lower ids, except for those in :attr:`exceptions`."""
     exceptions: Mapping[int, int] = field(default_factory=dict)
     """Ledger id, below :attr:`sure_below` -> the first entry id of which the bookie is unsure."""
+    term_floors: Mapping[int, int] = field(default_factory=dict)
+    """Id of a stream, below :attr:`stop` -> a term, not below any that was open when the doubt began."""
 
     def unsure_from(self, ledger_id: int) -> int | None:
         """The first entry id of the ledger that the bookie must not deny; None: it may deny every entry."""
         if ledger_id < self.sure_below:
             return self.exceptions.get(ledger_id)
         return 0 if ledger_id < self.stop else None
+
+    def last_unsure(self, ledger_id: int) -> int | None:
+        """The last place of the stream that the bookie must not deny, if it must not deny all from
+        :meth:`unsure_from` on; None: there is no last one."""
+        floor = self.term_floors.get(ledger_id)
+        return None if floor is None else place(floor + 1, 0) - 1
+
+    def takes_adds(self, ledger_id: int, term: int) -> bool:
+        """Whether the bookie takes ordinary adds of the term, which is 0 for a ledger with one writer."""
+        if ledger_id >= self.stop:
+            return True
+        floor = self.term_floors.get(ledger_id)
+        return floor is not None and term > floor
 
     @property
     def is_over(self) -> bool:
@@ -63,4 +86,14 @@ class Doubt:
             before = self.unsure_from(ledger_id)
             if not 0 <= ledger_id < sure_below or before is None or first < before:
                 raise ValueError(f"ledger {ledger_id} cannot be unsure from entry {first} on: it was from {before} on")
-        return type(self)(self.stop, sure_below, dict(sorted(exceptions.items())))
+        return type(self)(self.stop, sure_below, dict(sorted(exceptions.items())), self.term_floors)
+
+    def with_term_floors(self, floors: Mapping[int, int]) -> Self:
+        """The same doubt with these floors, too. A floor that is known stays: the bookie may have taken adds above it.
+        Raises :class:`ValueError` for more than :data:`TERM_FLOORS_MAX`, and for what can be no floor."""
+        if not all(0 <= ledger_id < self.stop and term > 0 for ledger_id, term in floors.items()):
+            raise ValueError(f"a term floor is above 0, of a ledger below {self.stop}")
+        known = {**floors, **self.term_floors}
+        if len(known) > TERM_FLOORS_MAX:
+            raise ValueError(f"{len(known)} term floors are more than {TERM_FLOORS_MAX}")
+        return type(self)(self.stop, self.sure_below, self.exceptions, dict(sorted(known.items())))

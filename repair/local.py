@@ -48,9 +48,12 @@ class LocalCopies(Protocol):
     def doubt(self) -> Doubt | None:
         """What the bookie is in doubt about; None when it is in doubt about nothing."""
 
-    async def mark_sure(self, sure_below: int, exceptions: Mapping[LedgerId, int]) -> None:
+    async def mark_sure(
+        self, sure_below: int, exceptions: Mapping[LedgerId, int], term_floors: Mapping[LedgerId, int]
+    ) -> None:
         """Doubt is over but for the ledgers from ``sure_below`` on and the exceptions, each with its first unsure id
-        (rules D2 and D3). Durable when it returns. Raises ValueError for what would make anything unsure again."""
+        (rules D2 and D3), and for the terms of streams above these floors (rule T12). A floor that is known stays.
+        Durable when it returns. Raises ValueError for what would make anything unsure again."""
 
     def listen_for_damage(self, told: Callable[[int, int, int], None]) -> None:
         """``told`` is called with a ledger and an interval of ids in which damage was found."""

@@ -1,9 +1,9 @@
-"""Ends the doubt of this bookie, ledger by ledger, and mends damage that was found here (rules D3 to D5, and O1).
+"""Ends the doubt of this bookie, ledger by ledger, and mends damage that was found here (rules D3 to D5, O1 and T12).
 
 A bookie in doubt works it off by itself: it reads the metadata of every ledger below its doubt, in a scan that begins
 after the doubt did (rule D4), copies what it should hold, and then knows of which ids it is sure
 (:mod:`octavo.repair.sureness`). What it cannot be sure of is kept as an exception with a reason, shown by ``octavo
-repair status``, and tried again later.
+repair status``, and tried again later. Of a stream the same scan learns the term up to which the bookie is in doubt.
 """
 
 import asyncio
@@ -14,6 +14,8 @@ from itertools import islice
 from typing import Final
 
 import structlog
+from octavo.metadata.either import as_ledger
+from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.store import MetadataStore, Version
 from octavo.protocol.errors import (
     LedgerKindError,
@@ -23,6 +25,7 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     OctavoError,
 )
+from octavo.protocol.holdings import TERM_FLOORS_MAX, Doubt
 from octavo.protocol.ids import LedgerId
 from octavo.repair.documents import BLOCKED_MAX, blocked_name, encode_blocked
 from octavo.repair.jobs import Jobs
@@ -73,6 +76,8 @@ class Refill:
         """What the store holds; None: not known."""
         self._storing = asyncio.Lock()
         self._stored_version: Version | None = None
+        self._term_floors: dict[LedgerId, int] = {}
+        """Terms of streams, as this scan has read them."""
         self._again = asyncio.Event()
         self.waits_because: str | None = None
         """Why the metadata may be older than the data, while doubt waits for that to end (rule D5)."""
@@ -119,6 +124,7 @@ class Refill:
         await self._refuse_older_metadata()  # before anything is copied by what they say
         # After a write of this handle, its reads show everything that was stored before the doubt began (rule D4).
         await self._store.confirm_absent([LedgerId(doubt.stop)])
+        self._term_floors = {}
         exceptions = {LedgerId(one): first for one, first in doubt.exceptions.items()}
         moved = False
         tried = sorted(exceptions)
@@ -163,11 +169,18 @@ class Refill:
         if doubt is None:
             return False
         after: Mapping[LedgerId, int] = dict(exceptions)
-        if before is not None and sure_below <= before.sure_below and after == before.exceptions:
+        floors = self._new_floors(doubt)
+        if before is not None and sure_below <= before.sure_below and after == before.exceptions and not floors:
             return False
         await self._refuse_older_metadata()  # after the reads by which these ledgers are sure
-        await self._copies.mark_sure(max(sure_below, doubt.sure_below), after)
+        await self._copies.mark_sure(max(sure_below, doubt.sure_below), after, floors)
         return True
+
+    def _new_floors(self, doubt: Doubt) -> dict[LedgerId, int]:
+        """The term floors that are not known yet, as far as there is room for them (rule T12). Streams without one get
+        no ordinary adds here, as all other ledgers in doubt."""
+        new = {one: term for one, term in sorted(self._term_floors.items()) if one not in doubt.term_floors}
+        return dict(list(new.items())[: TERM_FLOORS_MAX - len(doubt.term_floors)])
 
     async def _refuse_older_metadata(self) -> None:
         """Raises :class:`_MayBeOlderError` while the metadata may be older than the data (rule D5)."""
@@ -179,7 +192,12 @@ class Refill:
     async def _first_unsure(self, ledger_id: LedgerId) -> tuple[int | None, Blocked | None]:
         """The first unsure id of a ledger and why it is unsure; None: sure of all."""
         try:
-            metadata = (await self._store.read_ledger(ledger_id)).value
+            metadata = (await self._store.read_either(ledger_id)).value
+            if not isinstance(metadata, LedgerMetadata):
+                # Read after the doubt began: no term that was fenced or written before it is a later one (rule T12).
+                # Where metadata are restored, terms that they do not know may have been opened.
+                self._term_floors[ledger_id] = metadata.next_term - 1
+            metadata = as_ledger(metadata)
             blocked = await self._jobs.complete(metadata)
             await self._jobs.complete_open(metadata)
         except NoSuchLedgerError:

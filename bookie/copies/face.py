@@ -130,8 +130,15 @@ class LedgerCopies:
         """Of which ledgers this bookie denies nothing, because it may have lost entries; None: of none (rule D2)."""
         return self._storage.doubt
 
-    async def mark_sure(self, sure_below: int, exceptions: Mapping[LedgerId, int]) -> None:
+    async def mark_sure(
+        self, sure_below: int, exceptions: Mapping[LedgerId, int], term_floors: Mapping[LedgerId, int]
+    ) -> None:
         """The bookie is unsure only of the ledgers from ``sure_below`` to ``doubt.stop`` - 1 from now on, and of each
-        ledger in ``exceptions`` from the entry id given. Durable when it returns; see :meth:`Doubt.narrowed` for the
-        :class:`ValueError` that it raises. The caller vouches for every ledger that it makes sure."""
-        await self._storage.narrow_doubt(sure_below, {int(ledger_id): first for ledger_id, first in exceptions.items()})
+        ledger in ``exceptions`` from the entry id given. It takes adds of streams above ``term_floors`` (rule T12).
+        Durable when it returns; see :meth:`Doubt.narrowed` for the :class:`ValueError` that it raises. The caller
+        vouches for every ledger that it makes sure, and for the floors."""
+        await self._storage.narrow_doubt(
+            sure_below,
+            {int(ledger_id): first for ledger_id, first in exceptions.items()},
+            {int(ledger_id): term for ledger_id, term in term_floors.items()},
+        )

@@ -133,6 +133,7 @@ def _doubt(doubt: Doubt | None) -> list[str]:
     if doubt.sure_below:
         lines.append(f"sure again: ledgers below {doubt.sure_below}, but for {len(doubt.exceptions)} of them")
     lines += [f"unsure: ledger {ledger_id} from entry {first} on" for ledger_id, first in doubt.exceptions.items()]
+    lines += [f"in doubt up to term {term}: stream {ledger_id}" for ledger_id, term in doubt.term_floors.items()]
     return lines
 
 

@@ -15,6 +15,7 @@ from octavo.bookie.storage.settings import LacView
 from octavo.protocol.errors import BookieInDoubtError, NoSuchLedgerError
 from octavo.protocol.holdings import Holdings
 from octavo.protocol.ids import LedgerId
+from octavo.protocol.places import place
 
 
 class LedgerReader:
@@ -45,7 +46,7 @@ class LedgerReader:
             return ReadResult(first, last, [], _common((first, last), unsure) if unsure is not None else [])
         return await self._entries.read(
             ledger_id, first, last, highest=_highest(ledger), stripe=stripe,
-            entries_max=entries_max, bytes_max=bytes_max, unsure_from=self._ledgers.unsure_from(ledger),
+            entries_max=entries_max, bytes_max=bytes_max, unsure=self._unsure(ledger),
         )  # fmt: skip
 
     async def list_entries(self, ledger_id: LedgerId) -> list[tuple[int, int]]:
@@ -84,9 +85,11 @@ class LedgerReader:
         return await self._entries.verified(ledger_id, first, last, highest=highest, stripe=stripe)
 
     def last_add_confirmed(self, ledger_id: LedgerId, term: int = 0) -> LacView:
-        """What is known of the ledger's end, from entries and explicit LACs; *fenced* if ``term`` is over (rule T7)."""
+        """What is known of the ledger's end, from entries and explicit LACs; *fenced* if ``term`` is over (rule T7),
+        *in doubt* if something of it may have been lost here (rule T12)."""
         ledger = self._ledgers.get(ledger_id)
-        in_doubt = self._unsure(ledger) is not None
+        unsure = self._unsure(ledger)
+        in_doubt = unsure is not None and (term == 0 or place(term, 0) <= unsure[1])
         return LacView(
             is_known(ledger), is_over(ledger, term), ledger.last_add_confirmed, ledger.explicit_lac, in_doubt
         )
@@ -113,7 +116,8 @@ class LedgerReader:
         it may deny every id. It has never held an id above the highest of what it has dropped."""
         unsure_from = self._ledgers.unsure_from(ledger)
         if not ledger.dropped:
-            return None if unsure_from is None else (unsure_from, ID_LAST)
+            last = self._ledgers.last_unsure(ledger)
+            return None if unsure_from is None or unsure_from > last else (unsure_from, last)
         if unsure_from is not None:
             return 0, ID_LAST
         return None if ledger.highest is None else (0, ledger.highest)

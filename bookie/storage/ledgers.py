@@ -4,6 +4,7 @@ LAC."""
 import asyncio
 from itertools import islice
 
+from octavo.bookie.storage.damage import ID_LAST
 from octavo.bookie.storage.ledger_state import LedgerState, PackedStates, is_tombstone, is_without_entries
 from octavo.protocol.entries import header_of
 from octavo.protocol.holdings import Doubt
@@ -75,10 +76,12 @@ class LedgerTable:
         encoded = self._packed.get(ledger_id)
         return encoded is not None and is_without_entries(encoded)
 
-    def is_below_floor(self, ledger: LedgerState) -> bool:
-        """Whether the ledger's key or fence, or acknowledged entries, have or may have been lost here once: ordinary
-        adds to it are refused for ever (rules B4, B5 and D1)."""
-        return ledger.in_doubt or ledger.dropped or (self.doubt is not None and ledger.ledger_id < self.doubt.stop)
+    def is_below_floor(self, ledger: LedgerState, term: int) -> bool:
+        """Whether the ledger's key or a fence of the term, or acknowledged entries of it, have or may have been lost
+        here once: ordinary adds of it are refused for ever (rules B4, B5, D1 and T12)."""
+        if ledger.in_doubt or ledger.dropped:
+            return True
+        return self.doubt is not None and not self.doubt.takes_adds(ledger.ledger_id, term)
 
     def unsure_from(self, ledger: LedgerState) -> int | None:
         """The first entry id of the ledger that this bookie must not deny, as it may have held it; None: none (rule
@@ -86,6 +89,12 @@ class LedgerTable:
         if ledger.in_doubt:
             return 0
         return None if self.doubt is None else self.doubt.unsure_from(ledger.ledger_id)
+
+    def last_unsure(self, ledger: LedgerState) -> int:
+        """The last entry id that this bookie must not deny, if it must not deny those from :meth:`unsure_from` on
+        (rule T12)."""
+        last = None if self.doubt is None or ledger.in_doubt else self.doubt.last_unsure(ledger.ledger_id)
+        return ID_LAST if last is None else last
 
     def _evict(self) -> None:
         for ledger_id in list(islice(self._hot, _EVICTED_AT_ONCE)):

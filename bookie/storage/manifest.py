@@ -9,9 +9,11 @@ Magic ``OCTVMFST``, format u32 (1), flags u8 (1: there is a mark, 2: the bookie 
 offset u64, next part id u64, next log id u64, count of parts u32, count of logs u32; per part, oldest first: id u64;
 per log, ascending: id u64, length u64 in bytes; if in doubt: the ledger id u64 at which doubt ends; if sure of some of
 those ledgers (flag 4): the ledger id u64 below which the bookie is sure, count u32 of exceptions, per exception,
-ascending: ledger id u64, first unsure entry id u64; CRC32C u32, little-endian. All other integers big-endian.
+ascending: ledger id u64, first unsure entry id u64; if it knows term floors (flag 8): their count u32, per floor,
+ascending: ledger id u64, term u32; CRC32C u32, little-endian. All other integers big-endian.
 
-A version that does not know flag 4 reads such a manifest as one of a bookie that is unsure of every ledger in doubt.
+A version that does not know flag 4 reads such a manifest as one of a bookie that is unsure of every ledger in doubt. A
+version that does not know flag 8 refuses ordinary adds of every term to the ledgers in doubt.
 """
 
 import struct
@@ -28,8 +30,10 @@ _LOG = struct.Struct(">QQ")
 _DOUBT = struct.Struct(">Q")
 _SURE = struct.Struct(">QI")
 _EXCEPTION = struct.Struct(">QQ")
+_FLOORS = struct.Struct(">I")
+_FLOOR = struct.Struct(">QI")
 _CHECKSUM = struct.Struct("<I")
-_MARKED, _IN_DOUBT, _SURE_OF_SOME = 1, 2, 4
+_MARKED, _IN_DOUBT, _SURE_OF_SOME, _TERM_FLOORS = 1, 2, 4, 8
 
 EVERY_LEDGER = 2**64 - 1
 """``stop`` of the doubt of a bookie that does not know yet which ledgers existed when its doubt began."""
@@ -63,6 +67,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         (_MARKED if manifest.mark is not None else 0)
         | (_IN_DOUBT if doubt is not None else 0)
         | (_SURE_OF_SOME if doubt is not None and doubt.sure_below else 0)
+        | (_TERM_FLOORS if doubt is not None and doubt.term_floors else 0)
     )
     body = _HEAD.pack(
         MAGIC, FORMAT, flags, segment, offset, manifest.next_part_id, manifest.next_log_id,
@@ -74,6 +79,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
         if doubt.sure_below:
             body += _SURE.pack(doubt.sure_below, len(doubt.exceptions))
             body += b"".join(_EXCEPTION.pack(*exception) for exception in sorted(doubt.exceptions.items()))
+        if doubt.term_floors:
+            body += _FLOORS.pack(len(doubt.term_floors))
+            body += b"".join(_FLOOR.pack(*floor) for floor in sorted(doubt.term_floors.items()))
     return body + _CHECKSUM.pack(google_crc32c.value(body))
 
 
@@ -91,11 +99,18 @@ def decode_manifest(data: bytes) -> Manifest:
     doubt: Doubt | None = None
     if flags & _IN_DOUBT:
         doubt = Doubt(*_DOUBT.unpack_from(body, end))
+        at = end + _DOUBT.size
         if flags & _SURE_OF_SOME:
-            sure_below, count = _SURE.unpack_from(body, end + _DOUBT.size)
-            start_of_exceptions = end + _DOUBT.size + _SURE.size
-            exceptions = body[start_of_exceptions : start_of_exceptions + count * _EXCEPTION.size]
+            sure_below, count = _SURE.unpack_from(body, at)
+            at += _SURE.size
+            exceptions = body[at : at + count * _EXCEPTION.size]
             doubt = doubt.narrowed(sure_below, dict(_EXCEPTION.iter_unpack(exceptions)))
+            at += len(exceptions)
+        if flags & _TERM_FLOORS:
+            (count,) = _FLOORS.unpack_from(body, at)
+            at += _FLOORS.size
+            floors = body[at : at + count * _FLOOR.size]
+            doubt = doubt.with_term_floors(dict(_FLOOR.iter_unpack(floors)))
     return Manifest(
         (segment, offset) if flags & _MARKED else None,
         next_part_id,

@@ -150,16 +150,16 @@ class EntryReader:
         stripe: tuple[int, Sequence[int]],
         entries_max: int,
         bytes_max: int,
-        unsure_from: int | None = None,
+        unsure: tuple[int, int] | None = None,
     ) -> ReadResult:
-        """See ``LedgerReader.read``. No id above ``highest`` is held. What is not held from ``unsure_from`` on may have
-        been lost, so it is unknown (rules B4 and D2)."""
+        """See ``LedgerReader.read``. No id above ``highest`` is held. What is not held of the interval ``unsure`` may
+        have been lost, so it is unknown (rules B4 and D2)."""
         if highest is None or first > highest:
-            return ReadResult(first, last, [], _unsure_parts([(first, last)], unsure_from))
+            return ReadResult(first, last, [], _unsure_parts([(first, last)], unsure))
         with self.places_kept():
             return await self._read(
                 ledger_id, first, last, highest=highest, stripe=stripe,
-                entries_max=entries_max, bytes_max=bytes_max, unsure_from=unsure_from,
+                entries_max=entries_max, bytes_max=bytes_max, unsure=unsure,
             )  # fmt: skip
 
     async def _read(
@@ -172,7 +172,7 @@ class EntryReader:
         stripe: tuple[int, Sequence[int]],
         entries_max: int,
         bytes_max: int,
-        unsure_from: int | None,
+        unsure: tuple[int, int] | None,
     ) -> ReadResult:
         modulus, residues = stripe
         window_last = min(last, highest, first + -(-entries_max * modulus // len(residues)) - 1)
@@ -196,8 +196,8 @@ class EntryReader:
                 break
         entries: list[bytes] = []
         unknown = [(low, min(high, last_covered)) for low, high in lookup.unknown if low <= last_covered]
-        if unsure_from is not None and unsure_from <= last_covered:
-            gaps = _unsure_parts(gaps_between(lookup.runs, first, last_covered), unsure_from)
+        if unsure is not None and unsure[0] <= last_covered:
+            gaps = _unsure_parts(gaps_between(lookup.runs, first, last_covered), unsure)
             unknown += [gap for gap in gaps if _names_any(*gap, modulus, residues)]
         for selection in selections:
             found = await self.fetch(ledger_id, selection)
@@ -375,11 +375,12 @@ def _without(ranges: Sequence[tuple[int, int]], removed: Sequence[tuple[int, int
     return kept
 
 
-def _unsure_parts(gaps: list[tuple[int, int]], unsure_from: int | None) -> list[tuple[int, int]]:
-    """The parts of the intervals from ``unsure_from`` on; none without it."""
-    if unsure_from is None:
+def _unsure_parts(gaps: list[tuple[int, int]], unsure: tuple[int, int] | None) -> list[tuple[int, int]]:
+    """What the intervals have in common with ``unsure``; nothing without it."""
+    if unsure is None:
         return []
-    return [(max(low, unsure_from), high) for low, high in gaps if high >= unsure_from]
+    first, last = unsure
+    return [(max(low, first), min(high, last)) for low, high in gaps if high >= first and low <= last]
 
 
 def _names_any(first: int, last: int, modulus: int, residues: Sequence[int]) -> bool:

@@ -16,6 +16,7 @@ import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import structlog
 from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
@@ -320,14 +321,18 @@ class Storage:
         doubt = self.ledgers.doubt
         return None if doubt is None or doubt.is_over else doubt
 
-    async def narrow_doubt(self, sure_below: int, exceptions: Mapping[int, int]) -> None:
-        """Take ledgers out of the doubt; see :meth:`Doubt.narrowed`, whose :class:`ValueError` it raises. The caller
-        ensures that nothing of these ledgers is missing here. Durable when it returns. Raises OSError, which is
+    async def narrow_doubt(
+        self, sure_below: int, exceptions: Mapping[int, int], term_floors: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
+        """Take ledgers out of the doubt; see :meth:`Doubt.narrowed` and :meth:`Doubt.with_term_floors`, whose
+        :class:`ValueError` it raises. The caller ensures that nothing of these ledgers is missing here, and that no
+        term above a stream's floor was open when the doubt began. Durable when it returns. Raises OSError, which is
         fatal."""
         assert not self.doubts_every_ledger, "doubt is limited before it is narrowed"
         if self.ledgers.doubt is None:
             raise ValueError("this bookie is not in doubt")
-        await self._change_doubt(self.ledgers.doubt.narrowed(sure_below, exceptions))
+        narrowed = self.ledgers.doubt.narrowed(sure_below, exceptions)
+        await self._change_doubt(narrowed.with_term_floors(term_floors))
 
     async def _change_doubt(self, doubt: Doubt) -> None:
         try:

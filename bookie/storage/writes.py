@@ -229,7 +229,7 @@ class EntryWriter:
             return
         if ledger.fenced and term <= ledger.fenced_term:
             self._refuse_fenced(ledger, term)
-        if self._ledgers.is_below_floor(ledger):
+        if self._ledgers.is_below_floor(ledger, term):
             raise BookieInDoubtError(
                 f"ledger {ledger.ledger_id}: this bookie may have lost entries or a fence of this ledger; it takes "
                 "only recovery adds of it",

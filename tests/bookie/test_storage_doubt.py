@@ -1,6 +1,7 @@
 """A bookie whose journal was damaged may have lost what it acknowledged: it is in doubt from then on (rule B4)."""
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.server.answers import answer_read_lac
 from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, EMPTY, decode_manifest, encode_manifest
 from octavo.bookie.storage.storage import Storage, StorageSettings
-from octavo.protocol.errors import BookieInDoubtError, BookieStorageError, LedgerFencedError
+from octavo.protocol.errors import BookieInDoubtError, BookieStorageError, LedgerFencedError, TermOverError
 from octavo.protocol.holdings import Doubt
 from octavo.protocol.messages import ReadFlag, ReadLac
+from octavo.protocol.places import place
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 from support.held_disk import syncs_below
 from support.ledgers import LedgerScript, ids_of
@@ -319,3 +321,197 @@ async def test_a_second_fence_is_answered_only_once_the_first_is_durable() -> No
     await first
     await second
     await storage.close()
+
+
+# --- streams (rule T12) ----------------------------------------------------------------------------------------------
+
+STREAM = LedgerScript(9)
+
+
+def add_of_term(storage: Storage, term: int, *offsets: int, recovery: bool = False) -> asyncio.Future[None]:
+    entries = STREAM.entries([place(term, offset) for offset in offsets])
+    return storage.writer.add(STREAM.ledger_id, STREAM.key, entries, recovery=recovery, term=term)
+
+
+async def wiped(filesystem: MemoryFileSystem) -> Storage:
+    filesystem.set_content(DATA / "manifest", encode_manifest(EMPTY._replace(doubt=DOUBT_OF_EVERY_LEDGER)))
+    storage = await open_storage(filesystem)
+    await storage.limit_doubt(LATER.ledger_id)
+    return storage
+
+
+ADDS = """
+                  1      4      5      6      7
+no floor          doubt  doubt  doubt  doubt  doubt
+no floor, fence 4 over   over   doubt  doubt  doubt
+floor 5           doubt  doubt  doubt  taken  taken
+floor 5, fence 4  over   over   doubt  taken  taken
+floor 5, fence 6  over   over   over   over   taken
+"""
+
+
+@pytest.mark.parametrize("line", ADDS.strip("\n").split("\n")[1:])
+async def test_which_terms_a_bookie_in_doubt_takes(line: str) -> None:
+    filesystem = MemoryFileSystem()
+    storage = await wiped(filesystem)
+    known, expected = line[:18].strip(), line[18:].split()
+    if "fence" in known:
+        await storage.writer.fence(STREAM.ledger_id, STREAM.key, int(known[-1]))
+    if known.startswith("floor"):
+        await storage.narrow_doubt(0, {}, {9: 5})
+    found = []
+    for restart in (False, True):
+        if restart:
+            await storage.close()
+            storage = await open_storage(filesystem)
+        outcomes = []
+        for term in (1, 4, 5, 6, 7):
+            for force in (False, True):
+                try:
+                    if force:
+                        await storage.writer.force(STREAM.ledger_id, STREAM.key, term)
+                    else:
+                        await add_of_term(storage, term, int(restart))
+                    outcomes.append("taken")
+                except TermOverError:
+                    outcomes.append("over")
+                except BookieInDoubtError:
+                    outcomes.append("doubt")
+        assert outcomes[::2] == outcomes[1::2], "a force is admitted as an add is"
+        found.append(outcomes[::2])
+        await add_of_term(storage, 1, 7, recovery=True)
+    assert found == [expected, expected]
+    with pytest.raises(BookieInDoubtError):
+        add(storage, SCRIPT, 0)
+    await storage.close()
+
+
+async def test_denials_of_a_stream_are_of_terms_above_its_floor_only() -> None:
+    filesystem = MemoryFileSystem()
+    storage = await wiped(filesystem)
+    await storage.narrow_doubt(0, {}, {9: 5})
+    await add_of_term(storage, 5, 3, recovery=True)
+    await add_of_term(storage, 6, 0)
+    for _ in range(2):
+        for term, unknown in ((4, True), (5, True), (6, False), (7, False)):
+            first, last = place(term, 0), place(term, 9)
+            result = await storage.reader.read(STREAM.ledger_id, first, last, entries_max=10, bytes_max=10_000)
+            held = {place(5, 3), place(6, 0)} & set(range(first, last + 1))
+            assert set(ids_of(result.entries)) == held
+            assert _ids(result.unknown) == (set(range(first, last + 1)) - held if unknown else set())
+            assert result.last_covered == last
+            assert unknown or result.unknown == []
+            missing = await storage.reader.missing(STREAM.ledger_id, first, last)
+            assert _ids(missing.unknown) == _ids(result.unknown)
+            assert storage.reader.last_add_confirmed(STREAM.ledger_id, term).in_doubt == unknown
+        across = await storage.reader.read(
+            STREAM.ledger_id, place(6, 0) - 3, place(6, 0) + 3, entries_max=10, bytes_max=10_000
+        )
+        assert (ids_of(across.entries), across.unknown) == ([place(6, 0)], [(place(6, 0) - 3, place(6, 0) - 1)])
+        assert storage.reader.last_add_confirmed(STREAM.ledger_id).in_doubt
+        await storage.checkpoint()
+        await storage.close()
+        storage = await open_storage(filesystem)
+    for first in (place(5, 4), place(5, 5)):
+        blank = await storage.reader.read(LOST.ledger_id, first, place(6, 3), entries_max=9, bytes_max=9_999)
+        assert blank.unknown == [(first, place(6, 3))], "it is no stream with a floor"
+    await storage.narrow_doubt(0, {}, {8: 5})
+    blank = await storage.reader.read(LOST.ledger_id, place(5, 4), place(6, 3), entries_max=9, bytes_max=9_999)
+    assert blank.unknown == [(place(5, 4), place(6, 0) - 1)]
+    blank = await storage.reader.read(LOST.ledger_id, place(6, 0), place(6, 3), entries_max=9, bytes_max=9_999)
+    assert blank.unknown == []
+    await storage.narrow_doubt(50, {9: place(5, 0)})
+    assert not storage.reader.last_add_confirmed(STREAM.ledger_id, 6).in_doubt
+    settled = await storage.reader.read(STREAM.ledger_id, place(4, 0), place(4, 9), entries_max=9, bytes_max=9_999)
+    assert settled.unknown == []
+    with pytest.raises(BookieInDoubtError):
+        add_of_term(storage, 5, 8)
+    await storage.narrow_doubt(50, {9: place(6, 0)})
+    assert not storage.reader.last_add_confirmed(STREAM.ledger_id).in_doubt, "it is unsure above the floor only"
+    assert await storage.reader.list_entries(STREAM.ledger_id) == [(place(5, 3),) * 2, (place(6, 0),) * 2]
+    await storage.close()
+
+
+async def test_a_revived_stream_is_in_doubt_for_all_its_terms() -> None:
+    """Rule B5: what was removed here says nothing about terms."""
+    storage = await wiped(MemoryFileSystem())
+    await storage.narrow_doubt(0, {}, {9: 5})
+    await add_of_term(storage, 6, 0)
+    await storage.writer.delete(STREAM.ledger_id)
+    await storage.writer.revive(STREAM.ledger_id)
+    with pytest.raises(BookieInDoubtError):
+        add_of_term(storage, 7, 0)
+    assert storage.reader.last_add_confirmed(STREAM.ledger_id, 7).in_doubt
+    await storage.close()
+
+
+async def test_a_floor_is_durable_before_an_add_above_it_is_taken() -> None:
+    for crash_at in range(1, 40):
+        filesystem = MemoryFileSystem()
+        storage = await wiped(filesystem)
+        filesystem.crash_at = filesystem.operations + crash_at
+        acknowledged: list[int] = []
+
+        async def work(storage: Storage = storage, acknowledged: list[int] = acknowledged) -> None:
+            noting = asyncio.ensure_future(storage.narrow_doubt(0, {}, {9: 5}))
+            for offset in range(3):
+                try:
+                    await add_of_term(storage, 6, offset)
+                    acknowledged.append(place(6, offset))
+                except BookieInDoubtError:
+                    await asyncio.sleep(0)
+            await noting
+            await add_of_term(storage, 6, 3)
+            acknowledged.append(place(6, 3))
+
+        crashed = await run_until_crash(filesystem, work)
+        for seed in range(3):
+            again = await open_storage(filesystem.after_crash(seed=seed))
+            assert again.doubt in ([Doubt(50), Doubt(50, term_floors={9: 5})][bool(acknowledged) :])
+            if acknowledged:
+                result = await again.reader.read(
+                    STREAM.ledger_id, place(6, 0), place(6, 9), entries_max=10, bytes_max=10_000
+                )
+                assert (set(acknowledged) <= set(ids_of(result.entries)), result.unknown) == (True, [])
+            await again.close()
+        if not crashed:
+            return
+    raise AssertionError("the workload never got to its end")
+
+
+async def test_doubt_that_begins_again_forgets_the_floors() -> None:
+    """A fence of a term above the old floor may be among what was lost this time."""
+    filesystem = MemoryFileSystem()
+    storage = await wiped(filesystem)
+    await storage.narrow_doubt(50, {9: 0}, {9: 5})
+    await add_of_term(storage, 6, 0)
+    await add_of_term(storage, 6, 1)
+    await storage.writer.fence(STREAM.ledger_id, STREAM.key, 6)
+    await add_of_term(storage, 6, 2, recovery=True)
+    survivor = filesystem.after_crash(seed=1)
+    for path in survivor.files(JOURNAL):
+        at = survivor.content(path).find(STREAM.entry(place(6, 1)))
+        if at >= 0:
+            survivor.damage(path, at)
+    storage = await open_storage(survivor)
+    assert storage.doubts_every_ledger
+    await storage.limit_doubt(60)
+    assert storage.doubt == Doubt(60)
+    with pytest.raises((BookieInDoubtError, TermOverError)):
+        add_of_term(storage, 6, 3)
+    with pytest.raises(BookieInDoubtError):
+        add_of_term(storage, 7, 0)
+    await storage.close()
+
+
+@pytest.mark.parametrize("doubt", [Doubt(50), Doubt(50, 8, {7: 2}), Doubt(50, 50), Doubt(50, 9, {7: 2, 8: 0})])
+@pytest.mark.parametrize("floors", [{}, {9: 5}, {3: 2**28 - 1, 9: 5, 49: 1}])
+def test_manifest_keeps_the_floors_behind_what_older_versions_read(doubt: Doubt, floors: dict[int, int]) -> None:
+    known = EMPTY._replace(doubt=doubt.with_term_floors(floors), logs=((1, 77),), part_ids=(4, 2))
+    encoded = encode_manifest(known)
+    assert decode_manifest(encoded) == known
+    plain = encode_manifest(known._replace(doubt=doubt))
+    flags_at = struct.calcsize(">8sI")
+    assert encoded[flags_at] == plain[flags_at] | (8 if floors else 0)
+    same = slice(flags_at + 1, len(plain) - 4)
+    assert encoded[same] == plain[same]

@@ -1,9 +1,10 @@
-"""Of which ledgers a bookie in doubt may deny entries (rules D1 and D2)."""
+"""Of which ledgers a bookie in doubt may deny entries, and of which it takes adds (rules D1, D2 and T12)."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.protocol.holdings import UNSURE_EXCEPTIONS_MAX, Doubt
+from octavo.protocol.holdings import TERM_FLOORS_MAX, UNSURE_EXCEPTIONS_MAX, Doubt
+from octavo.protocol.places import place
 
 SOME = Doubt(100, 50, {3: 0, 20: 7})
 
@@ -66,3 +67,36 @@ def test_any_course_of_narrowing_only_ever_makes_sure(steps: list[tuple[int, dic
             assert after is None or (before is not None and after >= before)
         assert narrowed.is_over == all(narrowed.unsure_from(ledger_id) is None for ledger_id in range(13))
         doubt = narrowed
+
+
+def test_a_term_floor_ends_both_halves_of_the_doubt_about_a_stream() -> None:
+    """Rule T12; a term of 0 is that of a ledger with one writer."""
+    doubt = SOME.with_term_floors({60: 5})
+    assert [term for term in range(9) if doubt.takes_adds(60, term)] == [6, 7, 8]
+    assert [term for term in range(9) if doubt.takes_adds(61, term)] == []
+    assert [term for term in range(9) if doubt.takes_adds(20, term)] == [], "sure of its entries, not of its fences"
+    assert [term for term in range(3) if doubt.takes_adds(100, term)] == [0, 1, 2]
+    assert (doubt.unsure_from(60), doubt.last_unsure(60)) == (0, place(6, 0) - 1)
+    assert (doubt.unsure_from(61), doubt.last_unsure(61)) == (0, None)
+
+
+def test_a_term_floor_neither_rises_nor_falls_nor_goes() -> None:
+    doubt = SOME.with_term_floors({60: 5}).with_term_floors({60: 4, 61: 1}).with_term_floors({60: 9})
+    assert doubt.term_floors == {60: 5, 61: 1}
+    assert doubt.narrowed(100, {}).term_floors == {60: 5, 61: 1}
+    assert doubt.narrowed(100, {}).is_over
+    assert doubt.narrowed(100, {}).takes_adds(60, 6)
+    assert not doubt.narrowed(100, {}).takes_adds(60, 5)
+
+
+@pytest.mark.parametrize("floors", [{100: 1}, {-1: 1}, {60: 0}, {60: -1}])
+def test_what_can_be_no_term_floor_is_refused(floors: dict[int, int]) -> None:
+    with pytest.raises(ValueError, match="a term floor"):
+        SOME.with_term_floors(floors)
+
+
+def test_term_floors_are_bounded() -> None:
+    most = Doubt(10**6).with_term_floors(dict.fromkeys(range(TERM_FLOORS_MAX), 1))
+    assert most.with_term_floors({0: 2}) == most
+    with pytest.raises(ValueError, match="4097 term floors"):
+        most.with_term_floors({TERM_FLOORS_MAX: 1})

@@ -1,16 +1,22 @@
 """Repair meets streams among the ledgers: it counts them, harms none, and says what it does not do for them
-(rules A5, A10, C2, D3)."""
+(rules A5, A10, C2, D3 and
+T12)."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from octavo.metadata import MetadataStore
+from octavo.metadata.garbage_hold import DOCUMENT, GarbageHold, set_hold
+from octavo.protocol.errors import BookieInDoubtError
 from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.places import place
 from octavo.repair import operators
 from octavo.repair.checks import OperatorChecks
 from octavo.repair.documents import blocked_name, decode_blocked
 from octavo.repair.operators import find_unfinished
 from octavo.repair.planning import BlockedClass
+from support.ledgers import LedgerScript
 from support.repair_cluster import RepairCluster, repair_cluster
 from support.stream_metadata import open_stream, stream_fragment
 from support.waiting import eventually
@@ -73,6 +79,9 @@ async def test_a_bookie_with_new_disks_stays_in_doubt_about_a_stream_and_becomes
             return doubt.sure_below == doubt.stop and dict(doubt.exceptions) == {stream: 0}
 
         await eventually(almost_sure)
+        doubt = bookie.service.storage.doubt
+        assert doubt is not None
+        assert doubt.term_floors == {stream: 2}
         assert await cluster.is_whole(first)
         assert await cluster.is_whole(second)
 
@@ -106,3 +115,53 @@ async def test_a_bookie_that_a_stream_names_is_not_forgotten() -> None:
         stream = await new_stream(cluster.store, "b0", "b1")
         named = [one async for one in operators.ledgers_naming(cluster.store, BookieId("b1"), count=2)]
         assert named == [stream]
+
+
+async def add_of_term(cluster: RepairCluster, name: str, stream: int, term: int) -> str:
+    script = LedgerScript(stream)
+    writer = cluster.bookie(name).service.storage.writer
+    try:
+        await writer.add(script.ledger_id, script.key, [script.entry(place(term, 0))], recovery=False, term=term)
+    except BookieInDoubtError:
+        return "doubt"
+    return "taken"
+
+
+@pytest.mark.parametrize("earlier_version", [False, True])
+async def test_a_bookie_with_new_disks_serves_the_terms_that_are_opened_after_it_has_lost_them(
+    earlier_version: bool,
+) -> None:
+    """Rule T12: as soon as its scan has read the term, and also once it is started again."""
+    async with repair_cluster("new-disks-floor", 2) as cluster:
+        stream = await new_stream(cluster.store, "b0", "b1")
+        restored = await new_stream(cluster.store, "b0", "b1")
+        known = await cluster.store.read_stream(restored)
+        await cluster.store.compare_and_set_stream(known.value.restored(1000), known.version)
+        await cluster.stop("b1")
+        await set_hold(cluster.store, GarbageHold("restored", datetime(2026, 1, 1, tzinfo=UTC)))
+        await cluster.replace_disks("b1")
+
+        async def waits() -> bool:
+            return cluster.members["b1"].agents[-1].waits_because is not None
+
+        await eventually(waits)
+        assert await add_of_term(cluster, "b1", stream, 3) == "doubt", "the metadata may be older than the data"
+        storage = cluster.bookie("b1").service.storage
+        assert storage.doubt is not None
+        if earlier_version:  # it knows of which ledgers it is unsure, and no floors
+            await storage.narrow_doubt(storage.doubt.stop, {stream: 0, restored: 0})
+        await cluster.store.delete_document(DOCUMENT)
+
+        async def known_floors() -> bool:
+            doubt = cluster.bookie("b1").service.storage.doubt
+            return doubt is not None and doubt.term_floors == {stream: 2, restored: 1002}
+
+        await eventually(known_floors)
+        for restart in (False, True):
+            if restart:
+                await cluster.stop("b1")
+                await cluster.start("b1")
+            assert [await add_of_term(cluster, "b1", stream, term) for term in (1, 2, 3)] == ["doubt", "doubt", "taken"]
+            outcomes = [await add_of_term(cluster, "b1", restored, term) for term in (3, 1002, 1003)]
+            assert outcomes == ["doubt", "doubt", "taken"]
+            assert await known_floors()

@@ -191,7 +191,7 @@ def fence_ignored() -> list[Patch]:
 
 def no_doubt() -> list[Patch]:
     @patch(LedgerTable, "is_below_floor")
-    def is_below_floor(_original: Any, _self: Any, _ledger: Any) -> bool:
+    def is_below_floor(_original: Any, _self: Any, _ledger: Any, _term: int) -> bool:
         return False
 
     @patch(LedgerTable, "unsure_from")

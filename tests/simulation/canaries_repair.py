@@ -134,7 +134,7 @@ def doubt_ends_for_open_fragments() -> list[Patch]:
 
 def floor_is_lifted_when_doubt_ends() -> list[Patch]:
     @patch(LedgerTable, "is_below_floor")
-    def is_below_floor(_original: Any, self: Any, ledger: LedgerState) -> bool:
+    def is_below_floor(_original: Any, self: Any, ledger: LedgerState, _term: int) -> bool:
         return self.unsure_from(ledger) is not None
 
     return [is_below_floor]

@@ -91,9 +91,12 @@ class MemoryCopies:
         """Everything below may have been lost."""
         self._doubt = Doubt(stop)
 
-    async def mark_sure(self, sure_below: int, exceptions: Mapping[LedgerId, int]) -> None:
+    async def mark_sure(
+        self, sure_below: int, exceptions: Mapping[LedgerId, int], term_floors: Mapping[LedgerId, int]
+    ) -> None:
         assert self._doubt is not None
         narrowed = self._doubt.narrowed(sure_below, {int(one): first for one, first in exceptions.items()})
+        narrowed = narrowed.with_term_floors({int(one): term for one, term in term_floors.items()})
         self._doubt = None if narrowed.is_over else narrowed
 
     def listen_for_damage(self, told: Callable[[int, int, int], None]) -> None:
