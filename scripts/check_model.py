@@ -18,10 +18,11 @@ from model.explorer import Exploration, explore
 from model.log_settings import LOG_CANARIES, LOG_JOBS
 from model.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
 from model.settings import JOBS
+from model.stream_settings import STREAM_CANARIES, STREAM_JOBS
 from model.world import World
 
-ALL_JOBS = (*JOBS, *REPAIR_JOBS)
-ALL_CANARIES = (*CANARIES, *REPAIR_CANARIES)
+ALL_JOBS = (*JOBS, *REPAIR_JOBS, *STREAM_JOBS)
+ALL_CANARIES = (*CANARIES, *REPAIR_CANARIES, *STREAM_CANARIES)
 
 type Report = tuple[bool, str]
 """Whether the check passed, and the lines to print."""

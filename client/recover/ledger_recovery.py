@@ -28,13 +28,19 @@ bounded, and reading ahead never delays the one entry that the recovery waits fo
 recovery starts at a LAC of unknown length, the entry there is read first, for its length only. It is acknowledged, so
 it cannot be absent: were it, recovery would be blocked, too.
 
+*Terms.* A ledger with several writers (:mod:`octavo.metadata.stream_model`) is recovered term by term. Then the ids
+are places of one term T, the fences and the reads name T, and the end is that of T (rule T3). A LAC says something of T
+only if it is one of T. One of an earlier term lies below the last fragment. One of a later term means that another
+client has opened that, so T has an end already: nothing more is asked or decided
+(:attr:`~LedgerRecovery.later_term`).
+
 Writing back is not done here: recovered entries are taken in order (:meth:`~LedgerRecovery.take_recovered`), given to a
 write pipeline, and reported when they are on their quorum (:meth:`~LedgerRecovery.on_written_back`).
 
 *How a harness drives it.* ``on_fenced`` or ``on_gave_up`` for every position, at any time; whenever
 :meth:`~LedgerRecovery.wanted_read` gives an interval for a position, read it there and call ``on_read``, or
 ``on_gave_up``. It is over when :attr:`~LedgerRecovery.end` is known and everything taken was written back, or when
-:attr:`~LedgerRecovery.blocked_by` is not None.
+:attr:`~LedgerRecovery.blocked_by` or :attr:`~LedgerRecovery.later_term` is not None.
 """
 
 import enum
@@ -44,6 +50,7 @@ from typing import Final, NamedTuple
 
 from octavo.protocol.entries import header_of
 from octavo.protocol.ids import EntryId
+from octavo.protocol.places import last_place, term_of_lac
 from octavo.protocol.quorums import Quorums
 
 
@@ -88,14 +95,16 @@ WINDOW_BYTES: Final = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where the ledger ends: its last entry (None: it is empty) and its length in payload bytes."""
+    """Where the ledger ends: its last entry (None: it is empty) and its length in payload bytes. A term without entries
+    ends one below its first place."""
 
     last_entry_id: EntryId | None
     length: int
 
 
 class LedgerRecovery:
-    """See the module. ``first_entry_id`` and ``length_before`` are those of the last fragment."""
+    """See the module. ``first_entry_id`` and ``length_before`` are those of the last fragment. ``term``: that of its
+    entries; 0 for a ledger with one writer, whose ids are plain numbers of any size."""
 
     __slots__ = (
         "_absent",
@@ -108,14 +117,17 @@ class LedgerRecovery:
         "_found",
         "_gave_up",
         "_held_bytes",
+        "_highest",
         "_lac",
         "_lac_lengths",
+        "_later_term",
         "_length",
         "_next",
         "_quorums",
         "_recovered",
         "_start_length",
         "_stuck_at",
+        "_term",
         "_window_bytes",
         "_window_entries",
         "_written_back",
@@ -127,12 +139,17 @@ class LedgerRecovery:
         *,
         first_entry_id: int,
         length_before: int,
+        term: int = 0,
         window_entries: int = WINDOW_ENTRIES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self._quorums = quorums
         self._window_entries = window_entries
         self._window_bytes = window_bytes
+        self._term = term
+        self._highest = last_place(term) if term else None
+        """No entry can have an id above this one; None: any can."""
+        self._later_term: int | None = None
         self._first = first_entry_id
         self._fenced = 0
         self._gave_up = 0
@@ -181,6 +198,11 @@ class LedgerRecovery:
         return self._next - 1
 
     @property
+    def later_term(self) -> int | None:
+        """The term that another client has opened after this one, if a bookie knows of it (rule T3)."""
+        return self._later_term
+
+    @property
     def blocked_at(self) -> int | None:
         """The id that nothing can be said about; None also while only the fence is blocked."""
         return self._stuck_at
@@ -218,7 +240,8 @@ class LedgerRecovery:
     @property
     def _window_last(self) -> int:
         """No id above this one has been asked for. Never falls."""
-        return max(self._written_back, self._lac) + self._window_entries
+        last = max(self._written_back, self._lac) + self._window_entries
+        return last if self._highest is None else min(last, self._highest)
 
     @property
     def held_bytes(self) -> int:
@@ -241,7 +264,10 @@ class LedgerRecovery:
     ) -> None:
         """The bookie is fenced, durably, and knows this LAC, verified. ``lengths``: LAC -> length there, as far as
         explicit LACs vouch for it. Once the fence is over, further answers change nothing (rule F2)."""
-        if self._fence_over:
+        if self._fence_over or self._later_term is not None:
+            return
+        if self._term and last_add_confirmed is not None and term_of_lac(last_add_confirmed + 1) > self._term:
+            self._later_term = term_of_lac(last_add_confirmed + 1)
             return
         self._fenced |= 1 << position
         if last_add_confirmed is not None and last_add_confirmed > self._lac:
@@ -314,6 +340,8 @@ class LedgerRecovery:
         )
 
     def _verdict(self, entry_id: int) -> Verdict:
+        if self._highest is not None and entry_id > self._highest:
+            return Verdict.END
         evidence = self.evidence(entry_id)
         if entry_id == self._anchor:
             # It was acknowledged. A bookie that does not have it has lost it, so no number of absences makes an end.
@@ -382,12 +410,16 @@ class LedgerRecovery:
             self._written_back,
             self._end,
             self._stuck_at,
+            self._later_term,
         )
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the state is one that can be."""
         assert self._next >= self._first - 1
         assert self._fence_over == self._quorums.covers_every_write_set(self._fenced)
+        assert not (self._fence_over and self._later_term is not None), (
+            "nothing is asked of a term known to have an end"
+        )
         if not self._fence_over:
             assert not self._found
             assert not self._absent

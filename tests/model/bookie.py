@@ -44,6 +44,8 @@ class BookieState:
     held: tuple[bytes, ...] = ()
     """Sealed entries accepted, by id."""
     fenced: bool = False
+    fenced_term: int = 0
+    """If fenced: the terms up to this one are over (rule T7)."""
     explicit_lac: bytes | None = None
     damaged: frozenset[int] = frozenset()
     """Ids whose copy does not verify."""
@@ -54,6 +56,8 @@ class BookieState:
     unsynced: frozenset[int] = frozenset()
     """Ids accepted since the last sync."""
     fence_unsynced: bool = False
+    durable_term: int | None = None
+    """The fence before the one that is not synced; None: there was none."""
     trusted: frozenset[int] = frozenset()
     """Ids taken for synced though they are not; only canaries do."""
     waiting: tuple[Message, ...] = ()
@@ -137,7 +141,7 @@ class Bookie:
         if isinstance(request, MarkSure):
             return replace(state, unsure_from=request.unsure_from), Done()
         if self.fences(request):
-            state = self.fence(state)
+            state = self.fence(state, self.term_over(request))
         return state, self.look_up(state, request)
 
     def look_up(self, state: BookieState, request: Request) -> Answer | None:
@@ -152,17 +156,33 @@ class Bookie:
             return Welcome(state.boot)
         return Refused(FENCED) if state.fenced else Done()
 
-    def fence(self, state: BookieState) -> BookieState:
-        """From this step on ordinary adds are refused (rule F2)."""
-        if state.fenced:
+    def term_over(self, request: Request) -> int:
+        """The term that a fence ends."""
+        assert isinstance(request, Fence | Read | ReadLac)
+        return request.term
+
+    def fence(self, state: BookieState, term: int = 0) -> BookieState:
+        """From this step on ordinary adds of the terms up to this one are refused (rules F2 and T7)."""
+        if self.is_over(state, term):
             return state
-        return replace(state, fenced=True, fence_unsynced=self.syncs)
+        durable = state.durable_term if state.fence_unsynced else state.fenced_term if state.fenced else None
+        return replace(
+            state,
+            fenced=True,
+            fenced_term=term,
+            fence_unsynced=self.syncs,
+            durable_term=durable if self.syncs else None,
+        )
+
+    def is_over(self, state: BookieState, term: int) -> bool:
+        """Whether the term, or a later one, has been fenced (rule T7)."""
+        return state.fenced and term <= state.fenced_term
 
     def refusal(self, state: BookieState, request: Add) -> Refused | None:
         """Why an add may not be taken (rules F2 and B4)."""
         if request.recovery:
             return None
-        if state.fenced:
+        if self.is_over(state, request.term):
             return Refused(FENCED)
         return Refused(IN_DOUBT) if state.in_doubt else None
 
@@ -236,16 +256,19 @@ class Bookie:
 
     def sync(self, state: BookieState) -> tuple[BookieState, tuple[Message, ...]]:
         """Everything accepted is durable; the answers that waited leave."""
-        return replace(state, unsynced=frozenset(), fence_unsynced=False, waiting=()), state.waiting
+        synced = replace(state, unsynced=frozenset(), fence_unsynced=False, durable_term=None, waiting=())
+        return synced, state.waiting
 
     def cut_power(self, state: BookieState) -> BookieState:
         """What was not synced is gone (rules B1 and B2)."""
         return replace(
             state,
             held=tuple(sealed for sealed in state.held if header_of(sealed).entry_id not in state.unsynced),
-            fenced=state.fenced and not state.fence_unsynced,
+            fenced=state.durable_term is not None if state.fence_unsynced else state.fenced,
+            fenced_term=(state.durable_term or 0) if state.fence_unsynced else state.fenced_term,
             unsynced=frozenset(),
             fence_unsynced=False,
+            durable_term=None,
             trusted=frozenset(),
             waiting=(),
             slow=(),
@@ -256,7 +279,9 @@ class Bookie:
         """The process dies and starts again: what it had written but not synced is found, and made durable before
         the port opens (rule B1)."""
         boot = state.boot + self.counts_boots
-        return replace(state, unsynced=frozenset(), fence_unsynced=False, waiting=(), slow=(), boot=boot)
+        return replace(
+            state, unsynced=frozenset(), fence_unsynced=False, durable_term=None, waiting=(), slow=(), boot=boot
+        )
 
     def wipe(self, state: BookieState) -> BookieState:
         """The disk is lost, and the bookie knows that it may have lost something (rule B4)."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from model.bookie import BookieState
 from model.client import Step
-from model.exchange import STORE, Message, answer_text, entry_text, metadata_text, request_text
+from model.exchange import STORE, Message, answer_text, entry_text, id_text, metadata_text, request_text
 from model.renaming import BOOKIE_NAMES
 from model.states import Action, State
 from octavo.protocol.entries import header_of
@@ -88,9 +88,10 @@ def bookie_text(bookie: BookieState) -> str:
             + (" unsynced" if entry_id in bookie.unsynced else "")
         )
     if bookie.explicit_lac is not None:
-        parts.append(f"explicit LAC {header_of(bookie.explicit_lac).entry_id}")
+        parts.append(f"explicit LAC {id_text(header_of(bookie.explicit_lac).entry_id)}")
     if bookie.fenced:
-        parts.append("fenced, unsynced" if bookie.fence_unsynced else "fenced")
+        fenced = f"fenced up to term {bookie.fenced_term}" if bookie.fenced_term else "fenced"
+        parts.append(f"{fenced}, unsynced" if bookie.fence_unsynced else fenced)
     if bookie.in_doubt:
         parts.append("in doubt")
     return ", ".join(parts) or "holds nothing"

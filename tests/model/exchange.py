@@ -6,11 +6,15 @@ whose sender has given it up is *orphaned*: it may still arrive, and its answer 
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from octavo.metadata.changes import MetadataChange
 from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.stream_changes import StreamChange
+from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.entries import header_of
+from octavo.protocol.errors import OctavoError
+from octavo.protocol.places import offset_of, term_of
 
 STORE = -1
 """The metadata store, as a message's server; bookies are 0, 1, ..."""
@@ -26,6 +30,8 @@ class Add:
     deferred: bool = False
     boot: int | None = None
     """The process of the bookie that it is sent to; None: any, as no client cares."""
+    term: int = 0
+    """Of the entries; 0 where a ledger has one writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,8 @@ class Read:
     first: int
     last: int
     fence: bool
+    term: int = 0
+    """The one that is over, if it fences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,8 @@ class ReadLac:
     """What the bookie knows of the last add confirmed."""
 
     fence: bool
+    term: int = 0
+    """The one that is over, if it fences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,7 @@ class WriteLac:
 class Change:
     """A change of the metadata, in the compare-and-set loop."""
 
-    change: MetadataChange
+    change: MetadataChange | StreamChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,8 @@ class MarkSure:
 @dataclass(frozen=True, slots=True)
 class Fence:
     """What remains of a fencing read whose client no longer waits for the answer."""
+
+    term: int = 0
 
 
 type Request = Add | Force | Hello | Read | ReadLac | WriteLac | MarkSure | Fence | Change
@@ -144,14 +156,18 @@ class Lac:
 class Changed:
     """The change was made, or what it wanted stands there, or what replaces it for good: this stands there now."""
 
-    metadata: LedgerMetadata
+    metadata: Any
+    """:class:`LedgerMetadata` or :class:`StreamMetadata`, as the setting has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """The change cannot be made any more."""
 
-    metadata: LedgerMetadata
+    metadata: Any
+    """As above."""
+    error: type[OctavoError] | None = None
+    """Of what kind the refusal is, for clients that care."""
 
 
 type Answer = Done | Welcome | Refused | Failed | Found | Lac | Changed | Conflict
@@ -164,6 +180,8 @@ class Place:
     position: int
     number: int
     tenure: int
+    attempt: int = 0
+    """Of a client that begins again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +210,7 @@ class Message:
         if isinstance(request, Read | ReadLac):
             if not request.fence:
                 return None
-            request = Fence()
+            request = Fence(request.term)
         return replace(self, client=None, tag=None, request=request)
 
 
@@ -201,7 +219,15 @@ def entry_text(sealed: bytes) -> str:
     header = header_of(sealed)
     lac = header.last_add_confirmed_plus_one - 1
     payload = sealed[len(sealed) - 4 - header.payload_bytes : -4].decode("ascii", "replace")
-    return f"{header.entry_id}:{payload}" + (f"(LAC {lac})" if lac >= 0 else "")
+    return f"{id_text(header.entry_id)}:{payload}" + (f"(LAC {id_text(lac)})" if lac >= 0 else "")
+
+
+def id_text(entry_id: int) -> str:
+    """An id for a trace; a place as ``(term,offset)``, and the one below the first of a term with the offset -1."""
+    term = term_of(entry_id + 1)
+    if not term:
+        return str(entry_id)
+    return f"({term},-1)" if offset_of(entry_id + 1) == 0 else f"({term},{offset_of(entry_id)})"
 
 
 def entries_text(entries: tuple[bytes, ...]) -> str:
@@ -214,12 +240,14 @@ def request_text(request: Request) -> str:
         kind = "recovery add" if request.recovery else "deferred add" if request.deferred else "add"
         return f"{kind} of {entries_text(request.entries)}"
     if isinstance(request, Read):
-        ids = f"{request.first}" if request.first == request.last else f"{request.first}..{request.last}"
+        first, last = id_text(request.first), id_text(request.last)
+        ids = first if first == last else f"{first}..{last}"
         return f"{'fencing read' if request.fence else 'read'} of {ids}"
     if isinstance(request, ReadLac):
-        return "fence and LAC read" if request.fence else "LAC read"
+        of_term = f" of term {request.term}" if request.term else ""
+        return f"fence{of_term} and LAC read" if request.fence else "LAC read"
     if isinstance(request, WriteLac):
-        return f"explicit LAC {header_of(request.sealed).entry_id}"
+        return f"explicit LAC {id_text(header_of(request.sealed).entry_id)}"
     if isinstance(request, Change):
         return f"change {type(request.change).__name__}"
     return _sureness_text(request) if isinstance(request, MarkSure) else type(request).__name__.lower()
@@ -233,10 +261,10 @@ def answer_text(answer: Answer) -> str:
     """An answer for a trace."""
     if isinstance(answer, Found):
         unknown = f", unknown {list(answer.unknown)}" if answer.unknown else ""
-        return f"{entries_text(answer.entries)} up to {answer.last_covered}{unknown}"
+        return f"{entries_text(answer.entries)} up to {id_text(answer.last_covered)}{unknown}"
     if isinstance(answer, Lac):
         known = [entry_text(answer.entry)] if answer.entry else []
-        known += [f"explicit {header_of(answer.explicit).entry_id}"] if answer.explicit else []
+        known += [f"explicit {id_text(header_of(answer.explicit).entry_id)}"] if answer.explicit else []
         return f"newest {', '.join(known) or 'nothing'}" + (", in doubt" if answer.in_doubt else "")
     if isinstance(answer, Refused):
         return f"refused, {answer.reason}"
@@ -253,8 +281,12 @@ def _plain_text(answer: Done | Welcome | Failed) -> str:
     return "done" if isinstance(answer, Done) else "failed"
 
 
-def metadata_text(metadata: LedgerMetadata) -> str:
-    """Metadata for a trace: ``OPEN [0: abc]``, ``CLOSED at 1 [0: abc] [1: abd]``."""
+def metadata_text(metadata: LedgerMetadata | StreamMetadata) -> str:
+    """Metadata for a trace: ``OPEN [0: abc]``, ``CLOSED at 1 [0: abc] [1: abd]``, ``OPEN of term 2 [(2,0): abc]``."""
+    if isinstance(metadata, StreamMetadata):
+        end = f" at {id_text(metadata.last_entry_id)}" if metadata.last_entry_id is not None else ""
+        parts = " ".join(f"[{id_text(one.first_entry_id)}: {''.join(one.bookies)}]" for one in metadata.fragments)
+        return f"{metadata.state.name} of term {metadata.term}{end} {parts}"
     end = ""
     if metadata.is_closed:
         end = " empty" if metadata.last_entry_id is None else f" at {metadata.last_entry_id}"

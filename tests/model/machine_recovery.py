@@ -8,7 +8,7 @@ answer is enough.
 
 from collections.abc import Hashable
 from copy import copy
-from typing import Self
+from typing import Any, Self
 
 from model.client import Client, Event, Step
 from model.exchange import (
@@ -29,6 +29,7 @@ from model.renaming import Renaming, bookie_index
 from model.replication import Outcome, Replication
 from model.sealing import opener
 from octavo.client.recover.ledger_recovery import LedgerRecovery
+from octavo.client.write.ensemble_changes import Commit
 from octavo.metadata.changes import BeginRecovery, FinishRecovery
 from octavo.metadata.model import Fragment, LedgerMetadata
 from octavo.protocol.entries import header_of
@@ -64,14 +65,14 @@ class MachineRecovery(Client):
         self._horizon = horizon
         self._reads_ahead = reads_ahead
         self._reads_at_once = reads_at_once
-        self._base: LedgerMetadata | None = None
+        self._base: Any = None
         self._machine: LedgerRecovery | None = None
         self._failed: frozenset[tuple[int, bool]] = frozenset()
         """Positions whose request has failed; whether it was the fence."""
         self._busy = 0
         """Mask of the positions that have a request to answer, or have failed to, or are given up."""
         self._replication: Replication | None = None
-        self._fragments: tuple[Fragment, ...] = ()
+        self._fragments: tuple[Any, ...] = ()
         self._unwritten: tuple[int, ...] = ()
         self._closing = False
         self._blocked: str | None = None
@@ -151,8 +152,14 @@ class MachineRecovery(Client):
         self._machine = self.make_machine(
             self._quorums, first_entry_id=fragment.first_entry_id, length_before=fragment.length_before
         )
+        return self._fence_all()
+
+    def _fence_all(self) -> list[Message]:
         self._busy = self._quorums.full_mask
-        return [self._ask(position, ReadLac(fence=True)) for position in range(self._quorums.ensemble_size)]
+        return [self._ask(position, self._fence()) for position in range(self._quorums.ensemble_size)]
+
+    def _fence(self) -> ReadLac:
+        return ReadLac(fence=True, term=self.term)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -163,13 +170,28 @@ class MachineRecovery(Client):
         return self._machine
 
     @property
-    def base(self) -> LedgerMetadata:
+    def base(self) -> Any:
         """The metadata when recovery began."""
         assert self._base is not None, "recovery has begun"
         return self._base
 
+    @property
+    def term(self) -> int:
+        """The term that is recovered; 0 where a ledger has one writer."""
+        return 0
+
+    @property
+    def attempt(self) -> int | None:
+        """Which of its attempts this is; None for a client that makes one."""
+        return None
+
+    @property
+    def horizon(self) -> int:
+        """The lowest id that was never written."""
+        return self._horizon
+
     def _ask(self, position: int, request: Read | ReadLac) -> Message:
-        return Message(self.index, bookie_index(self.base.last_fragment.bookies[position]), None, request)
+        return Message(self.index, bookie_index(self.base.last_fragment.bookies[position]), self.attempt, request)
 
     def _answered(self, message: Message) -> list[Message]:
         names = [bookie_index(name) for name in self.base.last_fragment.bookies]
@@ -218,7 +240,7 @@ class MachineRecovery(Client):
         if step.name == _GIVES_UP:
             self.machine.on_gave_up(position)
         elif fencing:
-            return [self._ask(position, ReadLac(fence=True))]
+            return [self._ask(position, self._fence())]
         else:
             self._busy &= ~(1 << position)
         return self._advance()
@@ -247,12 +269,12 @@ class MachineRecovery(Client):
             self._failed = frozenset()
         for position in range(self._quorums.ensemble_size):
             wanted = None if self._busy >> position & 1 else machine.wanted_read(position)
-            if wanted is not None and wanted[0] <= self._horizon:
-                first, last = wanted[0], min(wanted[1], self._horizon)
+            if wanted is not None and wanted[0] <= self.horizon:
+                first, last = wanted[0], min(wanted[1], self.horizon)
                 if self._reads_ahead is not None:
                     last = min(last, first + self._reads_ahead - 1)
                 self._busy |= 1 << position
-                sent.append(self._ask(position, Read(first, last, fence=self.reads_fence())))
+                sent.append(self._ask(position, Read(first, last, self.reads_fence(), self.term)))
         return sent + self._finish()
 
     def reads_fence(self) -> bool:
@@ -272,6 +294,8 @@ class MachineRecovery(Client):
             self.base.last_fragment.bookies,
             bookies=self._bookies,
             recovery=True,
+            term=self.term,
+            attempt=self.attempt or 0,
             first_entry_id=start + 1,
             length=self.machine.start_length,
         )
@@ -284,16 +308,19 @@ class MachineRecovery(Client):
             self._blocked = outcome.failure
             return []
         if outcome.commit is not None:
-            commit = outcome.commit
-            fragment = Fragment(EntryId(commit.first_entry_id), commit.ensemble, commit.length_before)
-            older = (old for old in self._fragments if old.first_entry_id != fragment.first_entry_id)
-            self._fragments = (*older, fragment)
-            sent += self.replaced(fragment)
+            sent += self.replaced(self._note_change(outcome.commit))
             sent += replication.on_committed()
         self._note_written_back(replication.acknowledged)
         return sent + self._advance()
 
-    def replaced(self, fragment: Fragment) -> list[Message]:
+    def _note_change(self, commit: Commit) -> Any:
+        """The new last fragment, which stays here (rule F5)."""
+        fragment = Fragment(EntryId(commit.first_entry_id), commit.ensemble, commit.length_before)
+        older = (old for old in self._fragments if old.first_entry_id != fragment.first_entry_id)
+        self._fragments = (*older, fragment)
+        return fragment
+
+    def replaced(self, fragment: Any) -> list[Message]:
         """Further messages after an ensemble change: none, it stays local until the end (rule F5)."""
         return []
 

@@ -3,16 +3,17 @@ around them."""
 
 from collections.abc import Hashable
 from copy import copy
-from typing import Self
+from typing import Any, Self
 
 from model.client import Client, Event, Step
-from model.exchange import STORE, Change, Changed, Conflict, Message, WriteLac, metadata_text
+from model.exchange import STORE, Change, Changed, Conflict, Message, WriteLac, id_text, metadata_text
 from model.renaming import Renaming, bookie_index
 from model.replication import Outcome, Replication
 from model.sealing import length_up_to, sealed, sealed_lac
 from octavo.client.write.ensemble_changes import Commit
-from octavo.metadata.changes import ChangeEnsemble, CloseLedger
+from octavo.metadata.changes import ChangeEnsemble, CloseLedger, MetadataChange
 from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.stream_changes import Rest, StreamChange
 from octavo.protocol.quorums import Quorums
 
 _ADDS, _SENDS_LAC, _CLOSES = Step("adds an entry"), Step("sends its LAC"), Step("closes")
@@ -23,10 +24,11 @@ class PipelineWriter(Client):
     has failed. If ``impatient``, it may close at any time."""
 
     make_replication: type[Replication] = Replication
+    first_entry_id = 0
 
     def __init__(
         self,
-        metadata: LedgerMetadata,
+        metadata: Any,
         *,
         bookies: int,
         entries: int,
@@ -35,15 +37,20 @@ class PipelineWriter(Client):
         index: int = 0,
     ) -> None:
         super().__init__(index, "writer")
-        self._wanted = entries
+        self._wanted = self.first_entry_id + entries
+        """The id behind the last entry to be written."""
         self._impatient = impatient
         self._metadata = metadata
         self._lac_to_send = sends_lac
         self._failure: str | None = None
         self._closing = False
         self._end: LedgerMetadata | None = None
+        self._replication = self._made_replication(bookies)
+
+    def _made_replication(self, bookies: int) -> Replication:
+        metadata = self._metadata
         quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-        self._replication = self.make_replication(index, quorums, metadata.last_fragment.bookies, bookies=bookies)
+        return self.make_replication(self.index, quorums, metadata.last_fragment.bookies, bookies=bookies)
 
     def copy(self) -> Self:
         other = copy(self)
@@ -63,7 +70,7 @@ class PipelineWriter(Client):
         if isinstance(event, Step):
             sent = self._step(event)
         elif isinstance(event.request, Change):
-            closing = isinstance(event.request.change, CloseLedger)
+            closing = isinstance(event.request.change, CloseLedger | Rest)
             sent = self._close_settled(event) if closing else self._change_settled(event)
         else:
             sent = self._handle_outcome(self._replication.on_answer(event))
@@ -101,8 +108,14 @@ class PipelineWriter(Client):
         """Seal once, with the current LAC, and push (rule W2)."""
         pipeline = self._replication.pipeline
         entry_id, lac = pipeline.next_entry_id, pipeline.last_add_confirmed
-        entry = sealed(entry_id, -1 if lac is None else lac)
-        return list(self._replication.push([entry], length_after=length_up_to(entry_id)))
+        entry = self._sealed(entry_id, -1 if lac is None else lac)
+        return list(self._replication.push([entry], length_after=self._length_up_to(entry_id)))
+
+    def _sealed(self, entry_id: int, last_add_confirmed: int) -> bytes:
+        return sealed(entry_id, last_add_confirmed)
+
+    def _length_up_to(self, entry_id: int) -> int:
+        return length_up_to(entry_id)
 
     def _handle_outcome(self, outcome: Outcome) -> list[Message]:
         sent = list(outcome.sent)
@@ -113,9 +126,11 @@ class PipelineWriter(Client):
         return sent
 
     def _change(self, commit: Commit) -> Message:
+        return Message(self.index, STORE, None, Change(self._ensemble_change(commit)))
+
+    def _ensemble_change(self, commit: Commit) -> MetadataChange | StreamChange:
         base = self._metadata.last_fragment
-        change = ChangeEnsemble(base, commit.first_entry_id, commit.ensemble, commit.length_before)
-        return Message(self.index, STORE, None, Change(change))
+        return ChangeEnsemble(base, commit.first_entry_id, commit.ensemble, commit.length_before)
 
     def _change_settled(self, message: Message) -> list[Message]:
         assert isinstance(message.answer, Changed | Conflict)
@@ -138,9 +153,11 @@ class PipelineWriter(Client):
         """Close once no change of the metadata is under way."""
         if self._replication.committing:
             return []
+        return [Message(self.index, STORE, None, Change(self._end_change()))]
+
+    def _end_change(self) -> MetadataChange | StreamChange:
         pipeline = self._replication.pipeline
-        change = CloseLedger(self._metadata.last_fragment, pipeline.last_add_confirmed, pipeline.length)
-        return [Message(self.index, STORE, None, Change(change))]
+        return CloseLedger(self._metadata.last_fragment, pipeline.last_add_confirmed, pipeline.length)
 
     def _close_settled(self, message: Message) -> list[Message]:
         assert isinstance(message.answer, Changed | Conflict)
@@ -181,7 +198,8 @@ class PipelineWriter(Client):
         return None if self.finished else f"the writer waits: {self.describe()}"
 
     def describe(self) -> str:
-        parts = ["has acknowledged " + (f"up to entry {self.acknowledged}" if self.acknowledged >= 0 else "nothing")]
+        nothing = self.acknowledged < self.first_entry_id
+        parts = ["has acknowledged " + ("nothing" if nothing else f"up to entry {id_text(self.acknowledged)}")]
         change = self._replication.pipeline.change
         if change is not None:
             parts.append(f"changes its ensemble from entry {change.first_entry_id}")

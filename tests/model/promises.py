@@ -64,7 +64,7 @@ class Promises:
                     for entry_id in range(fragment.first_entry_id, stop)
                     if (position - entry_id) % self._ensemble_size < self._write_quorum
                 ]
-                lacking = [one for one in share if not _holds_durably(bookies[bookie_index(new)], one)]
+                lacking = [one for one in share if not holds_durably(bookies[bookie_index(new)], one)]
                 if old != new and len(lacking) > lost:
                     return f"N1: bookie {new} takes the place of {old} and lacks {lacking}"
         return None
@@ -133,7 +133,7 @@ class Promises:
                 bookie_index(ensemble[(entry_id + offset) % self._ensemble_size])
                 for offset in range(self._write_quorum)
             ]
-            holders = [at for at in write_set if _holds_durably(bookies[at], entry_id)]
+            holders = [at for at in write_set if holds_durably(bookies[at], entry_id)]
             if len(holders) + lost < self._ack_quorum:
                 return (
                     f"{'I5' if closed else 'I1'}: entry {entry_id} is "
@@ -173,7 +173,7 @@ def _last_add_confirmed(bookie: BookieState) -> int:
     return max((header.last_add_confirmed_plus_one - 1 for header in known), default=-1)
 
 
-def _holds_durably(bookie: BookieState, entry_id: int) -> bool:
+def holds_durably(bookie: BookieState, entry_id: int) -> bool:
     return entry_id not in bookie.damaged | bookie.unsynced and bookie.entry(entry_id) is not None
 
 

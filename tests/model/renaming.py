@@ -6,13 +6,15 @@ moves the bookies of the first ensemble among its positions; *positions* move wi
 rewritten in the moved order, so that a client that identifies bookies by position finds the same world.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import permutations, product
 from typing import Any, Protocol, Self, cast, runtime_checkable
 
 from octavo.metadata.changes import ChangeEnsemble, CloseLedger, FinishRecovery
 from octavo.metadata.model import Fragment, LedgerMetadata
+from octavo.metadata.stream_changes import ChangeFragment, LayToRest, OpenTerm, RenewTerm, Rest
+from octavo.metadata.stream_model import StreamFragment, StreamMetadata
 from octavo.protocol.ids import BookieId
 
 BOOKIE_NAMES = "abcdefgh"
@@ -26,6 +28,14 @@ def bookie_id(index: int) -> BookieId:
 def bookie_index(name: BookieId) -> int:
     """The inverse of :func:`bookie_id`."""
     return BOOKIE_NAMES.index(name)
+
+
+_NAMING_BOOKIES = (
+    *(LedgerMetadata, Fragment, ChangeEnsemble, CloseLedger, FinishRecovery),
+    *(StreamMetadata, StreamFragment, ChangeFragment, Rest, RenewTerm, OpenTerm, LayToRest),
+)
+_FIELDS = {"bookies", "ensemble", "base", "fragment", "fragments"}
+"""Those of the fields of these that name bookies."""
 
 
 @runtime_checkable
@@ -72,21 +82,21 @@ class Renaming:
 
     def value[T](self, value: T) -> T:
         """Metadata, or a change of metadata, or anything that names no bookie."""
-        renamed: Any = value
-        if isinstance(value, Fragment):
-            renamed = replace(value, bookies=self.ensemble(value.bookies))
-        elif isinstance(value, LedgerMetadata):
-            renamed = replace(value, fragments=tuple(map(self.value, value.fragments)))
-        elif isinstance(value, ChangeEnsemble):
-            renamed = replace(value, base=self.value(value.base), ensemble=self.ensemble(value.ensemble))
-        elif isinstance(value, CloseLedger):
-            renamed = replace(value, base=self.value(value.base))
-        elif isinstance(value, FinishRecovery):
-            fragments = tuple(map(self.value, value.fragments))
-            renamed = replace(value, base=self.value(value.base), fragments=fragments)
-        elif isinstance(value, Renameable):
-            renamed = value.renamed(self)
-        return cast("T", renamed)
+        return cast("T", self._renamed(value))
+
+    def _renamed(self, value: Any) -> Any:
+        if isinstance(value, Renameable):
+            return value.renamed(self)
+        if not isinstance(value, _NAMING_BOOKIES):
+            return value
+        renamed: dict[str, Any] = {}
+        for name in _FIELDS & {one.name for one in fields(value)}:
+            old = getattr(value, name)
+            if name in ("bookies", "ensemble"):
+                renamed[name] = self.ensemble(old)
+            else:
+                renamed[name] = tuple(map(self._renamed, old)) if name == "fragments" else self._renamed(old)
+        return replace(value, **renamed)
 
 
 def interchanges(

@@ -46,6 +46,8 @@ class Replication:
         *,
         bookies: int,
         recovery: bool = False,
+        term: int = 0,
+        attempt: int = 0,
         first_entry_id: int = 0,
         length: int = 0,
     ) -> None:
@@ -53,6 +55,8 @@ class Replication:
         self._quorums = quorums
         self._bookies = range(bookies)
         self._recovery = recovery
+        self._term = term
+        self._attempt = attempt
         self.acknowledged = first_entry_id - 1
         self.stopped = False
         self.pipeline = self._made_pipeline(first_entry_id, length)
@@ -216,7 +220,9 @@ class Replication:
             else:
                 assert isinstance(effect, Send), "nothing is deferred here"
                 server = bookie_index(self._changes.ensemble[effect.position])
-                add = Add(tuple(self.pipeline.share(effect.run, effect.position)), recovery=self._recovery)
-                place = Place(effect.position, effect.run.number, effect.tenure)
+                add = Add(
+                    tuple(self.pipeline.share(effect.run, effect.position)), recovery=self._recovery, term=self._term
+                )
+                place = Place(effect.position, effect.run.number, effect.tenure, self._attempt)
                 sent.append(Message(self._client, server, place, add))
         return tuple(sent)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from model.bookie import Bookie, BookieState
 from model.client import Client
 from model.exchange import Message
-from octavo.metadata.model import LedgerMetadata
+from model.promises import Promises
 from octavo.protocol.quorums import Quorums
 
 
@@ -14,7 +15,8 @@ from octavo.protocol.quorums import Quorums
 class Placement:
     """One state to start from."""
 
-    metadata: LedgerMetadata
+    metadata: Any
+    """:class:`LedgerMetadata`; :class:`StreamMetadata` in the settings of streams."""
     bookies: tuple[BookieState, ...]
     messages: tuple[Message, ...] = ()
     acknowledged: int = -1
@@ -44,3 +46,9 @@ class Setting:
     """Whether bookies can be interchanged: E = Qw, and no client tells one from another."""
     reduced: bool = True
     """Whether a client that no other one can affect acts first (:meth:`model.world.World.independent_client`)."""
+    settles: bool = True
+    """Whether inevitable steps are taken at once (:mod:`model.inevitable`), which knows nothing of terms."""
+
+    def make_promises(self) -> Promises:
+        """What must hold."""
+        return Promises(self.quorums, self.payloads, self.bookie)

@@ -181,7 +181,7 @@ def _errand(message: Message) -> tuple[object, ...]:
     """All of a message to or from a bookie that no renaming moves."""
     tag = message.tag
     if isinstance(tag, Place):
-        tag = tag.number, tag.tenure
+        tag = tag.number, tag.tenure, tag.attempt
     return message.client is None, tag, message.request, message.answer
 
 

@@ -12,16 +12,16 @@ the requests of a client that has finished are orphaned; an orphan that changes 
 """
 
 from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
 
 from model.bookie import BookieState
 from model.client import BEGIN, Client, Event, Step
 from model.describing import Describer
-from model.exchange import STORE, Change, Changed, Conflict, Failed, Found, Message, Read, possible_answers
+from model.exchange import STORE, Answer, Change, Changed, Conflict, Failed, Found, Message, Read, possible_answers
 from model.explorer import BrokenPromiseError
 from model.faults import Faults
 from model.inevitable import InevitableSteps
 from model.interning import Interner
-from model.promises import Promises
 from model.renaming import interchanges
 from model.setting import Setting
 from model.states import (
@@ -39,9 +39,9 @@ from model.states import (
     with_messages,
 )
 from model.symmetry import Symmetry
-from octavo.metadata.changes import Refuse, Write
-from octavo.metadata.model import LedgerMetadata
-from octavo.protocol.errors import OctavoError
+from octavo.metadata.changes import Refuse, Settled
+from octavo.metadata.stream_model import StreamMetadata
+from octavo.protocol.errors import InternalError, OctavoError
 
 type _Taken = tuple[int, tuple[int, ...]]
 """The number after an event, and the messages sent."""
@@ -52,7 +52,7 @@ class World:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.metadata: Interner[LedgerMetadata] = Interner()
+        self.metadata: Interner[Any] = Interner()
         self.bookies: Interner[BookieState] = Interner()
         self.clients: Interner[Client] = Interner()
         self.messages: Interner[Message] = Interner()
@@ -69,9 +69,9 @@ class World:
         self._budget = tuple(setting.budget.get(fault, 0) for fault in FAULTS)
         nothing_is_lost = not any(self._budget[fault] for fault in (WIPE, DAMAGE, POWER_CUT, KILL))
         self._reduces_orphans = setting.reduced and nothing_is_lost
-        self._promises = Promises(setting.quorums, setting.payloads, setting.bookie)
+        self._promises = setting.make_promises()
         self._faults = Faults(self)
-        settles = self._reduces_orphans and not setting.bookie.syncs
+        settles = self._reduces_orphans and not setting.bookie.syncs and setting.settles
         self._inevitable = InevitableSteps(self, written=len(setting.payloads)) if settles else None
         self._describer = Describer(self)
         sizes = setting.bookies, setting.quorums.ensemble_size
@@ -256,8 +256,12 @@ class World:
                 raise BrokenPromiseError(
                     f"I6: {type(request.change).__name__} asks for what cannot be: {error}"
                 ) from error
-            after = decision.metadata if isinstance(decision, Write) else current
-            answer = Conflict(after) if isinstance(decision, Refuse) else Changed(after)
+            after = current if isinstance(decision, Settled | Refuse) else decision.metadata
+            answer: Answer = Changed(after)
+            if isinstance(decision, Refuse):
+                if isinstance(decision.error, InternalError):
+                    raise BrokenPromiseError(f"T1: {decision.error.message}")
+                answer = Conflict(after, type(decision.error) if isinstance(current, StreamMetadata) else None)
             answered = self.messages[message].answered(answer)
             known = self.metadata.number(after), self.messages.number(answered)
             self._settlements[metadata, message] = known
