@@ -202,11 +202,12 @@ class Universe:
         if restore is not None:
             await self._wait_for_bookies(LIVENESS_SECONDS_MAX)
             await restore.run()
+        if self._has_operator:
+            await self._live(applications[-1:])
+            await end_drains(world, LIVENESS_SECONDS_MAX)  # a leader may need the bookie that is drained
         await self._live([*applications, *intruding])
         if world.plan.guarded:
             await self._end_a_principal()
-        if world.plan.agents and world.plan.drains:
-            await end_drains(world, LIVENESS_SECONDS_MAX)
         await self._judge()
         if world.plan.agents and not any(map(self._given_up, world.machines)):
             await wait_until_whole(world, "after the judge", LIVENESS_SECONDS_MAX)
@@ -215,6 +216,11 @@ class Universe:
         await self._stop()
 
     # --- phases -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _has_operator(self) -> bool:
+        """Whether an operator of repair is the last of the applications."""
+        return self.world.plan.agents and self.world.plan.drains
 
     def _start_applications(self) -> list[asyncio.Future[None]]:
         world, plan, rng = self.world, self.world.plan, self.rng
@@ -253,7 +259,7 @@ class Universe:
         return self._run_all(works)
 
     def _run_all(self, works: list[list[Work]]) -> list[asyncio.Future[None]]:
-        if self.world.plan.agents and self.world.plan.drains:
+        if self._has_operator:
             works.append([Operating(self.world, self.world.rng_for("repair operator"), self.ended).run])
         return [
             asyncio.ensure_future(self._keep_running(f"client-{number}", work)) for number, work in enumerate(works)
