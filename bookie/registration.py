@@ -8,11 +8,11 @@ store is back.
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 from octavo.metadata import BookieLease, BookieRegistration, MetadataStore
-from octavo.protocol.errors import ClientClosedError, LeaseLostError, MetadataConflictError, OctavoError
+from octavo.protocol.errors import ClientClosedError, LeaseLostError, OctavoError
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -29,6 +29,9 @@ class Registrar:
         self._current = current
         self._rng = rng
         self._lease: BookieLease | None = None
+        self._told: BookieRegistration | None = None
+        """What the store was told last."""
+        self._announcing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -38,15 +41,19 @@ class Registrar:
 
     async def start(self) -> None:
         """Register. Raises what the first attempt raises; from then on the registration is kept in the background."""
-        self._lease = await self._store.register_bookie(self._current())
+        await self._register()
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def announce(self) -> None:
-        """Update the registration. If the lease is lost, registering again does so."""
-        if self._lease is None:
-            return
-        with contextlib.suppress(LeaseLostError, MetadataConflictError):
-            await self._lease.update(self._current())
+        """Update the registration. If the bookie is not registered, it is about to be, with what is current then. One
+        update at a time: otherwise an older one could come last, and stay."""
+        async with self._announcing:
+            if self._lease is None or self._lease.lost:
+                return
+            told = self._current()
+            with contextlib.suppress(LeaseLostError):
+                await self._lease.update(told)
+                self._told = told
 
     async def stop(self) -> None:
         """Unregister. If the store does not answer, the lease expires instead."""
@@ -57,20 +64,36 @@ class Registrar:
             with contextlib.suppress(OctavoError):
                 await self._lease.release()
 
+    async def _register(self) -> None:
+        told = self._current()
+        self._lease = await self._store.register_bookie(told)
+        self._told = told
+
     async def _keep(self) -> None:
-        while True:
+        while await self._try(self._catch_up):
             assert self._lease is not None
             await self._lease.wait_lost()
             log.warning("registration lost", remedy="registering again")
-            delay = RETRY_SECONDS_FIRST
-            while True:
-                try:
-                    self._lease = await self._store.register_bookie(self._current())
-                    break
-                except ClientClosedError:
-                    return
-                except OctavoError as error:
-                    log.warning("cannot register", error=type(error).__name__, reason=error.message)
-                await asyncio.sleep(delay * self._rng.uniform(0.5, 1.0))
-                delay = min(delay * 2, RETRY_SECONDS_MAX)
+            if not await self._try(self._register):
+                return
             log.info("registered again")
+
+    async def _catch_up(self) -> None:
+        """Announce what has changed while the bookie was being registered: there was nothing to update then."""
+        if self._told != self._current():
+            await self.announce()
+
+    async def _try(self, step: Callable[[], Awaitable[None]]) -> bool:
+        """Repeat this until it succeeds; False if the store is closed."""
+        delay = RETRY_SECONDS_FIRST
+        while True:
+            try:
+                await step()
+            except ClientClosedError:
+                return False
+            except OctavoError as error:
+                log.warning("cannot register", error=type(error).__name__, reason=error.message)
+            else:
+                return True
+            await asyncio.sleep(delay * self._rng.uniform(0.5, 1.0))
+            delay = min(delay * 2, RETRY_SECONDS_MAX)
