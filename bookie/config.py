@@ -202,6 +202,9 @@ class BookieConfig:
     """Form of log messages: console, or json."""
     cache_bytes: int = _setting(_integer(64 * 1024, 16 * 1024 * _MEBIBYTE), 64 * _MEBIBYTE)
     """Write cache before it is flushed to an entry log; up to two of this size exist at a time."""
+    page_cache_bytes: int = _setting(_none_or(_MEBIBYTE), 256 * _MEBIBYTE)
+    """Newest bytes of each entry log that stay in the operating system's page cache once they are on the disk. Older
+    ones are read from the disk again. 0: the operating system decides."""
     answer_bytes: int = _setting(_integer(ANSWER_BYTES_MIN, 1024 * 1024 * _MEBIBYTE), 256 * _MEBIBYTE)
     """Memory for answers that readers have not taken yet, all connections together."""
     stalled_client_seconds: float = _setting(_seconds(0.01, 86400), 60.0)

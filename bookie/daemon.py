@@ -117,7 +117,7 @@ async def _main(
     process = ProcessStatistics()
     pulse = Pulse(process, os.environ, time.perf_counter)
     pulse.start()
-    filesystem = RealFileSystem()
+    filesystem = RealFileSystem(page_cache_bytes=config.page_cache_bytes)
     audit = _audit(config)
     attendant = Attendant(config, filesystem, process, log_level, audit)
     store = await _open_metadata(config)

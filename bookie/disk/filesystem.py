@@ -165,10 +165,17 @@ class RealFileSystem:
     """The operating system's files. All blocking calls run in threads of this object."""
 
     def __init__(
-        self, *, reader_threads: int = 4, open_async_writes: Callable[[], AsyncWrites | None] = AsyncWrites.open
+        self,
+        *,
+        reader_threads: int = 4,
+        page_cache_bytes: int = 0,
+        open_async_writes: Callable[[], AsyncWrites | None] = AsyncWrites.open,
     ) -> None:
-        """``open_async_writes``: makes the context in which the kernel performs direct writes asynchronously. Called
-        for the first file with direct writes; where it returns None, threads perform all of them."""
+        """``page_cache_bytes``: the newest bytes of each file that stay in the page cache when they have been written;
+        0: as many as the kernel likes. ``open_async_writes``: makes the context in which the kernel performs direct
+        writes asynchronously. Called for the first file with direct writes; where it returns None, threads perform all
+        of them."""
+        self._page_cache_bytes = page_cache_bytes
         self._lane = Lane("octavo-background-io")
         self._readers = ThreadPoolExecutor(reader_threads, thread_name_prefix="octavo-read-io")
         self._async_writes: AsyncWrites | None = None
@@ -187,7 +194,9 @@ class RealFileSystem:
             raise
         lane = Lane(f"octavo-io-{path.name}") if dedicated_thread else self._lane
         if writer is None:
-            return RealFile(path, descriptor, lane, self._readers, owns_lane=dedicated_thread)
+            return RealFile(
+                *(path, descriptor, lane, self._readers), owns_lane=dedicated_thread, kept_bytes=self._page_cache_bytes
+            )
         if not self._async_writes_tried:
             self._async_writes_tried = True
             self._async_writes = self._open_async_writes()

@@ -15,7 +15,7 @@ from typing import Any
 from octavo.bookie.disk.async_writes import AsyncWrites
 from octavo.bookie.disk.completion import Completion
 from octavo.bookie.disk.direct_io import DirectWriter
-from octavo.bookie.disk.writeback import start_writeback
+from octavo.bookie.disk.writeback import drop_behind, start_writeback
 
 _WRITEV_BUFFERS_MAX = 1024
 """IOV_MAX on Linux: one vectored write takes no more buffers."""
@@ -81,11 +81,13 @@ def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
         offset += expected
 
 
-def _write_through_cache(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
+def _write_through_cache(descriptor: int, kept_bytes: int, offset: int, buffers: Sequence[bytes]) -> None:
     _write_all(descriptor, offset, buffers)
     size = sum(map(len, buffers))
     if size >= _WRITEBACK_BYTES_MIN:
         start_writeback(descriptor, offset, size)
+        if kept_bytes:
+            drop_behind(descriptor, offset, size, kept_bytes)
 
 
 def _write_and_sync(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
@@ -120,7 +122,8 @@ def _read_all(descriptor: int, offset: int, size: int) -> bytes:
 
 
 class RealFile:
-    """A file of the operating system. Writes and syncs run in order in one lane; reads run in a thread pool."""
+    """A file of the operating system. Writes and syncs run in order in one lane; reads run in a thread pool. The page
+    cache keeps the newest ``kept_bytes`` of what is appended to it; 0: as much as the kernel likes."""
 
     def __init__(
         self,
@@ -130,8 +133,10 @@ class RealFile:
         readers: ThreadPoolExecutor,
         *,
         owns_lane: bool,
+        kept_bytes: int = 0,
     ) -> None:
         self._path = path
+        self._kept_bytes = kept_bytes
         self._descriptor = descriptor
         self._lane = lane
         self._readers = readers
@@ -170,7 +175,7 @@ class RealFile:
             self._close_descriptor()
 
     async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
-        await self._lane.submit(_write_through_cache, self._descriptor, offset, buffers)
+        await self._lane.submit(_write_through_cache, self._descriptor, self._kept_bytes, offset, buffers)
 
     def write_and_sync(self, offset: int, buffers: Sequence[bytes]) -> Awaitable[None]:
         return self._lane.submit(_write_and_sync, self._descriptor, offset, buffers)

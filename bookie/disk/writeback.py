@@ -1,14 +1,23 @@
-"""Starts the kernel's write-back of bytes in the page cache, so that it is spread over time.
+"""What the kernel is told about written bytes in the page cache: when to put them on the disk, and when to drop them.
 
 Linux leaves written bytes in memory for up to half a minute, or until a sync. Then a gigabyte goes to the disk at once,
 and the journal's writes wait behind it. Started soon after each write, it goes on evenly, and a sync finds little left.
 
-This makes nothing durable. It is a hint: where the call is missing, or fails, the next sync does all the work, and it
-is the sync that reports errors of the disk.
+Afterwards the bytes would stay in the page cache until memory is short, although few of them are ever read. Memory that
+a program touches for the first time is dear where a host lends it to a virtual machine page by page, and so is memory
+that the kernel must take from something else. So only the newest bytes of a file stay; the memory of older ones serves
+the next writes. What a reader fetches later is cached as usual.
+
+None of this makes anything durable. These are hints: where a call is missing, or fails, the next sync does all the
+work, and it is the sync that reports errors of the disk.
 """
 
+import contextlib
 import ctypes
+import os
 from collections.abc import Callable
+
+_PAGE_BYTES = 4096
 
 _START_WRITING = 2
 """SYNC_FILE_RANGE_WRITE: start writing dirty pages; wait for nothing. It takes no notice of errors of earlier writes,
@@ -33,3 +42,19 @@ def start_writeback(descriptor: int, offset: int, size: int) -> None:
     thread."""
     if _start is not None:
         _start(descriptor, offset, size)
+
+
+def bytes_behind(offset: int, size: int, kept_bytes: int) -> tuple[int, int]:
+    """Where the bytes begin, and how many there are, that fall out of the newest ``kept_bytes`` of a file by a write of
+    ``size`` bytes at its end, ``offset``; in whole pages. Those of one write adjoin those of the next."""
+    begin, end = (max(0, at - kept_bytes) // _PAGE_BYTES * _PAGE_BYTES for at in (offset, offset + size))
+    return begin, end - begin
+
+
+def drop_behind(descriptor: int, offset: int, size: int, kept_bytes: int) -> None:
+    """After a write at the end of the file, drop from the page cache what lies further back than ``kept_bytes``. Bytes
+    that are not on the disk yet stay. May wait for the disk's queue: not for the event loop's thread."""
+    begin, length = bytes_behind(offset, size, kept_bytes)
+    if length and hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(descriptor, begin, length, os.POSIX_FADV_DONTNEED)

@@ -5,7 +5,7 @@
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,7 +36,7 @@ from octavo.cli.session import (
     print_error,
     read_password,
 )
-from octavo.protocol.errors import InvalidArgumentError, LedgerKindError, NoSuchLedgerError, OctavoError, WouldBlock
+from octavo.protocol.errors import InvalidArgumentError, LedgerKindError, NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import ID_MAX
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
@@ -132,7 +132,7 @@ async def write(
     def operation(writer: "LedgerWriter") -> "Operation":
         if batch > 1:
             return partial(writer.add_many, [payload] * batch)
-        return partial(writer.add, payload) if rate is None else partial(_add_without_task, writer, payload)
+        return partial(writer.add if rate is None else writer.add_nowait, payload)
 
     async with await session.connect() as client:
         opened = partial(_bench_ledgers, client, ledgers, shape, digest, password, sync)
@@ -155,14 +155,6 @@ async def write(
     return _report(
         session, "write", measured, measured.operations * batch, measured.operations * batch * entry_size, facts
     )
-
-
-def _add_without_task(writer: "LedgerWriter", payload: bytes) -> "Awaitable[int]":
-    """An add that needs a task only if it has to wait for room."""
-    try:
-        return writer.add_nowait(payload)
-    except WouldBlock:
-        return writer.add(payload)
 
 
 @asynccontextmanager

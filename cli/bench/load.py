@@ -21,7 +21,7 @@ from typing import Protocol, Self
 
 from octavo.cli.bench.histogram import Histogram
 from octavo.cli.output import Progress
-from octavo.protocol.errors import OctavoError
+from octavo.protocol.errors import OctavoError, WouldBlock
 
 LATENCIES_HELD_MAX = 4_000_000
 """Number of latencies (4 bytes each) that are kept before some are counted during the run, so that counting does not
@@ -30,7 +30,7 @@ disturb shorter runs."""
 _COUNTED_AT_ONCE = 65_536
 _PROGRESS_SECONDS = 0.25
 
-PAUSE_SECONDS_MIN = 100e-6
+PAUSE_SECONDS_MIN = 200e-6
 """Shortest pause of an open loop: operations that become due within it start together, so that timers cost little. What
 they wait for it is part of their latencies."""
 
@@ -141,14 +141,18 @@ class _InFlight:
     def __len__(self) -> int:
         return len(self._futures)
 
-    def start(self, operation: Operation, due_at: float) -> None:
+    def start(self, operation: Operation, due_at: float) -> bool:
+        """Start an operation; False if there is no room for it now."""
         try:
             future = asyncio.ensure_future(operation())
+        except WouldBlock:
+            return False
         except OctavoError as error:
             self._measurement.note_error(error)
         else:
             self._futures.add(future)
             future.add_done_callback(partial(self._done, due_at))
+        return True
 
     def _done(self, due_at: float, future: asyncio.Future[object]) -> None:
         self._futures.discard(future)
@@ -187,8 +191,9 @@ async def open_loop(
     sleep: Sleep | None = None,
 ) -> Measurement:
     """Start ``rate`` operations a second, whether earlier ones are done or not, with at most ``in_flight_max`` in
-    flight. An operation that returns a future costs no task. Sleeps by a :class:`PreciseTimer` unless ``sleep`` is
-    given."""
+    flight. An operation that returns a future costs no task. One that raises :class:`WouldBlock` is tried again when
+    another one is done; meanwhile the operations that become due cost nothing but their latency. Sleeps by a
+    :class:`PreciseTimer` unless ``sleep`` is given."""
     measurement = Measurement()
     total = extent.operations if extent.operations is not None else max(1, round(rate * (extent.seconds or 0.0)))
     in_flight = _InFlight(measurement, clock)
@@ -202,11 +207,15 @@ async def open_loop(
                     now = clock()
                     due = min(total, int((now - begun) * rate) + 1)
                     while started < due and len(in_flight) < in_flight_max:
-                        in_flight.start(operations[started % len(operations)], begun + started / rate)
+                        turn, due_at = started % len(operations), begun + started / rate
+                        if not in_flight.start(operations[turn], due_at) and not any(
+                            in_flight.start(other, due_at) for other in (*operations[turn + 1 :], *operations[:turn])
+                        ):
+                            break
                         started += 1
                     if extent.seconds is not None and now >= begun + extent.seconds:
                         break
-                    if started < due:
+                    if started < due and in_flight:
                         await in_flight.wait_for_one()
                     elif started < total:
                         await pause(max(PAUSE_SECONDS_MIN, begun + started / rate - clock()))

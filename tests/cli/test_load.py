@@ -2,12 +2,13 @@
 
 import asyncio
 from array import array
+from collections import deque
 from collections.abc import AsyncIterator
 
 import pytest
 from octavo.cli.bench.histogram import RELATIVE_ERROR_MAX
 from octavo.cli.bench.load import Extent, Measurement, PreciseTimer, closed_loop, generator_seconds, open_loop, scan
-from octavo.protocol.errors import QuorumLostError
+from octavo.protocol.errors import QuorumLostError, WouldBlock
 from support.waiting import WAIT_SECONDS
 
 
@@ -219,6 +220,55 @@ async def test_open_loop_takes_futures_and_counts_those_that_fail_or_are_refused
     assert (measured.operations, measured.errors, measured.unsent) == (18, 2, 0)
     assert measured.first_error is not None
     assert measured.first_error.message == "refused at once"
+
+
+class Window:
+    """A writer with room for ``size`` adds; the clock is ``seconds`` later whenever the oldest one is acknowledged."""
+
+    def __init__(self, clock: ManualClock, size: int, seconds: float) -> None:
+        self.clock, self.size, self.seconds = clock, size, seconds
+        self.futures: deque[asyncio.Future[int]] = deque()
+        self.taken = self.refused = 0
+
+    def add(self) -> "asyncio.Future[int]":
+        if len(self.futures) >= self.size:
+            self.refused += 1
+            raise WouldBlock("full")
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.futures.append(future)
+        self.taken += 1
+        asyncio.get_running_loop().call_soon(self._acknowledge)
+        return future
+
+    def _acknowledge(self) -> None:
+        self.clock.now += self.seconds
+        self.futures.popleft().set_result(0)
+
+
+async def test_an_add_for_which_there_is_no_room_is_tried_again_and_charged_with_its_wait() -> None:
+    clock = ManualClock()
+    writer = Window(clock, 1, 0.01)
+    measured = await open_loop([writer.add], Extent(20, None), 100, 1000.0, no_progress, clock=clock, sleep=clock.sleep)
+    assert (measured.operations, measured.errors, measured.unsent) == (20, 0, 0)
+    assert (writer.taken, writer.refused > 0) == (20, True)
+    # One every 10 ms, due every 1 ms: the last waits for 19 others, 9 ms for each.
+    assert measured.histogram.max == pytest.approx(0.181, rel=0.05)
+
+
+async def test_adds_go_to_the_writers_that_have_room() -> None:
+    clock = ManualClock()
+    full, empty = Window(clock, 0, 0.01), Window(clock, 5, 0.0)
+    operations = [full.add, empty.add]
+    measured = await open_loop(operations, Extent(50, None), 100, 1000.0, no_progress, clock=clock, sleep=clock.sleep)
+    assert (measured.operations, measured.errors, measured.unsent) == (50, 0, 0)
+    assert (full.taken, empty.taken) == (0, 50)
+
+
+async def test_a_writer_without_room_and_without_adds_under_way_is_asked_again_until_the_time_is_over() -> None:
+    clock = ManualClock()
+    full = Window(clock, 0, 0.0)
+    measured = await open_loop([full.add], Extent(None, 1.0), 100, 10.0, no_progress, clock=clock, sleep=clock.sleep)
+    assert (measured.operations, measured.errors, measured.unsent) == (0, 0, 10)
 
 
 async def test_a_defect_ends_an_open_loop_and_leaves_nothing_running() -> None:
