@@ -266,7 +266,7 @@ async def check(
     short: dict[LedgerId, bool] = {}
     async with await session.open_metadata() as store:
         for ledger_id in wanted:
-            await store.read_ledger(ledger_id)  # raises for one that does not exist
+            await store.read_either(ledger_id)  # raises for one that does not exist
         await operators.ask_for_checks(store, wanted, now_ms=_now_ms())
         try:
             while len(short) < len(wanted):

@@ -28,6 +28,9 @@ Truncate             write             write            write                wri
 - It makes OpenTerm and RenewTerm settled if it is still OPEN, and the owner is the client's own (rule T1).
 - Truncate is settled when the start lies there or further on.
 
+:class:`ReplaceStreamMember` is repair's change. It depends on a settled fragment and on no column, as
+:class:`octavo.metadata.changes.ReplaceMember` does.
+
 Older fragments, the start and unknown fields are taken as found. A refused change has changed nothing, and each refusal
 means that another client got ahead (rule T10).
 """
@@ -40,7 +43,7 @@ from octavo.metadata.changes import Refuse, Settled, who_fenced
 from octavo.metadata.stream_encoding import encoded_fragments_bytes
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.errors import InternalError, LedgerClosedError, MetadataConflictError, TermOverError
-from octavo.protocol.ids import EntryId
+from octavo.protocol.ids import BookieId, EntryId
 
 FRAGMENTS_BYTES_MAX: Final = 128 * 1024
 """Largest stored size of a stream's fragments that a new fragment may lead to. A document of the metadata store holds
@@ -241,6 +244,44 @@ class Truncate:
     def decide(self, current: StreamMetadata) -> StreamDecision:
         truncated = current.truncated(self.before)
         return Settled() if truncated is current else WriteStream(truncated)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceStreamMember:
+    """A repaired bookie names itself in a settled fragment, in place of another one (rules C2 and C5): as
+    :class:`octavo.metadata.changes.ReplaceMember`. The last fragment is settled at rest, and when the stream is
+    closed. Truncation may have removed what was copied: then there is nothing left to name, and the change refuses."""
+
+    first_entry_id: EntryId
+    """The first place of the fragment."""
+    range_last: int
+    """The last place that holds an entry; one below the first place when the fragment is empty."""
+    position: int
+    """The index in the ensemble."""
+    old: BookieId
+    new: BookieId
+
+    def decide(self, current: StreamMetadata) -> StreamDecision:
+        fragment = next((found for found in current.fragments if found.first_entry_id == self.first_entry_id), None)
+        if fragment is None or current.last_place_of(fragment) != self.range_last:
+            return self._refuse(current, f"no settled fragment holds its entries up to {self.range_last}")
+        if not 0 <= self.position < len(fragment.bookies):
+            return self._refuse(current, f"its ensemble has no position {self.position}")
+        present = fragment.bookies[self.position]
+        if present == self.new:
+            return Settled()
+        if present != self.old:
+            return self._refuse(current, f"bookie {present} is at position {self.position}, no longer {self.old}")
+        if self.new in fragment.bookies:
+            return self._refuse(current, f"bookie {self.new} is a member already, at another position")
+        return WriteStream(current.with_member(self.first_entry_id, self.position, self.new))
+
+    def _refuse(self, current: StreamMetadata, reason: str) -> Refuse:
+        return _conflict(
+            current,
+            f"fragment from entry {self.first_entry_id}: {reason}; bookie {self.new} does not take the place of "
+            f"{self.old}",
+        )
 
 
 def _lost(current: StreamMetadata, term: int) -> Refuse | None:

@@ -16,7 +16,7 @@ CLOSED       LedgerClosedError      LedgerClosedError      LedgerClosedError    
 The next term follows from the end of the one before. A takeover and a renewal, which give a term its end and open the
 next one in a single compare-and-set, go through AT_REST in memory only (rules T5 and T11). The one way back to OPEN
 raises the term, so no state of a term comes twice (rule T1). ``with_fragment()`` is possible before a term has its end,
-``truncated()`` in any state; neither changes state or term.
+``truncated()`` and, for settled fragments, ``with_member()`` in any state; none of them changes state or term.
 
 Values are immutable; a transition returns a new one. The constructor refuses what no stream can be. Which client may
 make which transition is decided by :mod:`octavo.metadata.stream_changes`; :mod:`octavo.metadata.stream_encoding` has
@@ -295,6 +295,24 @@ class StreamMetadata:
             return self
         gone = bisect_right(self.fragments, start, key=_first_position) - 1
         return replace(self, start=start, fragments=self.fragments[gone:])
+
+    def with_member(self, first_entry_id: EntryId, position: int, bookie_id: BookieId) -> Self:
+        """The same stream with another bookie at one position of the fragment that begins at ``first_entry_id``: a
+        repair of that fragment (rule C2).
+
+        The last fragment of a term without an end belongs to its writer or its takeover, and is refused. Raises
+        :class:`InvalidArgumentError` then, for a fragment or position that does not exist, and for an ensemble that
+        would not be of distinct bookies.
+        """
+        at = next((at for at, one in enumerate(self.fragments) if one.first_entry_id == first_entry_id), None)
+        if at is None or not 0 <= position < len(self.fragments[at].bookies):
+            raise self._wrong(f"there is no position {position} in a fragment from entry {first_entry_id}")
+        fragment = self.fragments[at]
+        if fragment is self.last_fragment and not self.has_end:
+            raise self._wrong("the members of its last fragment cannot be replaced before its term has an end")
+        members = (*fragment.bookies[:position], bookie_id, *fragment.bookies[position + 1 :])
+        repaired = replace(fragment, bookies=members)
+        return replace(self, fragments=(*self.fragments[:at], repaired, *self.fragments[at + 1 :]))
 
     def restored(self, terms_skipped: int) -> Self:
         """The same stream, read from a dump: its next term leaves out at least so many terms, which may have been

@@ -57,6 +57,7 @@ class Seen:
     closed: bool
     spare_copies: int
     """Copies of an entry that may be lost without losing it: Qa - 1."""
+    is_stream: bool = False
 
     @classmethod
     def of(cls, metadata: EitherMetadata) -> "Seen":
@@ -64,7 +65,8 @@ class Seen:
         closed."""
         if isinstance(metadata, LedgerMetadata):
             return cls(metadata.members, metadata.is_closed, metadata.ack_quorum - 1)
-        return cls(metadata.members, False, min(fragment.ack_quorum for fragment in metadata.fragments) - 1)
+        spare_copies = min(fragment.ack_quorum for fragment in metadata.fragments) - 1
+        return cls(metadata.members, False, spare_copies, is_stream=True)
 
 
 @dataclass(slots=True)
@@ -140,10 +142,10 @@ class Census:
         return self._named.get(bookie_id, array("Q"))
 
     def some_from(self, first: int, count: int) -> list[LedgerId]:
-        """The next ``count`` ledgers that are CLOSED, from id ``first`` on; none after the last one."""
+        """The next ``count`` ledgers that are CLOSED, and streams, from id ``first`` on; none after the last one."""
         at = bisect_left(self._ids, first)
         some = [LedgerId(one) for one in self._ids[at : at + count]]
-        return [one for one in some if one not in self._open] or some[-1:]
+        return [one for one in some if one not in self._open or self._open[one].is_stream] or some[-1:]
 
     def apply(self, found: Round) -> "Steps[Applied]":
         """Take over a round that went to its end, in steps."""

@@ -8,13 +8,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import structlog
-from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import MetadataConflictError, MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.documents import CHECKS, Check, decode_checks, encode_checks
 from octavo.repair.reading import read_ledgers
-from octavo.repair.settled import settled_ranges
+from octavo.repair.settled import last_is_settled, settled_ranges
 
 log = structlog.get_logger("octavo.repair")
 
@@ -47,13 +46,10 @@ class OperatorChecks:
         ]  # fmt: skip
         begun = []
         for ledger_id, metadata in (await read_ledgers(self._store, new)).items():
-            if metadata is not None and not isinstance(metadata, LedgerMetadata):
-                self._members[ledger_id], self._short[ledger_id] = set(), True  # no member checks a stream
-                continue
             named = set() if metadata is None else {
                 name for settled in settled_ranges(metadata) for name in settled.bookies
             }  # fmt: skip
-            if metadata is not None and not metadata.is_closed:
+            if metadata is not None and not last_is_settled(metadata):
                 named |= set(metadata.last_fragment.bookies)
             there = sorted(name for name in named if name in registered)
             self._members[ledger_id] = set(there)

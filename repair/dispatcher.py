@@ -185,11 +185,7 @@ class Dispatcher:
         ledgers = await self._rounds.read(dict.fromkeys(job.ledger_id for job in ended.jobs))
         for job in ended.jobs:
             metadata = ledgers.get(job.ledger_id)
-            if (
-                not isinstance(metadata, LedgerMetadata)
-                or job.ledger_id in ended.failures
-                or self._leaving.isdisjoint(metadata.members)
-            ):
+            if metadata is None or job.ledger_id in ended.failures or self._leaving.isdisjoint(metadata.members):
                 continue
             if job.old is not None and job.old in self._leaving and replaceable(metadata, job.old, target):
                 # Planned again at once, it would go on like that without a pause.
@@ -366,7 +362,7 @@ class Dispatcher:
         )  # fmt: skip
 
 
-def _nothing_changed(metadata: LedgerMetadata, old: BookieId, target: BookieId) -> Blocked:
+def _nothing_changed(metadata: EitherMetadata, old: BookieId, target: BookieId) -> Blocked:
     ranges = ranges_of_member(metadata, old)
     return Blocked(
         metadata.ledger_id, ranges[0].first, ranges[-1].last, BlockedClass.NO_TARGET, (target,),

@@ -1,4 +1,4 @@
-"""Asks the members of a closed ledger what they lack of it (rule A11).
+"""Asks the members of a ledger what they lack of it (rule A11).
 
 Entries are acknowledged by Qa bookies; the others may lack them, and nothing else would notice. Members are asked when
 a ledger is first seen CLOSED, and again from time to time. A member answers from its index, without reading an entry.
@@ -8,11 +8,11 @@ import asyncio
 from dataclasses import dataclass
 
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.either import EitherMetadata
 from octavo.protocol.errors import ClientClosedError, OctavoError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.messages import CAPABILITY_REPAIR, Missing, MissingAnswer
-from octavo.repair.settled import SettledRange, quorums_of_ledger, settled_ranges
+from octavo.repair.settled import SettledRange, quorums_at, settled_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Holes:
 
 
 async def ask_members(
-    pool: ConnectionPool, metadata: LedgerMetadata, members: frozenset[BookieId], *, timeout_seconds: float
+    pool: ConnectionPool, metadata: EitherMetadata, members: frozenset[BookieId], *, timeout_seconds: float
 ) -> Holes:
     """Ask those of ``members`` that the settled ranges name. Raises :class:`ClientClosedError`."""
     wanted = {name for settled in settled_ranges(metadata) for name in settled.bookies if name in members}
@@ -39,7 +39,7 @@ async def ask_members(
 
 
 async def _lacks(
-    pool: ConnectionPool, metadata: LedgerMetadata, member: BookieId, timeout_seconds: float
+    pool: ConnectionPool, metadata: EitherMetadata, member: BookieId, timeout_seconds: float
 ) -> bool | None:
     """Whether a member lacks anything; None when it does not answer, or is too old to know the question."""
     try:
@@ -58,9 +58,9 @@ async def _lacks(
 
 
 async def _lacks_of(
-    pool: ConnectionPool, metadata: LedgerMetadata, settled: SettledRange, member: BookieId, timeout_seconds: float
+    pool: ConnectionPool, metadata: EitherMetadata, settled: SettledRange, member: BookieId, timeout_seconds: float
 ) -> bool:
-    quorums = quorums_of_ledger(metadata)
+    quorums = quorums_at(metadata, settled.first)
     residues = quorums.residues_at(settled.bookies.index(member))
     first = settled.first
     while first <= settled.last:

@@ -15,10 +15,12 @@ from typing import Final
 
 import structlog
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata.changes import Refuse, ReplaceMember, Settled
+from octavo.metadata.changes import Decision, Refuse, ReplaceMember, Settled
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import DOCUMENT, RepairStates, decode_states
 from octavo.metadata.store import MetadataStore, Version, Versioned
+from octavo.metadata.stream_changes import ReplaceStreamMember, StreamDecision
 from octavo.protocol.errors import DuplicateEntryError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.repair.copying import Told, Unsound, preference
@@ -28,9 +30,12 @@ from octavo.repair.planning import Blocked, BlockedClass, Job
 from octavo.repair.puller import Puller, simplest_stripe
 from octavo.repair.settled import (
     SettledRange,
-    quorums_of_ledger,
+    last_is_settled,
+    quorums_at,
     ranges_of_member,
     replaceable,
+    settled_ranges,
+    stream_fragment_at,
 )
 
 log = structlog.get_logger("octavo.repair")
@@ -38,6 +43,10 @@ log = structlog.get_logger("octavo.repair")
 ATTEMPTS_MAX: Final = 20
 """Conflicts of one job before it is given back: each means that another client made progress with the ledger."""
 
+
+CONFLICT_PAUSE_SECONDS: Final = 0.2
+"""Pause before the second attempt to change a stream; it grows with every further one. The writer of a stream and its
+takeovers change the same metadata, and do not wait for repair."""
 
 SETTLE_PAUSE_SECONDS: Final = 0.5
 """Pause between reads that find out whether a compare-and-set was made whose answer was lost."""
@@ -55,7 +64,7 @@ class Outcome:
 
     blocked: Blocked | None = None
     """What could not be done; None: everything is done, or there is nothing left to do."""
-    metadata: LedgerMetadata | None = None
+    metadata: EitherMetadata | None = None
     """The metadata with which it ended; None when the ledger has been deleted."""
 
 
@@ -87,21 +96,32 @@ class Jobs:
 
     async def run(self, job: Job) -> Outcome:
         """Do a job. Raises the errors of the own storage, and those of the metadata store when it does not answer."""
-        for _ in range(ATTEMPTS_MAX):
+        for attempt in range(ATTEMPTS_MAX):
             try:
-                current = await self._store.read_ledger(job.ledger_id)
+                current = await self._store.read_either(job.ledger_id)
+                if attempt and not isinstance(current.value, LedgerMetadata):
+                    await asyncio.sleep(attempt * CONFLICT_PAUSE_SECONDS)  # its writer does not wait
+                    current = await self._store.read_either(job.ledger_id)
                 outcome = await (self._complete(current) if job.old is None else self._take_place(current, job.old))
+                if outcome is not None and not await self._is_outdated(current.value, outcome):
+                    return outcome
             except NoSuchLedgerError:
                 return Outcome()  # rule C9: nothing is left to repair, and garbage collection removes the copies
-            if outcome is not None:
-                return outcome
         return Outcome(
             Blocked(job.ledger_id, 0, None, BlockedClass.OPEN, (), "its metadata changed again and again; tried later")
         )
 
+    async def _is_outdated(self, metadata: EitherMetadata, outcome: Outcome) -> bool:
+        """Whether something seemed to be lost of a stream that has been truncated meanwhile: then everything is decided
+        again, because what was truncated need not be held."""
+        if outcome.blocked is None or isinstance(metadata, LedgerMetadata):
+            return False
+        now = (await self._store.read_either(metadata.ledger_id)).value
+        return settled_ranges(now)[:1] != settled_ranges(metadata)[:1]
+
     # --- own copies -------------------------------------------------------------------------------------------------
 
-    async def complete(self, metadata: LedgerMetadata) -> Blocked | None:
+    async def complete(self, metadata: EitherMetadata) -> Blocked | None:
         """Copy whatever this bookie should hold of the settled ranges and does not hold soundly. The metadata do not
         change."""
         blocked: Blocked | None = None
@@ -110,7 +130,7 @@ class Jobs:
             blocked = blocked or problem  # the other ranges are made whole nevertheless
         return blocked
 
-    async def mend(self, metadata: LedgerMetadata, first: int, last: int) -> Blocked | None:
+    async def mend(self, metadata: EitherMetadata, first: int, last: int) -> Blocked | None:
         """As :meth:`complete`, for the ids ``first..last`` only, in which damage was found; and, where the ledger is
         still open, for those of them up to the LAC (rule O1)."""
         blocked: Blocked | None = None
@@ -121,11 +141,11 @@ class Jobs:
         problem = await self.complete_open(metadata, first, last)
         return blocked or problem
 
-    async def complete_open(self, metadata: LedgerMetadata, first: int = 0, last: int = ID_MAX) -> Blocked | None:
+    async def complete_open(self, metadata: EitherMetadata, first: int = 0, last: int = ID_MAX) -> Blocked | None:
         """Copy the ids of an open last fragment that this bookie should hold, up to the highest LAC that its members
         show (rule O1). What lies above may be on fewer than Qa bookies and is left to recovery."""
         fragment = metadata.last_fragment
-        if metadata.is_closed or self._me not in fragment.bookies:
+        if last_is_settled(metadata) or self._me not in fragment.bookies:
             return None
         confirmed = await self._puller.last_add_confirmed(
             metadata, [name for name in fragment.bookies if name != self._me]
@@ -135,19 +155,19 @@ class Jobs:
         part = SettledRange(max(fragment.first_entry_id, first), min(confirmed, last), fragment.bookies, length_after=0)
         return await self._pull(metadata, part, fragment.bookies.index(self._me))
 
-    async def _complete(self, current: Versioned[LedgerMetadata]) -> Outcome:
+    async def _complete(self, current: Versioned[EitherMetadata]) -> Outcome:
         blocked = await self.complete(current.value)
         problem = await self.complete_open(current.value)
         return Outcome(blocked or problem, current.value)
 
     # --- another bookie's place -------------------------------------------------------------------------------------
 
-    async def _take_place(self, current: Versioned[LedgerMetadata], old: BookieId) -> Outcome | None:
+    async def _take_place(self, current: Versioned[EitherMetadata], old: BookieId) -> Outcome | None:
         """None: the metadata have changed, decide again (rule C5)."""
         async with self._copies.lock(current.value.ledger_id):
             return await self._take_place_locked(current, old)
 
-    async def _take_place_locked(self, current: Versioned[LedgerMetadata], old: BookieId) -> Outcome | None:
+    async def _take_place_locked(self, current: Versioned[EitherMetadata], old: BookieId) -> Outcome | None:
         """The lock is held from the first look at what is held, so that nothing of it is dropped before the name is
         settled (rule C1). If a drop came in between, the next copy would bring the ledger back, and with it the places
         in the index of entries that are gone."""
@@ -175,7 +195,7 @@ class Jobs:
         return old in decode_states(None if found is None else found.value).leaving
 
     async def _name(
-        self, current: Versioned[LedgerMetadata], old: BookieId, whole: Sequence[SettledRange], blocked: Blocked | None
+        self, current: Versioned[EitherMetadata], old: BookieId, whole: Sequence[SettledRange], blocked: Blocked | None
     ) -> Outcome | None:
         """Under the lock: look once more, and write (rules C1, C3, C5 and N1)."""
         wanted = current.value
@@ -183,8 +203,7 @@ class Jobs:
             position = settled.bookies.index(old)
             if not await self._holds(wanted, settled, position):
                 return None
-            change = ReplaceMember(EntryId(settled.first), EntryId(settled.last), position, old, self._me)
-            decision = change.decide(wanted)
+            decision = _decide_naming(wanted, settled, position, old, self._me)
             if isinstance(decision, Refuse):
                 return None
             if not isinstance(decision, Settled):
@@ -196,7 +215,7 @@ class Jobs:
         log.info("copies made again", ledger=int(wanted.ledger_id), in_place_of=old, ranges=len(whole))
         return Outcome(blocked, wanted)
 
-    async def _write(self, wanted: LedgerMetadata, expected: Version) -> bool:
+    async def _write(self, wanted: EitherMetadata, expected: Version) -> bool:
         """Compare-and-set. The caller's lock is kept until the outcome is known, also when the caller is cancelled: a
         change that is under way may be made after the cancellation, and the copies must still be there then."""
         change = asyncio.ensure_future(self._write_and_settle(wanted, expected))
@@ -210,7 +229,7 @@ class Jobs:
             if change.done() and not change.cancelled():
                 change.exception()  # the caller was cancelled and does not take it
 
-    async def _write_and_settle(self, wanted: LedgerMetadata, expected: Version) -> bool:
+    async def _write_and_settle(self, wanted: EitherMetadata, expected: Version) -> bool:
         """Where the answer is lost, read until the outcome is known."""
         try:
             return await self._naming.compare_and_set(wanted, expected) is not None
@@ -219,12 +238,12 @@ class Jobs:
                 raise
         while True:
             try:
-                return (await self._store.read_ledger(wanted.ledger_id)).value == wanted
+                return (await self._store.read_either(wanted.ledger_id)).value == wanted
             except MetadataUnavailableError:
                 await asyncio.sleep(SETTLE_PAUSE_SECONDS)
 
-    async def _holds(self, metadata: LedgerMetadata, settled: SettledRange, position: int) -> bool:
-        quorums = quorums_of_ledger(metadata)
+    async def _holds(self, metadata: EitherMetadata, settled: SettledRange, position: int) -> bool:
+        quorums = quorums_at(metadata, settled.first)
         stripe = simplest_stripe(quorums.ensemble_size, quorums.residues_at(position))
         first = settled.first
         while first <= settled.last:
@@ -236,7 +255,7 @@ class Jobs:
 
     # --- copies -----------------------------------------------------------------------------------------------------
 
-    async def _copy(self, metadata: LedgerMetadata, settled: SettledRange, position: int) -> Blocked | None:
+    async def _copy(self, metadata: EitherMetadata, settled: SettledRange, position: int) -> Blocked | None:
         """Make one range whole for a position, up to its end; returns why that cannot be done (rules C3, C4 and C6)."""
         blocked = await self._pull(metadata, settled, position)
         if blocked is None and not await self._puller.ends_right(metadata, settled, position):
@@ -246,7 +265,7 @@ class Jobs:
             )  # fmt: skip
         return blocked
 
-    async def _pull(self, metadata: LedgerMetadata, settled: SettledRange, position: int) -> Blocked | None:
+    async def _pull(self, metadata: EitherMetadata, settled: SettledRange, position: int) -> Blocked | None:
         states = self._states()
         registered = self._registered(settled.bookies)
         reliable = [name for name in settled.bookies if name not in states.bookies and name != self._me]
@@ -299,3 +318,14 @@ _SAID = {
     Told.UNKNOWN: "cannot tell, because of damage or doubt",
     Told.FAILED: "does not answer",
 }
+
+
+def _decide_naming(
+    wanted: EitherMetadata, settled: SettledRange, position: int, old: BookieId, new: BookieId
+) -> Decision | StreamDecision:
+    """The change that names ``new`` in a range, decided on these metadata."""
+    if isinstance(wanted, LedgerMetadata):
+        return ReplaceMember(EntryId(settled.first), EntryId(settled.last), position, old, new).decide(wanted)
+    # After truncation the range may begin within its fragment.
+    first = stream_fragment_at(wanted, settled.first).first_entry_id
+    return ReplaceStreamMember(first, settled.last, position, old, new).decide(wanted)

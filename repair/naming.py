@@ -6,14 +6,14 @@ While one batch is under way further changes gather; then they become the next b
 import asyncio
 from typing import Final
 
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.store import MetadataStore, Version
 from octavo.protocol.errors import OctavoError
 
 BATCH_MAX: Final = 256
 """Most changes handed to the store at a time."""
 
-type _Change = tuple[LedgerMetadata, Version, "asyncio.Future[Version | None]"]
+type _Change = tuple[EitherMetadata, Version, "asyncio.Future[Version | None]"]
 
 
 class Naming:
@@ -25,7 +25,7 @@ class Naming:
         self._task: asyncio.Task[None] | None = None
         self.conflicts = 0
 
-    async def compare_and_set(self, metadata: LedgerMetadata, expected: Version) -> Version | None:
+    async def compare_and_set(self, metadata: EitherMetadata, expected: Version) -> Version | None:
         """As :meth:`MetadataStore.compare_and_set_ledgers`, for one ledger: the new version, or None on a conflict.
 
         Raises :class:`MetadataUnavailableError`: the change may have been made. Cancelling the wait withdraws a change

@@ -32,10 +32,9 @@ from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.registration import BookieRegistration
 from octavo.metadata.repair_states import Condition, RepairStates
-from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId, LedgerId
-from octavo.repair.settled import SettledRange, quorums_of_ledger, ranges_of_member
+from octavo.repair.settled import SettledRange, quorums_at, quorums_of_ledger, ranges_of_member
 
 JOBS_MAX: Final = 1024
 """Most jobs of one target's plan: a plan stays far below the limit of a document, and an auditor that fails takes
@@ -115,8 +114,6 @@ def plan_ledger(
     """
     blocked: Blocked | None = None
     for old in _leaving_members(metadata, states):
-        if not isinstance(metadata, LedgerMetadata):
-            return _stream(metadata, old)
         ranges = ranges_of_member(metadata, old)
         if not ranges:
             blocked = blocked or _open(metadata, old)
@@ -148,25 +145,25 @@ def _leaving_members(metadata: EitherMetadata, states: RepairStates) -> list[Boo
     return [name for _, name in sorted(leaving)]
 
 
-def _stream(metadata: StreamMetadata, old: BookieId) -> Blocked:
-    return Blocked(
-        metadata.ledger_id, metadata.fragments[0].first_entry_id, None, BlockedClass.OPEN, (old,),
-        f"the ledger is a stream, and its metadata name {old}: repair does not make copies of streams yet; the copies "
-        "of the other bookies stay",
-    )  # fmt: skip
-
-
-def _open(metadata: LedgerMetadata, old: BookieId) -> Blocked:
+def _open(metadata: EitherMetadata, old: BookieId) -> Blocked:
     state = metadata.state.value
+    if isinstance(metadata, LedgerMetadata):
+        reason = (
+            f"the ledger is {state}, and {old} is in its last fragment: its writer replaces the bookie, or the ledger "
+            "is recovered"
+        )
+    else:
+        reason = (
+            f"the stream is {state}, and {old} is in its last fragment: its writer replaces the bookie, or the next "
+            "takeover chooses others; repair does not recover streams"
+        )
     return Blocked(
-        metadata.ledger_id, metadata.last_fragment.first_entry_id, None, BlockedClass.OPEN, (old,),
-        f"the ledger is {state}, and {old} is in its last fragment: its writer replaces the bookie, or the ledger is "
-        "recovered",
+        metadata.ledger_id, metadata.last_fragment.first_entry_id, None, BlockedClass.OPEN, (old,), reason
     )  # fmt: skip
 
 
 def _target(
-    metadata: LedgerMetadata,
+    metadata: EitherMetadata,
     ranges: Sequence[SettledRange],
     old: BookieId,
     registrations: Mapping[BookieId, BookieRegistration],
@@ -182,7 +179,7 @@ def _target(
     for members in (elsewhere, frozenset[BookieId]()):
         try:
             return place_replacements(
-                registrations.values(), quorums_of_ledger(metadata), largest.bookies, [position],
+                registrations.values(), quorums_at(metadata, largest.first), largest.bookies, [position],
                 rng=rng, avoid=avoid | members, racks=racks,
             )[position]  # fmt: skip
         except NotEnoughBookiesError:

@@ -14,8 +14,9 @@ from typing import Final
 
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
-from octavo.protocol.entries import digest_code_of, header_of, verify_batch, verify_explicit_lac
+from octavo.protocol.entries import Digest, digest_code_of, header_of, verify_batch, verify_explicit_lac
 from octavo.protocol.errors import (
     BookieShuttingDownError,
     BookieStorageError,
@@ -26,10 +27,11 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 from octavo.protocol.messages import CAPABILITY_REPAIR, LacAnswer, Read, ReadAnswer, ReadFlag, ReadLac
+from octavo.protocol.places import term_of_lac
 from octavo.repair.copying import WINDOW_ENTRIES, Ask, CopyWindow, Unsound, ids_of_runs
 from octavo.repair.local import LocalCopies
 from octavo.repair.pace import ByteLimit, Pace
-from octavo.repair.settled import SettledRange, quorums_of_ledger
+from octavo.repair.settled import SettledRange, digest_at, quorums_at
 
 CHUNKS_AT_ONCE: Final = 64
 """Answers under way for all ledgers of a bookie: bounds their memory."""
@@ -69,7 +71,7 @@ class Puller:
 
     async def make_whole(
         self,
-        metadata: LedgerMetadata,
+        metadata: EitherMetadata,
         settled: SettledRange,
         position: int,
         preference: Sequence[int],
@@ -84,7 +86,7 @@ class Puller:
         """
         if settled.is_empty:
             return None
-        quorums = quorums_of_ledger(metadata)
+        quorums = quorums_at(metadata, settled.first)
         residues = quorums.residues_at(position)
         worst: Unsound | None = None
         windows: set[asyncio.Task[Unsound | None]] = set()
@@ -105,24 +107,28 @@ class Puller:
                 await asyncio.gather(*windows, return_exceptions=True)
         return worst
 
-    async def ends_right(self, metadata: LedgerMetadata, settled: SettledRange, position: int) -> bool:
+    async def ends_right(self, metadata: EitherMetadata, settled: SettledRange, position: int) -> bool:
         """Whether the last entry of a range, if the position holds it, has the length that the metadata say (rule
         C3)."""
-        quorums = quorums_of_ledger(metadata)
+        quorums = quorums_at(metadata, settled.first)
         if settled.is_empty or not quorums.write_mask(settled.last) >> position & 1:
             return True
         sealed = await self._copies.read_entry(metadata.ledger_id, settled.last)
         return sealed is not None and header_of(sealed).length == settled.length_after
 
-    async def last_add_confirmed(self, metadata: LedgerMetadata, bookies: Sequence[BookieId]) -> int | None:
+    async def last_add_confirmed(self, metadata: EitherMetadata, bookies: Sequence[BookieId]) -> int | None:
         """The highest LAC that this bookie or one of ``bookies`` shows, verified as far as that can be done without a
-        password; None when none shows one."""
+        password; None when none shows one. Of a stream only LACs of its current term count: one of a later term says
+        that the term has an end, and not where."""
         ledger_id = metadata.ledger_id
         shown = [self._copies.last_add_confirmed(ledger_id)]
         for answer in await asyncio.gather(*(self._read_lac(ledger_id, name) for name in bookies)):
             if answer is not None:
                 shown += _confirmed_in(ledger_id, metadata, answer)
-        return max((lac for lac in shown if lac is not None), default=None)
+        known = [lac for lac in shown if lac is not None]
+        if not isinstance(metadata, LedgerMetadata):
+            known = [lac for lac in known if term_of_lac(lac + 1) == metadata.term]
+        return max(known, default=None)
 
     async def _read_lac(self, ledger_id: LedgerId, source: BookieId) -> LacAnswer | None:
         connection = self._pool.get(source)
@@ -155,25 +161,30 @@ class Puller:
             first = held.last_covered + 1
 
     async def _fill(
-        self, metadata: LedgerMetadata, settled: SettledRange, window: CopyWindow, is_urgent: Callable[[], bool]
+        self, metadata: EitherMetadata, settled: SettledRange, window: CopyWindow, is_urgent: Callable[[], bool]
     ) -> Unsound | None:
         while (ask := window.next_ask()) is not None:
             async with self._chunks:
-                await self._ask(metadata, settled.bookies[ask.position], ask, window, is_urgent)
+                await self._ask(metadata, settled, ask, window, is_urgent)
         return window.unsound()
 
     async def _ask(
-        self, metadata: LedgerMetadata, source: BookieId, ask: Ask, window: CopyWindow, is_urgent: Callable[[], bool]
+        self,
+        metadata: EitherMetadata,
+        settled: SettledRange,
+        ask: Ask,
+        window: CopyWindow,
+        is_urgent: Callable[[], bool],
     ) -> None:
-        ledger_id = metadata.ledger_id
+        ledger_id, source = metadata.ledger_id, settled.bookies[ask.position]
         try:
-            answer = await self._read(ledger_id, source, ask, metadata.ensemble_size)
+            answer = await self._read(ledger_id, source, ask, len(settled.bookies))
         except ClientClosedError:
             raise
         except OctavoError:
             window.on_failed(ask)
             return
-        sound = sound_entries(ledger_id, metadata, answer.entries)
+        sound = sound_entries(ledger_id, digest_at(metadata, settled.first), answer.entries)
         given = {entry_id: sealed for entry_id, sealed in sound if ask.first <= entry_id <= ask.last}
         wanted = window.on_answer(
             ask, answer.last_covered, given.keys(), answer.unknown,
@@ -220,11 +231,9 @@ def simplest_stripe(modulus: int, residues: tuple[int, ...]) -> tuple[int, tuple
     return (1, (0,)) if len(residues) == modulus else (modulus, residues)
 
 
-def sound_entries(
-    ledger_id: LedgerId, metadata: LedgerMetadata, entries: Collection[bytes]
-) -> Sequence[tuple[int, bytes]]:
-    """Those of the sealed entries that are intact, of this ledger, and of its digest, with their ids (rule C3)."""
-    code = digest_code_of(metadata.digest)
+def sound_entries(ledger_id: LedgerId, digest: Digest, entries: Collection[bytes]) -> Sequence[tuple[int, bytes]]:
+    """Those of the sealed entries that are intact, of this ledger, and of this digest, with their ids (rule C3)."""
+    code = digest_code_of(digest)
     whole = list(entries)
     if not whole:
         return []
@@ -246,14 +255,15 @@ def _each_sound(ledger_id: LedgerId, code: int, entries: Sequence[bytes]) -> Ite
             yield entry_id, sealed
 
 
-def _confirmed_in(ledger_id: LedgerId, metadata: LedgerMetadata, answer: LacAnswer) -> list[int | None]:
+def _confirmed_in(ledger_id: LedgerId, metadata: EitherMetadata, answer: LacAnswer) -> list[int | None]:
     found: list[int | None] = []
+    digest = digest_at(metadata, metadata.last_fragment.first_entry_id)
     if answer.explicit is not None:
         with contextlib.suppress(OctavoError):
             found.append(verify_explicit_lac(ledger_id, answer.explicit))
     if answer.entry is not None:
         found += [
-            header_of(sealed).last_add_confirmed for _, sealed in sound_entries(ledger_id, metadata, [answer.entry])
+            header_of(sealed).last_add_confirmed for _, sealed in sound_entries(ledger_id, digest, [answer.entry])
         ]
     return found
 

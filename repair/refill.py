@@ -14,11 +14,9 @@ from itertools import islice
 from typing import Final
 
 import structlog
-from octavo.metadata.either import as_ledger
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.store import MetadataStore, Version
 from octavo.protocol.errors import (
-    LedgerKindError,
     MetadataConflictError,
     MetadataError,
     MetadataUnavailableError,
@@ -197,25 +195,29 @@ class Refill:
                 # Read after the doubt began: no term that was fenced or written before it is a later one (rule T12).
                 # Where metadata are restored, terms that they do not know may have been opened.
                 self._term_floors[ledger_id] = metadata.next_term - 1
-            metadata = as_ledger(metadata)
             blocked = await self._jobs.complete(metadata)
             await self._jobs.complete_open(metadata)
         except NoSuchLedgerError:
             return first_unsure_id(None, self._me, holds_all=True), None
         except (MetadataUnavailableError, *LOCAL_FAILURES):
             raise
-        except LedgerKindError:
-            reason = f"it is a stream, of which repair makes no copies yet: {self._me} stays in doubt about it"
-            return UNSURE_OF_ALL, Blocked(ledger_id, 0, None, BlockedClass.OPEN, (self._me,), reason)
         except OctavoError as error:
             return UNSURE_OF_ALL, Blocked(ledger_id, 0, None, BlockedClass.SHORT, (self._me,), error.message)
-        first = first_unsure_id(metadata, self._me, holds_all=blocked is None)
+        doubt = self._copies.doubt
+        floor = None if doubt is None else doubt.term_floors.get(ledger_id)
+        first = first_unsure_id(metadata, self._me, holds_all=blocked is None, term_floor=floor)
         if first is not None and blocked is None:
-            blocked = Blocked(
-                ledger_id, first, None, BlockedClass.OPEN, (self._me,),
-                f"{self._me} is in doubt and in the last fragment of a ledger that is {metadata.state.value}: the "
-                "doubt ends when the ledger is closed or the bookie is replaced in it",
-            )  # fmt: skip
+            if isinstance(metadata, LedgerMetadata):
+                reason = (
+                    f"{self._me} is in doubt and in the last fragment of a ledger that is {metadata.state.value}: the "
+                    "doubt ends when the ledger is closed or the bookie is replaced in it"
+                )
+            else:
+                reason = (
+                    f"{self._me} is in doubt about the current term of a stream that is {metadata.state.value}: the "
+                    "doubt ends with that term"
+                )
+            blocked = Blocked(ledger_id, first, None, BlockedClass.OPEN, (self._me,), reason)
         return first, blocked
 
     # --- damage -------------------------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ class Refill:
 
     async def _mend(self, ledger_id: LedgerId, first: int, last: int) -> None:
         try:
-            metadata = (await self._store.read_ledger(ledger_id)).value
+            metadata = (await self._store.read_either(ledger_id)).value
             blocked = await self._jobs.mend(metadata, first, last)
         except NoSuchLedgerError:
             blocked = None

@@ -1,8 +1,8 @@
-"""The auditor's rounds: takes the census, and asks the members of closed ledgers what they lack (rule A11).
+"""The auditor's rounds: takes the census, and asks members what they lack of settled fragments (rule A11).
 
 A round lists all ledgers and reads the metadata of a few (:mod:`octavo.repair.census`). The first round of an auditor
 reads all of them. Members are asked about a ledger when it is first seen CLOSED, and about every ledger once in
-``check_days``; members that do not answer are asked again when they return.
+``check_days``, about streams only then; members that do not answer are asked again when they return.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from typing import Final, cast
 import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.either import EitherMetadata
-from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import RepairStates
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.ids import BookieId, LedgerId
@@ -135,9 +134,7 @@ class Rounds:
         while self._to_ask:
             page = list(self._to_ask)[:QUESTIONS_AT_ONCE]
             ledgers = await self.read(page)
-            existing = {
-                ledger_id: metadata for ledger_id, metadata in ledgers.items() if isinstance(metadata, LedgerMetadata)
-            }
+            existing = {ledger_id: metadata for ledger_id, metadata in ledgers.items() if metadata is not None}
             results = await asyncio.gather(
                 *(
                     ask_members(

@@ -21,9 +21,13 @@ in the last fragment         earlier fragments
 open or in recovery          less                                   nothing
 ===========================  =====================================  ==================================================
 
-The last but one row is why copying never ends the doubt about the last fragment of an open ledger: entries above the
-LAC may have been confirmed by this bookie alone, and no other bookie can give them to it. Closing the ledger, or
-replacing the bookie in it, settles that.
+A stream at rest is as one that is CLOSED: what comes later is of a later term. Of any other stream of which it holds
+what it should, the bookie is sure below the last fragment, also if it is not in it. It is sure of all ids if the last
+fragment is of a term above the one that the bookie has noted: of later terms it has lost nothing (rule T12).
+
+The last row but one of the table is why copying never ends the doubt about the last fragment of an open ledger: entries
+above the LAC may have been confirmed by this bookie alone, and no other bookie can give them to it. Closing the ledger,
+or replacing the bookie in it, settles that.
 
 A bookie that is not in the last fragment may be named in a later one. Then it confirms nothing that it does not hold,
 because the floor of its doubt stands for ever (rule D1): ordinary adds to ledgers below it are refused.
@@ -31,6 +35,7 @@ because the floor of its doubt stands for ever (rule D1): ordinary adds to ledge
 
 from typing import Final
 
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.ids import BookieId
 
@@ -41,17 +46,23 @@ UNSURE_OF_ALL: Final = 0
 """Every id of the ledger is unsure."""
 
 
-def first_unsure_id(metadata: LedgerMetadata | None, bookie_id: BookieId, *, holds_all: bool) -> int | None:
+def first_unsure_id(
+    metadata: EitherMetadata | None, bookie_id: BookieId, *, holds_all: bool, term_floor: int | None = None
+) -> int | None:
     """The first id of the ledger about which the bookie stays in doubt; None: it is sure of all (rule D3).
 
     ``metadata``: as read after the doubt began; None when the ledger has been deleted. ``holds_all``: whether the
     bookie holds, verified, everything that the settled ranges of these metadata say it should hold (rule C3).
+    ``term_floor``: of a stream, the term that the bookie has noted since the doubt began; None: none.
     """
     if metadata is None:
         return SURE_OF_ALL
     if not holds_all:
         return UNSURE_OF_ALL
     last = metadata.last_fragment
+    if not isinstance(metadata, LedgerMetadata):
+        of_later_term = term_floor is not None and metadata.term > term_floor
+        return SURE_OF_ALL if metadata.has_end or of_later_term else int(last.first_entry_id)
     if metadata.is_closed or bookie_id not in last.bookies:
         return SURE_OF_ALL
     return int(last.first_entry_id)

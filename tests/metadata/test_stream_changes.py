@@ -16,6 +16,7 @@ from octavo.metadata.stream_changes import (
     LayToRest,
     OpenTerm,
     RenewTerm,
+    ReplaceStreamMember,
     Rest,
     SealStream,
     StreamChange,
@@ -32,7 +33,7 @@ from octavo.protocol.errors import (
     MetadataConflictError,
     TermOverError,
 )
-from octavo.protocol.ids import TERM_MAX, EntryId
+from octavo.protocol.ids import TERM_MAX, BookieId, EntryId
 from octavo.protocol.places import place
 from support.ledger_metadata import bookie_ids
 from support.stream_metadata import open_stream, stream_fragment
@@ -211,6 +212,71 @@ def test_terms_that_a_restore_leaves_out_are_never_given() -> None:
     assert RESTING.restored(TERM_MAX).next_term == TERM_MAX + 1
     with pytest.raises(InvalidArgumentError):
         RESTING.restored(TERM_MAX).with_next_term("me", NEXT)
+
+
+def naming(first: int, last: int, position: int, old_and_new: str) -> ReplaceStreamMember:
+    old, new = map(BookieId, old_and_new)
+    return ReplaceStreamMember(EntryId(first), last, position, old, new)
+
+
+@pytest.mark.parametrize(
+    ("found", "change", "expected"),
+    [
+        (OPEN, naming(place(1, 0), place(1, 9), 1, "yn"), "write"),
+        (OPEN.truncated(5), naming(place(1, 0), place(1, 9), 1, "yn"), "write"),
+        (OPEN.in_recovery(), naming(place(1, 0), place(1, 9), 0, "xn"), "write"),
+        (OPEN, naming(place(1, 0), place(1, 9), 0, "wx"), "settled"),
+        (OPEN, naming(place(1, 0), place(1, 9), 0, "yn"), "conflict"),
+        (OPEN, naming(place(1, 0), place(1, 9), 0, "xy"), "conflict"),
+        (OPEN, naming(place(1, 0), place(1, 9), 3, "xn"), "conflict"),
+        (OPEN, naming(place(1, 0), place(1, 9), -1, "zn"), "conflict"),
+        (OPEN, naming(place(1, 0), place(1, 8), 0, "xn"), "conflict"),
+        (OPEN, naming(place(1, 1), place(1, 9), 0, "xn"), "conflict"),
+        (
+            OPEN.truncated(10),
+            naming(place(1, 0), place(1, 9), 0, "xn"),
+            "conflict",
+        ),
+        (OPEN, naming(place(3, 0), place(3, 29), 0, "an"), "conflict"),
+        (
+            OPEN.in_recovery(),
+            naming(place(3, 0), place(3, 29), 0, "an"),
+            "conflict",
+        ),
+        (RESTING, naming(place(3, 0), place(3, 29), 0, "an"), "write"),
+        (RESTING.closed(), naming(place(3, 0), place(3, 29), 2, "cn"), "write"),
+        (OTHER_REST, naming(place(3, 0), place(3, 29), 0, "an"), "conflict"),
+        (
+            RESTING.with_next_term("she", NEXT),
+            naming(place(3, 0), place(3, 29), 0, "an"),
+            "write",
+        ),
+    ],
+)
+def test_repair_replaces_members_of_settled_fragments_only(
+    found: StreamMetadata, change: ReplaceStreamMember, expected: str
+) -> None:
+    """Rules C2 and C5: whatever the state, and nothing but that name changes."""
+    assert outcome(change, found) == expected
+    if expected == "write":
+        repaired = written(change, found)
+        (at,) = [at for at, one in enumerate(found.fragments) if one.first_entry_id == change.first_entry_id]
+        bookies = list(found.fragments[at].bookies)
+        bookies[change.position] = change.new
+        fragment = replace(found.fragments[at], bookies=tuple(bookies))
+        assert repaired == replace(found, fragments=(*found.fragments[:at], fragment, *found.fragments[at + 1 :]))
+        assert isinstance(change.decide(repaired), Settled)
+
+
+def test_members_of_the_last_fragment_are_not_replaced_while_a_writer_may_add_to_it() -> None:
+    for stream in (OPEN, OPEN.in_recovery()):
+        with pytest.raises(InvalidArgumentError, match="before its term has an end"):
+            stream.with_member(place(3, 0), 0, BookieId("n"))
+    for first, position in ((place(3, 1), 0), (place(3, 0), 3), (place(3, 0), -1)):
+        with pytest.raises(InvalidArgumentError, match="no position"):
+            RESTING.with_member(first, position, BookieId("n"))
+    with pytest.raises(InvalidArgumentError, match="distinct"):
+        RESTING.with_member(place(3, 0), 0, BookieId("b"))
 
 
 def test_an_empty_last_fragment_goes() -> None:

@@ -79,7 +79,16 @@ def test_a_stream_never_counts_as_closed() -> None:
     """So every round reads it: its next term may name any bookie."""
     stream = open_stream(stream_fragment(1, 0, 0, "abc"), replace(stream_fragment(2, 0, 10, "cde", 9), ack_quorum=3))
     for metadata in (stream, stream.at_rest(place(2, 0), 10), stream.at_rest(place(2, 0), 10).closed()):
-        assert Seen.of(metadata) == Seen(frozenset(map(BookieId, "abcde")), closed=False, spare_copies=1)
+        assert Seen.of(metadata) == Seen(frozenset(map(BookieId, "abcde")), False, 1, is_stream=True)
+
+
+def test_members_of_streams_are_asked_in_turn_and_of_open_ledgers_not() -> None:
+    census = Census()
+    take(
+        census,
+        {1: seen("a"), 2: seen("a", closed=False), 3: Seen(frozenset({BookieId("a")}), False, 1, is_stream=True)},
+    )
+    assert census.some_from(0, 9) == [1, 3]
 
 
 NAMES = st.sets(st.sampled_from("abcde"), min_size=1, max_size=4).map(lambda names: "".join(sorted(names)))

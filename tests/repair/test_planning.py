@@ -4,9 +4,11 @@ import random
 from dataclasses import replace
 
 import pytest
-from octavo.metadata import BookieRegistration, BookieState, LedgerMetadata
+from octavo.metadata import BookieRegistration, BookieState
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates
 from octavo.protocol.ids import BookieId, EntryId
+from octavo.protocol.places import place
 from octavo.repair.planning import (
     Blocked,
     BlockedClass,
@@ -17,6 +19,7 @@ from octavo.repair.planning import (
     plan_ledger,
 )
 from support.ledger_metadata import fragment, open_ledger
+from support.stream_metadata import open_stream, stream_fragment
 
 OPEN = open_ledger(7, fragment(0, "abc"), fragment(10, "abd", 100))
 CLOSED = OPEN.closed(EntryId(14), 150)
@@ -40,7 +43,7 @@ def registered(
 
 
 def plan(
-    metadata: LedgerMetadata, of: RepairStates, there: dict[BookieId, BookieRegistration], *, full: str = "",
+    metadata: EitherMetadata, of: RepairStates, there: dict[BookieId, BookieRegistration], *, full: str = "",
     racks: dict[BookieId, str] | None = None,
 ) -> Planned | Blocked | None:  # fmt: skip
     return plan_ledger(metadata, of, there, full=set(map(BookieId, full)), racks=racks or {}, rng=random.Random(1))
@@ -120,3 +123,22 @@ def test_a_ledger_is_at_its_margin_when_one_more_loss_would_block_its_recovery(
     unavailable: str, at_margin: bool
 ) -> None:
     assert is_at_margin(open_ledger(), set(map(BookieId, unavailable))) is at_margin
+
+
+STREAM = open_stream(stream_fragment(1, 0, 0, "abc"), replace(stream_fragment(2, 0, 10, "abcd"), write_quorum=2))
+
+
+def test_a_stream_is_planned_as_a_ledger_and_its_last_fragment_is_left_to_its_writer() -> None:
+    """Rules A5, A10 and C2."""
+    result = plan(STREAM, states(a=Condition.LOST), registered("bcde"))
+    assert isinstance(result, Planned)
+    assert (result.target, result.job.ledger_id, result.job.old) == ("d", 7, "a") or result.target == "e"
+    blocked = plan(STREAM, states(d=Condition.LOST), registered("abce"))
+    assert isinstance(blocked, Blocked)
+    assert (blocked.kind, blocked.first, blocked.last) == (BlockedClass.OPEN, place(2, 0), None)
+    assert "the stream is open" in blocked.reason
+    resting = STREAM.at_rest(place(2, 5), 900)
+    result = plan(resting, states(d=Condition.LOST), registered("abce"))
+    assert isinstance(result, Planned)
+    assert result.target == "e"
+    assert plan(resting, states(x=Condition.LOST), registered("abcde")) is None

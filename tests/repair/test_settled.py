@@ -4,15 +4,23 @@ from dataclasses import replace
 
 import pytest
 from octavo.metadata import LedgerMetadata, LedgerState
+from octavo.metadata.stream_model import StreamMetadata
+from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId
+from octavo.protocol.places import place
+from octavo.protocol.quorums import quorums_of
 from octavo.repair.settled import (
+    digest_at,
+    last_is_settled,
     named_in_settled,
+    quorums_at,
     ranges_of_member,
     replaceable,
     settled_ranges,
 )
 from octavo.repair.sureness import SURE_OF_ALL, UNSURE_OF_ALL, first_unsure_id
 from support.ledger_metadata import fragment, open_ledger
+from support.stream_metadata import KEY, open_stream, stream_fragment
 
 OPEN = open_ledger(7, fragment(0, "abc"), fragment(10, "abd", 100))
 IN_RECOVERY = OPEN.in_recovery()
@@ -96,3 +104,76 @@ def test_copying_never_ends_the_doubt_about_the_last_fragment_of_a_ledger_that_i
             unsure = first_unsure_id(metadata, name, holds_all=True)
             assert unsure is not None
             assert unsure <= metadata.last_fragment.first_entry_id
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+STREAM = open_stream(
+    stream_fragment(1, 0, 0, "abc"),
+    stream_fragment(1, 5, 5, "abd", 100),
+    replace(stream_fragment(3, 0, 9, "cde", 200), write_quorum=2),
+)
+RESTING = STREAM.at_rest(place(3, 7), 900)
+
+
+def stream_ranges(stream: StreamMetadata) -> list[tuple[int, int, str, int]]:
+    return [(one.first, one.last, "".join(one.bookies), one.length_after) for one in settled_ranges(stream)]
+
+
+def test_ranges_of_a_stream_end_where_the_positions_of_their_fragment_end() -> None:
+    """Rule C2: not below the next fragment's first id, which belongs to another term."""
+    earlier = [(place(1, 0), place(1, 4), "abc", 100), (place(1, 5), place(1, 8), "abd", 200)]
+    for unfinished in (STREAM, STREAM.in_recovery()):
+        assert stream_ranges(unfinished) == earlier
+        assert not last_is_settled(unfinished)
+        assert not named_in_settled(unfinished, BookieId("e"))
+        assert replaceable(unfinished, BookieId("c"), BookieId("x"))[0].first == place(1, 0)
+        assert len(replaceable(unfinished, BookieId("c"), BookieId("x"))) == 1
+    for ended in (RESTING, RESTING.closed()):
+        assert stream_ranges(ended) == [*earlier, (place(3, 0), place(3, 7), "cde", 900)]
+        assert last_is_settled(ended)
+        assert named_in_settled(ended, BookieId("e"))
+    empty = STREAM.at_rest(EntryId(place(3, 0) - 1), 200)
+    assert stream_ranges(empty)[2:] == [(place(3, 0), place(3, 0) - 1, "cde", 200)]
+    assert settled_ranges(empty)[2].is_empty
+
+
+def test_the_first_range_of_a_stream_begins_where_it_was_truncated() -> None:
+    assert stream_ranges(STREAM.truncated(3))[0] == (place(1, 3), place(1, 4), "abc", 100)
+    assert stream_ranges(STREAM.truncated(7)) == [(place(1, 7), place(1, 8), "abd", 200)]
+    assert stream_ranges(RESTING.truncated(99)) == [(place(3, 0), place(3, 7), "cde", 900)]
+
+
+def test_each_range_of_a_stream_has_its_own_quorums_and_digest() -> None:
+    other = next(digest for digest in Digest if digest is not KEY.digest)
+    keys = (KEY, replace(KEY, digest=other))
+    stream = replace(RESTING, keys=keys, fragments=(*RESTING.fragments[:2], replace(RESTING.fragments[2], key=1)))
+    for truncated in (stream, stream.truncated(6)):
+        found = [
+            (quorums_at(truncated, one.first), digest_at(truncated, one.first)) for one in settled_ranges(truncated)
+        ]
+        assert found[-2:] == [(quorums_of(3, 3, 2), KEY.digest), (quorums_of(3, 2, 2), other)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "holds_all", "floor", "unsure_from"),
+    [
+        (STREAM, True, None, place(3, 0)),
+        (STREAM, True, 3, place(3, 0)),
+        (STREAM, True, 4, place(3, 0)),
+        (STREAM, True, 2, SURE_OF_ALL),
+        (STREAM, False, 2, UNSURE_OF_ALL),
+        (STREAM.in_recovery(), True, 3, place(3, 0)),
+        (STREAM.in_recovery(), True, 2, SURE_OF_ALL),
+        (RESTING, True, None, SURE_OF_ALL),
+        (RESTING, True, 3, SURE_OF_ALL),
+        (RESTING, False, 3, UNSURE_OF_ALL),
+        (RESTING.closed(), True, 3, SURE_OF_ALL),
+    ],
+)
+@pytest.mark.parametrize("bookie", ["a", "c", "e", "x"])
+def test_when_a_bookie_is_sure_of_a_stream_again(
+    stream: StreamMetadata, holds_all: bool, floor: int | None, unsure_from: int | None, bookie: str
+) -> None:
+    """Rules D3 and T12: whether the bookie is in the last fragment makes no difference."""
+    assert first_unsure_id(stream, BookieId(bookie), holds_all=holds_all, term_floor=floor) == unsure_from

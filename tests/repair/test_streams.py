@@ -1,22 +1,28 @@
-"""Repair meets streams among the ledgers: it counts them, harms none, and says what it does not do for them
-(rules A5, A10, C2, D3 and
-T12)."""
+"""Repair of streams in whole bookies: their settled fragments as those of ledgers, their last one not (rules A5, A10,
+C1 to C5, D3 and T12)."""
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
 import pytest
-from octavo.metadata import MetadataStore
+from octavo.metadata import MetadataStore, update_stream
 from octavo.metadata.garbage_hold import DOCUMENT, GarbageHold, set_hold
+from octavo.metadata.stream_changes import BeginTakeover, Truncate
+from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
+from octavo.protocol.entries import header_of
 from octavo.protocol.errors import BookieInDoubtError
-from octavo.protocol.ids import BookieId, LedgerId
-from octavo.protocol.places import place
+from octavo.protocol.holdings import Doubt
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.places import place, term_of
 from octavo.repair import operators
-from octavo.repair.checks import OperatorChecks
 from octavo.repair.documents import blocked_name, decode_blocked
 from octavo.repair.operators import find_unfinished
 from octavo.repair.planning import BlockedClass
-from support.ledgers import LedgerScript
+from octavo.repair.settled import quorums_at, settled_ranges
+from support.ledgers import LedgerScript, ids_of
 from support.repair_cluster import RepairCluster, repair_cluster
 from support.stream_metadata import open_stream, stream_fragment
 from support.waiting import eventually
@@ -25,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("logged")
 
 
 async def new_stream(store: MetadataStore, *members: str) -> LedgerId:
-    """A stream in its second term, both of them on these bookies."""
+    """A stream in its second term, both of them on these bookies, and none of its entries."""
     names = tuple(map(BookieId, members))
     fragments = (stream_fragment(1, 0, 0), stream_fragment(2, 0, 5, length_before=500))
     ledger_id = await store.allocate_ledger_id()
@@ -34,80 +40,205 @@ async def new_stream(store: MetadataStore, *members: str) -> LedgerId:
     return ledger_id
 
 
-async def is_healed(cluster: RepairCluster, ledgers: list[int], gone: str) -> bool:
-    return all([gone not in await cluster.names(one) and await cluster.is_whole(one) for one in ledgers])
+def length_up_to(entry_id: int) -> int:
+    """The length that :class:`LedgerScript` seals into an entry."""
+    return header_of(LedgerScript(0).entry(entry_id)).length
 
 
-async def test_ledgers_are_repaired_beside_a_stream_that_is_counted_and_left_as_it_is() -> None:
-    async with repair_cluster("lost-beside-stream", 4) as cluster:
-        client = await cluster.client()
-        before = await new_stream(cluster.store, "b0", "b1", "b2")
-        ledgers = [await cluster.ledger(client, 10) for _ in range(3)]
-        behind = await new_stream(cluster.store, "b0", "b1", "b3")
-        untouched = await new_stream(cluster.store, "b0", "b2", "b3")
-        stored = [await cluster.store.read_stream(one) for one in (before, behind, untouched)]
+async def written(
+    cluster: RepairCluster, *fragments: StreamFragment, last: int, start: int = 0, rest: bool = False
+) -> LedgerId:
+    """A stream with these fragments, whose members hold all that they should of it, up to the place ``last``."""
+    ledger_id = await cluster.store.allocate_ledger_id()
+    before = fragments[-1].length_before
+    length = length_up_to(last) if last >= fragments[-1].first_entry_id else before
+    full = replace(open_stream(*fragments).at_rest(EntryId(last), length), ledger_id=ledger_id).truncated(start)
+    script = LedgerScript(ledger_id)
+    for settled in settled_ranges(full):
+        quorums = quorums_at(full, settled.first)
+        for entry_id in range(settled.first, settled.last + 1):
+            for position, name in enumerate(settled.bookies):
+                if quorums.write_mask(entry_id) >> position & 1:
+                    writer = cluster.bookie(name).service.storage.writer
+                    entry = script.entry(entry_id, lac=entry_id - 1)
+                    await writer.add(ledger_id, script.key, [entry], recovery=True, term=term_of(entry_id))
+    await cluster.store.create_stream(
+        full if rest else replace(full, state=StreamState.OPEN, last_entry_id=None, length=0)
+    )
+    return ledger_id
+
+
+def on(term: int, offset: int, position: int, names: str, before: int | None, *, quorum: int = 3) -> StreamFragment:
+    """A fragment on bookies ``b0``, ``b1``, ...; ``before`` is the place before it."""
+    return replace(
+        stream_fragment(term, offset, position, length_before=0 if before is None else length_up_to(before)),
+        bookies=tuple(BookieId(f"b{name}") for name in names), write_quorum=quorum, ack_quorum=2,
+    )  # fmt: skip
+
+
+TERMS = (
+    on(1, 0, 0, "012", None),
+    on(1, 5, 5, "013", place(1, 4)),
+    on(3, 0, 9, "0124", place(1, 8), quorum=2),
+    on(4, 0, 30, "023", place(3, 20)),
+)
+"""Two fragments of one term, an empty term, a term that is striped, and a last fragment."""
+LAST = place(4, 2)
+
+
+async def without(cluster: RepairCluster, stream: int, gone: str) -> bool:
+    return gone not in await cluster.names(stream) and await cluster.is_whole(stream)
+
+
+def with_names_of(known: StreamMetadata, now: StreamMetadata) -> StreamMetadata:
+    """The first, with the bookies and the token of the second: repair changes nothing else."""
+    named = zip(known.fragments, now.fragments, strict=True)
+    fragments = tuple(replace(one, bookies=two.bookies) for one, two in named)
+    return replace(known, fragments=fragments, writer_token=now.writer_token)
+
+
+async def test_copies_of_a_stream_come_back_on_other_bookies_and_nothing_else_changes() -> None:
+    """Rules C1 to C5: in settled fragments of all terms, each with its own quorums, of an open stream and of one at
+    rest; truncated positions are not copied."""
+    async with repair_cluster("stream-healed", 5) as cluster:
+        opened = await written(cluster, *TERMS, last=LAST)
+        resting = await written(cluster, *TERMS[:2], on(3, 0, 9, "103", place(1, 8)), last=place(3, 7), rest=True)
+        empty = await written(
+            cluster, *TERMS[:2], on(3, 0, 9, "013", place(1, 8)), last=place(3, 0) - 1, start=7, rest=True
+        )
+        streams = (opened, resting, empty)
+        before = {one: (await cluster.store.read_stream(one)).value for one in streams}
+        for one in streams:
+            assert await cluster.is_whole(one)
         await cluster.stop("b1")
-        await eventually(lambda: is_healed(cluster, ledgers, "b1"))
+        for one in streams:
+            await eventually(partial(without, cluster, one, "b1"))
+            now = (await cluster.store.read_stream(one)).value
+            assert now == with_names_of(before[one], now)
+            for was, fragment in zip(before[one].fragments, now.fragments, strict=True):
+                pairs = [pair for pair in zip(was.bookies, fragment.bookies, strict=True) if pair[0] != pair[1]]
+                assert [old for old, _ in pairs] == ["b1"] * ("b1" in was.bookies)
+        assert before[empty].fragments[0].first_entry_id == place(1, 5)
+        (name,) = await cluster.names(empty) - {str(one) for one in before[empty].members}
+        reader = cluster.bookie(name).service.storage.reader
+        held = await reader.read(empty, place(1, 5), place(1, 9), entries_max=9, bytes_max=99_999)
+        assert ids_of(held.entries) == [place(1, 7), place(1, 8)]
+
+        async def quiet() -> bool:
+            summary = await cluster.summary()
+            return summary is not None and summary.is_quiet and summary.ledgers == 3
+
+        await eventually(quiet)
+        assert await find_unfinished(cluster.store, await cluster.states()) == []
+
+
+async def test_repair_keeps_what_others_change_meanwhile_and_misses_nothing_that_is_truncated() -> None:
+    """Rule C5."""
+    async with repair_cluster("stream-truncated", 5) as cluster:
+        stream = await written(cluster, *TERMS, last=LAST)
+        await cluster.stop("b1")
+        for before in range(1, 9):
+            await update_stream(cluster.store, stream, Truncate(before), writer_token="writer")
+            if before == 4:
+                await update_stream(cluster.store, stream, BeginTakeover(4), writer_token="next")
+            await asyncio.sleep(0)
+        await eventually(partial(without, cluster, stream, "b1"))
+        found = (await cluster.store.read_stream(stream)).value
+        assert (found.start, found.state, len(found.fragments)) == (8, StreamState.IN_RECOVERY, 3)
+
+
+async def test_the_last_fragment_of_an_open_stream_is_left_to_its_writer() -> None:
+    """Rule C2: what lies before it is repaired at once; then the reason is shown, until the stream is at rest."""
+    async with repair_cluster("stream-open", 4) as cluster:
+        stream = await written(cluster, TERMS[0], on(2, 0, 5, "123", place(1, 4)), last=place(2, 3))
+        ledger = await cluster.ledger(await cluster.client(), 10)
+        await cluster.stop("b1")
 
         async def said() -> bool:
             summary = await cluster.summary()
-            blocked = [] if summary is None else [one for one in summary.blocked if one.ledger_id in {before, behind}]
-            assert all((one.kind, one.bookies) == (BlockedClass.OPEN, ("b1",)) for one in blocked)
-            assert all("does not make copies of streams yet" in one.reason for one in blocked)
-            return len(blocked) == 2 and summary is not None and summary.ledgers == 6
-
-        await eventually(said)
-        assert [await cluster.store.read_stream(one) for one in (before, behind, untouched)] == stored
-        assert await find_unfinished(cluster.store, await cluster.states()) == [before, behind]
-        for ledger_id in ledgers:
-            await cluster.check_entries(client, ledger_id, 10)
-
-
-async def test_a_bookie_with_new_disks_stays_in_doubt_about_a_stream_and_becomes_sure_of_ledgers() -> None:
-    async with repair_cluster("new-disks-stream", 3) as cluster:
-        client = await cluster.client()
-        first = await cluster.ledger(client, 10)
-        stream = await new_stream(cluster.store, "b0", "b1", "b2")
-        second = await cluster.ledger(client, 10)
-        await cluster.stop("b2")
-        await cluster.replace_disks("b2")
-        bookie = cluster.bookie("b2")
-
-        async def almost_sure() -> bool:
-            doubt = bookie.service.storage.doubt
-            assert doubt is not None
-            return doubt.sure_below == doubt.stop and dict(doubt.exceptions) == {stream: 0}
-
-        await eventually(almost_sure)
-        doubt = bookie.service.storage.doubt
-        assert doubt is not None
-        assert doubt.term_floors == {stream: 2}
-        assert await cluster.is_whole(first)
-        assert await cluster.is_whole(second)
-
-        async def said() -> bool:
-            found = await cluster.store.read_document(blocked_name(BookieId("b2")))
-            return found is not None and any(
-                one.ledger_id == stream and "stream" in one.reason for one in decode_blocked(found.value, "blocked")
+            blocked = [] if summary is None else [one for one in summary.blocked if one.ledger_id == stream]
+            first = (await cluster.store.read_stream(stream)).value.fragments[0]
+            return "b1" not in first.bookies and any(
+                one.kind is BlockedClass.OPEN and one.first == place(2, 0) and "the next takeover" in one.reason
+                for one in blocked
             )
 
         await eventually(said)
-        await client.delete_ledger(stream)
+        known = await cluster.store.read_stream(stream)
+        assert known.value.last_fragment.bookies == ("b1", "b2", "b3")
+        await cluster.store.compare_and_set_stream(
+            known.value.at_rest(EntryId(place(2, 3)), length_up_to(place(2, 3))), known.version
+        )
+        await eventually(lambda: without(cluster, stream, "b1"))
+        await eventually(lambda: without(cluster, ledger, "b1"))
+
+
+async def test_a_bookie_with_new_disks_gets_its_copies_of_streams_and_is_sure_of_settled_terms() -> None:
+    """Rules D3 and T12: of an open stream only below its last fragment, until a later term is opened."""
+    async with repair_cluster("stream-refilled", 4) as cluster:
+        opened = await written(cluster, TERMS[0], on(2, 0, 5, "123", place(1, 4)), last=place(2, 3))
+        elsewhere = await written(cluster, TERMS[0], on(2, 0, 5, "023", place(1, 4)), last=place(2, 3))
+        resting = await written(cluster, *TERMS[:2], last=place(1, 9), rest=True)
+        script = LedgerScript(opened)
+        later = script.entry(place(3, 9), lac=place(3, 8))
+        late = cluster.bookie("b2").service.storage.writer
+        await late.add(opened, script.key, [later], recovery=True, term=3)  # of a term that was never opened
+        await cluster.stop("b1")
+        await cluster.replace_disks("b1")
+
+        def doubt() -> Doubt | None:
+            return cluster.bookie("b1").service.storage.doubt
+
+        async def almost_sure() -> bool:
+            now = doubt()
+            return now is not None and now.exceptions == {opened: place(2, 0), elsewhere: place(2, 0)}
+
+        await eventually(almost_sure)
+        for one in (opened, elsewhere, resting):
+            assert await cluster.is_whole(one)
+        now = doubt()
+        assert now is not None
+        assert now.term_floors == {opened: 2, elsewhere: 2, resting: 1}
+        reader = cluster.bookie("b1").service.storage.reader
+        copied = await reader.read(opened, place(2, 0), place(3, 99), entries_max=99, bytes_max=99_999)
+        assert ids_of(copied.entries) == [place(2, 0), place(2, 1), place(2, 2)], "up to the LAC of its term (rule O1)"
+        found = await cluster.store.read_document(blocked_name(BookieId("b1")))
+        assert found is not None
+        assert all("stream" in one.reason for one in decode_blocked(found.value, "blocked"))
+        for stream in (opened, elsewhere):
+            known = await cluster.store.read_stream(stream)
+            ended = known.value.at_rest(EntryId(place(2, 3)), length_up_to(place(2, 3)))
+            await cluster.store.compare_and_set_stream(
+                ended.with_next_term("next", known.value.last_fragment), known.version
+            )
 
         async def sure() -> bool:
-            return bookie.service.storage.doubt is None
+            return doubt() is None
 
         await eventually(sure)
+        assert await cluster.is_whole(opened)
+        assert await add_of_term(cluster, "b1", opened, 2) == "doubt"
+        assert await add_of_term(cluster, "b1", opened, 3) == "taken"
 
 
-async def test_a_check_never_calls_a_stream_whole() -> None:
-    async with repair_cluster("stream-checked", 1) as cluster:
-        stream = await new_stream(cluster.store, "b0")
+async def test_a_check_of_a_stream_finds_what_a_member_lacks_and_damage_is_mended() -> None:
+    async with repair_cluster("stream-checked", 4) as cluster:
+        stream = await written(cluster, *TERMS[:2], last=place(1, 9), rest=True)
+        (position,) = [at for at, name in enumerate(TERMS[0].bookies) if name == "b0"]
+        assert position == 0
+        await cluster.bookie("b0").service.storage.checkpoint()
+        filesystem = cluster.members["b0"].filesystem
+        wanted = LedgerScript(stream).payload_of(place(1, 3))
+        places = [(path, filesystem.content(path).find(wanted)) for path in filesystem.files(Path("/b0/entries"))]
+        (path, offset), *_ = [one for one in places if one[1] >= 0]
+        filesystem.damage(path, offset)
         await operators.ask_for_checks(cluster.store, [stream], now_ms=5)
-        checks = OperatorChecks(cluster.store)
-        assert await checks.new_ones([BookieId("b0")]) == []
-        await checks.store_results()
-        assert await operators.take_checked(cluster.store, [stream]) == {stream: True}
+
+        async def checked() -> bool:
+            return await operators.take_checked(cluster.store, [stream]) == {stream: False}
+
+        await eventually(checked)
+        assert await cluster.is_whole(stream)
 
 
 async def test_a_bookie_that_a_stream_names_is_not_forgotten() -> None:

@@ -14,6 +14,7 @@ from octavo.bookie.config import load_config
 from octavo.bookie.offline.layout import Layout
 from octavo.bookie.offline.reset_identity import reset_identity
 from octavo.metadata import LedgerMetadata, MetadataStore, open_metadata_store
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.repair_states import (
     DOCUMENT,
     BookieCondition,
@@ -27,7 +28,7 @@ from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.agent import Agent
 from octavo.repair.documents import SUMMARY, Summary, decode_summary
 from octavo.repair.settings import RepairSettings
-from octavo.repair.settled import quorums_of_ledger, settled_ranges
+from octavo.repair.settled import quorums_at, settled_ranges
 from support.faulty_filesystem import MemoryFileSystem
 from support.memory_stores import memory_uri
 
@@ -165,6 +166,10 @@ class RepairCluster:
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         return (await self.store.read_ledger(LedgerId(ledger_id))).value
 
+    async def either(self, ledger_id: int) -> EitherMetadata:
+        """The metadata of a ledger or a stream."""
+        return (await self.store.read_either(LedgerId(ledger_id))).value
+
     async def check_entries(
         self, client: octavo.Client, ledger_id: int, entries: int, *, payload_bytes: int = 100
     ) -> None:
@@ -177,9 +182,9 @@ class RepairCluster:
 
     async def is_whole(self, ledger_id: int) -> bool:
         """Whether every member that the metadata name is running and holds, sound, all that it should."""
-        metadata = await self.metadata(ledger_id)
-        quorums = quorums_of_ledger(metadata)
+        metadata = await self.either(ledger_id)
         for settled in settled_ranges(metadata):
+            quorums = quorums_at(metadata, settled.first)
             for position, name in enumerate(settled.bookies):
                 bookie = self.members[name].bookie
                 if bookie is None:
@@ -198,7 +203,7 @@ class RepairCluster:
 
     async def names(self, ledger_id: int) -> frozenset[str]:
         """Every bookie that the ledger names."""
-        return (await self.metadata(ledger_id)).members
+        return (await self.either(ledger_id)).members
 
     def copied(self, name: str) -> int:
         """Entries that the bookie has copied since its last start."""
