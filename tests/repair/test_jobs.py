@@ -8,19 +8,34 @@ from dataclasses import dataclass, replace
 
 import pytest
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata import LedgerMetadata, LedgerState, MetadataStore, ReplaceMember, Version
+from octavo.metadata import (
+    LedgerMetadata,
+    LedgerState,
+    MetadataStore,
+    ReplaceMember,
+    Version,
+    Versioned,
+    update_stream,
+)
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.repair_states import DOCUMENT, BookieCondition, Condition, RepairStates, encode_states
+from octavo.metadata.stream_changes import BeginTakeover, Truncate
+from octavo.metadata.stream_model import StreamState
 from octavo.protocol.adaptive_rate import AdaptiveRate
+from octavo.protocol.entries import header_of
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.messages import Op, Read, ReadFlag
+from octavo.protocol.places import place
 from octavo.repair.jobs import Jobs, Outcome
 from octavo.repair.naming import Naming
 from octavo.repair.pace import Pace
 from octavo.repair.planning import BlockedClass, Job, Why
 from octavo.repair.puller import Puller
+from support.ledgers import LedgerScript
 from support.local_bookie import MemoryBookie, MemoryCopies
 from support.reading import Cluster, HandmadeLedger, cluster_of
+from support.stream_metadata import open_stream, stream_fragment
 
 ME, LOST = BookieId("b3"), BookieId("b0")
 
@@ -410,3 +425,62 @@ async def test_damage_is_mended_in_settled_and_in_open_fragments(workshop: Works
     metadata = (await workshop.cluster.store.read_ledger(ledger.id)).value
     assert await workshop.jobs.mend(metadata, 0, 2**63 - 1) is None
     assert list(workshop.held(ledger).values()) == ledger.sealed
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+async def stream_of_two_terms(workshop: Workshop, *held: int) -> LedgerId:
+    """A stream on ``b0``, ``b1`` and ``b2``. Of its first term, with the positions 0 to 4, these are held."""
+    store = workshop.cluster.store
+    ledger_id = await store.allocate_ledger_id()
+    script = LedgerScript(ledger_id)
+    names = tuple(map(BookieId, ("b0", "b1", "b2")))
+    length = header_of(script.entry(place(1, 4))).length
+    fragments = (stream_fragment(1, 0, 0), stream_fragment(2, 0, 5, length_before=length))
+    named = tuple(replace(fragment, bookies=names) for fragment in fragments)
+    await store.create_stream(replace(open_stream(*named), ledger_id=ledger_id))
+    for name in names[1:]:
+        workshop.cluster.bookie(name).put(ledger_id, script.entries([place(1, position) for position in held]))
+    return ledger_id
+
+
+async def test_what_is_lost_of_a_stream_is_short_unless_it_has_been_truncated_meanwhile(workshop: Workshop) -> None:
+    """Rule C2: bookies need not hold what was truncated, so the root is read again before anything is called short."""
+    store = workshop.cluster.store
+    stream = await stream_of_two_terms(workshop, 3, 4)
+    blocked = (await workshop.jobs.run(Job(stream, LOST, Why.LOST))).blocked
+    assert blocked is not None
+    assert (blocked.kind, blocked.first, blocked.last) == (BlockedClass.SHORT, place(1, 0), place(1, 2))
+    reads = 0
+
+    async def read_either(ledger_id: LedgerId) -> Versioned[EitherMetadata]:
+        nonlocal reads
+        reads += 1
+        found = await store.read_either(ledger_id)
+        if reads == 1:
+            await update_stream(store, ledger_id, Truncate(3), writer_token="another")
+        return found
+
+    workshop.store.read_either = read_either  # type: ignore[attr-defined]
+    assert (await workshop.jobs.run(Job(stream, LOST, Why.LOST))).blocked is None
+    found = (await store.read_stream(stream)).value
+    assert [tuple(one.bookies) for one in found.fragments] == [("b3", "b1", "b2"), ("b0", "b1", "b2")]
+    assert sorted(workshop.copies.held[stream]) == [place(1, 3), place(1, 4)]
+
+
+async def test_after_a_conflict_with_the_writer_of_a_stream_repair_decides_anew(workshop: Workshop) -> None:
+    """Rule C5: the writer's change stands, and the copies are not made again."""
+    store = workshop.cluster.store
+    stream = await stream_of_two_terms(workshop, 0, 1, 2, 3, 4)
+
+    async def change_first() -> None:
+        if workshop.store.writes == 1:
+            await update_stream(store, stream, BeginTakeover(2), writer_token="writer")
+
+    workshop.store.before_write = change_first
+    assert (await workshop.jobs.run(Job(stream, LOST, Why.LOST))).blocked is None
+    found = (await store.read_stream(stream)).value
+    assert found.state is StreamState.IN_RECOVERY
+    assert [one.bookies[0] for one in found.fragments] == ["b3", "b0"]
+    assert (workshop.store.writes, workshop.jobs.ledgers_named) == (2, 1)

@@ -149,7 +149,7 @@ async def test_repair_keeps_what_others_change_meanwhile_and_misses_nothing_that
 
 async def test_the_last_fragment_of_an_open_stream_is_left_to_its_writer() -> None:
     """Rule C2: what lies before it is repaired at once; then the reason is shown, until the stream is at rest."""
-    async with repair_cluster("stream-open", 4) as cluster:
+    async with repair_cluster("stream-open", 4, open_seconds=0.0) as cluster:
         stream = await written(cluster, TERMS[0], on(2, 0, 5, "123", place(1, 4)), last=place(2, 3))
         ledger = await cluster.ledger(await cluster.client(), 10)
         await cluster.stop("b1")
