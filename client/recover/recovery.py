@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
-from octavo.client.recover.ledger_recovery import WINDOW_BYTES, WINDOW_ENTRIES, LedgerRecovery
+from octavo.client.recover.ledger_recovery import WINDOW_BYTES, WINDOW_ENTRIES, End, LedgerRecovery
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.adds import frames_of
@@ -44,10 +44,22 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     OctavoError,
     QuorumLostError,
+    TermOverError,
+    UnsupportedOperationError,
 )
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
-from octavo.protocol.messages import AddFlag, LacAnswer, Read, ReadAnswer, ReadFlag, ReadLac, Reply, Request
+from octavo.protocol.messages import (
+    CAPABILITY_TERMS,
+    AddFlag,
+    LacAnswer,
+    Read,
+    ReadAnswer,
+    ReadFlag,
+    ReadLac,
+    Reply,
+    Request,
+)
 from octavo.protocol.quorums import Quorums
 
 _TOKEN_BITS = 128
@@ -126,18 +138,19 @@ class Recoverer:
             ledger = await self._patiently(ledger, begin, token)
             if ledger.value.is_closed:
                 return ledger
-            recovery = _Recovery(
+            recovery = FragmentRecovery(
                 ledger.value, secrets,
                 pool=self._pool, placer=self._placer, options=self._options, without=without, unsure=unsure,
             )  # fmt: skip
             try:
-                finish = await recovery.run()
+                end = await recovery.run()
             except LedgerRecoveryError:
                 # Another client may have closed or deleted it by now.
                 current = await self._store.read_ledger(ledger.value.ledger_id)
                 if not current.value.is_closed:
                     raise
                 return current
+            finish = FinishRecovery(ledger.value.last_fragment, recovery.fragments, end.last_entry_id, end.length)
             try:
                 return await self._patiently(ledger, finish, token)
             except MetadataConflictError:
@@ -163,8 +176,11 @@ class Recoverer:
                 await asyncio.sleep(self._options.resend_delay_seconds)
 
 
-class _Recovery:
-    """One attempt, from the fence to the change that closes the ledger."""
+class FragmentRecovery:
+    """One attempt, from the fence to the end of the ledger, or of the term of a stream that ``metadata`` stand for.
+
+    ``machine`` decides; by default one for the last fragment. ``on_change`` is called with each change of the ensemble.
+    """
 
     def __init__(
         self,
@@ -174,8 +190,10 @@ class _Recovery:
         pool: ConnectionPool,
         placer: Placer,
         options: ClientOptions,
-        without: frozenset[BookieId],
-        unsure: frozenset[BookieId],
+        without: frozenset[BookieId] = frozenset(),
+        unsure: frozenset[BookieId] = frozenset(),
+        machine: LedgerRecovery | None = None,
+        on_change: Callable[[Commit], object] = lambda _: None,
     ) -> None:
         fragment = metadata.last_fragment
         self._given_up = frozenset(at for at, name in enumerate(fragment.bookies) if name in without)
@@ -194,7 +212,8 @@ class _Recovery:
         self._opener = Opener(metadata.ledger_id, metadata.digest, secrets)
         self._loop = asyncio.get_running_loop()
         self._quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-        self._machine = LedgerRecovery(
+        self._on_change = on_change
+        self._machine = machine or LedgerRecovery(
             self._quorums,
             first_entry_id=fragment.first_entry_id,
             length_before=fragment.length_before,
@@ -213,8 +232,19 @@ class _Recovery:
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._supervisor = Supervisor(f"octavo recovery of ledger {metadata.ledger_id}", self._failed)
 
-    async def run(self) -> FinishRecovery:
-        """The change that closes the ledger. Raises :class:`LedgerRecoveryError`."""
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """What writing back has made of the last fragment."""
+        return tuple(self._fragments)
+
+    @property
+    def bookies(self) -> tuple[BookieId, ...]:
+        """Those that the last entries were written back to."""
+        return (self._metadata.last_fragment, *self._fragments)[-1].bookies
+
+    async def run(self) -> End:
+        """Return the end, once everything up to it is on its quorum. Raises :class:`LedgerRecoveryError`, and
+        :class:`TermOverError` if a bookie knows of a later term (rule T3)."""
         try:
             for position in range(self._quorums.ensemble_size):
                 self._supervisor.start(self._serve(position))
@@ -225,7 +255,7 @@ class _Recovery:
                 self._writing.close()
         end = self._machine.end
         assert end is not None, "finished with an end"
-        return FinishRecovery(self._metadata.last_fragment, tuple(self._fragments), end.last_entry_id, end.length)
+        return end
 
     def _failed(self, error: BaseException) -> None:
         """Nothing more is done; the first reason is the one that counts."""
@@ -253,7 +283,8 @@ class _Recovery:
         if position in self._given_up:
             await self._count_as_denying(position)
         try:
-            fence = ReadLac(self._metadata.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, 0, None, 0, 0, 0)
+            term = self._metadata.term
+            fence = ReadLac(self._metadata.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, term, None, 0, 0, 0)
             answer = await self._ask(position, fence, LacAnswer)
             if answer.in_doubt:
                 self._in_doubt.add(position)
@@ -270,7 +301,7 @@ class _Recovery:
                     await self._deny_untold(position, wanted)
                     continue
                 read = Read(
-                    *(self._metadata.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, 0, *wanted),
+                    *(self._metadata.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, term, *wanted),
                     *(self._quorums.ensemble_size, machine.residues_at(position)),
                     *(ENTRIES_PER_FRAME_MAX, _READ_BYTES_MAX),
                 )
@@ -343,6 +374,9 @@ class _Recovery:
                     raise
                 await asyncio.sleep(options.resend_delay_seconds)
                 continue
+            if self._metadata.term and CAPABILITY_TERMS not in connection.capabilities:
+                # It ignores the term: its fence would be that of a ledger with one writer (rule T7).
+                raise UnsupportedOperationError(f"bookie {connection.bookie_id} does not know terms")
             if isinstance(answer, expected):
                 return answer
             raise BookieUnavailableError(f"answered {type(answer).__name__} to {type(request).__name__}")
@@ -404,6 +438,14 @@ class _Recovery:
     def _advance(self) -> None:
         """Whatever an answer made possible."""
         machine = self._machine
+        if machine.later_term is not None:
+            self._failed(
+                TermOverError(
+                    f"stream {self._metadata.ledger_id}: term {self._metadata.term} is over: a bookie knows of term "
+                    f"{machine.later_term}"
+                )
+            )
+            return
         blocked_by = machine.blocked_by
         if blocked_by is not None:
             self._failed(self._blocked(blocked_by))
@@ -445,6 +487,7 @@ class _Recovery:
         if self._fragments and self._fragments[-1].first_entry_id == fragment.first_entry_id:
             self._fragments.pop()
         self._fragments.append(fragment)
+        self._on_change(change)
         return True
 
     def _written_back(self, first: int, last: int, _payload_bytes: int) -> None:

@@ -44,10 +44,11 @@ from octavo.protocol.errors import (
     NotEnoughBookiesError,
     OctavoError,
     QuorumLostError,
+    TermOverError,
     UnauthorizedError,
 )
 from octavo.protocol.ids import BookieId
-from octavo.protocol.messages import Add, Added, AddFlag, WriteLac
+from octavo.protocol.messages import CAPABILITY_TERMS, Add, Added, AddFlag, WriteLac
 from octavo.protocol.quorums import Quorums, quorums_of
 
 log = logging.getLogger("octavo.client")
@@ -104,6 +105,7 @@ class Replication:
         self._flags = flags = flags | AddFlag.PRIVATE if metadata.private else flags
         self._ledger_id = metadata.ledger_id
         self._ledger_key = ledger_key
+        self._term = metadata.term
         self._options = options
         self._on_acknowledged = on_acknowledged
         self._on_failure = on_failure
@@ -192,7 +194,7 @@ class Replication:
 
     def _send_lac(self, position: int) -> None:
         request_id, sealed = self._next_request_id(), self._explicit_lac
-        body = WriteLac(self._ledger_id, self._ledger_key, 0, sealed).encode(request_id)
+        body = WriteLac(self._ledger_id, self._ledger_key, self._term, sealed).encode(request_id)
         on_outcome = partial(self._lac_outcome, position, sealed)
         timeout = self._options.request_timeout_seconds
         if self._connections[position].send(body, request_id, on_outcome, timeout_seconds=timeout):
@@ -262,7 +264,7 @@ class Replication:
                 number = run.number
                 request_id = self._next_request_id()
                 entries = list(self.pipeline.share(run, position))
-                body = Add(self._ledger_id, self._ledger_key, self._flags, 0, entries).encode(request_id)
+                body = Add(self._ledger_id, self._ledger_key, self._flags, self._term, entries).encode(request_id)
             taken = self._connections[position].send(
                 body,
                 request_id,
@@ -321,8 +323,13 @@ class Replication:
         bookie_id = self._connections[position].bookie_id
         self._refusals[position] = error
         if isinstance(error, FATAL):
-            if isinstance(error, LedgerFencedError):
-                failure: OctavoError = fenced(self._ledger_id, f"bookie {bookie_id}: {error.message}")
+            if isinstance(error, TermOverError):
+                failure: OctavoError = TermOverError(
+                    f"stream {self._ledger_id}: term {self._term}, which this writer has opened, is over: bookie "
+                    f"{bookie_id}: {error.message}"
+                )
+            elif isinstance(error, LedgerFencedError):
+                failure = fenced(self._ledger_id, f"bookie {bookie_id}: {error.message}")
             else:
                 failure = type(error)(f"ledger {self._ledger_id}: bookie {bookie_id}: {error.message}")
             failure.__cause__ = error
@@ -431,7 +438,8 @@ class Replication:
         except OctavoError:
             self._pool.put_in_quarantine(bookie_id)
             return False
-        return True
+        # A bookie that does not know terms would take adds of terms that are over (rule T7).
+        return not self._term or CAPABILITY_TERMS in self._pool.get(bookie_id).capabilities
 
     def _committed(self) -> None:
         """The metadata have the new ensemble: use it."""

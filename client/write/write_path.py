@@ -22,12 +22,17 @@ class WritePath(NamedTuple):
 class EmptyPipeline:
     """What a :class:`~octavo.client.write.pipeline.Pipeline` would say before the first add."""
 
-    last_add_confirmed: Final[EntryId | None] = None
-    next_entry_id: Final = 0
+    __slots__ = ("highest_sent", "last_add_confirmed", "length", "next_entry_id")
+
     pending: Final = 0
     unacknowledged: Final = 0
-    length: Final = 0
-    highest_sent: Final = -1
+
+    def __init__(self, first_entry_id: int = 0, length: int = 0) -> None:
+        """``length``: payload bytes before the first entry."""
+        self.next_entry_id = first_entry_id
+        self.length = length
+        self.highest_sent = first_entry_id - 1
+        self.last_add_confirmed = EntryId(first_entry_id - 1) if first_entry_id else None
 
 
 EMPTY_PIPELINE: Final = EmptyPipeline()

@@ -101,12 +101,16 @@ class LedgerWriter(AddWindow, Closable):
         *,
         on_close: Callable[["LedgerWriter"], object] | None = None,
         on_failure: Callable[[OctavoError], object] | None = None,
+        own_metadata: OwnMetadata | None = None,
     ) -> None:
         """``ledger``: as just created, empty and OPEN. ``on_close`` is called when closing is over, with or without an
-        error; ``on_failure`` when the writer fails, in the same step."""
+        error; ``on_failure`` when the writer fails, in the same step. ``own_metadata``: for a writer that changes other
+        metadata than those of a ledger."""
         store, pool, placer, options, clock_ms, wait_seconds_max = tools
         super().__init__(options, wait_seconds_max=wait_seconds_max)
-        self._own_metadata = OwnMetadata(ledger, store=store, retry_seconds=options.resend_delay_seconds)
+        self._own_metadata = own_metadata or OwnMetadata(
+            ledger, store=store, retry_seconds=options.resend_delay_seconds
+        )
         self._secrets = secrets
         self._pool = pool
         self._placer = placer
@@ -119,6 +123,8 @@ class LedgerWriter(AddWindow, Closable):
         self._write_path: WritePath | None = None
         """None before the first add."""
         self._pipeline: Pipeline | EmptyPipeline = EMPTY_PIPELINE
+        self._position_shift = 0
+        """What is added to an entry's id for its caller."""
         self._queue: deque[Queued] = EMPTY_DEQUE
         self._queued_entries = 0
         self._unacknowledged: deque[tuple[int, Futures]] = EMPTY_DEQUE
@@ -238,7 +244,7 @@ class LedgerWriter(AddWindow, Closable):
         checked = checked_payloads(payloads)
         self._check_usable()
         if not checked:
-            end = self._pipeline.next_entry_id + len(self._payloads)
+            end = self._pipeline.next_entry_id + len(self._payloads) + self._position_shift
             return range(end, end)
         future = self._create_future()
         self._enqueue(checked, future)
@@ -360,6 +366,8 @@ class LedgerWriter(AddWindow, Closable):
             start=supervisor.start,
             on_acknowledged=self._on_acknowledged,
             on_failure=self._fail,
+            first_entry_id=self._pipeline.next_entry_id,
+            length=self._pipeline.length,
         )
 
     def _replace_departed(self, departed: frozenset[BookieId]) -> None:
@@ -411,10 +419,10 @@ class LedgerWriter(AddWindow, Closable):
                 unacknowledged.popleft()
             if run_first != first or len(futures) > last + 1 - first:
                 futures = futures[first - run_first : last + 1 - run_first]
-            for entry_id, future in enumerate(futures, first):
+            for position, future in enumerate(futures, first + self._position_shift):
                 # Done already if the caller was cancelled; the entry was added all the same.
                 if future is not None and not future.done():
-                    future.set_result(entry_id)
+                    future.set_result(position)
             first += len(futures)
         if self._queue:
             self._admit()

@@ -96,6 +96,7 @@ ROOMS = {
         }
     ),
     "client.recover": frozenset({"client.options", "client.supervisor", "client.wire", "client.place", "client.write"}),
+    "client.stream": frozenset({"client.options", "client.wire", "client.place", "client.write", "client.recover"}),
     "client.departures": frozenset({"client.supervisor", "client.write"}),
     "client.opening": frozenset({"client.closable"}),
     "client.log": frozenset(

@@ -33,7 +33,7 @@ def unfenced_are_read() -> list[Patch]:
 
 
 def _unfenced_are_read(flag: ReadFlag) -> Patch:
-    @patch(recovery._Recovery, "_serve")
+    @patch(recovery.FragmentRecovery, "_serve")
     async def serve(original: Any, self: Any, position: int) -> None:
         quorums = self._quorums
         # The fence needs no answer from this bookie or from those before it.
@@ -86,7 +86,7 @@ def coverage_off_by_one() -> list[Patch]:
 
 
 def truncated_is_absence() -> list[Patch]:
-    @patch(recovery._Recovery, "_take")
+    @patch(recovery.FragmentRecovery, "_take")
     def take(original: Any, self: Any, position: int, wanted: tuple[int, int], answer: Any) -> None:
         original(self, position, wanted, replace(answer, last_covered=max(answer.last_covered, wanted[1])))
 
@@ -94,7 +94,7 @@ def truncated_is_absence() -> list[Patch]:
 
 
 def recoverer_makes_lac() -> list[Patch]:
-    @patch(recovery._Recovery, "_advance")
+    @patch(recovery.FragmentRecovery, "_advance")
     def advance(original: Any, self: Any) -> None:
         original(self)
         writing, end = self._writing, self._machine.last_recovered
@@ -128,7 +128,7 @@ def early_commit() -> list[Patch]:
         stores.append(self._store)
         return await original(self, ledger, secrets)
 
-    @patch(recovery._Recovery, "_note_change")
+    @patch(recovery.FragmentRecovery, "_note_change")
     async def note_change(_original: Any, self: Any, change: Any) -> bool:
         fragment = Fragment(EntryId(change.first_entry_id), change.ensemble, change.length_before)
         written = await update_ledger(
@@ -141,7 +141,7 @@ def early_commit() -> list[Patch]:
 
 
 def last_change_counts() -> list[Patch]:
-    @patch(recovery._Recovery, "_note_change")
+    @patch(recovery.FragmentRecovery, "_note_change")
     async def note_change(_original: Any, self: Any, change: Any) -> bool:
         self._fragments[:] = [Fragment(EntryId(change.first_entry_id), change.ensemble, change.length_before)]
         return True

@@ -27,6 +27,7 @@ from octavo.protocol.errors import (
     LedgerFencedError,
     OctavoError,
     ProtocolError,
+    TermOverError,
     UnauthorizedError,
     UnsupportedOperationError,
 )
@@ -35,6 +36,7 @@ from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.messages import (
     CAPABILITY_DEFERRED_SYNC,
     CAPABILITY_REPAIR,
+    CAPABILITY_TERMS,
     CONNECTION_REQUEST_ID,
     MAGIC,
     PROTOCOL_VERSION,
@@ -67,6 +69,7 @@ from octavo.protocol.messages import (
     encode_error,
     encode_hello,
 )
+from octavo.protocol.places import check_places, last_place
 from support.waiting import WAIT_SECONDS
 
 CLUSTER_ID = "test-cluster"
@@ -78,11 +81,21 @@ class FakeLedger:
 
     key: bytes | None = None
     fenced: bool = False
+    fenced_term: int = 0
+    """If fenced: the terms up to this one are over."""
     entries: dict[int, bytes] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
     unforced: set[int] = field(default_factory=set)
     """Ids of deferred adds that no force has made durable."""
     explicit: bytes | None = None
+
+    def fence(self, term: int) -> None:
+        """The terms up to this one are over (rule T7)."""
+        self.fenced, self.fenced_term = True, max(term, self.fenced_term)
+
+    def is_over(self, term: int) -> bool:
+        """Whether ordinary adds of the term are refused (rule T7)."""
+        return self.fenced and term <= self.fenced_term
 
     @property
     def highest_lac_entry(self) -> bytes | None:
@@ -113,7 +126,7 @@ class FakeBookie:
         self.connections_made = 0
         self.hello_hung = False
         """While true, connections are accepted and nothing is ever said."""
-        self.capabilities: tuple[str, ...] = (CAPABILITY_REPAIR, CAPABILITY_DEFERRED_SYNC)
+        self.capabilities: tuple[str, ...] = (CAPABILITY_REPAIR, CAPABILITY_DEFERRED_SYNC, CAPABILITY_TERMS)
         self.facts: dict[str, str | int | float | bool] = {"version": "fake"}
         self._server: asyncio.Server | None = None
         self._port = 0
@@ -364,7 +377,11 @@ class FakeBookie:
     def _add(self, request: Add) -> Reply:
         batch = verify_batch(LedgerId(request.ledger_id), request.entries)
         ledger = self._authorised(request.ledger_id, request.ledger_key, pin=True)
-        if ledger.fenced and not request.flags & AddFlag.RECOVERY:
+        if request.term:
+            check_places(request.term, batch.entry_ids[0], batch.entry_ids[-1])
+        if ledger.is_over(request.term) and not request.flags & AddFlag.RECOVERY:
+            if request.term:
+                raise TermOverError(f"ledger {request.ledger_id}: term {request.term} is over", may_have_happened=False)
             raise LedgerFencedError(f"ledger {request.ledger_id} is fenced", may_have_happened=False)
         for entry_id, sealed in zip(batch.entry_ids, request.entries, strict=True):
             held = ledger.entries.get(entry_id)
@@ -387,7 +404,7 @@ class FakeBookie:
     def _read(self, request: Read) -> Reply:
         ledger = self.ledger(request.ledger_id)
         if request.flags & ReadFlag.FENCE:
-            self._authorised(request.ledger_id, request.ledger_key, pin=False).fenced = True
+            self._authorised(request.ledger_id, request.ledger_key, pin=False).fence(request.term)
         entries: list[bytes] = []
         unknown: list[tuple[int, int]] = []
         size = 0
@@ -411,10 +428,12 @@ class FakeBookie:
         ledger = self.ledgers.get(request.ledger_id) or FakeLedger()
         if request.flags & ReadFlag.FENCE:
             ledger = self._authorised(request.ledger_id, request.ledger_key, pin=False)
-            ledger.fenced = True
+            ledger.fence(request.term)
             self._wake_long_polls()
         entries: list[bytes] = []
         lac = ledger.last_add_confirmed
+        if lac is not None and request.term:
+            lac = min(lac, last_place(request.term))
         if request.entries_max and lac is not None:
             first = 0 if request.above is None else request.above + 1
             ids = [entry_id for entry_id in sorted(ledger.entries) if first <= entry_id <= lac]
@@ -424,7 +443,9 @@ class FakeBookie:
                 if entries and size > request.bytes_max:
                     break
                 entries.append(ledger.entries[entry_id])
-        return LacAnswer(known, ledger.fenced, self.in_doubt, ledger.explicit, ledger.highest_lac_entry, entries)
+        return LacAnswer(
+            known, ledger.is_over(request.term), self.in_doubt, ledger.explicit, ledger.highest_lac_entry, entries
+        )
 
     def _write_lac(self, request: WriteLac) -> Reply:
         lac = verify_explicit_lac(LedgerId(request.ledger_id), request.sealed)
@@ -470,7 +491,7 @@ class FakeBookie:
         ledger = self.ledgers.get(request.ledger_id) or FakeLedger()
         lac = ledger.last_add_confirmed
         higher = lac is not None and (request.above is None or lac > request.above)
-        return request.wait_milliseconds > 0 and not higher and not ledger.fenced
+        return request.wait_milliseconds > 0 and not higher and not ledger.is_over(request.term)
 
     def _wake_long_polls(self) -> None:
         ready = [poll for poll in self._long_polls if not self._must_wait(poll.request)]

@@ -1,0 +1,139 @@
+"""A writer's view of the metadata of the stream whose current term is its own: what it learns, and what it changes.
+
+Only the writer changes the last fragment of its open term, or lays the stream to rest (rule T9). Other clients may
+change older fragments, truncate the stream, take it over, or delete it. As soon as the term is not open any more, or is
+not the highest one, it is over for this writer (rule T10).
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from octavo.client.stream.term_ledger import current_term
+from octavo.client.write.ensemble_changes import Commit
+from octavo.client.write.own_metadata import OwnMetadata
+from octavo.metadata.changes import who_fenced
+from octavo.metadata.store import MetadataStore, Versioned
+from octavo.metadata.stream_changes import ChangeFragment, Rest, StreamChange, TermEnd
+from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState, position_in
+from octavo.metadata.update import update_stream
+from octavo.protocol.errors import (
+    InternalError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    OctavoError,
+    TermOverError,
+)
+from octavo.protocol.ids import EntryId
+
+
+class OwnTerm(OwnMetadata):
+    """See the module. ``stream``: its current term has just been opened by the writer. ``clock_ms``: the time of day,
+    noted in new fragments."""
+
+    def __init__(
+        self,
+        stream: Versioned[StreamMetadata],
+        *,
+        store: MetadataStore,
+        retry_seconds: float,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        super().__init__(
+            Versioned(current_term(stream.value), stream.version), store=store, retry_seconds=retry_seconds
+        )
+        self._stream = stream
+        self._base = stream.value.last_fragment
+        self._base_in_doubt: StreamFragment | None = None
+        """The fragment of a change whose outcome is unknown: the store may or may not have made it."""
+        self._clock_ms = clock_ms
+
+    @property
+    def stream(self) -> StreamMetadata:
+        """The latest metadata seen or written."""
+        return self._stream.value
+
+    # --- changes by other clients -----------------------------------------------------------------------------------
+
+    async def watch(self, on_lost: Callable[[OctavoError], None]) -> None:
+        """As the base class: ``on_lost`` is also called when the term is over."""
+        try:
+            async with self._store.watch_stream(self.value.ledger_id) as watch:
+                async for stream in watch:
+                    reason = self._adopt_stream(stream)
+                    if reason is not None:
+                        on_lost(reason)
+        except OctavoError:
+            # As in the base class: the next change meets the same error.
+            return
+
+    def mark_deleted(self) -> OctavoError | None:
+        return self._adopt_stream(None)
+
+    def _adopt_stream(self, stream: Versioned[StreamMetadata] | None) -> OctavoError | None:
+        if self._closing:
+            return None
+        ledger_id, term = self.value.ledger_id, self._base.term
+        if stream is None:
+            return NoSuchLedgerError(f"stream {ledger_id} has been deleted")
+        if stream.value.term < term:
+            return None  # older than what this writer has seen
+        if stream.value.term > term or stream.value.state is not StreamState.OPEN:
+            by = "another client has opened the next one"
+            if stream.value.term == term:
+                by = f"according to its metadata {who_fenced(stream.value)} takes the stream over"
+            return TermOverError(f"stream {ledger_id}: term {term}, which this writer has opened, is over: {by}")
+        if stream.value.last_fragment == self._base:
+            self._note(stream)
+        return None
+
+    def _note(self, stream: Versioned[StreamMetadata]) -> None:
+        """Keep metadata in which the term is still the current one. A rest may be found settled in later ones."""
+        self._stream = stream
+        if stream.value.term == self._base.term:
+            self._base = stream.value.last_fragment
+            self._ledger = Versioned(current_term(stream.value), stream.version)
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    async def change_ensemble(self, change: Commit, is_wanted: Callable[[], bool]) -> bool:
+        """As the base class (rule T9)."""
+        base = self._base
+        self._base_in_doubt = fragment = replace(
+            base,
+            first_entry_id=change.first_entry_id,
+            first_position=position_in(base, change.first_entry_id),
+            bookies=change.ensemble,
+            length_before=change.length_before,
+            opened_at_ms=self._clock_ms(),
+        )
+        while is_wanted():
+            try:
+                await self._make(ChangeFragment(base, fragment))
+            except MetadataUnavailableError:
+                await asyncio.sleep(self._retry_seconds)
+            else:
+                self._base_in_doubt = None
+                return True
+        return False
+
+    async def close(self, last_add_confirmed: EntryId | None, length: int) -> None:
+        """Lay the stream to rest at this end (rule T8). Raises the error that prevented it."""
+        assert last_add_confirmed is not None, "a term without entries ends below its first place"
+        end = TermEnd(last_add_confirmed, length)
+        try:
+            await self._make(Rest(self._base, end))
+        except (InternalError, MetadataConflictError):
+            # The store may have made a change of this writer whose answer was lost (rule M1).
+            if self._base_in_doubt is None:
+                raise
+            await self._make(Rest(self._base_in_doubt, end))
+
+    async def _make(self, change: StreamChange) -> None:
+        stream = self._stream.value
+        self._note(
+            await update_stream(
+                self._store, stream.ledger_id, change, writer_token=self.value.writer_token, known=self._stream
+            )
+        )

@@ -1,0 +1,97 @@
+"""Creates streams and takes them over. Either gives the writer of a new term."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from octavo.client.stream.ensembles import Ensembles
+from octavo.client.stream.taking_over import StreamTaker
+from octavo.client.stream.term_writer import TermWriter
+from octavo.client.write.writer import WriterTools
+from octavo.metadata.store import Version, Versioned
+from octavo.metadata.stream_model import FIRST_TERM, StreamFragment, StreamKey, StreamMetadata
+from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
+from octavo.protocol.errors import MetadataUnavailableError, NoSuchLedgerError, UnauthorizedError
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.places import place
+from octavo.protocol.quorums import Quorums
+
+
+class Streams:
+    """What one client does with streams. ``token`` gives a random token, ``salt`` the salt of a password's verifier."""
+
+    def __init__(
+        self,
+        tools: WriterTools,
+        taker: StreamTaker,
+        *,
+        token: Callable[[], str],
+        salt: Callable[[], bytes],
+        wall_clock: Callable[[], datetime],
+    ) -> None:
+        self._tools = tools
+        self._taker = taker
+        self._token = token
+        self._salt = salt
+        self._wall_clock = wall_clock
+        self._ensembles = Ensembles(tools.pool, tools.placer)
+
+    async def create(self, quorums: Quorums, *, password: bytes = b"", digest: Digest = Digest.CRC32C) -> TermWriter:
+        """Create a stream, and return the writer of its first term.
+
+        Raises :class:`NotEnoughBookiesError`, :class:`MetadataUnavailableError`: then it may exist, and nothing is ever
+        written to it.
+        """
+        store = self._tools.store
+        bookies = await self._ensembles.reachable(quorums, await self._tools.placer.new_ensemble(quorums))
+        ledger_id = await store.allocate_ledger_id()
+        secrets = derive_secrets(password, ledger_id)
+        salt, owner, created_at = self._salt(), self._token(), self._wall_clock()
+        metadata = StreamMetadata(
+            ledger_id=ledger_id,
+            owner=owner,
+            fragments=(
+                StreamFragment(
+                    first_entry_id=place(FIRST_TERM, 0),
+                    first_position=0,
+                    bookies=bookies,
+                    write_quorum=quorums.write_quorum,
+                    ack_quorum=quorums.ack_quorum,
+                    opened_at_ms=self._tools.clock_ms(),
+                ),
+            ),
+            keys=(StreamKey(digest=digest, verifier=make_verifier(secrets, digest, salt), salt=salt),),
+            created_at=created_at,
+            writer_token=owner,
+        )
+        stream = Versioned(metadata, await self._create(metadata))
+        return TermWriter(stream, secrets, self._tools)
+
+    async def _create(self, metadata: StreamMetadata) -> Version:
+        store = self._tools.store
+        try:
+            return await store.create_stream(metadata)
+        except MetadataUnavailableError:
+            # No other client knows this id yet, so what is stored under it is what this one has sent.
+            try:
+                stored = await store.read_stream(metadata.ledger_id)
+            except NoSuchLedgerError:
+                stored = None
+            if stored is None or stored.value.owner != metadata.owner:
+                raise
+            return stored.version
+
+    async def take_over(self, ledger_id: LedgerId, *, password: bytes = b"") -> TermWriter:
+        """Take a stream over, and return the writer of its new term. Raises as :meth:`StreamTaker.take_over`, and
+        :class:`UnauthorizedError` for a wrong password (rule F0), before anything is fenced."""
+        stream = await self._tools.store.read_stream(ledger_id)
+        secrets = _checked_secrets(stream.value, password)
+        opened = await self._taker.take_over(stream, secrets)
+        return TermWriter(opened, secrets, self._tools)
+
+
+def _checked_secrets(stream: StreamMetadata, password: bytes) -> LedgerSecrets:
+    secrets = derive_secrets(password, stream.ledger_id)
+    key = stream.keys[stream.last_fragment.key]
+    if not verifier_matches(key.verifier, secrets, key.digest, key.salt):
+        raise UnauthorizedError(f"stream {stream.ledger_id}: wrong password")
+    return secrets

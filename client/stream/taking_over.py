@@ -1,0 +1,161 @@
+"""Takes a stream over: performs what :mod:`octavo.client.recover.takeover` decides.
+
+The recovery of the term is that of the ledger which it is to bookies. The bookies of the next term are those that the
+last entries were written back to, but for those that cannot be reached (:mod:`octavo.client.stream.ensembles`).
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import datetime
+
+from octavo.client.options import ClientOptions
+from octavo.client.place.placer import Placer
+from octavo.client.recover.recovery import FragmentRecovery
+from octavo.client.recover.takeover import Phase, Takeover, pause_seconds, quorums_of
+from octavo.client.stream.ensembles import Ensembles
+from octavo.client.stream.term_ledger import current_term
+from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.store import MetadataStore, Versioned
+from octavo.metadata.stream_changes import StreamChange
+from octavo.metadata.stream_model import StreamMetadata, StreamState
+from octavo.metadata.update import update_stream
+from octavo.protocol.entries import LedgerSecrets
+from octavo.protocol.errors import (
+    LedgerClosedError,
+    LedgerRecoveryError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    TermOverError,
+)
+from octavo.protocol.ids import BookieId
+
+_TOKEN_BITS = 128
+
+_ATTEMPTS_MAX = 10
+"""How often a takeover begins again because the last fragment, or the end, has been written by another client. The next
+attempt finds what was written, so that even a second one is rare."""
+
+
+class StreamTaker:
+    """Takes streams over, for one client."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        pool: ConnectionPool,
+        placer: Placer,
+        options: ClientOptions,
+        rng: random.Random,
+        wall_clock: Callable[[], datetime],
+        client_name: str = "",
+    ) -> None:
+        """The name and the clock of the client are noted in the streams that it takes over."""
+        self._store = store
+        self._pool = pool
+        self._placer = placer
+        self._ensembles = Ensembles(pool, placer)
+        self._options = options
+        self._rng = rng
+        self._wall_clock = wall_clock
+        self._client_name = client_name
+        self._not_before = 0.0
+        """On the loop's clock: the pause of a client that has lost a takeover ends."""
+
+    async def take_over(self, stream: Versioned[StreamMetadata], secrets: LedgerSecrets) -> Versioned[StreamMetadata]:
+        """Take the stream over from the term in these metadata, and return it with a new term, which is this client's
+        alone.
+
+        Raises :class:`TermOverError` if another client has got ahead: after that the next call pauses first (rule
+        T10). Raises :class:`LedgerClosedError` for a stream that will have no other term,
+        :class:`LedgerRecoveryError` naming the bookies without which no end can be claimed,
+        :class:`NotEnoughBookiesError`, :class:`NoSuchLedgerError`, :class:`MetadataUnavailableError`.
+        """
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(self._not_before - loop.time(), 0.0))
+        started = loop.time()
+        takeover = Takeover(f"{self._rng.getrandbits(_TOKEN_BITS):032x}")
+        try:
+            for _ in range(_ATTEMPTS_MAX):
+                opened = await self._attempt(takeover, stream, secrets)
+                if opened is not None:
+                    return opened
+                stream = await self._store.read_stream(stream.value.ledger_id)
+        except TermOverError:
+            self._not_before = loop.time() + pause_seconds(loop.time() - started, self._rng.random())
+            raise
+        raise LedgerRecoveryError(
+            f"stream {stream.value.ledger_id} was changed {_ATTEMPTS_MAX} times while it was taken over"
+        )
+
+    async def _attempt(
+        self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets
+    ) -> Versioned[StreamMetadata] | None:
+        """One attempt; None if the stream must be read again."""
+        begin = takeover.begin(stream.value, self._wall_clock(), self._client_name)
+        begun = await self._change(takeover, stream, begin)
+        if begun is None:
+            return None
+        takeover.on_begun(begun.value)
+        bookies = takeover.base.bookies
+        if takeover.recovery is not None:
+            bookies = await self._recover(takeover, begun, secrets)
+        takeover.poll()
+        assert takeover.phase is Phase.ENDED, "the end of the term is known"
+        bookies = await self._ensembles.reachable(quorums_of(takeover.base), bookies)
+        opening = takeover.open_term(bookies, self._now_ms())
+        opened = await self._change(takeover, begun, opening)
+        if opened is not None:
+            takeover.on_opened(opened.value)
+        return opened
+
+    def _now_ms(self) -> int:
+        return int(self._wall_clock().timestamp() * 1000)
+
+    async def _recover(
+        self, takeover: Takeover, begun: Versioned[StreamMetadata], secrets: LedgerSecrets
+    ) -> tuple[BookieId, ...]:
+        """Find the end of the term; the bookies of its last fragment then."""
+        recovery = FragmentRecovery(
+            current_term(begun.value),
+            secrets,
+            pool=self._pool,
+            placer=self._placer,
+            options=self._options,
+            machine=takeover.recovery,
+            on_change=lambda change: takeover.on_ensemble_changed(change, self._now_ms()),
+        )
+        try:
+            await recovery.run()
+        except LedgerRecoveryError:
+            # Another client may have got ahead by now.
+            stored = await self._store.read_stream(begun.value.ledger_id)
+            if stored.value.state is StreamState.CLOSED:
+                raise LedgerClosedError(f"stream {stored.value.ledger_id} is closed") from None
+            if stored.value.term > takeover.base.term:
+                raise TermOverError(f"stream {stored.value.ledger_id}: another client has taken it over") from None
+            raise
+        return recovery.bookies
+
+    async def _change(
+        self, takeover: Takeover, stream: Versioned[StreamMetadata], change: StreamChange
+    ) -> Versioned[StreamMetadata] | None:
+        """Make a change, through moments in which the store does not answer: asked again, it recognises its own (rule
+        T6). None after a conflict; raises why the takeover has withdrawn."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.recovery_timeout_seconds
+        while True:
+            try:
+                return await update_stream(
+                    self._store, stream.value.ledger_id, change, writer_token=stream.value.owner, known=stream
+                )
+            except MetadataUnavailableError:
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(self._options.resend_delay_seconds)
+            except (TermOverError, LedgerClosedError, MetadataConflictError) as error:
+                takeover.on_refused(error)
+                if takeover.withdrawn is not None:
+                    raise
+                return None
