@@ -46,6 +46,7 @@ class TermWriter(LedgerWriter):
         self._own_term = own
         self._term = value.term
         self._pipeline = EmptyPipeline(first.first_entry_id, first.length_before)
+        self._last_place = last_place(self._term)
         self._position_shift = first.first_position - first.first_entry_id
 
     @property
@@ -67,7 +68,7 @@ class TermWriter(LedgerWriter):
 
     def _send_turn(self) -> None:
         last = self._pipeline.next_entry_id + len(self._payloads) - 1
-        if last > last_place(self._term):
+        if last > self._last_place:
             self._fail(
                 TermOverError(
                     f"stream {self.id}: term {self._term} has no place left; take the stream over to go on in the next "
