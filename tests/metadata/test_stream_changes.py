@@ -399,6 +399,12 @@ class Client:
             lambda: LayToRest(last, (), end),
             lambda: Truncate(self.random.randrange(last.first_position + 3)),
         ]
+        repaired = self.random.choice(seen.fragments)
+        if (repaired_last := seen.last_place_of(repaired)) is not None:
+            at, new = self.random.randrange(3), BookieId(f"new-{owner}")
+            changes.append(
+                lambda: ReplaceStreamMember(repaired.first_entry_id, repaired_last, at, repaired.bookies[at], new)
+            )
         if seen.owner.startswith(f"{self.name}-"):
             changes += [
                 lambda: ChangeFragment(last, rolled),
@@ -416,7 +422,8 @@ class Client:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_many_clients_change_one_stream(seed: int) -> None:
-    """Rules T1 and T8: a term has one opener; an end, once written, stands; no state comes twice; nothing falls."""
+    """Rules T1, T8 and C2: a term has one opener; an end, once written, stands; no state comes twice; nothing falls;
+    repair changes names of settled fragments only."""
     chance = random.Random(seed)
     cell = Cell(open_stream())
     cell.history.append(cell.stored)
@@ -429,11 +436,20 @@ def test_many_clients_change_one_stream(seed: int) -> None:
     ends: dict[int, int] = {}
     places: dict[int, int] = {}
     order = list(StreamState)
+    repairs = 0
     for before, after in itertools.pairwise(cell.history):
         assert (before.term, order.index(before.state)) <= (after.term, order.index(after.state))
         assert after.term - before.term in (0, 1)
         assert (before.owner == after.owner) == (before.term == after.term)
         assert before.start <= after.start
+        kept = {fragment.first_entry_id: fragment for fragment in after.fragments}
+        for fragment in before.fragments:
+            same = kept.get(fragment.first_entry_id, fragment)
+            assert replace(same, bookies=fragment.bookies) == fragment
+            if before.last_place_of(fragment) is None and same != fragment:
+                assert after.writer_token == before.owner.split("-")[0], "repair changed a fragment of a writer"
+            repairs += same != fragment
+    assert repairs > 3
     for stream in cell.history:
         for term in range(1, stream.term + 1):
             end = stream.end_of_term(term)
