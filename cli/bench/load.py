@@ -31,8 +31,14 @@ _COUNTED_AT_ONCE = 65_536
 _PROGRESS_SECONDS = 0.25
 
 PAUSE_SECONDS_MIN = 200e-6
-"""Shortest pause of an open loop: operations that become due within it start together, so that timers cost little. What
-they wait for it is part of their latencies."""
+PAUSE_SECONDS_MAX = 500e-6
+_PAUSE_SECONDS_PER_RATE = 8e-9
+
+
+def pause_seconds(rate: float) -> float:
+    """Shortest pause of an open loop of this rate: operations that become due within it start together, so that timers
+    cost little, also at high rates. What they wait for it is part of their latencies."""
+    return min(PAUSE_SECONDS_MAX, max(PAUSE_SECONDS_MIN, rate * _PAUSE_SECONDS_PER_RATE))
 
 
 @dataclass(slots=True)
@@ -134,7 +140,8 @@ class _InFlight:
         self._measurement = measurement
         self._clock = clock
         self._futures: set[asyncio.Future[object]] = set()
-        self._changed = asyncio.Event()
+        self._one_done: asyncio.Future[None] | None = None
+        """What :meth:`wait_for_one` waits for."""
         self.defect: BaseException | None = None
         """An error of an operation that is none of Octavo's."""
 
@@ -144,20 +151,27 @@ class _InFlight:
     def start(self, operation: Operation, due_at: float) -> bool:
         """Start an operation; False if there is no room for it now."""
         try:
-            future = asyncio.ensure_future(operation())
+            future = operation()
         except WouldBlock:
             return False
         except OctavoError as error:
             self._measurement.note_error(error)
-        else:
-            self._futures.add(future)
-            future.add_done_callback(partial(self._done, due_at))
+            return True
+        if not isinstance(future, asyncio.Future):
+            future = asyncio.ensure_future(future)
+        self._futures.add(future)
+        future.add_done_callback(partial(self._done, due_at))
         return True
 
     def _done(self, due_at: float, future: asyncio.Future[object]) -> None:
         self._futures.discard(future)
-        self._changed.set()
-        error = None if future.cancelled() else future.exception()
+        if self._one_done is not None:
+            self._one_done.set_result(None)
+            self._one_done = None
+        try:
+            error = future.exception()
+        except asyncio.CancelledError:
+            return
         if error is None:
             self._measurement.latencies.append(self._clock() - due_at)
         elif isinstance(error, OctavoError):
@@ -167,8 +181,8 @@ class _InFlight:
 
     async def wait_for_one(self) -> None:
         """Return once an operation is done."""
-        self._changed.clear()
-        await self._changed.wait()
+        self._one_done = asyncio.get_running_loop().create_future()
+        await self._one_done
 
     async def wait_for_all(self) -> None:
         """Return once every operation is done, or one has failed by a defect."""
@@ -197,7 +211,7 @@ async def open_loop(
     measurement = Measurement()
     total = extent.operations if extent.operations is not None else max(1, round(rate * (extent.seconds or 0.0)))
     in_flight = _InFlight(measurement, clock)
-    started = 0
+    started, shortest_pause = 0, pause_seconds(rate)
     with PreciseTimer() as timer:
         pause = sleep or timer.sleep
         async with _ticking(measurement, extent, progress):
@@ -218,7 +232,7 @@ async def open_loop(
                     if started < due and in_flight:
                         await in_flight.wait_for_one()
                     elif started < total:
-                        await pause(max(PAUSE_SECONDS_MIN, begun + started / rate - clock()))
+                        await pause(max(shortest_pause, begun + started / rate - clock()))
                 await in_flight.wait_for_all()
             finally:
                 in_flight.cancel()

@@ -7,7 +7,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 from octavo.cli.bench.histogram import RELATIVE_ERROR_MAX
-from octavo.cli.bench.load import Extent, Measurement, PreciseTimer, closed_loop, generator_seconds, open_loop, scan
+from octavo.cli.bench.load import (
+    Extent,
+    Measurement,
+    PreciseTimer,
+    closed_loop,
+    generator_seconds,
+    open_loop,
+    pause_seconds,
+    scan,
+)
 from octavo.protocol.errors import QuorumLostError, WouldBlock
 from support.waiting import WAIT_SECONDS
 
@@ -253,6 +262,13 @@ async def test_an_add_for_which_there_is_no_room_is_tried_again_and_charged_with
     assert (writer.taken, writer.refused > 0) == (20, True)
     # One every 10 ms, due every 1 ms: the last waits for 19 others, 9 ms for each.
     assert measured.histogram.max == pytest.approx(0.181, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rate", "pause"), [(10, 200e-6), (25_000, 200e-6), (50_000, 400e-6), (62_500, 500e-6), (1e6, 500e-6)]
+)
+def test_steps_of_an_open_loop(rate: float, pause: float) -> None:
+    assert pause_seconds(rate) == pytest.approx(pause)
 
 
 async def test_adds_go_to_the_writers_that_have_room() -> None:
