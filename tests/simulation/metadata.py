@@ -76,6 +76,8 @@ class MetadataService:
         self.rng = rng
         self.trace = trace
         self.faults = MetadataFaults()
+        self.slow_changes_until = 0.0
+        """When the last delayed change takes effect, whether its client lives or not."""
         self.server = MemoryServer("simulated", rng=rng)
         self.on_ledger: Callable[[LedgerId, bytes | None], None] | None = None
         """Called with every version of every ledger's metadata; None: deleted."""
@@ -167,6 +169,7 @@ class MetadataService:
             if change and faults.slow_change_seconds:
                 self.trace.count("metadata: slow change")
                 due += draw() * faults.slow_change_seconds
+                self.slow_changes_until = max(self.slow_changes_until, due)
             loop.call_process(loop.world, due, self._serve, process, home, serve, answer, change)
         return answer
 

@@ -74,7 +74,9 @@ async def _end_all(host: ClientHost) -> None:
 
 async def _all_ended(world: World, store: MetadataStore) -> bool:
     """End what has not ended. A bookie whose drain has ended registers as writable a moment later: were it to stand
-    still before that, new ledgers would lack it."""
+    still before that, new ledgers would lack it. A drain that somebody asked for, who has been killed since, may still
+    begin."""
+    began_at = world.loop.now
     try:
         states, registrations = await operators.read_states(store), await store.list_bookies()
         read_only = [name for name, one in registrations.items() if one.state is BookieState.READ_ONLY]
@@ -87,4 +89,4 @@ async def _all_ended(world: World, store: MetadataStore) -> bool:
     except OctavoError as error:
         world.note("repair operator", "%s %s", type(error).__name__, error.message)
         return False
-    return not read_only
+    return not read_only and began_at >= world.metadata.slow_changes_until
