@@ -74,8 +74,8 @@ async def _end_all(host: ClientHost) -> None:
 
 async def _all_ended(world: World, store: MetadataStore) -> bool:
     """End what has not ended. A bookie whose drain has ended registers as writable a moment later: were it to stand
-    still before that, new ledgers would lack it. A drain that somebody asked for, who has been killed since, may still
-    begin."""
+    still before that, new ledgers would lack it. A drain that a client asked for, which has been killed since, may
+    still begin."""
     began_at = world.loop.now
     try:
         states, registrations = await operators.read_states(store), await store.list_bookies()
