@@ -49,6 +49,7 @@ RAISED_BY_CLIENTS_ONLY = {
     "MetadataUnavailableError",
     "MetadataConflictError",
     "MetadataError",
+    "LedgerKindError",
     "LeaseLostError",
     "BookieUnavailableError",
     "NoSuchLogError",
