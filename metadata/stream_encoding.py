@@ -106,6 +106,7 @@ def _encode_fragment(fragment: StreamFragment) -> dict[str, Any]:
         "key": fragment.key,
         "length_before": fragment.length_before,
         "opened_at_ms": fragment.opened_at_ms,
+        **({"leader_term": fragment.leader_term} if fragment.leader_term else {}),
     }
 
 
@@ -120,6 +121,7 @@ def _decode_fragment(fields: object, what: str) -> StreamFragment:
         key=reader.get("key", int),
         length_before=reader.get("length_before", int),
         opened_at_ms=reader.get("opened_at_ms", int),
+        leader_term=reader.added_later("leader_term", int, 0),
         unknown_fields=_unknown_fields(reader),
     )
 

@@ -91,6 +91,9 @@ class StreamFragment:
     """Total of the payload bytes at all positions before the first one, also of those that were truncated."""
     opened_at_ms: int
     """When it was begun, in milliseconds of the metadata store's clock. Never falls from one fragment to the next."""
+    leader_term: int = 0
+    """The first of the terms that one client opened one after another: it has renewed its term, or has taken the stream
+    over from itself, and goes on with the same adds (rule T11). 0 stands for the fragment's own term."""
     unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, compare=False, repr=False)
     """Stored fields that this version does not know, as decoded JSON: kept as long as the fragment is kept."""
 
@@ -98,6 +101,11 @@ class StreamFragment:
     def term(self) -> int:
         """The term of its entries."""
         return term_of(self.first_entry_id)
+
+    @property
+    def first_term(self) -> int:
+        """The first term of the client that wrote it (:attr:`leader_term`)."""
+        return self.leader_term or self.term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +220,16 @@ class StreamMetadata:
             return None
         return EntryId(place(term, 0) - 1)
 
+    def stop_of_leader(self, first_term: int) -> int | None:
+        """The position after the last one of the client whose first term was ``first_term``: nothing that it adds can
+        come there any more. None while no other client has opened a term after it, and when truncation has left nothing
+        that tells."""
+        for at, fragment in enumerate(self.fragments):
+            if fragment.first_term > first_term:
+                is_known = at > 0 or fragment.first_position == 0
+                return fragment.first_position if is_known else None
+        return None
+
     # --- transitions ---------------------------------------------------------------------------------------------
 
     def in_recovery(self, fenced_at: datetime | None = None, fenced_by: str = "") -> Self:
@@ -246,8 +264,8 @@ class StreamMetadata:
 
     def with_next_term(self, owner: str, fragment: StreamFragment) -> Self:
         """The stream at rest, with the next term opened by ``owner`` (rule T5). Of ``fragment`` the ensemble, quorums,
-        key and time are taken; its first place, first position and length follow from the end. A last fragment that is
-        empty goes.
+        key, time and :attr:`~StreamFragment.leader_term` are taken; its first place, first position and length follow
+        from the end. A last fragment that is empty goes.
 
         Raises :class:`LedgerClosedError`, and :class:`InvalidArgumentError` in a state without an end.
         """
@@ -388,6 +406,8 @@ class StreamMetadata:
             raise self._wrong(f"the fragment {where} starts at {fragment.first_entry_id}, which is no place")
         if not 0 <= fragment.first_position <= ID_MAX or min(fragment.length_before, fragment.opened_at_ms) < 0:
             raise self._wrong(f"the fragment {where} has a number that is out of range")
+        if fragment.leader_term and not FIRST_TERM <= fragment.leader_term < fragment.term:
+            raise self._wrong(f"the fragment {where} continues term {fragment.leader_term}, which is no earlier one")
         problem = quorum_problem(len(fragment.bookies), fragment.write_quorum, fragment.ack_quorum)
         if problem is not None:
             raise self._wrong(f"the fragment {where}: {problem}")
@@ -436,6 +456,7 @@ def _following_problem(one: StreamFragment, following: StreamFragment) -> str | 
         (following.term != one.term and not begins_term, "is of another term, and does not begin a later one"),
         (following.length_before < one.length_before, "has less before it than the one before it"),
         (following.key < one.key, "has an older key than the one before it"),
+        (following.first_term < one.first_term, "continues a term of another client than the one before it"),
         (following.opened_at_ms < one.opened_at_ms, "was begun before the one before it"),
     )
     return next((problem for applies, problem in problems if applies), None)

@@ -203,9 +203,10 @@ class Takeover:
         elif self.end is not None:
             self.phase = Phase.ENDED
 
-    def open_term(self, bookies: tuple[BookieId, ...], opened_at_ms: int) -> OpenTerm:
-        """The change that gives the term its end and opens the next one on these bookies (rule T5)."""
-        fragment = replace(self.base, bookies=bookies, opened_at_ms=opened_at_ms)
+    def open_term(self, bookies: tuple[BookieId, ...], opened_at_ms: int, *, leader_term: int = 0) -> OpenTerm:
+        """The change that gives the term its end and opens the next one on these bookies (rule T5). ``leader_term``:
+        for a client that takes over from itself (:attr:`StreamFragment.leader_term`)."""
+        fragment = replace(self.base, bookies=bookies, opened_at_ms=opened_at_ms, leader_term=leader_term)
         end = self._decide()
         return OpenTerm(self.base, self._fragments, end, self._owner, fragment)
 

@@ -47,6 +47,16 @@ class Ensembles:
             tried |= set(wanted.values())
         return tuple(reached.get(at, one) for at, one in enumerate(bookies))
 
+    async def next_ones(self, quorums: Quorums, present: tuple[BookieId, ...]) -> tuple[BookieId, ...]:
+        """The bookies of a fragment after the one on ``present``: newly placed, if all of them can be reached, else the
+        same ones (rule U6). Raises :class:`MetadataUnavailableError`."""
+        try:
+            bookies = await self._placer.new_ensemble(quorums)
+        except NotEnoughBookiesError:
+            return present
+        reached = await asyncio.gather(*map(self._can_be_reached, bookies))
+        return bookies if all(reached) else present
+
     async def _can_be_reached(self, bookie_id: BookieId) -> bool:
         connection = self._pool.get(bookie_id)
         try:

@@ -14,7 +14,7 @@ from octavo.client.write.ensemble_changes import Commit
 from octavo.client.write.own_metadata import OwnMetadata
 from octavo.metadata.changes import who_fenced
 from octavo.metadata.store import MetadataStore, Versioned
-from octavo.metadata.stream_changes import ChangeFragment, Rest, StreamChange, TermEnd
+from octavo.metadata.stream_changes import ChangeFragment, RenewTerm, Rest, StreamChange, TermEnd
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState, position_in
 from octavo.metadata.update import update_stream
 from octavo.protocol.errors import (
@@ -25,7 +25,7 @@ from octavo.protocol.errors import (
     OctavoError,
     TermOverError,
 )
-from octavo.protocol.ids import EntryId
+from octavo.protocol.ids import BookieId, EntryId
 
 
 class OwnTerm(OwnMetadata):
@@ -47,12 +47,22 @@ class OwnTerm(OwnMetadata):
         self._base = stream.value.last_fragment
         self._base_in_doubt: StreamFragment | None = None
         """The fragment of a change whose outcome is unknown: the store may or may not have made it."""
+        self._renewal: RenewTerm | None = None
+        """A renewal that was sent and is not known to stand, or not to stand."""
         self._clock_ms = clock_ms
 
     @property
     def stream(self) -> StreamMetadata:
         """The latest metadata seen or written."""
         return self._stream.value
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """The tokens that this writer has opened its term with, or may have renewed it with."""
+        tokens = {self.value.writer_token}
+        if self._renewal is not None:
+            tokens.add(self._renewal.owner)
+        return frozenset(tokens)
 
     # --- changes by other clients -----------------------------------------------------------------------------------
 
@@ -75,6 +85,8 @@ class OwnTerm(OwnMetadata):
         if self._closing:
             return None
         ledger_id, term = self.value.ledger_id, self._base.term
+        if stream is not None and self._renewal is not None and stream.value.owner == self._renewal.owner:
+            return None  # the answer to the renewal is still to come
         if stream is None:
             return NoSuchLedgerError(f"stream {ledger_id} has been deleted")
         if stream.value.term < term:
@@ -118,10 +130,50 @@ class OwnTerm(OwnMetadata):
                 return True
         return False
 
+    async def refresh(self) -> None:
+        """Read the metadata, and page out old fragments if that is due. Afterwards a change of the last fragment takes
+        one write, and it is known that the store answers. Raises :class:`TermOverError`, and what the store raises."""
+        self._read(await self._store.read_stream(self.value.ledger_id))
+
+    def _read(self, stream: Versioned[StreamMetadata]) -> None:
+        lost = self._adopt_stream(stream)
+        if lost is not None:
+            raise lost
+
+    async def renew(
+        self, end: TermEnd, bookies: tuple[BookieId, ...], owner: str, is_wanted: Callable[[], bool]
+    ) -> Versioned[StreamMetadata] | None:
+        """End the term and open the next one (rule T11); the stream then. Asks again for as long as the store does not
+        answer, because nothing may be sent until the outcome is known. None if ``is_wanted`` says meanwhile that the
+        renewal is not wanted any more. Raises :class:`TermOverError`, and what the store raises."""
+        base = self._base
+        fragment = replace(base, bookies=bookies, opened_at_ms=self._clock_ms(), leader_term=base.first_term)
+        self._renewal = RenewTerm(base, end, owner, fragment)
+        while is_wanted():
+            try:
+                renewed = await self._changed(self._renewal)
+            except MetadataUnavailableError:
+                await asyncio.sleep(self._retry_seconds)
+            except OctavoError:
+                self._renewal = None
+                raise
+            else:
+                self._take_renewed(renewed)
+                return renewed
+        return None
+
+    def _take_renewed(self, stream: Versioned[StreamMetadata]) -> None:
+        self._renewal = None
+        self._base = stream.value.last_fragment
+        self._note(stream)
+
     async def close(self, last_add_confirmed: EntryId | None, length: int) -> None:
         """Lay the stream to rest at this end (rule T8). Raises the error that prevented it."""
         assert last_add_confirmed is not None, "a term without entries ends below its first place"
-        end = TermEnd(last_add_confirmed, length)
+        if self._renewal is not None:
+            await self._settle_renewal()
+        # A term that has just been opened by renewal is empty.
+        end = TermEnd(EntryId(max(last_add_confirmed, self._base.first_entry_id - 1)), length)
         try:
             await self._make(Rest(self._base, end))
         except (InternalError, MetadataConflictError):
@@ -130,10 +182,21 @@ class OwnTerm(OwnMetadata):
                 raise
             await self._make(Rest(self._base_in_doubt, end))
 
+    async def _settle_renewal(self) -> None:
+        """Find out whether a renewal whose answer was lost has been made. What stands afterwards is laid to rest, so
+        that it cannot be made any more."""
+        stored = await self._store.read_stream(self.value.ledger_id)
+        if self._renewal is not None and stored.value.owner == self._renewal.owner:
+            self._take_renewed(stored)
+
     async def _make(self, change: StreamChange) -> None:
-        stream = self._stream.value
-        self._note(
-            await update_stream(
-                self._store, stream.ledger_id, change, writer_token=self.value.writer_token, known=self._stream
-            )
+        self._note(await self._changed(change))
+
+    async def _changed(self, change: StreamChange) -> Versioned[StreamMetadata]:
+        return await update_stream(
+            self._store,
+            self.value.ledger_id,
+            change,
+            writer_token=self.value.writer_token,
+            known=self._stream,
         )

@@ -64,7 +64,7 @@ class Streams:
             writer_token=owner,
         )
         stream = Versioned(metadata, await self._create(metadata))
-        return TermWriter(stream, secrets, self._tools)
+        return TermWriter(stream, secrets, self._tools, token=self._token)
 
     async def _create(self, metadata: StreamMetadata) -> Version:
         store = self._tools.store
@@ -86,7 +86,7 @@ class Streams:
         stream = await self._tools.store.read_stream(ledger_id)
         secrets = _checked_secrets(stream.value, password)
         opened = await self._taker.take_over(stream, secrets)
-        return TermWriter(opened, secrets, self._tools)
+        return TermWriter(opened, secrets, self._tools, token=self._token)
 
 
 def _checked_secrets(stream: StreamMetadata, password: bytes) -> LedgerSecrets:

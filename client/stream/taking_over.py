@@ -63,9 +63,12 @@ class StreamTaker:
         self._not_before = 0.0
         """On the loop's clock: the pause of a client that has lost a takeover ends."""
 
-    async def take_over(self, stream: Versioned[StreamMetadata], secrets: LedgerSecrets) -> Versioned[StreamMetadata]:
+    async def take_over(
+        self, stream: Versioned[StreamMetadata], secrets: LedgerSecrets, *, from_itself: bool = False
+    ) -> Versioned[StreamMetadata]:
         """Take the stream over from the term in these metadata, and return it with a new term, which is this client's
-        alone.
+        alone. ``from_itself``: the term is the client's own, and it is over for it if another client has opened one
+        since.
 
         Raises :class:`TermOverError` if another client has got ahead: after that the next call pauses first (rule
         T10). Raises :class:`LedgerClosedError` for a stream that will have no other term,
@@ -77,20 +80,26 @@ class StreamTaker:
         started = loop.time()
         takeover = Takeover(f"{self._rng.getrandbits(_TOKEN_BITS):032x}")
         try:
-            for _ in range(_ATTEMPTS_MAX):
-                opened = await self._attempt(takeover, stream, secrets)
-                if opened is not None:
-                    return opened
-                stream = await self._store.read_stream(stream.value.ledger_id)
+            return await self._attempts(takeover, stream, secrets, from_itself=from_itself)
         except TermOverError:
             self._not_before = loop.time() + pause_seconds(loop.time() - started, self._rng.random())
             raise
-        raise LedgerRecoveryError(
-            f"stream {stream.value.ledger_id} was changed {_ATTEMPTS_MAX} times while it was taken over"
-        )
+
+    async def _attempts(
+        self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets, *, from_itself: bool
+    ) -> Versioned[StreamMetadata]:
+        ledger_id, own = stream.value.ledger_id, stream.value.last_fragment
+        for _ in range(_ATTEMPTS_MAX):
+            opened = await self._attempt(takeover, stream, secrets, own.first_term if from_itself else 0)
+            if opened is not None:
+                return opened
+            stream = await self._store.read_stream(ledger_id)
+            if from_itself and stream.value.term > own.term:
+                raise TermOverError(f"stream {ledger_id}: another client has taken it over")
+        raise LedgerRecoveryError(f"stream {ledger_id} was changed {_ATTEMPTS_MAX} times while it was taken over")
 
     async def _attempt(
-        self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets
+        self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets, leader_term: int
     ) -> Versioned[StreamMetadata] | None:
         """One attempt; None if the stream must be read again."""
         begin = takeover.begin(stream.value, self._wall_clock(), self._client_name)
@@ -104,7 +113,7 @@ class StreamTaker:
         takeover.poll()
         assert takeover.phase is Phase.ENDED, "the end of the term is known"
         bookies = await self._ensembles.reachable(quorums_of(takeover.base), bookies)
-        opening = takeover.open_term(bookies, self._now_ms())
+        opening = takeover.open_term(bookies, self._now_ms(), leader_term=leader_term)
         opened = await self._change(takeover, begun, opening)
         if opened is not None:
             takeover.on_opened(opened.value)

@@ -1,24 +1,44 @@
-"""The writer of one term of a stream.
+"""The writer of a stream, from the term that its client has opened on.
 
 It is the writer of the ledger that the term is to bookies (:mod:`octavo.client.stream.term_ledger`). Callers count in
 positions, bookies in places: within a term the two differ by a constant, which is added once for each frame. Closing it
 lays the stream to rest. A writer whose term is over fails, and writes nothing any more (rule T10).
+
+Two things go on without a failed add. A *roll* begins a new fragment of the same term (rule U6). A *renewal* opens the
+next term (rule T11): near the last place of the term nothing more is sent, and once everything sent is acknowledged the
+writer ends its own term and opens the next one, with one compare-and-set. Until it is known to stand nothing is sent or
+acknowledged; adds wait in the window and in the queue.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
+from typing import Final
 
+from octavo.client.recover.takeover import quorums_of
+from octavo.client.stream.ensembles import Ensembles
 from octavo.client.stream.own_term import OwnTerm
+from octavo.client.write.adds import internal_error
 from octavo.client.write.write_path import EmptyPipeline
 from octavo.client.write.writer import LedgerWriter, WriterTools
+from octavo.client.write.writer_life import WriterState
 from octavo.metadata.store import Versioned
+from octavo.metadata.stream_changes import TermEnd
 from octavo.metadata.stream_model import StreamMetadata, StreamState
 from octavo.protocol.entries import LedgerSecrets
-from octavo.protocol.errors import OctavoError, TermOverError
-from octavo.protocol.places import last_place, place
+from octavo.protocol.errors import MetadataUnavailableError, NotEnoughBookiesError, OctavoError
+from octavo.protocol.ids import BookieId
+from octavo.protocol.places import place
+
+RENEWAL_OFFSET: Final = 2**35 - 2**20
+"""Offset from which a term is renewed. A turn of the event loop sends at most one window, of at most a million adds, so
+none of them goes beyond the last place of the term."""
 
 
 class TermWriter(LedgerWriter):
-    """See the module. ``stream``: as just opened by this client. What adds return are positions."""
+    """See the module. ``stream``: as just opened by this client. What adds return are positions. ``on_term`` is told
+    of each term that a renewal opens."""
 
     def __init__(
         self,
@@ -26,12 +46,14 @@ class TermWriter(LedgerWriter):
         secrets: LedgerSecrets,
         tools: WriterTools,
         *,
+        token: Callable[[], str],
         on_close: Callable[[LedgerWriter], object] | None = None,
         on_failure: Callable[[OctavoError], object] | None = None,
+        on_term: Callable[[Versioned[StreamMetadata]], object] | None = None,
     ) -> None:
-        value, first = stream.value, stream.value.last_fragment
+        """``token`` gives a random token."""
+        value = stream.value
         assert value.state is StreamState.OPEN, "nothing is sent before the term stands (rule T6)"
-        assert first.first_entry_id == place(value.term, 0), "nothing has been written in it"
         own = OwnTerm(
             stream, store=tools.store, retry_seconds=tools.options.resend_delay_seconds, clock_ms=tools.clock_ms
         )
@@ -44,15 +66,32 @@ class TermWriter(LedgerWriter):
             own_metadata=own,
         )
         self._own_term = own
-        self._term = value.term
+        self._token = token
+        self._on_term = on_term
+        self._ensembles = Ensembles(tools.pool, tools.placer)
+        self._renewing: asyncio.Task[None] | None = None
+        self._holds = False
+        """Nothing is sent: the term ends with what has been."""
+        self._begin_term(value)
+
+    def _begin_term(self, stream: StreamMetadata) -> None:
+        first = stream.last_fragment
+        assert first.first_entry_id == place(stream.term, 0), "nothing has been written in it"
+        self._term = stream.term
         self._pipeline = EmptyPipeline(first.first_entry_id, first.length_before)
-        self._last_place = last_place(self._term)
+        self._renewal_place = place(stream.term, RENEWAL_OFFSET)
         self._position_shift = first.first_position - first.first_entry_id
 
     @property
     def term(self) -> int:
-        """The term that it writes: a number that rises with each writer of the stream."""
+        """The term that it writes: a number that rises with each writer of the stream, and with each renewal."""
         return self._term
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """The owner's tokens by which the stream can be known as this writer's: of its term, and of a renewal that may
+        have been made."""
+        return self._own_term.owners
 
     @property
     def stream(self) -> StreamMetadata:
@@ -67,13 +106,121 @@ class TermWriter(LedgerWriter):
         return lac + self._position_shift
 
     def _send_turn(self) -> None:
-        last = self._pipeline.next_entry_id + len(self._payloads) - 1
-        if last > self._last_place:
-            self._fail(
-                TermOverError(
-                    f"stream {self.id}: term {self._term} has no place left; take the stream over to go on in the next "
-                    "one"
-                )
-            )
-            return
-        super()._send_turn()
+        if not self._holds and self._pipeline.next_entry_id < self._renewal_place:
+            super()._send_turn()
+        else:
+            self._begin_renewal()
+
+    # --- rolls --------------------------------------------------------------------------------------------------------
+
+    async def roll(self) -> bool:
+        """Begin a new fragment behind what is acknowledged, on other bookies if there are any (rule U6); whether there
+        is one: not where the present one holds nothing. Adds go on meanwhile, and wait for one change of the metadata.
+
+        Raises what the metadata store raises before anything is changed: then the present fragment serves on.
+        """
+        path = self._write_path
+        if path is None or self._renewing is not None or not self._holds_acknowledged:
+            return False
+        return await path.replication.roll(self._next_bookies)
+
+    @property
+    def _holds_acknowledged(self) -> bool:
+        last = self._pipeline.last_add_confirmed
+        return last is not None and last >= self.stream.last_fragment.first_entry_id
+
+    async def _next_bookies(self) -> tuple[BookieId, ...]:
+        # Asked first, so that a store that does not answer delays no acknowledgement.
+        await self._own_term.refresh()
+        present = self.stream.last_fragment
+        return await self._ensembles.next_ones(quorums_of(present), present.bookies)
+
+    # --- renewal ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_refused_for_doubt(self) -> bool:
+        """Whether a bookie takes no adds of this term, as it lost a disk, and may take those of the next one (rule
+        T12)."""
+        return self._write_path is not None and self._write_path.replication.is_refused_for_doubt
+
+    async def renew(self) -> None:
+        """Go on in the next term, once everything sent is acknowledged (rule T11). Adds wait meanwhile, and none of
+        them fails, unless the writer does."""
+        renewing = self._begin_renewal()
+        if renewing is not None:
+            await asyncio.wait([renewing])
+
+    def _begin_renewal(self) -> asyncio.Task[None] | None:
+        if self._renewing is None and self._life.state in (WriterState.OPEN, WriterState.DRAINING):
+            self._renewing = self._loop.create_task(self._renew(), name=f"octavo renewal of stream {self.id}")
+        return self._renewing
+
+    async def _renew(self) -> None:
+        try:
+            bookies = await self._bookies_of_next_term()
+            self._holds = True
+            await self._wait_acknowledged()
+            if self._write_path is not None:
+                await self._write_path.replication.wait_change_settled()
+                # From choosing the end until the outcome is known nothing is sent or acknowledged.
+                self._write_path.replication.stop()
+            pipeline = self._pipeline
+            assert not pipeline.pending, "the end of the term is its last acknowledged entry"
+            assert pipeline.last_add_confirmed is not None, "a term without entries ends below its first place"
+            end = TermEnd(pipeline.last_add_confirmed, pipeline.length)
+            renewed = await self._own_term.renew(end, bookies, self._token(), lambda: self._life.failure is None)
+            if renewed is not None:
+                await self._go_on(renewed)
+        except OctavoError as error:
+            self._fail(error)
+        except Exception as error:  # a broken invariant: nothing may be added any more
+            self._fail(internal_error(self.id, error))
+            raise
+        finally:
+            self._renewing = None
+        self._holds = False
+        if self._life.failure is None:
+            self._send_waiting()
+
+    async def _bookies_of_next_term(self) -> tuple[BookieId, ...]:
+        present = self.stream.last_fragment
+        try:
+            return await self._ensembles.reachable(quorums_of(present), present.bookies)
+        except (NotEnoughBookiesError, MetadataUnavailableError):
+            return present.bookies  # they may be back before an add has waited too long
+
+    async def _wait_acknowledged(self) -> None:
+        """Wait until everything sent is acknowledged. Raises the failure of the writer."""
+        if self._pipeline.pending:
+            acknowledged: asyncio.Future[None] = self._loop.create_future()
+            wanted = (self._pipeline.next_entry_id - 1, acknowledged)
+            self._flushes = deque(sorted((wanted, *self._flushes), key=itemgetter(0)))
+            await acknowledged
+
+    async def _go_on(self, renewed: Versioned[StreamMetadata]) -> None:
+        before = self._pipeline.next_entry_id
+        await self._tear_down_write_path()
+        self._write_path = None
+        self._begin_term(renewed.value)
+        # The adds that are waited for have no place yet; they get those behind the ones that they would have had.
+        forward = self._pipeline.next_entry_id - before
+        self._flushes = deque((last + forward, flushed) for last, flushed in self._flushes)
+        if self._on_term is not None:
+            self._on_term(renewed)
+
+    def _send_waiting(self) -> None:
+        """Send what was added meanwhile."""
+        self._send_turn()
+
+    async def _settle_end(self, deadline: float) -> OctavoError | None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
+        return await super()._settle_end(deadline)
+
+    async def _tear_down_write_path(self) -> None:
+        renewing = self._renewing
+        if renewing is not None and renewing is not asyncio.current_task():
+            renewing.cancel()
+            await asyncio.wait([renewing])
+        await super()._tear_down_write_path()

@@ -21,6 +21,9 @@ writer changes no metadata. While every pending entry can still reach Qa without
     IDLE --a position is due--> SEEKING --spares found--> COMMITTING --metadata changed--> IDLE
                                    \\--no spare, or no position is due any more--> IDLE, again after ``retry_seconds``
 
+A *roll* begins a new fragment although no bookie is in trouble, on other bookies or on the same ones (rule U6). It goes
+through the same phases, from :meth:`~EnsembleChanges.begin_roll` on.
+
 There is one change at a time (rule W5). A position that gets into trouble meanwhile waits for the next change; one
 change replaces all positions that are due. The first id of the new fragment is chosen when the spares are known, in the
 step that leads to COMMITTING (rule W1), so the search for spares delays no acknowledgement.
@@ -30,7 +33,8 @@ step that leads to COMMITTING (rule W1), so the search for spares delays no ackn
 :meth:`~EnsembleChanges.on_stays`; call :meth:`~EnsembleChanges.poll` after those, after pushes while
 :attr:`~EnsembleChanges.troubled_since`, and at :meth:`~EnsembleChanges.wake_at`; answer a :class:`FindSpares` with
 :meth:`~EnsembleChanges.on_spares` and a :class:`Commit`, once the metadata say so, with
-:meth:`~EnsembleChanges.on_committed`.
+:meth:`~EnsembleChanges.on_committed`. To roll, call :meth:`~EnsembleChanges.begin_roll` and then
+:meth:`~EnsembleChanges.on_placement`.
 """
 
 import enum
@@ -223,12 +227,41 @@ class EnsembleChanges:
             urgent = any(not self._departed >> position & 1 for position in self._due(now))
             self._retry_at = now + self._retry_seconds * (1 if urgent else DEPARTED_RETRY_FACTOR)
             return None
-        change = self._pipeline.begin_change(sum(1 << position for position in replaced))
-        self._next_ensemble = tuple(
-            replaced.get(position, bookie_id) for position, bookie_id in enumerate(self._ensemble)
+        return self._begin(
+            tuple(replaced.get(position, bookie_id) for position, bookie_id in enumerate(self._ensemble))
         )
+
+    def begin_roll(self) -> bool:
+        """Begin to roll: find bookies for the next fragment and call :meth:`on_placement`. False while another change
+        is under way."""
+        if self.phase is not Phase.IDLE:
+            return False
+        self.phase = Phase.SEEKING
+        return True
+
+    def on_placement(self, ensemble: Sequence[BookieId] | None) -> Commit | None:
+        """The bookies of the next fragment, which may be those of the present one; None to go on without a roll."""
+        assert self.phase is Phase.SEEKING, "a roll has begun"
+        if ensemble is None:
+            self.phase = Phase.IDLE
+            return None
+        if not self._quorums.striped:
+            # A bookie that stays keeps its position, so that what it has confirmed counts on. Striped, the order is
+            # that of the racks.
+            others = iter([one for one in ensemble if one not in self._ensemble])
+            ensemble = [one if one in ensemble else next(others) for one in self._ensemble]
+        return self._begin(tuple(ensemble))
+
+    def _begin(self, ensemble: tuple[BookieId, ...]) -> Commit:
+        replaced = sum(
+            1 << position
+            for position, (ours, theirs) in enumerate(zip(self._ensemble, ensemble, strict=True))
+            if ours != theirs
+        )
+        change = self._pipeline.begin_change(replaced)
+        self._next_ensemble = ensemble
         self.phase = Phase.COMMITTING
-        return Commit(change.first_entry_id, self._next_ensemble, change.length_before)
+        return Commit(change.first_entry_id, ensemble, change.length_before)
 
     def on_committed(self, now: float) -> Sequence[Effect]:
         """The metadata have the new ensemble. Returns the pipeline's effects. The new bookies count as lost until they

@@ -348,11 +348,11 @@ class Pipeline:
         return list(effects)
 
     def begin_change(self, replaced: int) -> EnsembleChange:
-        """Replace the bookies at these positions (a mask) from LAC + 1 on: what to write into the metadata.
+        """Replace the bookies at these positions (a mask) from LAC + 1 on: what to write into the metadata. A new
+        fragment on the same bookies replaces none (rule U6).
 
         Until :meth:`commit_change` nothing is acknowledged, and nothing is sent to these positions (rules W1 and W3).
         """
-        assert replaced, "a change replaces at least one bookie"
         assert replaced & ~self._quorums.full_mask == 0, "positions are those of the ensemble"
         assert self._change is None, "a writer makes one change at a time (rule W5)"
         assert not self._stopped, "nothing is changed after the stop"

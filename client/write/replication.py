@@ -34,6 +34,7 @@ from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Pipeline, 
 from octavo.metadata.model import LedgerMetadata
 from octavo.metrics.clock import precise_seconds
 from octavo.protocol.errors import (
+    BookieInDoubtError,
     BookieOverloadedError,
     BookieUnavailableError,
     DuplicateEntryError,
@@ -241,8 +242,14 @@ class Replication:
 
     async def wait_change_settled(self) -> None:
         """Return when no change of the metadata is under way (a writer makes one change at a time: rule W5)."""
-        if self._change_settled is not None:
+        while self._change_settled is not None:
             await asyncio.wait([self._change_settled])
+
+    @property
+    def is_refused_for_doubt(self) -> bool:
+        """Whether a bookie refuses this writer's adds because it lost a disk during the term, or before it (rule
+        T12)."""
+        return any(isinstance(refusal, BookieInDoubtError) for refusal in self._refusals)
 
     def close(self) -> None:
         """Stop, and stop listening to the connections."""
@@ -405,10 +412,49 @@ class Replication:
         except OctavoError as error:
             self._on_failure(error)
         finally:
-            self._change_settled = None
-            settled.set_result(None)
+            self._settle_change(settled)
         # Not after a cancellation or a defect: then the supervisor ends and runs nothing any more.
         self._consider_change()
+
+    async def roll(self, place: Callable[[], Awaitable[Sequence[BookieId]]]) -> bool:
+        """Begin a new fragment at LAC + 1 on the bookies that ``place`` gives (rule U6); whether there is one. What
+        ``place`` raises is raised, and the present fragment serves on. Any other failure is the writer's. Once the
+        change has begun, it ends with the writer and not with the caller."""
+        await self.wait_change_settled()
+        if self._stopped or not self._changes.begin_roll():
+            return False
+        self._change_settled = settled = self._loop.create_future()
+        try:
+            ensemble = await place()
+        except BaseException:
+            self._changes.on_placement(None)
+            self._settle_change(settled)
+            self._consider_change()
+            raise
+        return await self._roll_to(ensemble, settled)
+
+    async def _roll_to(self, ensemble: Sequence[BookieId], settled: asyncio.Future[None]) -> bool:
+        commit = self._changes.on_placement(None if self._stopped else ensemble)
+        if commit is None:
+            self._settle_change(settled)
+            return False
+        self._start(self._commit_roll(commit, settled))
+        await asyncio.wait([settled])
+        return not self._stopped
+
+    async def _commit_roll(self, commit: Commit, settled: asyncio.Future[None]) -> None:
+        try:
+            if await self._commit(commit):
+                self._committed(rolling=True)
+        except OctavoError as error:
+            self._on_failure(error)
+        finally:
+            self._settle_change(settled)
+        self._consider_change()
+
+    def _settle_change(self, settled: asyncio.Future[None]) -> None:
+        self._change_settled = None
+        settled.set_result(None)
 
     async def _find_spares(self, wanted: FindSpares) -> dict[int, BookieId]:
         """Bookies that can be reached, by position. One that cannot is put into quarantine and another one is tried."""
@@ -441,15 +487,16 @@ class Replication:
         # A bookie that does not know terms would take adds of terms that are over (rule T7).
         return not self._term or CAPABILITY_TERMS in self._pool.get(bookie_id).capabilities
 
-    def _committed(self) -> None:
-        """The metadata have the new ensemble: use it."""
+    def _committed(self, *, rolling: bool = False) -> None:
+        """The metadata have the new ensemble: use it. ``rolling``: no bookie has failed."""
         before = self._changes.ensemble
         effects = self._changes.on_committed(self._loop.time())
         for position, (old, new) in enumerate(zip(before, self._changes.ensemble, strict=True)):
             if old != new:
-                log.info("ledger %d: %s replaced by %s: %s", self._ledger_id, old, new, self._answer(position))
-                self._pool.counts.ensemble_changes[reason_of(self._refusals[position])] += 1
-                self._pool.put_in_quarantine(old)
+                if not rolling:
+                    log.info("ledger %d: %s replaced by %s: %s", self._ledger_id, old, new, self._answer(position))
+                    self._pool.counts.ensemble_changes[reason_of(self._refusals[position])] += 1
+                    self._pool.put_in_quarantine(old)
                 self._end_pause(position)
                 self._refusals[position] = None
                 self._remove_listeners[position]()

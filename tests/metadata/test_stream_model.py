@@ -86,6 +86,12 @@ def turned(fragment: StreamFragment, **changes: Any) -> tuple[StreamFragment, ..
         ({"fragments": turned(THIRD, key=-1)}, "has no key"),
         ({"fragments": (FIRST, replace(SECOND, key=1), THIRD), "keys": (KEY, KEY)}, "older key"),
         ({"fragments": (FIRST, replace(SECOND, opened_at_ms=2), replace(THIRD, opened_at_ms=1))}, "begun before"),
+        ({"fragments": turned(THIRD, leader_term=3)}, "no earlier one"),
+        ({"fragments": turned(THIRD, leader_term=-1)}, "no earlier one"),
+        (
+            {"fragments": (replace(THIRD, first_position=0, length_before=0), stream_fragment(5, 0, 1, leader_term=2))},
+            "another client",
+        ),
         ({"terms_skipped": -1}, "leave out -1 terms"),
         ({"terms_skipped": TERM_MAX - 2}, "leave out"),
         ({"last_entry_id": place(3, 0)}, "only at rest"),
@@ -129,6 +135,24 @@ def test_the_end_of_a_term() -> None:
     cut = FULL.truncated(10)
     assert [cut.end_of_term(term) for term in (1, 2, 3)] == [None, None, place(3, 4)]
     assert open_stream(stream_fragment(3, 0, 0)).end_of_term(2) == place(2, 0) - 1
+
+
+def test_where_the_adds_of_a_leader_end() -> None:
+    """Rule T11: a leader may have several terms, one after another. Terms 2, 4 and 6 have left no fragment: the leaders
+    that opened them added nothing, or went on in the next term."""
+    terms = open_stream(
+        stream_fragment(1, 0, 0),
+        stream_fragment(3, 0, 5, leader_term=1),
+        stream_fragment(3, 2, 7, leader_term=1),
+        stream_fragment(5, 0, 9, leader_term=4),
+        stream_fragment(7, 0, 12),
+    )
+    assert [terms.stop_of_leader(term) for term in (1, 2, 4, 6, 7, 8)] == [9, 9, 12, 12, None, None]
+    cut = terms.truncated(8)
+    assert [cut.stop_of_leader(term) for term in (1, 4, 7)] == [9, 12, None]
+    cut = terms.truncated(10)
+    assert [cut.stop_of_leader(term) for term in (1, 4, 7)] == [None, 12, None]
+    assert open_stream(stream_fragment(3, 0, 0)).stop_of_leader(1) == 0, "it has added nothing"
 
 
 def test_truncation_removes_what_lies_below_and_never_the_last_fragment() -> None:

@@ -10,7 +10,14 @@ KEY = StreamKey(digest=Digest.CRC32C, verifier=b"v" * 32, salt=b"s" * 16)
 
 
 def stream_fragment(
-    term: int, offset: int, position: int, names: str = "abc", length_before: int = 0, *, opened_at_ms: int = 0
+    term: int,
+    offset: int,
+    position: int,
+    names: str = "abc",
+    length_before: int = 0,
+    *,
+    opened_at_ms: int = 0,
+    leader_term: int = 0,
 ) -> StreamFragment:
     """A fragment with Qw = 3 and Qa = 2 on the bookies named by the letters of ``names``."""
     return StreamFragment(
@@ -21,6 +28,7 @@ def stream_fragment(
         ack_quorum=2,
         length_before=length_before,
         opened_at_ms=opened_at_ms,
+        leader_term=leader_term,
     )
 
 

@@ -20,7 +20,7 @@ from octavo.protocol.errors import (
     UnauthorizedError,
 )
 from octavo.protocol.messages import CAPABILITY_TERMS, Add, AddFlag, Op, Read, ReadFlag, ReadLac, Request
-from octavo.protocol.places import last_place, place
+from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
 from support.fake_bookie import FakeBookie
 from support.streams import StreamCluster, stream_cluster
@@ -331,11 +331,3 @@ async def test_a_client_that_lost_pauses_before_it_takes_over_again(cluster: Str
     assert until > 0.0
     await third.take_over(writer.id)
     assert asyncio.get_running_loop().time() >= until
-
-
-async def test_a_term_without_places_left_fails_its_writer(cluster: StreamCluster) -> None:
-    writer = await create(cluster)
-    writer._pipeline.next_entry_id = last_place(1)
-    with pytest.raises(TermOverError, match="no place left") as failed:
-        await writer.add_many([b"a", b"b"])
-    assert not failed.value.may_have_happened
