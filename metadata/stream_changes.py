@@ -1,7 +1,7 @@
 """How a client changes a stream's metadata when other clients may have changed them in the meantime. Pure.
 
 As in :mod:`octavo.metadata.changes`, a change is a value whose ``decide(current)`` answers *write*, *settled* or
-*refuse*; :func:`octavo.metadata.update.settle_change` runs it in a compare-and-set loop. T is the term for which the
+*refuse*; :func:`octavo.metadata.settling.settle_change` runs it in a compare-and-set loop. T is the term for which the
 change was computed. *Base* is the last fragment from which it was computed, wherever a change has one.
 
 ===================  ================  ===============  ===================  =============  ===========
@@ -19,7 +19,7 @@ RenewTerm (T11)      base: write       term over        term over            own
 LayToRest (T8)       conflict          base: write;     settled              term over      closed
                                        other: conflict
 SealStream           conflict          conflict         write                term over      settled
-Truncate             write             write            write                write          write
+Truncate, PageOut    write             write            write                write          write
 ===================  ================  ===============  ===================  =============  ===========
 
 - In OPEN(T), another base means that T has a second writer: :class:`InternalError`, because rule T1 excludes it.
@@ -27,6 +27,9 @@ Truncate             write             write            write                wri
 - A term above T makes Rest settled if its metadata still tell that T ended where the writer wanted, in any later state.
 - It makes OpenTerm and RenewTerm settled if it is still OPEN, and the owner is the client's own (rule T1).
 - Truncate is settled when the start lies there or further on.
+- PageOut is settled when its page is named. It is a conflict if another client has named pages since, or has changed
+  the fragments that it moves: then the page is made anew (rule U2).
+- A change that adds a fragment asks for *paging first* instead of a write that would make the tail too large (rule U3).
 
 :class:`ReplaceStreamMember` is repair's change. It depends on a settled fragment and on no column, as
 :class:`octavo.metadata.changes.ReplaceMember` does.
@@ -40,14 +43,15 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from octavo.metadata.changes import Refuse, Settled, who_fenced
+from octavo.metadata.page_reference import PageReference
 from octavo.metadata.stream_encoding import encoded_fragments_bytes
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.errors import InternalError, LedgerClosedError, MetadataConflictError, TermOverError
 from octavo.protocol.ids import BookieId, EntryId
 
 FRAGMENTS_BYTES_MAX: Final = 128 * 1024
-"""Largest stored size of a stream's fragments that a new fragment may lead to. A document of the metadata store holds
-512 KiB; an end can always be written."""
+"""Largest stored size of a stream's tail that a new fragment may lead to (rule U3). A document of the metadata store
+holds 512 KiB, which leaves room for the references to pages, and an end can always be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,12 @@ class WriteStream:
     metadata: StreamMetadata
 
 
-type StreamDecision = WriteStream | Settled | Refuse
+@dataclass(frozen=True, slots=True)
+class PageFirst:
+    """The tail has no room: page its oldest fragments out, then decide again (rule U3)."""
+
+
+type StreamDecision = WriteStream | PageFirst | Settled | Refuse
 
 
 class StreamChange(Protocol):
@@ -240,10 +249,55 @@ class Truncate:
     """Any client removes the positions below ``before``, but none of the last fragment."""
 
     before: int
+    place: EntryId | None = None
+    """Of the position :attr:`before`; needed if that lies in a page. A place never changes (rule T5), so it may have
+    been found in older metadata."""
 
     def decide(self, current: StreamMetadata) -> StreamDecision:
-        truncated = current.truncated(self.before)
+        truncated = current.truncated(self.before, self.place)
         return Settled() if truncated is current else WriteStream(truncated)
+
+
+@dataclass(frozen=True, slots=True)
+class PageOut:
+    """Any client moves the oldest fragments of the tail into a page that it has made (rules U2 and U3)."""
+
+    moved: tuple[StreamFragment, ...]
+    """The oldest fragments of the tail."""
+    replaced: PageReference | None
+    """The last page, if the new one takes its place and holds its fragments, too."""
+    page: PageReference
+    """The document exists."""
+
+    def decide(self, current: StreamMetadata) -> WriteStream | Settled | Refuse:
+        if self.page in current.pages:
+            return Settled()
+        if current.revision != self.page.revision:
+            return _conflict(current, f"other pages have been named since page {self.page.name} was made")
+        if self.replaced is not None and current.pages[-1:] != (self.replaced,):
+            return _conflict(current, f"page {self.replaced.name} is no longer its last page")
+        count = len(self.moved)
+        if current.fragments[:count] != self.moved or count == len(current.fragments):
+            return _conflict(current, "its oldest fragments are no longer those that were to be paged out")
+        return WriteStream(current.with_page(self.page, moved=count, replaces_last=self.replaced is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacePages:
+    """Repair names copies of pages in which it has replaced bookies of settled fragments, any number at once (rules C2
+    and U2)."""
+
+    pages: tuple[tuple[PageReference, PageReference], ...]
+    """The old ones and the new ones. The documents exist."""
+
+    def decide(self, current: StreamMetadata) -> WriteStream | Settled | Refuse:
+        if all(new in current.pages for _, new in self.pages):
+            return Settled()
+        if any(current.revision != new.revision for _, new in self.pages):
+            return _conflict(current, "other pages have been named since these were made")
+        if any(old not in current.pages for old, _ in self.pages):
+            return _conflict(current, "truncation has removed a page that was repaired")
+        return WriteStream(current.with_pages(dict(self.pages)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +315,7 @@ class ReplaceStreamMember:
     old: BookieId
     new: BookieId
 
-    def decide(self, current: StreamMetadata) -> StreamDecision:
+    def decide(self, current: StreamMetadata) -> WriteStream | Settled | Refuse:
         fragment = next((found for found in current.fragments if found.first_entry_id == self.first_entry_id), None)
         if fragment is None or current.last_place_of(fragment) != self.range_last:
             return self._refuse(current, f"no settled fragment holds its entries up to {self.range_last}")
@@ -334,14 +388,10 @@ def _same(one: StreamFragment, other: StreamFragment) -> bool:
     return one == replace(other, opened_at_ms=one.opened_at_ms)
 
 
-def _grown(wanted: StreamMetadata) -> WriteStream | Refuse:
-    size = encoded_fragments_bytes(wanted)
-    if size > FRAGMENTS_BYTES_MAX:
-        return _conflict(
-            wanted,
-            f"its {len(wanted.fragments)} fragments would take {size} bytes of its metadata, more than the limit of "
-            f"{FRAGMENTS_BYTES_MAX}; truncate it",
-        )
+def _grown(wanted: StreamMetadata) -> WriteStream | PageFirst:
+    # A tail of one fragment cannot be paged out, and has room for it.
+    if len(wanted.fragments) > 2 and encoded_fragments_bytes(wanted) > FRAGMENTS_BYTES_MAX:
+        return PageFirst()
     return WriteStream(wanted)
 
 

@@ -4,11 +4,12 @@ Ledgers with one writer stay in format 1, byte for byte. A version or a function
 format 1 only, and refuses this one: it would take a stream for a ledger whose end is one compare-and-set away.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_bytes, encode_instant, encode_object
+from octavo.metadata.page_reference import PageReference
 from octavo.metadata.stream_model import StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
@@ -24,7 +25,7 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         "ledger_id": stream.ledger_id,
         "state": stream.state.value,
         "term": stream.term,
-        "fragments": [_encode_fragment(fragment) for fragment in stream.fragments],
+        "fragments": [encode_fragment(fragment) for fragment in stream.fragments],
         "last_entry_id": stream.last_entry_id,
         "length": stream.length,
         "custom_metadata": {key: encode_bytes(value) for key, value in stream.custom_metadata.items()},
@@ -37,6 +38,13 @@ def encode_stream(stream: StreamMetadata) -> bytes:
             "keys": [_encode_key(key) for key in stream.keys],
         },
     }
+    if stream.revision:
+        fields["stream"]["revision"] = stream.revision
+    if stream.pages:
+        fields["stream"] |= {
+            "page_references": [page.to_fields() for page in stream.pages],
+            "start_entry_id": stream.start_entry_id,
+        }
     if stream.terms_skipped:
         fields["stream"]["terms_skipped"] = stream.terms_skipped
     if stream.private:
@@ -48,7 +56,12 @@ def encode_stream(stream: StreamMetadata) -> bytes:
 
 def encoded_fragments_bytes(stream: StreamMetadata) -> int:
     """Bytes that the fragments take in the stored form, up to a few."""
-    return len(encode_object({"fragments": [_encode_fragment(one) for one in stream.fragments]}, format_number=FORMAT))
+    return fragments_bytes(stream.fragments)
+
+
+def fragments_bytes(fragments: Iterable[StreamFragment]) -> int:
+    """Bytes that these fragments take in the stored form, up to a few."""
+    return len(encode_object({"fragments": [encode_fragment(one) for one in fragments]}, format_number=FORMAT))
 
 
 def decode_stream(ledger_id: LedgerId, value: bytes) -> StreamMetadata:
@@ -70,6 +83,7 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
     part = FieldReader(reader.get("stream", dict), what)
     custom = reader.get("custom_metadata", dict)
     last_entry_id = reader.optional("last_entry_id", int)
+    start_entry_id = part.added_later("start_entry_id", int, None)
     try:
         return StreamMetadata(
             ledger_id=ledger_id,
@@ -77,9 +91,12 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
             term=reader.get("term", int),
             owner=part.get("owner", str),
             terms_skipped=part.added_later("terms_skipped", int, 0),
-            fragments=tuple(_decode_fragment(entry, what) for entry in reader.get("fragments", list)),
+            fragments=tuple(decode_fragment(entry, what) for entry in reader.get("fragments", list)),
             keys=tuple(_decode_key(entry, what) for entry in part.get("keys", list)),
             start=part.get("start", int),
+            pages=tuple(map(PageReference.from_fields, part.added_later("page_references", list, []))),
+            revision=part.added_later("revision", int, 0),
+            start_entry_id=None if start_entry_id is None else EntryId(start_entry_id),
             last_entry_id=None if last_entry_id is None else EntryId(last_entry_id),
             length=reader.get("length", int),
             custom_metadata={key: FieldReader(custom, what).bytes_of(key) for key in custom},
@@ -91,11 +108,12 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
             unknown_fields=_unknown_fields(reader),
             unknown_stream_fields=_unknown_fields(part),
         )
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise reader.damaged(str(error)) from error
 
 
-def _encode_fragment(fragment: StreamFragment) -> dict[str, Any]:
+def encode_fragment(fragment: StreamFragment) -> dict[str, Any]:
+    """The fields of a fragment."""
     return {
         **fragment.unknown_fields,
         "first_entry_id": fragment.first_entry_id,
@@ -110,7 +128,8 @@ def _encode_fragment(fragment: StreamFragment) -> dict[str, Any]:
     }
 
 
-def _decode_fragment(fields: object, what: str) -> StreamFragment:
+def decode_fragment(fields: object, what: str) -> StreamFragment:
+    """From its fields. Raises :class:`MetadataError` naming ``what``."""
     reader = FieldReader(fields if isinstance(fields, dict) else {}, what)
     return StreamFragment(
         first_entry_id=EntryId(reader.get("first_entry_id", int)),

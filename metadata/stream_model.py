@@ -18,6 +18,11 @@ next one in a single compare-and-set, go through AT_REST in memory only (rules T
 raises the term, so no state of a term comes twice (rule T1). ``with_fragment()`` is possible before a term has its end,
 ``truncated()`` and, for settled fragments, ``with_member()`` in any state; none of them changes state or term.
 
+A stream may have any number of fragments. The newest, its *tail*, are here; older ones lie in *pages*, documents that
+these metadata name (:mod:`octavo.metadata.pages`, rules U1 to U3). ``with_page()`` and ``with_pages()`` name them, in
+any state. What needs a fragment in a page is refused here, or says so: :class:`octavo.metadata.paging.StreamPages`
+reads pages.
+
 Values are immutable; a transition returns a new one. The constructor refuses what no stream can be. Which client may
 make which transition is decided by :mod:`octavo.metadata.stream_changes`; :mod:`octavo.metadata.stream_encoding` has
 the stored form.
@@ -25,7 +30,7 @@ the stored form.
 
 import enum
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
@@ -40,13 +45,13 @@ from octavo.metadata.model import (
     is_bookie_id,
     quorum_problem,
 )
-from octavo.protocol.entries import Digest
+from octavo.metadata.page_reference import PageReference, after_page_problem, page_problem
+from octavo.metadata.stream_fragment import FIRST_TERM, StreamFragment, StreamKey, following_problem, position_in
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
 from octavo.protocol.places import OFFSET_MAX, last_place, offset_of, place, term_of
 
-FIRST_TERM = 1
-"""Of every stream. Term 0 stands for ledgers with one writer."""
+__all__ = ["FIRST_TERM", "StreamFragment", "StreamKey", "StreamMetadata", "StreamState", "position_in"]
 
 
 class StreamState(enum.Enum):
@@ -60,52 +65,6 @@ class StreamState(enum.Enum):
     """It has an end, and there is no writer. Any client may open the next term."""
     CLOSED = "closed"
     """It has an end, and there will be no other term."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamKey:
-    """How the entries of some fragments are sealed. A stream has more than one key once its password was changed."""
-
-    digest: Digest
-    verifier: bytes
-    """:func:`octavo.protocol.entries.make_verifier` of password and digest with :attr:`salt` (rule F0)."""
-    salt: bytes
-    unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamFragment:
-    """A run of entries of one term that share one ensemble, quorums and key."""
-
-    first_entry_id: EntryId
-    """A place. Its term is that of the fragment."""
-    first_position: int
-    """Of the entry at that place."""
-    bookies: tuple[BookieId, ...]
-    """The ensemble; E is their number."""
-    write_quorum: int
-    ack_quorum: int
-    key: int = 0
-    """Index in the keys of the stream. Never falls from one fragment to the next."""
-    length_before: int = 0
-    """Total of the payload bytes at all positions before the first one, also of those that were truncated."""
-    opened_at_ms: int
-    """When it was begun, in milliseconds of the metadata store's clock. Never falls from one fragment to the next."""
-    leader_term: int = 0
-    """The first of the terms that one client opened one after another: it has renewed its term, or has taken the stream
-    over from itself, and goes on with the same adds (rule T11). 0 stands for the fragment's own term."""
-    unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, compare=False, repr=False)
-    """Stored fields that this version does not know, as decoded JSON: kept as long as the fragment is kept."""
-
-    @property
-    def term(self) -> int:
-        """The term of its entries."""
-        return term_of(self.first_entry_id)
-
-    @property
-    def first_term(self) -> int:
-        """The first term of the client that wrote it (:attr:`leader_term`)."""
-        return self.leader_term or self.term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +82,18 @@ class StreamMetadata:
     """Terms that the next one leaves out, because writers that these metadata do not know may have had them: the
     metadata were restored from a dump (rule T1)."""
     fragments: tuple[StreamFragment, ...]
-    """In order; at least one. The last one belongs to the current term, and no other one is empty."""
+    """In order; at least one; without those that lie in pages. The last one belongs to the current term, and no other
+    one is empty."""
     keys: tuple[StreamKey, ...]
     """At least one."""
     start: int = 0
-    """The first position that was not truncated; in the first fragment. Never falls."""
+    """The first position that was not truncated; in the first fragment, or in the first page. Never falls."""
+    pages: tuple[PageReference, ...] = ()
+    """Where the fragments before these lie, in order (rule U2)."""
+    revision: int = 0
+    """How often pages have been named. Each change that names one raises it (rule U2)."""
+    start_entry_id: EntryId | None = None
+    """The place of :attr:`start` while there are pages; None otherwise, when the fragments tell."""
     last_entry_id: EntryId | None = None
     """The place at which the current term ends, at rest and when closed; None otherwise. It lies one below the first
     place of the last fragment when that fragment is empty."""
@@ -169,8 +135,30 @@ class StreamMetadata:
         return self.term + 1 + self.terms_skipped
 
     @property
+    def start_place(self) -> EntryId:
+        """The first place that is kept: that of :attr:`start`, also when it lies in a page. What lies below it was
+        truncated. In an empty stream it is the place of the first entry to come."""
+        if self.start_entry_id is not None:
+            return self.start_entry_id
+        first = self.fragments[0]
+        return EntryId(first.first_entry_id + self.start - first.first_position)
+
+    @property
+    def tail_position(self) -> int:
+        """The first position that does not lie in a page."""
+        return self.fragments[0].first_position if self.pages else self.start
+
+    @property
+    def tail(self) -> Self:
+        """The part of the stream that lies in no page, as a stream that was truncated up to there; the stream itself
+        when it has no pages."""
+        if not self.pages:
+            return self
+        return replace(self, pages=(), start_entry_id=None, start=self.tail_position)
+
+    @property
     def members(self) -> frozenset[BookieId]:
-        """Every bookie that a fragment names."""
+        """Every bookie that a fragment of the tail names. Those of pages are not known here."""
         return frozenset(name for fragment in self.fragments for name in fragment.bookies)
 
     @property
@@ -186,8 +174,8 @@ class StreamMetadata:
         return position_in(self.last_fragment, self.last_entry_id)
 
     def last_place_of(self, fragment: StreamFragment) -> EntryId | None:
-        """The last place of ``fragment`` that holds an entry; None while the current term has no end, for its last
-        fragment. An empty last fragment ends one below its first place.
+        """The last place of ``fragment``, one of the tail, that holds an entry; None for the last one while the current
+        term has no end. An empty last fragment ends one below its first place.
 
         At the end of a term this is not one below the next fragment's first place: between two terms lie places that
         hold no entry.
@@ -197,26 +185,62 @@ class StreamMetadata:
             return self.last_entry_id
         return EntryId(fragment.first_entry_id + self.fragments[at].first_position - fragment.first_position - 1)
 
+    def fragment_at(self, position: int) -> StreamFragment:
+        """The fragment of the tail that holds a position, or would be the one to hold it. Raises
+        :class:`InvalidArgumentError` for a position that was truncated, or that lies in a page (:meth:`page_at`)."""
+        self._check_kept(position)
+        if position < self.tail_position:
+            raise self._wrong(f"position {position} lies in a page, which must be read")
+        return self.fragments[bisect_right(self.fragments, position, key=_first_position) - 1]
+
+    def fragment_of(self, entry_id: int) -> StreamFragment:
+        """The last fragment of the tail that does not begin above a place. Raises :class:`InvalidArgumentError` if all
+        do: the place lies in a page (:meth:`page_of`), or was truncated."""
+        at = bisect_right(self.fragments, entry_id, key=_first_entry_id)
+        if at == 0:
+            raise self._wrong(f"id {entry_id} lies in a page, or was truncated")
+        return self.fragments[at - 1]
+
+    def page_at(self, position: int) -> PageReference | None:
+        """The page that holds a position; None for one that lies in the tail, or above the end. Raises
+        :class:`InvalidArgumentError` for a position that was truncated."""
+        self._check_kept(position)
+        if position >= self.tail_position:
+            return None
+        return self.pages[bisect_right(self.pages, position, key=_first_position) - 1]
+
+    def page_of(self, entry_id: int) -> PageReference | None:
+        """The page in which a place lies, or would lie if it held an entry; None for one of the tail, and for one below
+        the first page."""
+        if entry_id >= self.fragments[0].first_entry_id:
+            return None
+        at = bisect_right(self.pages, entry_id, key=_first_entry_id)
+        return self.pages[at - 1] if at else None
+
     def place_at(self, position: int) -> EntryId | None:
-        """The place of a position; None if it is not known yet: above the end, or in the last fragment while the
-        current term has no end. Raises :class:`InvalidArgumentError` for a position that was truncated."""
-        if position < self.start:
-            raise self._wrong(f"position {position} has been truncated; the first one is {self.start}")
-        fragment = self.fragments[bisect_right(self.fragments, position, key=_first_position) - 1]
+        """The place of a position of the tail; None if it is not known yet: above the end, or in the last fragment
+        while the current term has no end. Raises :class:`InvalidArgumentError` for a position that was truncated, or
+        that lies in a page (:meth:`page_at`)."""
+        fragment = self.fragment_at(position)
         found = EntryId(fragment.first_entry_id + position - fragment.first_position)
         last = self.last_place_of(fragment)
         return None if last is None or found > last else found
 
     def end_of_term(self, term: int) -> EntryId | None:
         """The last place of ``term``, one below its first place if the term is empty; None while it has no end, and
-        when truncation has left nothing that tells."""
+        when these metadata do not tell: truncation has left nothing that does, or its last fragment lies within a page
+        (:meth:`page_of_term`)."""
         if term >= self.term:
             return self.last_entry_id if term == self.term else None
         last = next((fragment for fragment in reversed(self.fragments) if fragment.term == term), None)
         if last is not None:
             return self.last_place_of(last)
-        first = self.fragments[0]
-        if first.term > term and first.first_position > 0:
+        # The first page from the end that does not lie above the term altogether tells, or has what tells.
+        before = next((page for page in reversed(self.pages) if page.lowest_term <= term), None)
+        if before is not None and before.highest_term >= term:
+            return before.last_entry_id if before.highest_term == term else None
+        first = self.pages[0] if self.pages else self.fragments[0]
+        if before is None and first.first_position > 0 and term_of(first.first_entry_id) > term:
             return None
         return EntryId(place(term, 0) - 1)
 
@@ -229,6 +253,13 @@ class StreamMetadata:
                 is_known = at > 0 or fragment.first_position == 0
                 return fragment.first_position if is_known else None
         return None
+
+    def page_of_term(self, term: int) -> PageReference | None:
+        """The page that must be read to tell where ``term`` ends; None if none would tell, or none is needed."""
+        if any(fragment.term == term for fragment in self.fragments):
+            return None
+        before = next((page for page in reversed(self.pages) if page.lowest_term <= term), None)
+        return before if before is not None and before.highest_term > term else None
 
     # --- transitions ---------------------------------------------------------------------------------------------
 
@@ -305,14 +336,46 @@ class StreamMetadata:
             raise self._wrong("it cannot be closed before its current term has an end")
         return replace(self, state=StreamState.CLOSED)
 
-    def truncated(self, before: int) -> Self:
+    def truncated(self, before: int, before_place: EntryId | None = None) -> Self:
         """The same stream without the positions below ``before``, or below its last fragment, if that is lower; itself
-        when they are gone already. Fragments that have no position left go."""
+        when they are gone already. Fragments that have no position left go, and so do pages (rule U4).
+
+        ``before_place`` is the place of ``before``, and needed if that lies in a page. Raises
+        :class:`InvalidArgumentError` without it, or if it cannot be that of the position.
+        """
         start = min(before, self.last_fragment.first_position)
         if start <= self.start:
             return self
-        gone = bisect_right(self.fragments, start, key=_first_position) - 1
-        return replace(self, start=start, fragments=self.fragments[gone:])
+        if start >= self.tail_position:
+            gone = bisect_right(self.fragments, start, key=_first_position) - 1
+            return replace(self, start=start, fragments=self.fragments[gone:], pages=(), start_entry_id=None)
+        if before_place is None:
+            raise self._wrong(f"its truncation at position {start}, which lies in a page, needs the place")
+        gone = bisect_right(self.pages, start, key=_first_position) - 1
+        return replace(self, start=start, start_entry_id=before_place, pages=self.pages[gone:])
+
+    def with_page(self, page: PageReference, *, moved: int, replaces_last: bool) -> Self:
+        """The same stream with its ``moved`` oldest fragments of the tail in a new page, which also has what the last
+        page had if it takes that one's place (rule U3). Raises :class:`InvalidArgumentError`."""
+        if not 0 < moved < len(self.fragments):
+            raise self._wrong(f"of its {len(self.fragments)} fragments it cannot move {moved} into a page")
+        kept = self.pages[:-1] if replaces_last else self.pages
+        return replace(
+            self,
+            pages=(*kept, page),
+            revision=self.revision + 1,
+            fragments=self.fragments[moved:],
+            start_entry_id=self.start_place,
+        )
+
+    def with_pages(self, replacements: Mapping[PageReference, PageReference]) -> Self:
+        """The same stream with other pages in the place of some: copies in which repair has replaced bookies (rules C2
+        and U2). Raises :class:`InvalidArgumentError` if one is not named, or tells anything else of its fragments."""
+        for old, new in replacements.items():
+            if old not in self.pages or replace(new, revision=old.revision, token=old.token) != old:
+                raise self._wrong(f"page {new.name} cannot take the place of page {old.name}")
+        pages = tuple(replacements.get(page, page) for page in self.pages)
+        return replace(self, pages=pages, revision=self.revision + 1)
 
     def with_member(self, first_entry_id: EntryId, position: int, bookie_id: BookieId) -> Self:
         """The same stream with another bookie at one position of the fragment that begins at ``first_entry_id``: a
@@ -344,6 +407,10 @@ class StreamMetadata:
 
     # --- checks --------------------------------------------------------------------------------------------------
 
+    def _check_kept(self, position: int) -> None:
+        if position < self.start:
+            raise self._wrong(f"position {position} has been truncated; the first one is {self.start}")
+
     def _check_unfinished(self) -> None:
         if self.state is StreamState.CLOSED:
             raise self._closed()
@@ -358,6 +425,8 @@ class StreamMetadata:
             raise self._wrong(f"a ledger id must be between 0 and {ID_MAX}")
         if not FIRST_TERM <= self.term <= TERM_MAX:
             raise self._wrong(f"the term of a stream must be between {FIRST_TERM} and {TERM_MAX}")
+        if self.revision < 0:
+            raise self._wrong("a revision is a number from 0 on")
         if not 0 <= self.terms_skipped <= TERM_MAX - self.term:
             raise self._wrong(f"it cannot leave out {self.terms_skipped} terms")
         if not self.keys:
@@ -388,7 +457,7 @@ class StreamMetadata:
         for fragment in self.fragments:
             self._check_fragment(fragment)
         for one, following in pairwise(self.fragments):
-            problem = _following_problem(one, following)
+            problem = following_problem(one, following)
             if problem is not None:
                 raise self._wrong(f"the fragment from position {following.first_position} {problem}")
         if self.last_fragment.term != self.term:
@@ -396,9 +465,38 @@ class StreamMetadata:
         first = self.fragments[0]
         if first.first_position == 0 and (offset_of(first.first_entry_id), first.length_before) != (0, 0):
             raise self._wrong("position 0 must be the first one of a term, with nothing before it")
+        if self.pages:
+            self._check_pages()
+            return
+        if self.start_entry_id is not None:
+            raise self._wrong("only while it has pages it notes the place at which it starts")
         stop = self.fragments[1].first_position if len(self.fragments) > 1 else first.first_position + 1
         if not first.first_position <= self.start < stop:
             raise self._wrong(f"its start {self.start} is not in the first fragment")
+
+    def _check_pages(self) -> None:
+        followers: Sequence[PageReference | StreamFragment] = (*self.pages[1:], self.fragments[0])
+        for page, following in zip(self.pages, followers, strict=True):
+            problem = page_problem(page, self.revision)
+            if problem is not None:
+                raise self._wrong(f"page {page.name} {problem}")
+            problem = after_page_problem(
+                page,
+                following.first_entry_id,
+                following.first_position,
+                following.length_before,
+                following.opened_at_ms,
+            )
+            if problem is not None:
+                raise self._wrong(f"what follows page {page.name}, from position {following.first_position}, {problem}")
+        first, place_of_start = self.pages[0], self.start_entry_id
+        if not first.first_position <= self.start < followers[0].first_position:
+            raise self._wrong(f"its start {self.start} is not in the first page")
+        if place_of_start is None or not first.first_entry_id <= place_of_start <= first.last_entry_id:
+            raise self._wrong(f"its start {self.start} has a place that is not in the first page")
+        same_term = term_of(place_of_start) == first.lowest_term
+        if same_term and place_of_start - first.first_entry_id != self.start - first.first_position:
+            raise self._wrong(f"its start {self.start} has another place than {place_of_start}")
 
     def _check_fragment(self, fragment: StreamFragment) -> None:
         where = f"from position {fragment.first_position}"
@@ -436,31 +534,9 @@ class StreamMetadata:
         return InvalidArgumentError(f"stream {self.ledger_id}: {reason}")
 
 
-def position_in(fragment: StreamFragment, entry_id: int) -> int:
-    """The position of a place of ``fragment``; one below its first position for the place below its first one."""
-    return fragment.first_position + entry_id - fragment.first_entry_id
+def _first_position(part: StreamFragment | PageReference) -> int:
+    return part.first_position
 
 
-def _following_problem(one: StreamFragment, following: StreamFragment) -> str | None:
-    """Why ``following`` cannot follow ``one``; None when it can."""
-    positions = following.first_position - one.first_position
-    places = following.first_entry_id - one.first_entry_id
-    begins_term = following.term > one.term and offset_of(following.first_entry_id) == 0
-    problems = (
-        (positions < 1, "must come after the one before it, which cannot be empty"),
-        (
-            one.first_entry_id + positions - 1 > last_place(one.term),
-            "leaves more positions to the one before it than its term has places",
-        ),
-        (following.term == one.term and places != positions, "does not start at the place that follows in its term"),
-        (following.term != one.term and not begins_term, "is of another term, and does not begin a later one"),
-        (following.length_before < one.length_before, "has less before it than the one before it"),
-        (following.key < one.key, "has an older key than the one before it"),
-        (following.first_term < one.first_term, "continues a term of another client than the one before it"),
-        (following.opened_at_ms < one.opened_at_ms, "was begun before the one before it"),
-    )
-    return next((problem for applies, problem in problems if applies), None)
-
-
-def _first_position(fragment: StreamFragment) -> int:
-    return fragment.first_position
+def _first_entry_id(part: StreamFragment | PageReference) -> int:
+    return part.first_entry_id

@@ -20,7 +20,7 @@ from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import DOCUMENT, RepairStates, decode_states
 from octavo.metadata.store import MetadataStore, Version, Versioned
-from octavo.metadata.stream_changes import ReplaceStreamMember, StreamDecision
+from octavo.metadata.stream_changes import ReplaceStreamMember, WriteStream
 from octavo.protocol.errors import DuplicateEntryError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.repair.copying import Told, Unsound, preference
@@ -322,7 +322,7 @@ _SAID = {
 
 def _decide_naming(
     wanted: EitherMetadata, settled: SettledRange, position: int, old: BookieId, new: BookieId
-) -> Decision | StreamDecision:
+) -> Decision | WriteStream:
     """The change that names ``new`` in a range, decided on these metadata."""
     if isinstance(wanted, LedgerMetadata):
         return ReplaceMember(EntryId(settled.first), EntryId(settled.last), position, old, new).decide(wanted)

@@ -3,8 +3,8 @@
 from octavo.client.log.changes import LogChange, Write
 from octavo.client.log.document import LogDocument, LogState, decode_log
 from octavo.client.log.names import list_document
+from octavo.metadata.settling import settle_change
 from octavo.metadata.store import MetadataStore, Version, Versioned
-from octavo.metadata.update import settle_change
 from octavo.protocol.errors import NoSuchLogError
 
 

@@ -6,11 +6,23 @@ from dataclasses import replace
 
 import pytest
 from octavo.metadata import BeginRecovery, MetadataStore, Version, update_ledger, update_stream
+from octavo.metadata.page_out import page_out
+from octavo.metadata.pages import PageMissingError, is_left_over, make_page, page_document, pages_prefix
+from octavo.metadata.paging import (
+    StreamPages,
+    delete_stream,
+    sweep_all,
+    sweep_stream,
+    tidy_stream,
+    truncate_stream,
+    walk_stream,
+)
 from octavo.metadata.stream_changes import (
     FRAGMENTS_BYTES_MAX,
     BeginTakeover,
     ChangeFragment,
     OpenTerm,
+    RenewTerm,
     Rest,
     TermEnd,
     Truncate,
@@ -22,6 +34,7 @@ from octavo.protocol.errors import (
     LedgerExistsError,
     LedgerKindError,
     MetadataConflictError,
+    MetadataError,
     NoSuchLedgerError,
     TermOverError,
 )
@@ -29,6 +42,7 @@ from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.places import place
 from support.ledger_metadata import open_ledger
 from support.metadata_clusters import Cluster, new_ledger, soon
+from support.paged_streams import many_fragments
 from support.stream_metadata import open_stream, stream_fragment
 
 PLANS = [stream_fragment(1, 0, 0), stream_fragment(1, 5, 5, "abd", 50)]
@@ -210,3 +224,176 @@ async def test_stream_with_as_many_fragments_as_it_may_have_is_stored(
     full = full.at_rest(EntryId(full.last_fragment.first_entry_id), 1)
     await other.compare_and_set_stream(full, version)
     assert (await store.read_stream(ledger_id)).value == full
+
+
+# --- pages (rules U1 to U4 and U8) ------------------------------------------------------------------------------------
+
+MANY = many_fragments(300)
+
+
+async def new_long_stream(store: MetadataStore, count: int = 300) -> LedgerId:
+    ledger_id = await store.allocate_ledger_id()
+    await store.create_stream(replace(open_stream(*MANY[:count]), ledger_id=ledger_id))
+    return ledger_id
+
+
+async def documents(store: MetadataStore, ledger_id: LedgerId) -> set[str]:
+    return {name async for name in store.list_documents(pages_prefix(ledger_id))}
+
+
+async def named(store: MetadataStore, ledger_id: LedgerId) -> set[str]:
+    root = (await store.read_stream(ledger_id)).value
+    return {page_document(ledger_id, page) for page in root.pages}
+
+
+async def test_paged_out_stream_holds_the_same_fragments(store: MetadataStore, other: MetadataStore) -> None:
+    ledger_id = await new_long_stream(store)
+    tidied = await tidy_stream(store, ledger_id, writer_token="w")
+    root = (await other.read_stream(ledger_id)).value
+    assert root == tidied.value
+    assert (len(root.fragments), [page.fragments for page in root.pages]) == (108, [192])
+    parts = [part async for part in walk_stream(other, root)]
+    assert [one for part in parts for one in part.fragments] == list(MANY)
+    assert await documents(store, ledger_id) == await named(store, ledger_id)
+    assert await tidy_stream(store, ledger_id, writer_token="w") == tidied
+
+
+async def test_of_many_pagers_all_find_the_same_stream(cluster: Cluster) -> None:
+    """Rule U2: a client that is late undoes nothing, and leaves only what a sweep finds."""
+    handles = [await cluster.open() for _ in range(3)]
+    ledger_id = await new_long_stream(handles[0])
+    await asyncio.gather(*(tidy_stream(handle, ledger_id, writer_token="w") for handle in handles))
+    root = (await handles[0].read_stream(ledger_id)).value
+    assert len(root.fragments) <= 128
+    parts = [part async for part in walk_stream(handles[1], root)]
+    assert [one for part in parts for one in part.fragments] == list(MANY)
+    await sweep_stream(handles[2], root)
+    left = await documents(handles[0], ledger_id) - await named(handles[0], ledger_id)
+    assert all(not is_left_over(root, name) for name in left)
+
+
+async def test_writer_that_finds_no_room_pages_out_first(store: MetadataStore, other: MetadataStore) -> None:
+    """Rule U3: however long no client has paged out."""
+    names = tuple(BookieId(f"bookie-{number}-{'x' * 100}") for number in range(5))
+    ledger_id = await store.allocate_ledger_id()
+    fragments = [replace(one, bookies=names) for one in many_fragments(150, term_every=1000)]
+    await store.create_stream(replace(open_stream(*fragments), ledger_id=ledger_id))
+    for at in range(40):
+        known = await other.read_stream(ledger_id)
+        last = known.value.last_fragment
+        place_after, position = EntryId(last.first_entry_id + 1), last.first_position + 1
+        new = replace(last, first_entry_id=place_after, first_position=position)
+        after = await update_stream(store, ledger_id, ChangeFragment(last, new), writer_token="w", known=known)
+        assert after.value.last_fragment == new
+        assert encoded_fragments_bytes(after.value) <= FRAGMENTS_BYTES_MAX
+        fragments.append(new)
+        if after.value.pages and at > 3:
+            break
+    assert after.value.pages
+    parts = [part async for part in walk_stream(store, after.value)]
+    assert [one for part in parts for one in part.fragments] == fragments
+
+
+@pytest.mark.parametrize("before", [1, 3, 100, 191 * 3 + 1, 192 * 3, 192 * 3 + 1, 250 * 3, 10**6])
+async def test_truncation_is_exact_wherever_it_ends(store: MetadataStore, other: MetadataStore, before: int) -> None:
+    """Rule U4: one change of the root, and the pages that have left it are deleted."""
+    ledger_id = await new_long_stream(store)
+    known = await tidy_stream(store, ledger_id, writer_token="w")
+    after = await truncate_stream(other, ledger_id, before, writer_token="me", known=known)
+    plain = replace(open_stream(*MANY), ledger_id=ledger_id).truncated(before)
+    assert (after.value.start, after.value.start_place) == (plain.start, plain.start_place)
+    parts = [part async for part in walk_stream(store, after.value)]
+    assert tuple(one for part in parts for one in part.fragments) == plain.fragments
+    assert await documents(store, ledger_id) == await named(store, ledger_id)
+    again = await truncate_stream(store, ledger_id, before - 1, writer_token="you")
+    assert again.value.start == plain.start, "the start never falls"
+
+
+async def test_reader_with_old_metadata_reads_them_again_and_goes_on(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    """Rule U2: its page is gone, and its position is not."""
+    ledger_id = await new_long_stream(store, 260)
+    old = (await tidy_stream(store, ledger_id, writer_token="w")).value
+    assert [page.fragments for page in old.pages] == [192]
+    pages = StreamPages(other)
+    walk = walk_stream(other, old)
+    merged = (await page_out(store, ledger_id, writer_token="w")).value
+    assert [page.fragments for page in merged.pages] == [256]
+    with pytest.raises(PageMissingError, match="out of date"):
+        await pages.place_at(old, 5)
+    assert await pages.place_at(merged, 5) == place(1, 5)
+    parts = [part async for part in walk]
+    assert [one for part in parts for one in part.fragments] == list(MANY[:260])
+
+
+async def test_page_that_is_lost_is_damage(store: MetadataStore, other: MetadataStore) -> None:
+    ledger_id = await new_long_stream(store)
+    root = (await tidy_stream(store, ledger_id, writer_token="w")).value
+    (name,) = await named(store, ledger_id)
+    await other.delete_document(name)
+    with pytest.raises(MetadataError, match="the page is lost"):
+        [part async for part in walk_stream(store, root)]
+    with pytest.raises(MetadataError, match="the page is lost"):
+        await truncate_stream(store, ledger_id, 7, writer_token="w")
+    with pytest.raises(MetadataError, match="the page is lost"):
+        await page_out(store, ledger_id, writer_token="w")
+    above = await truncate_stream(store, ledger_id, 192 * 3 + 1, writer_token="w")
+    assert above.value.start == 192 * 3 + 1, "what is whole can be kept"
+
+
+async def test_deleted_stream_leaves_no_page(store: MetadataStore, other: MetadataStore) -> None:
+    """Rule U8: also one whose deletion was interrupted, and one in which a client was just paging out."""
+    first, second, third = [await new_long_stream(store) for _ in range(3)]
+    for ledger_id in (first, second, third):
+        await tidy_stream(store, ledger_id, writer_token="w")
+    await delete_stream(other, first)
+    assert not await documents(store, first)
+    with pytest.raises(NoSuchLedgerError):
+        await delete_stream(store, first)
+    await store.delete_ledger(second)
+    assert await documents(store, second)
+    late = (await store.read_stream(third)).value
+    new = make_page(late, late.fragments[:3], late.fragments[3])
+    await store.create_document(page_document(third, new.reference), new.value)
+    assert await sweep_all(other) == 1
+    assert not await documents(store, second)
+    assert await documents(store, third) - await named(store, third) == {page_document(third, new.reference)}
+    await tidy_stream(store, third, writer_token="w")
+    await page_out(store, third, writer_token="w")
+    await sweep_all(other)
+    assert await documents(store, third) == await named(store, third), "the revision of the new page is over"
+    with pytest.raises(NoSuchLedgerError):
+        await delete_stream(store, second)
+
+
+async def test_pages_of_many_clients_at_once_end_in_one_history(cluster: Cluster) -> None:
+    """Pagers, truncation and rolls at the same time: the fragments that are left are those of a plain list."""
+    handles = [await cluster.open() for _ in range(2)]
+    ledger_id = await new_long_stream(handles[0], 200)
+
+    async def roll(store: MetadataStore) -> None:
+        for at in range(200, 240):
+            known = await store.read_stream(ledger_id)
+            last = known.value.last_fragment
+            if MANY[at].term == last.term:
+                change: ChangeFragment | RenewTerm = ChangeFragment(last, MANY[at])
+            else:
+                end = TermEnd(EntryId(last.first_entry_id + 2), MANY[at].length_before)
+                change = RenewTerm(last, end, f"owner {at}", MANY[at])
+            await update_stream(store, ledger_id, change, writer_token="w", known=known)
+
+    async def page(store: MetadataStore) -> None:
+        for _ in range(4):
+            await page_out(store, ledger_id, writer_token="p")
+
+    async def truncate(store: MetadataStore) -> None:
+        for before in (5, 40, 200, 301):
+            await truncate_stream(store, ledger_id, before, writer_token="t")
+
+    await asyncio.gather(roll(handles[0]), page(handles[1]), truncate(handles[0]), truncate(handles[1]))
+    root = (await handles[0].read_stream(ledger_id)).value
+    parts = [part async for part in walk_stream(handles[1], root)]
+    plain = open_stream(*MANY[:240]).truncated(301)
+    assert (root.start, root.start_place) == (301, plain.start_place)
+    assert tuple(one for part in parts for one in part.fragments) == plain.fragments

@@ -24,7 +24,7 @@ from octavo.metadata import (
 from octavo.metadata.changes import Refuse, Settled, Write
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.records import Kind
-from octavo.metadata.update import ATTEMPTS_MAX
+from octavo.metadata.settling import ATTEMPTS_MAX
 from octavo.protocol.errors import (
     InvalidArgumentError,
     LedgerFencedError,

@@ -15,6 +15,7 @@ from octavo.metadata.stream_changes import (
     ChangeFragment,
     LayToRest,
     OpenTerm,
+    PageFirst,
     RenewTerm,
     ReplaceStreamMember,
     Rest,
@@ -307,7 +308,8 @@ def test_times_never_fall() -> None:
     assert written(RenewTerm(late.last_fragment, END, "me", NEXT), late).last_fragment.opened_at_ms == 50
 
 
-def test_fragments_beyond_the_limit_are_refused_but_an_end_never_is() -> None:
+def test_fragments_beyond_the_limit_need_paging_first_and_an_end_never_does() -> None:
+    """Rule U3."""
     fragments = [stream_fragment(1, at, at) for at in range(2)]
     while encoded_fragments_bytes(open_stream(*fragments)) <= FRAGMENTS_BYTES_MAX - 400:
         fragments += [stream_fragment(1, at, at) for at in range(len(fragments), len(fragments) + 2)]
@@ -324,9 +326,7 @@ def test_fragments_beyond_the_limit_are_refused_but_an_end_never_is() -> None:
         (RenewTerm(last, end, "me", NEXT), full),
         (OpenTerm(last, (), end, "me", NEXT), full.in_recovery()),
     ):
-        refusal = change.decide(found)
-        assert isinstance(refusal, Refuse)
-        assert "truncate it" in refusal.error.message
+        assert type(change.decide(found)) is PageFirst
         assert isinstance(change.decide(found.truncated(9)), WriteStream)
     assert len(encode_stream(written(Rest(last, end), full))) < 512 * 1024
 

@@ -40,6 +40,7 @@ from model.states import (
 )
 from model.symmetry import Symmetry
 from octavo.metadata.changes import Refuse, Settled
+from octavo.metadata.stream_changes import PageFirst
 from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import InternalError, OctavoError
 
@@ -256,6 +257,7 @@ class World:
                 raise BrokenPromiseError(
                     f"I6: {type(request.change).__name__} asks for what cannot be: {error}"
                 ) from error
+            assert not isinstance(decision, PageFirst), "its streams have a few fragments"
             after = current if isinstance(decision, Settled | Refuse) else decision.metadata
             answer: Answer = Changed(after)
             if isinstance(decision, Refuse):

@@ -1,0 +1,85 @@
+"""A fragment of a stream: a run of entries of one term on one ensemble. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.metadata.encoding import NO_FIELDS
+from octavo.protocol.entries import Digest
+from octavo.protocol.ids import BookieId, EntryId
+from octavo.protocol.places import last_place, offset_of, term_of
+
+FIRST_TERM = 1
+"""Of every stream. Term 0 stands for ledgers with one writer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamKey:
+    """How the entries of some fragments are sealed. A stream has more than one key once its password was changed."""
+
+    digest: Digest
+    verifier: bytes
+    """:func:`octavo.protocol.entries.make_verifier` of password and digest with :attr:`salt` (rule F0)."""
+    salt: bytes
+    unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFragment:
+    """A run of entries of one term that share one ensemble, quorums and key."""
+
+    first_entry_id: EntryId
+    """A place. Its term is that of the fragment."""
+    first_position: int
+    """Of the entry at that place."""
+    bookies: tuple[BookieId, ...]
+    """The ensemble; E is their number."""
+    write_quorum: int
+    ack_quorum: int
+    key: int = 0
+    """Index in the keys of the stream. Never falls from one fragment to the next."""
+    length_before: int = 0
+    """Total of the payload bytes at all positions before the first one, also of those that were truncated."""
+    opened_at_ms: int
+    """When it was begun, in milliseconds of the metadata store's clock. Never falls from one fragment to the next."""
+    leader_term: int = 0
+    """The first of the terms that one client opened one after another: it has renewed its term, or has taken the stream
+    over from itself, and goes on with the same adds (rule T11). 0 stands for the fragment's own term."""
+    unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, compare=False, repr=False)
+    """Stored fields that this version does not know, as decoded JSON: kept as long as the fragment is kept."""
+
+    @property
+    def term(self) -> int:
+        """The term of its entries."""
+        return term_of(self.first_entry_id)
+
+    @property
+    def first_term(self) -> int:
+        """The first term of the client that wrote it (:attr:`leader_term`)."""
+        return self.leader_term or self.term
+
+
+def position_in(fragment: StreamFragment, entry_id: int) -> int:
+    """The position of a place of ``fragment``; one below its first position for the place below its first one."""
+    return fragment.first_position + entry_id - fragment.first_entry_id
+
+
+def following_problem(one: StreamFragment, following: StreamFragment) -> str | None:
+    """Why ``following`` cannot follow ``one``; None when it can."""
+    positions = following.first_position - one.first_position
+    places = following.first_entry_id - one.first_entry_id
+    begins_term = following.term > one.term and offset_of(following.first_entry_id) == 0
+    problems = (
+        (positions < 1, "must come after the one before it, which cannot be empty"),
+        (
+            one.first_entry_id + positions - 1 > last_place(one.term),
+            "leaves more positions to the one before it than its term has places",
+        ),
+        (following.term == one.term and places != positions, "does not start at the place that follows in its term"),
+        (following.term != one.term and not begins_term, "is of another term, and does not begin a later one"),
+        (following.length_before < one.length_before, "has less before it than the one before it"),
+        (following.key < one.key, "has an older key than the one before it"),
+        (following.first_term < one.first_term, "continues a term of another client than the one before it"),
+        (following.opened_at_ms < one.opened_at_ms, "was begun before the one before it"),
+    )
+    return next((problem for applies, problem in problems if applies), None)
