@@ -1,9 +1,10 @@
 """Carries out what :class:`~octavo.client.log.leader_steps.LeaderSteps` decides."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from octavo.client.arguments import Protection
+from octavo.client.log.active import ActiveSegment
 from octavo.client.log.document import LogDocument, SegmentEnd
 from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.leader_steps import (
@@ -20,48 +21,9 @@ from octavo.client.log.leader_steps import (
 from octavo.client.log.ledgers import LedgerAccess, NewSegment
 from octavo.client.log.together import together
 from octavo.client.log.update import read_log, update_log
-from octavo.client.write.segment_writer import SegmentWriter
 from octavo.metadata.store import Versioned
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import LedgerId
-
-
-class ActiveSegment:
-    """A segment that this client writes. What happens to its ledger is told to :attr:`listener`, once there is one."""
-
-    def __init__(self, ledger_id: LedgerId) -> None:
-        self.ledger_id = ledger_id
-        self.first_position = 0
-        self.writer: SegmentWriter
-        """Set once the ledger is created."""
-        self.failure: OctavoError | None = None
-        """Why it failed; None while it has not."""
-        self._listener: SegmentListener | None = None
-
-    def listen(self, listener: "SegmentListener") -> None:
-        """Tell ``listener`` what happens from now on."""
-        self._listener = listener
-
-    def acknowledged(self, last: int) -> None:
-        """The ledger's entries up to the id ``last`` are acknowledged."""
-        assert self._listener is not None, "nothing was sent before the listener came"
-        self._listener.segment_acknowledged(self, last)
-
-    def failed(self, error: OctavoError) -> None:
-        """The ledger's writer failed."""
-        self.failure = error
-        if self._listener is not None:
-            self._listener.segment_failed(self, error)
-
-
-class SegmentListener(Protocol):
-    """The writer of the log that a segment belongs to."""
-
-    def segment_acknowledged(self, segment: ActiveSegment, last: int) -> None:
-        """Its entries up to the id ``last`` are acknowledged."""
-
-    def segment_failed(self, segment: ActiveSegment, error: OctavoError) -> None:
-        """It failed; nothing more of it is acknowledged."""
 
 
 class Candidate(NamedTuple):

@@ -18,6 +18,7 @@ from typing import Literal
 from octavo.client.arguments import check_text, check_time
 from octavo.client.closable import Closable
 from octavo.client.log.candidate import Candidate
+from octavo.client.log.chain_lead import ChainLead
 from octavo.client.log.changes import GiveUp, NoteEnds, SetRetention
 from octavo.client.log.cursors import Cursor, CursorKeeper, CursorState, read_cursors
 from octavo.client.log.document import LogDocument, Retention, Segment, check_retention
@@ -467,9 +468,8 @@ class Log(Closable):
         candidate = Candidate(self._access, self.name, self.log_id, self._password)
         active, document = await candidate.run(LeaderSteps(owner, self._access.clock_ms()))
         self._view.take(document)
-        writer = LogWriter(
-            self._access, candidate, document, active, owner=owner, lease=lease, on_close=self._writer_closed
-        )
+        lead = ChainLead(self._access, candidate, document, active, owner=owner)
+        writer = LogWriter(self._access, lead, lease=lease, on_close=self._writer_closed)
         self._writer = writer
         self._on_writer(writer)
         return writer

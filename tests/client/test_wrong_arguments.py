@@ -167,7 +167,9 @@ async def complaints(
                     yield f"{shown}: accepted"
 
 
-NOT_FOR_APPLICATIONS = {"segment_acknowledged", "segment_failed", "check_usable", "start"}
+NOT_FOR_APPLICATIONS = {
+    *("segment_acknowledged", "segment_failed", "drain_segment", "begin_segment", "check_usable", "start")
+}
 
 ALLOWED = {
     "Log.entries(last=-1)": "the last position of an empty log",

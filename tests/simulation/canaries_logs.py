@@ -39,20 +39,20 @@ def takeover_does_not_fence() -> list[Patch]:
 
 
 def roll_does_not_wait() -> list[Patch]:
-    @patch(LogWriter, "_drain_active")
-    async def drain_active(_original: Any, self: Any) -> None:
+    @patch(LogWriter, "drain_segment")
+    async def drain_segment(_original: Any, self: Any) -> None:
         self._send_turn()
         self._hold()
         self._acknowledge(self._next_position)
 
-    return [drain_active]
+    return [drain_segment]
 
 
 def heals_from_first_doubt() -> list[Patch]:
     @patch(LogWriter, "_healed")
-    async def healed(original: Any, self: Any, active: Any, document: Any) -> None:
+    async def healed(original: Any, self: Any, active: Any) -> None:
         active.first_position = min(active.first_position, self._acknowledged_stop)
-        await original(self, active, document)
+        await original(self, active)
 
     return [healed]
 

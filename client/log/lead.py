@@ -1,0 +1,82 @@
+"""What the writer of a log leaves to the layout of the log: the seam between :mod:`octavo.client.log.writer` and
+:mod:`octavo.client.log.chain_lead` or :mod:`octavo.client.log.stream_lead`."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from octavo.client.log.active import ActiveSegment
+from octavo.client.log.view import Reach
+from octavo.protocol.errors import OctavoError
+from octavo.protocol.ids import LedgerId
+
+
+class Upkeep(Protocol):
+    """What keeps a log small, while its leader leads."""
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until a round is due."""
+
+    def may_be_due(self) -> bool:
+        """Whether a round may find anything to do. Asks nothing."""
+
+    async def tidy(self) -> object:
+        """One round."""
+
+
+class LeadHost(Protocol):
+    """The writer of the log, as its layout sees it."""
+
+    async def drain_segment(self) -> None:
+        """Send nothing more, and wait until everything sent is acknowledged (rule P2)."""
+
+    def begin_segment(self, following: ActiveSegment) -> None:
+        """Send to this segment from now on, at the next position."""
+
+
+class LogLead(Protocol):
+    """One client's lead of one log, from its takeover on. Its writer makes one call at a time of :meth:`heal`,
+    :meth:`roll`, :meth:`rest` and the round of :attr:`upkeep`."""
+
+    name: str
+    log_id: str
+    term: int
+    """Of this leader: higher than that of every leader before."""
+    active: ActiveSegment
+    """What is written now."""
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """What is to be done once a minute."""
+
+    async def check_lead(self) -> None:
+        """Raise :class:`NotLeaderError` if it is known already that another client leads."""
+
+    async def heal(self) -> ActiveSegment:
+        """Take the log over from itself, after the active segment has failed and was abandoned (rule P5). The segment
+        that is to be written then: everything below its first position is in the log, and nothing above.
+
+        Raises :class:`NotLeaderError`, :class:`NoSuchLogError`, :class:`LogDamagedError`; any other failure may pass.
+        """
+
+    def healed(self, segment: ActiveSegment) -> None:
+        """The writer has taken what :meth:`heal` gave."""
+
+    async def roll(self, host: LeadHost) -> None:
+        """Begin a new segment while adds go on. Raises :class:`NotLeaderError`; after any other failure the active
+        segment serves on."""
+
+    async def rest(self) -> None:
+        """Give the log an end that the next leader need not look for. Everything sent is acknowledged, or given up."""
+
+    async def watch(self, on_end: Callable[[OctavoError], None]) -> None:
+        """Watch the metadata; tell ``on_end`` that the log is deleted, or that another client leads."""
+
+    async def abandon(self) -> None:
+        """Stop writing, and leave the rest as a crash would."""
+
+    def reach_of(self, ledger_id: LedgerId, acknowledged_stop: int) -> Reach | None:
+        """How far this client has got in one of a chain's last two ledgers, given the position after the last one
+        acknowledged; None of any other ledger."""
+
+    def stream_reach(self, acknowledged_stop: int) -> tuple[int, int] | None:
+        """The present term of a stream, and the position after the last one acknowledged in it; None of a chain."""
