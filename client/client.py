@@ -39,8 +39,11 @@ from octavo.client.place.placer import Placer
 from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader, open_reader
 from octavo.client.read.replica_read import ReplicaAnswer, read_replica
+from octavo.client.read.source import LedgerSource
 from octavo.client.recover.recovery import Recoverer
 from octavo.client.same_loop import check_loop
+from octavo.client.stream.streams import Streams
+from octavo.client.stream.taking_over import StreamTaker
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.security import options_with_environment
 from octavo.client.write.deferred_writer import DeferredWriter
@@ -155,6 +158,10 @@ class Client(LogFace, Closable):
             store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng,
             wall_clock=self._wall_clock, client_name=client_name,
         )  # fmt: skip
+        taker = StreamTaker(
+            store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng,
+            wall_clock=self._wall_clock, client_name=client_name,
+        )  # fmt: skip
         self._writers: dict[LedgerId, LedgerWriter | ExplicitIdWriter] = {}
         self._readers: dict[LedgerReader, None] = {}
         self._creations = Creations()
@@ -162,6 +169,11 @@ class Client(LogFace, Closable):
             store, options, self._clock_ms, self._token, self._rng.uniform, TakeoverPacing(self._rng.uniform),
             create=self._create_segment,
             open=lambda ledger_id, password, recover: self._open(ledger_id, password, None, recover=recover),
+            read=self._reader,
+            streams=Streams(
+                self._writer_tools, taker, token=self._token, salt=lambda: self._rng.randbytes(_SALT_BYTES),
+                wall_clock=self._wall_clock,
+            ),
         )  # fmt: skip
         self._logs = Logs(access, self._rng.randbytes, warns_if_unclosed=lambda: self._warns_if_unclosed)
         self._on_writer_closed = self._forget
@@ -558,11 +570,18 @@ class Client(LogFace, Closable):
             raise UnauthorizedError(f"ledger {ledger_id}: wrong password or digest type")
         if recover and not metadata.is_closed:
             ledger = await self._recoverer.recover(ledger, secrets)
+        reader = await self._reader(ledger, secrets, self._store)
+        reader._warns_if_unclosed = self._warns_if_unclosed
+        return reader
+
+    async def _reader(
+        self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets, source: LedgerSource
+    ) -> LedgerReader:
         self._check_open()
-        reader = await open_reader(
+        return await open_reader(
             ledger,
             secrets,
-            store=self._store,
+            source=source,
             pool=self._pool,
             options=self._options,
             blame=self._blame,
@@ -570,8 +589,6 @@ class Client(LogFace, Closable):
             on_made=self._note_reader,
             on_close=self._forget_reader,
         )
-        reader._warns_if_unclosed = self._warns_if_unclosed
-        return reader
 
     def _note_reader(self, reader: LedgerReader) -> None:
         self._readers[reader] = None

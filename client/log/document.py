@@ -31,6 +31,8 @@ TERMS_MAX: Final = 256
 class LogState(enum.Enum):
     """Whether the log can be used."""
 
+    MAKING = "MAKING"
+    """A stream whose metadata may not stand yet. No client can open the log. Chains begin ACTIVE: they begin empty."""
     ACTIVE = "ACTIVE"
     DELETED = "DELETED"
     """Its ledgers are being deleted; the document goes last."""
@@ -58,6 +60,10 @@ class Retention:
                 )
         if not isinstance(self.cursors, bool):
             raise InvalidArgumentError(f"retention: cursors must be True or False, not {self.cursors!r}")
+
+
+NO_RETENTION: Final = Retention()
+"""Nothing is dropped."""
 
 
 def check_retention(retention: object) -> None:
@@ -178,7 +184,7 @@ class LogDocument:
     created_at_ms: int
     private: bool = False
     """Its segments are private ledgers (rule S3)."""
-    retention: Retention = Retention()
+    retention: Retention = NO_RETENTION
     state: LogState = LogState.ACTIVE
     first_position: int = 0
     """Readers get nothing below it (rule P7)."""
@@ -341,8 +347,12 @@ _KNOWN_FIELDS: Final = frozenset(
 
 def decode_log(value: bytes, name: str) -> LogDocument:
     """The log called ``name`` from its stored form. Raises :class:`MetadataError` when it cannot be understood."""
+    return log_from(decode_object(value, what=f"log {name}", format_max=FORMAT), name)
+
+
+def log_from(fields: Mapping[str, Any], name: str) -> LogDocument:
+    """The log in decoded fields of :data:`FORMAT`. Raises as :func:`decode_log`."""
     what = f"log {name}"
-    fields = decode_object(value, what=what, format_max=FORMAT)
     reader = FieldReader(fields, what)
     try:
         seconds, byte_limit, cursors = reader.get("retention", list)

@@ -8,8 +8,12 @@ from octavo.client.log.document import SegmentEnd
 from octavo.client.log.pacing import TakeoverPacing
 from octavo.client.options import ClientOptions
 from octavo.client.read.reader import LedgerReader
+from octavo.client.read.source import LedgerSource
+from octavo.client.stream.streams import Streams
 from octavo.client.write.segment_writer import SegmentWriter, created_at_ms
-from octavo.metadata.store import MetadataStore
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.store import MetadataStore, Versioned
+from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import LogDamagedError, NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.quorums import Quorums
@@ -50,6 +54,9 @@ class LedgerAccess:
     """Create the ledger; raises as ``Client.create_ledger``."""
     open: Callable[[LedgerId, bytes, bool], Awaitable[LedgerReader]]
     """A reader, by ledger id, password, and whether to recover the ledger first; raises as ``Client.open_ledger``."""
+    read: Callable[[Versioned[LedgerMetadata], LedgerSecrets, LedgerSource], Awaitable[LedgerReader]]
+    """A reader of a part of a stream, given as the ledger that it is to bookies; raises as ``Client.open_ledger``."""
+    streams: Streams
 
     async def end_of(self, ledger_id: LedgerId, password: bytes) -> SegmentEnd | None:
         """How the ledger ended; one that is not closed is recovered and closed first. None when it does not exist.

@@ -1,11 +1,10 @@
 """A log as its users hold it: read, follow, truncate, lead.
 
-The positions of a log are spread over its segments, each a ledger. A reader finds the segment of a position in the list
-(or in one of its pages), and the entry in the ledger. Reading disturbs no leader (rule P3): ledgers are opened without
-recovery. Where the segment before is not known to be closed, the next one's first position is not known, and its
-entries are not read yet.
+The positions of a log are spread over *places*: runs of positions within one ledger
+(:mod:`octavo.client.log.view`). A reader finds the place of a position in the log's metadata, and the entry in the
+ledger. Reading disturbs no leader (rule P3): ledgers are opened without recovery.
 
-Before anything is called missing the list is read again: a ledger that is gone has been truncated, and then the reader
+Before anything is called missing the metadata are read again: what is gone has been truncated, and then the reader
 says so with the position at which the log begins now (rule P7); or it was deleted by hand, and the log is damaged.
 """
 
@@ -17,22 +16,16 @@ from typing import Literal
 
 from octavo.client.arguments import check_text, check_time
 from octavo.client.closable import Closable
-from octavo.client.log.candidate import Candidate
-from octavo.client.log.chain_lead import ChainLead
-from octavo.client.log.changes import GiveUp, NoteEnds, SetRetention
 from octavo.client.log.cursors import Cursor, CursorKeeper, CursorState, read_cursors
-from octavo.client.log.document import LogDocument, Retention, Segment, check_retention
+from octavo.client.log.document import Retention, check_retention
 from octavo.client.log.entries import Gap, LogEntry, LogExtent
-from octavo.client.log.housekeeping import Housekeeper, read_page
-from octavo.client.log.leader_steps import LeaderSteps
+from octavo.client.log.layout import LogLayout
 from octavo.client.log.ledgers import LedgerAccess, used_before
 from octavo.client.log.names import check_cursor_name, lock_name
-from octavo.client.log.status import LogStatus, segments_of
-from octavo.client.log.update import update_log
-from octavo.client.log.view import LogView, Reach
+from octavo.client.log.status import LogStatus
 from octavo.client.log.writer import LogWriter
 from octavo.client.opening import Opening
-from octavo.metadata.store import Lease, Versioned
+from octavo.metadata.store import Lease
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
@@ -41,7 +34,6 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     OctavoError,
 )
-from octavo.protocol.ids import LedgerId
 
 type OnTruncated = Literal["raise", "skip"]
 
@@ -53,8 +45,7 @@ class Log(Closable):
     def __init__(
         self,
         access: LedgerAccess,
-        known: Versioned[LogDocument],
-        password: bytes,
+        layout: LogLayout,
         *,
         on_writer: Callable[[LogWriter], object],
         on_close: Callable[["Log"], object],
@@ -63,22 +54,19 @@ class Log(Closable):
         """``on_writer`` is told of every writer that this handle makes."""
         self._access = access
         self._store = access.store
-        self._password = password
+        self._layout = layout
+        self._view = view = layout.view
         self._on_writer = on_writer
         self._on_writer_closed = on_writer_closed
         self._on_close = on_close
-        self._writer: LogWriter | None = None
-        """The latest writer made by this handle, until it is closed."""
-        self._view = LogView(access, known.value, password, reach_of=self._reach_of)
         self._cursors = CursorKeeper(
             self._store,
-            known.value.name,
-            known.value.log_id,
+            view.name,
+            view.log_id,
             access.clock_ms,
             access.options.cursor_flush_seconds,
             uniform=access.uniform,
         )
-        self._housekeeper = Housekeeper(access, known.value.name, known.value.log_id)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"positions {self.first_position} to {self.end}"
@@ -95,17 +83,17 @@ class Log(Closable):
     @property
     def name(self) -> str:
         """The log's name."""
-        return self._view.document.name
+        return self._view.name
 
     @property
     def log_id(self) -> str:
         """Unique for ever: a log that is deleted and created again has another id."""
-        return self._view.document.log_id
+        return self._view.log_id
 
     @property
     def first_position(self) -> int:
         """The first position that can be read, as this handle knows it."""
-        return self._view.document.first_position
+        return self._view.first_position
 
     @property
     def end(self) -> int:
@@ -123,37 +111,36 @@ class Log(Closable):
         Raises :class:`NoSuchLogError`, :class:`QuorumLostError` when no bookie of the last segment answers.
         """
         self._view.check_open()
-        await self._view.read_list()
+        await self._view.read_metadata()
         await self._view.learn_end()
         return self._view.end
 
     async def status(self) -> LogStatus:
         """Segments, leader, cursors, and what retention will drop next. Raises :class:`NoSuchLogError`."""
         self._view.check_open()
-        await self._view.read_list()
+        await self._view.read_metadata()
         with contextlib.suppress(OctavoError):
             # Without any bookie of the last segment the list still tells the rest.
             await self._view.learn_end()
-        document = self._view.document
         holder = await self._store.read_lock(lock_name(self.log_id))
-        segments = segments_of(document)
         cursors = await read_cursors(self._store, self.log_id)
+        stored = await self._layout.status(cursors)
         return LogStatus(
-            name=document.name,
-            log_id=document.log_id,
-            layout="chain",
-            first_position=document.first_position,
-            end=self._view.end,
-            term=document.term,
+            name=self.name,
+            log_id=self.log_id,
+            layout=stored.layout,
+            first_position=self.first_position,
+            end=self.end,
+            term=self._view.term,
             leader=None if holder is None else holder.holder,
-            retention=document.retention,
-            drops_below=await self._housekeeper.retention_cut(document),
-            segments=segments,
-            paged_segments=sum(page.segments for page in document.pages),
-            bytes=sum(page.bytes for page in document.pages) + sum(segment.bytes or 0 for segment in segments),
+            retention=stored.retention,
+            drops_below=stored.drops_below,
+            segments=stored.segments,
+            paged_segments=stored.paged_segments,
+            bytes=stored.bytes,
             cursors=cursors,
-            idle_cursors=await self._housekeeper.idle_cursors(document, cursors),
-            gaps=document.gaps,
+            idle_cursors=stored.idle_cursors,
+            gaps=stored.gaps,
         )
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -195,7 +182,7 @@ class Log(Closable):
         self, first: int | None = None, *, on_truncated: OnTruncated = "raise"
     ) -> "AsyncGenerator[LogEntry | Gap]":
         """Iterate from ``first`` on (without it, from the beginning) and wait for more, across rolls and leaders.
-        Never ends by itself, never disturbs a leader.
+        Ends only where no client can add anything any more (rule V3). Never disturbs a leader.
 
         A follower that the log's beginning overtakes gets :class:`TruncatedError`; with ``on_truncated="skip"`` one
         :class:`Gap` instead, and goes on behind it. Raises :class:`NoSuchLogError` when the log is deleted.
@@ -211,20 +198,9 @@ class Log(Closable):
         """The first position whose entry was sealed at ``time`` (aware) or later; the end where there is none."""
         check_time(time)
         wanted_ms = int(time.timestamp() * 1000)
-        end = await self.refresh()
-        low, high = self.first_position, end
-        # Times do not fall from entry to entry: by the ends of segments first, which cost no read.
-        for page in self._view.document.pages:
-            if page.sealed_at_ms < wanted_ms:
-                low = max(low, page.stop_position)
-        for segment in self._view.document.segments:
-            stop = segment.stop_position
-            if stop is not None and segment.end is not None and segment.end.entries:
-                if segment.end.sealed_at_ms < wanted_ms:
-                    low = max(low, stop)
-                else:
-                    high = min(high, stop)
-                    break
+        await self.refresh()
+        # Times do not fall from entry to entry.
+        low, high = self._view.sealed_bounds(wanted_ms)
         while low < high:
             middle = (low + high) // 2
             while (gap := self._view.gap_at(middle)) is not None:
@@ -263,7 +239,7 @@ class Log(Closable):
             if place is None:
                 raise LogDamagedError(f"log {self.name}: no segment holds position {position}")
             stop = last if place.stop is None else min(last, place.stop - 1)
-            found.append(LogExtent(place.segment.ledger_id, place.first, position, stop))
+            found.append(LogExtent(place.ledger_id, place.base, position, stop))
             position = stop + 1
         return found
 
@@ -284,9 +260,7 @@ class Log(Closable):
             raise InvalidArgumentError(f"log {self.name}: {before} is beyond its end, {self._view.end}")
         if before <= self.first_position:
             return
-        known = await self._housekeeper.truncate(before)
-        self._view.take(known.value)
-        self._view.take((await self._housekeeper.delete_dropped(known)).value)
+        await self._layout.truncate(before)
 
     async def give_up(self, ledger_id: int, *, last: int | None = None) -> Gap:
         """Skip a segment whose ledger was deleted by hand: its positions are lost, and followers get the returned
@@ -299,66 +273,18 @@ class Log(Closable):
         wrong.
         """
         self._view.check_loop()
-        await self._view.read_list()
-        segment = await self._segment_of(ledger_id)
-        if segment is None:
-            raise InvalidArgumentError(f"log {self.name}: ledger {ledger_id} is none of its segments")
-        with contextlib.suppress(NoSuchLedgerError):
-            await self._store.read_ledger(segment.ledger_id)
-            raise InvalidArgumentError(f"log {self.name}: ledger {ledger_id} exists; nothing of it is lost")
-        if segment.first_position is None:
-            await self._close_other_segments(segment)
-            segment = await self._segment_of(ledger_id) or segment
-        first, stop = segment.first_position, segment.stop_position
-        if first is None:
-            raise InvalidArgumentError(f"log {self.name}: give up the segment before ledger {ledger_id} first")
-        if stop is None:
-            highest = max((state.position for state in (await self.cursors()).values()), default=0)
-            if last is None or last < max(first, highest) - 1:
-                raise InvalidArgumentError(
-                    f"log {self.name}: where ledger {ledger_id} ended is not known; it began at position {first}, and "
-                    f"cursors stand at up to {highest}. Name the last position that is lost, not below any that a "
-                    "reader has seen"
-                )
-        elif last not in (None, stop - 1):
-            raise InvalidArgumentError(f"log {self.name}: ledger {ledger_id} holds positions {first} to {stop - 1}")
-        lost = Gap(first, stop - 1 if stop is not None else last if last is not None else first - 1)
-        change = GiveUp(segment.ledger_id, lost.first, lost.last)
-        self._view.take((await update_log(self._store, self.name, change, log_id=self.log_id)).value)
-        return lost
-
-    async def _segment_of(self, ledger_id: int) -> Segment | None:
-        document = self._view.document
-        for segment in document.segments:
-            if segment.ledger_id == ledger_id:
-                return segment
-        for page in document.pages:
-            for segment in await read_page(self._store, self.name, page) or ():
-                if segment.ledger_id == ledger_id:
-                    return segment
-        return None
-
-    async def _close_other_segments(self, lost: Segment) -> None:
-        """Close the segment before a lost one, so that it is known where the lost one began."""
-        ends = {}
-        for segment in self._view.document.unclosed():
-            if segment.ledger_id != lost.ledger_id:
-                end = await self._access.end_of(segment.ledger_id, self._password)
-                if end is not None:
-                    ends[segment.ledger_id] = end
-        self._view.take((await update_log(self._store, self.name, NoteEnds(ends), log_id=self.log_id)).value)
+        return await self._layout.give_up(ledger_id, last)
 
     async def set_retention(self, retention: Retention) -> None:
         """Change what the leader drops, once a minute, from the front."""
         check_retention(retention)
         self._view.check_loop()
-        known = await update_log(self._store, self.name, SetRetention(retention), log_id=self.log_id)
-        self._view.take(known.value)
+        await self._layout.set_retention(retention)
 
     async def retain(self) -> int:
         """Apply the retention now, for a log without a leader; gives the first position afterwards."""
         await self.refresh()
-        self._view.take((await self._housekeeper.tidy()).value)
+        await self._layout.retain()
         return self.first_position
 
     async def cursor(self, name: str) -> Cursor:
@@ -410,11 +336,11 @@ class Log(Closable):
             raise InvalidArgumentError("the error is not of an add that was sent to a log")
         if doubt.log_id != self.log_id:
             raise InvalidArgumentError(f"the add was to another log than {self.name} ({self.log_id})")
-        await self._view.read_list()
-        stop = self._view.document.end_of_term(doubt.term)
+        await self._view.read_metadata()
+        stop = await self._view.end_of_term(doubt.term)
         if stop is not None:
             return max(0, doubt.sent - max(0, doubt.position + 1 - stop))
-        if self._view.document.term != doubt.term:
+        if self._view.term != doubt.term:
             return None
         with contextlib.suppress(OctavoError):
             await self._view.learn_end()
@@ -464,23 +390,9 @@ class Log(Closable):
 
     async def _take_over(self, lease: Lease | None) -> LogWriter:
         self._view.check_open()
-        owner = self._access.random_token()
-        candidate = Candidate(self._access, self.name, self.log_id, self._password)
-        active, document = await candidate.run(LeaderSteps(owner, self._access.clock_ms()))
-        self._view.take(document)
-        lead = ChainLead(self._access, candidate, document, active, owner=owner)
-        writer = LogWriter(self._access, lead, lease=lease, on_close=self._writer_closed)
-        self._writer = writer
+        writer = await self._layout.take_over(lease, self._on_writer_closed)
         self._on_writer(writer)
         return writer
-
-    def _writer_closed(self, writer: LogWriter) -> None:
-        if self._writer is writer:
-            self._writer = None
-        self._on_writer_closed(writer)
-
-    def _reach_of(self, ledger_id: LedgerId) -> Reach | None:
-        return None if self._writer is None else self._writer._reach_of(ledger_id)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -512,14 +424,13 @@ class Log(Closable):
                 if place is None:
                     raise LogDamagedError(f"log {self.name}: no segment holds position {position}")
                 stop = last if place.stop is None else min(last, place.stop - 1)
-                base, term, ledger_id = place.first, place.segment.term, place.segment.ledger_id
-                made_at_ms = place.segment.created_at_ms
+                base, term, ledger_id, made_at_ms = place.base, place.term, place.ledger_id, place.made_at_ms
                 async with (
-                    self._view.using(ledger_id) as reader,
+                    self._view.reading(place) as reader,
                     aclosing(reader.entries(position - base, stop - base)) as entries,
                 ):
                     async for entry in entries:
-                        if position < self._view.document.first_position:
+                        if position < self._view.first_position:
                             break
                         if entry.sealed_at_ms < made_at_ms:
                             raise used_before(self.name, ledger_id, f"entry {entry.entry_id} was sealed before it")
@@ -536,10 +447,10 @@ class Log(Closable):
         self._view.watch()
         while True:
             self._view.check_open()
-            if position < self._view.document.first_position:
+            if position < self._view.first_position:
                 if not skip:
                     self._view.check_truncated(position)
-                beginning = self._view.document.first_position
+                beginning = self._view.first_position
                 yield Gap(position, beginning - 1)
                 position = beginning
             gap = self._view.gap_at(position)
@@ -547,16 +458,18 @@ class Log(Closable):
                 yield Gap(position, gap[1])
                 position = gap[1] + 1
                 continue
+            seen = self._view.changes
             try:
                 place = await self._view.locate(position)
                 if place is None or (place.stop is not None and position >= place.stop):
-                    await self._view.wait_change()
+                    if self._view.is_sealed:
+                        return
+                    await self._view.wait_change(seen)
                     continue
-                base, term, ledger_id = place.first, place.segment.term, place.segment.ledger_id
-                made_at_ms = place.segment.created_at_ms
-                async with self._view.using(ledger_id) as reader, aclosing(reader.follow(position - base)) as entries:
+                base, term, ledger_id, made_at_ms = place.base, place.term, place.ledger_id, place.made_at_ms
+                async with self._view.reading(place) as reader, aclosing(reader.follow(position - base)) as entries:
                     async for entry in entries:
-                        if position < self._view.document.first_position:
+                        if position < self._view.first_position:
                             break
                         if entry.sealed_at_ms < made_at_ms:
                             raise used_before(self.name, ledger_id, f"entry {entry.entry_id} was sealed before it")

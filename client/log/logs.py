@@ -2,32 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Final, Literal
+from typing import Literal
 
 from octavo.client.arguments import Protection, check_password, check_text, checked_protection
-from octavo.client.log.document import LogDocument, LogState, Retention, check_retention, decode_log
-from octavo.client.log.housekeeping import Housekeeper
+from octavo.client.log.chain import ChainLayout
+from octavo.client.log.creation import LogMaker, delete_log
+from octavo.client.log.document import LogDocument, LogState, Retention, check_retention
+from octavo.client.log.layout import LogLayout
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.log import Log
-from octavo.client.log.names import check_log_name, list_document, list_prefix, name_of_document
-from octavo.client.log.passwords import log_password_matches, log_verifier
-from octavo.client.log.update import read_log
+from octavo.client.log.names import check_log_name, list_prefix, name_of_document
+from octavo.client.log.passwords import log_password_matches
+from octavo.client.log.stream_document import AnyLogDocument, decode_any_log
+from octavo.client.log.stream_layout import open_stream_layout
+from octavo.client.log.update import read_document
 from octavo.client.log.writer import LogWriter
 from octavo.client.opening import Opening
-from octavo.metadata.store import Versioned
 from octavo.protocol.entries import Digest
-from octavo.protocol.errors import (
-    InvalidArgumentError,
-    LogExistsError,
-    MetadataConflictError,
-    OctavoError,
-    UnauthorizedError,
-)
+from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
 from octavo.protocol.quorums import Quorums, quorums_of
 
-type Layout = Literal["chain"]
-
-_SALT_BYTES: Final = 16
+type Layout = Literal["chain", "stream"]
 
 
 class Logs:
@@ -42,59 +37,35 @@ class Logs:
     ) -> None:
         """``warns_if_unclosed``: whether handles and writers belong to an application, which is to close them."""
         self._access = access
-        self._random_bytes = random_bytes
+        self._maker = LogMaker(access, random_bytes)
         self._warns_if_unclosed = warns_if_unclosed
         self._handles: dict[Log, None] = {}
         self._writers: dict[LogWriter, None] = {}
 
-    async def create(self, name: str, quorums: Quorums, protection: Protection, retention: Retention) -> Log:
+    async def create(
+        self, name: str, quorums: Quorums, protection: Protection, retention: Retention, layout: Layout
+    ) -> Log:
         """Make the log, and open it. Raises :class:`LogExistsError`."""
-        store = self._access.store
-        log_id, salt = self._access.random_token(), self._random_bytes(_SALT_BYTES)
-        document = LogDocument(
-            name=name,
-            log_id=log_id,
-            quorums=quorums,
-            digest=protection.digest,
-            private=protection.private,
-            verifier=log_verifier(protection.password, log_id, salt),
-            salt=salt,
-            created_at_ms=self._access.clock_ms(),
-            retention=retention,
-        )
-        present = await store.read_document(list_document(name))
-        if present is not None:
-            left_over = decode_log(present.value, name)
-            if left_over.state is LogState.ACTIVE:
-                raise LogExistsError(f"log {name} exists already", may_have_happened=False)
-            await self._housekeeper(left_over).delete_log()
-        try:
-            version = await store.create_document(list_document(name), document.encode())
-        except MetadataConflictError as error:
-            raise LogExistsError(f"log {name} exists already", may_have_happened=False) from error
-        return await self._opened(Versioned(document, version), protection.password)
+        make = self._maker.create_stream if layout == "stream" else self._maker.create_chain
+        known = await make(name, quorums, protection, retention)
+        return await self._opened(known.value, protection.password)
 
     async def open(self, name: str, password: bytes) -> Log:
         """A handle on the log. Raises :class:`NoSuchLogError`, :class:`UnauthorizedError`."""
-        known = await read_log(self._access.store, name)
-        document = known.value
-        if not log_password_matches(document.verifier, password, document.log_id, document.salt):
-            raise UnauthorizedError(f"log {name}: wrong password")
-        return await self._opened(known, password)
+        return await self._opened((await read_document(self._access.store, name)).value, password)
 
     async def names(self, prefix: str) -> AsyncIterator[str]:
         """The names of all logs that start with ``prefix``, in bounded memory. Logs being deleted are left out."""
         async for document in self._access.store.list_documents(list_prefix(prefix)):
             name = name_of_document(document)
             found = await self._access.store.read_document(document)
-            if found is not None and decode_log(found.value, name).state is LogState.ACTIVE:
+            if found is not None and decode_any_log(found.value, name).state is LogState.ACTIVE:
                 yield name
 
     async def delete(self, name: str) -> None:
         """Delete the log with its ledgers, or finish what a client that died has begun (rule P13). Raises
         :class:`NoSuchLogError`."""
-        known = await read_log(self._access.store, name, deleted=True)
-        await self._housekeeper(known.value).delete_log()
+        await delete_log(self._access, (await read_document(self._access.store, name, deleted=True)).value)
 
     async def close(self) -> None:
         """Close writers, then handles. Raises the first failure, once all are closed."""
@@ -109,11 +80,10 @@ class Logs:
         if failures:
             raise failures[0]
 
-    async def _opened(self, known: Versioned[LogDocument], password: bytes) -> Log:
+    async def _opened(self, document: AnyLogDocument, password: bytes) -> Log:
         log = Log(
             self._access,
-            known,
-            password,
+            await self._layout_of(document, password),
             on_writer=self._note_writer,
             on_close=lambda handle: self._handles.pop(handle, None),
             on_writer_closed=lambda writer: self._writers.pop(writer, None),
@@ -127,8 +97,13 @@ class Logs:
         writer._warns_if_unclosed = self._warns_if_unclosed()
         self._writers[writer] = None
 
-    def _housekeeper(self, document: LogDocument) -> Housekeeper:
-        return Housekeeper(self._access, document.name, document.log_id)
+    async def _layout_of(self, document: AnyLogDocument, password: bytes) -> LogLayout:
+        """How the log is stored, for a handle. Raises :class:`UnauthorizedError`."""
+        if not isinstance(document, LogDocument):
+            return await open_stream_layout(self._access, document, password)
+        if not log_password_matches(document.verifier, password, document.log_id, document.salt):
+            raise UnauthorizedError(f"log {document.name}: wrong password")
+        return ChainLayout(self._access, document, password)
 
 
 class LogFace:
@@ -171,7 +146,7 @@ class LogFace:
 
         async def create() -> Log:
             self._check_open()
-            return await self._logs.create(name, quorums, protection, retention or Retention())
+            return await self._logs.create(name, quorums, protection, retention or Retention(), layout)
 
         return Opening(create, f"create_log({name!r})")
 

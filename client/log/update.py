@@ -1,27 +1,52 @@
-"""Reading and changing the list of a log: the compare-and-set loop (rule M1)."""
+"""Reading and changing the document of a log: the compare-and-set loop (rule M1)."""
 
 from octavo.client.log.changes import LogChange, Write
-from octavo.client.log.document import LogDocument, LogState, decode_log
+from octavo.client.log.document import LogDocument, LogState
 from octavo.client.log.names import list_document
+from octavo.client.log.stream_changes import StreamLogChange, WriteStreamLog
+from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log
 from octavo.metadata.settling import settle_change
 from octavo.metadata.store import MetadataStore, Version, Versioned
-from octavo.protocol.errors import NoSuchLogError
+from octavo.protocol.errors import InternalError, NoSuchLogError
+
+
+async def read_document(
+    store: MetadataStore, name: str, *, log_id: str | None = None, deleted: bool = False
+) -> Versioned[AnyLogDocument]:
+    """The document of the log as it stands now, whatever its layout. Raises :class:`NoSuchLogError` when there is none,
+    when it is not that of the log ``log_id`` (None: any), when the log is being created, and when it is being deleted
+    and ``deleted`` does not allow for that."""
+    found = await store.read_document(list_document(name))
+    if found is None:
+        raise NoSuchLogError(f"there is no log {name}")
+    document = decode_any_log(found.value, name)
+    if document.state is LogState.DELETED and not deleted:
+        raise NoSuchLogError(f"log {name} has been deleted")
+    if log_id is not None and document.log_id != log_id:
+        raise NoSuchLogError(f"log {name} has been deleted and created again")
+    if document.state is LogState.MAKING and log_id is None:
+        raise NoSuchLogError(f"there is no log {name}: a client is creating it, or has died while it did")
+    return Versioned(document, found.version)
 
 
 async def read_log(
     store: MetadataStore, name: str, *, log_id: str | None = None, deleted: bool = False
 ) -> Versioned[LogDocument]:
-    """The list as it stands now. Raises :class:`NoSuchLogError` when there is none, when it is not that of the log
-    ``log_id`` (None: any), and when the log is being deleted and ``deleted`` does not allow for that."""
-    found = await store.read_document(list_document(name))
-    if found is None:
-        raise NoSuchLogError(f"there is no log {name}")
-    document = decode_log(found.value, name)
-    if document.state is LogState.DELETED and not deleted:
-        raise NoSuchLogError(f"log {name} has been deleted")
-    if log_id is not None and document.log_id != log_id:
-        raise NoSuchLogError(f"log {name} has been deleted and created again")
-    return Versioned(document, found.version)
+    """The list of a chain as it stands now; raises as :func:`read_document`."""
+    document, version = await read_document(store, name, log_id=log_id, deleted=deleted)
+    if not isinstance(document, LogDocument):
+        raise InternalError(f"log {name} is no chain")
+    return Versioned(document, version)
+
+
+async def read_stream_log(
+    store: MetadataStore, name: str, *, log_id: str | None = None, deleted: bool = False
+) -> Versioned[StreamLogDocument]:
+    """The document of a log that is a stream; raises as :func:`read_document`."""
+    document, version = await read_document(store, name, log_id=log_id, deleted=deleted)
+    if not isinstance(document, StreamLogDocument):
+        raise InternalError(f"log {name} is no stream")
+    return Versioned(document, version)
 
 
 async def update_log(
@@ -51,4 +76,27 @@ async def update_log(
         decide=change.decide,
         write=write,
         what=f"the list of log {name}",
+    )
+
+
+async def update_stream_log(
+    store: MetadataStore,
+    name: str,
+    change: StreamLogChange,
+    *,
+    log_id: str,
+    known: Versioned[StreamLogDocument] | None = None,
+) -> Versioned[StreamLogDocument]:
+    """As :func:`update_log`, for the document of a log that is a stream."""
+
+    async def write(decision: WriteStreamLog, expected: Version) -> Versioned[StreamLogDocument]:
+        version = await store.compare_and_set_document(list_document(name), decision.document.encode(), expected)
+        return Versioned(decision.document, version)
+
+    return await settle_change(
+        known,
+        read=lambda: read_stream_log(store, name, log_id=log_id, deleted=True),
+        decide=change.decide,
+        write=write,
+        what=f"the document of log {name}",
     )

@@ -37,8 +37,9 @@ from collections.abc import Callable, Coroutine
 from octavo.client.read.lac import LacAsker, Polled
 from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.range_read import ReplicaReader
+from octavo.client.read.source import LedgerSource
 from octavo.metadata.model import Fragment, LedgerMetadata
-from octavo.metadata.store import MetadataStore, Versioned
+from octavo.metadata.store import Versioned
 from octavo.protocol.entries import Entry
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -76,7 +77,7 @@ class LedgerTail:
     def __init__(
         self,
         *,
-        store: MetadataStore,
+        source: LedgerSource,
         view: LedgerView,
         quorums: Quorums,
         replicas: ReplicaReader,
@@ -85,7 +86,7 @@ class LedgerTail:
         entry_wait_seconds: float = ENTRY_WAIT_SECONDS,
     ) -> None:
         """``entry_wait_seconds``: delay before callers are woken, while another answer may bring the entry."""
-        self._store = store
+        self._source = source
         self._entry_wait_seconds = entry_wait_seconds
         self._view = view
         self._quorums = quorums
@@ -220,7 +221,7 @@ class LedgerTail:
     async def _watch(self) -> None:
         """Follow the metadata until cancelled. Raises :class:`NoSuchLedgerError` when the ledger is deleted."""
         ledger_id = self._view.metadata.ledger_id
-        async with self._store.watch_ledger(ledger_id) as watch:
+        async with self._source.watch_ledger(ledger_id) as watch:
             async for versioned in watch:
                 if versioned is None:
                     raise NoSuchLedgerError(f"ledger {ledger_id} has been deleted")
@@ -232,7 +233,7 @@ class LedgerTail:
             await self._should_read_again.wait()
             self._should_read_again.clear()
             try:
-                self.adopt(await self._store.read_ledger(self._view.metadata.ledger_id))
+                self.adopt(await self._source.read_ledger(self._view.metadata.ledger_id))
             except MetadataUnavailableError:
                 # The watch goes on trying, and so does the next poll.
                 continue

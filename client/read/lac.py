@@ -17,7 +17,7 @@ from octavo.protocol.errors import (
     QuorumLostError,
     UnauthorizedError,
 )
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.limits import FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import LacAnswer, ReadFlag, ReadLac
 from octavo.protocol.quorums import Quorums
@@ -29,7 +29,8 @@ class Polled(NamedTuple):
     lac_advanced: bool
     """The bookie knows a LAC above the one asked about."""
     fenced: bool
-    """The ledger is being recovered, or has been; the metadata say more."""
+    """The ledger is being recovered, or has been; the metadata say more. So it is when the bookie knows of a later
+    term (rule V1)."""
     entries: list[Entry]
     """The first entries above the one asked about, verified, ids consecutive; empty if they were not asked for or are
     not held there."""
@@ -52,6 +53,8 @@ class LacAsker:
         self._view = view
         self._quorums = quorums
         self._on_change = on_change
+        self.heard_of_later_term = False
+        """A bookie has told a LAC of a later term: the metadata must be read again (rule V1)."""
 
     async def ask_ensemble(self) -> None:
         """Ask every bookie of the last fragment; return once the answers cover every write set or no bookie is left
@@ -106,8 +109,9 @@ class LacAsker:
         entries: list[Entry] = []
         if answer.entries:
             entries = _from_on(self._replicas.open_entries(answer.entries)[0], above + 1)
+        self.heard_of_later_term = False
         highest, _ = self._absorb(answer, bookie_id)
-        return Polled(highest > above, answer.fenced, entries)
+        return Polled(highest > above, answer.fenced or self.heard_of_later_term, entries)
 
     async def _request(
         self, bookie_id: BookieId, *, above: int | None, wait_seconds: float, entries_max: int
@@ -117,7 +121,7 @@ class LacAsker:
             self._view.metadata.ledger_id,
             self._replicas.read_key,
             ReadFlag.NONE,
-            0,
+            self._view.metadata.term,
             None if above is None or above < 0 else above,
             int(wait_seconds * 1000),
             entries_max,
@@ -140,14 +144,22 @@ class LacAsker:
             if answer.explicit is not None:
                 confirmed, length = self._opener.open_last_add_confirmed(answer.explicit)
                 moved |= self._view.on_last_add_confirmed(confirmed, length)
-                highest = max(highest, -1 if confirmed is None else confirmed)
+                highest = max(highest, self._counted(confirmed))
             if answer.entry is not None:
                 entry = self._opener.open(answer.entry)
                 moved |= self._view.on_entries([entry])
-                highest = max(highest, -1 if entry.last_add_confirmed is None else entry.last_add_confirmed)
+                highest = max(highest, self._counted(entry.last_add_confirmed))
         except DigestMismatchError:
             self._replicas.blame.blame(bookie_id)
         return highest, moved
+
+    def _counted(self, last_add_confirmed: EntryId | None) -> int:
+        """The LAC if it says anything of what is read, else -1."""
+        if self._view.is_of_later_term(last_add_confirmed):
+            self.heard_of_later_term = True
+        if last_add_confirmed is None or not self._view.counts(last_add_confirmed):
+            return -1
+        return last_add_confirmed
 
 
 def _from_on(entries: list[Entry], first: int) -> list[Entry]:

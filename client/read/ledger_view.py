@@ -7,13 +7,15 @@ Facts come from three sources, in any order, often late:
 * verified entries: each carries the LAC its writer had when it sealed it, and the length up to itself;
 * verified explicit LACs, with the length up to there.
 
-A fact that is older than what is known changes nothing.
+A fact that is older than what is known changes nothing. In a term of a stream, LACs and entries of other terms are no
+facts (rule V1).
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from operator import itemgetter
 
+from octavo.client.read.terms import confirmed_in, tells_of_later_term
 from octavo.metadata.model import LedgerMetadata, LedgerState
 from octavo.protocol.entries import Entry
 from octavo.protocol.ids import EntryId
@@ -71,6 +73,16 @@ class LedgerView:
         """Whether :attr:`length` is that at the readable end."""
         return self._length_at == self._confirmed
 
+    def counts(self, last_add_confirmed: int | None) -> bool:
+        """Whether this LAC says anything of what can be read here (rule V1)."""
+        term = self._metadata.term
+        return not term or (last_add_confirmed is not None and confirmed_in(term, last_add_confirmed) is not None)
+
+    def is_of_later_term(self, last_add_confirmed: int | None) -> bool:
+        """Whether this LAC tells that the term of these metadata is over, or never counted (rule V1)."""
+        term = self._metadata.term
+        return bool(term) and last_add_confirmed is not None and tells_of_later_term(term, last_add_confirmed)
+
     # --- facts ---------------------------------------------------------------------------------------------------
 
     def on_metadata(self, metadata: LedgerMetadata, version: int) -> bool:
@@ -83,7 +95,7 @@ class LedgerView:
 
     def on_entries(self, entries: Sequence[Entry]) -> bool:
         """Verified entries arrived, ids ascending. Gives whether the LAC moved."""
-        if self.closed or not entries:
+        if self.closed or not entries or not self.counts(entries[-1].last_add_confirmed):
             return False
         last = entries[-1]
         self._mark(last.entry_id, last.length)
@@ -98,7 +110,7 @@ class LedgerView:
 
     def on_last_add_confirmed(self, last_add_confirmed: EntryId | None, length: int | None) -> bool:
         """A verified LAC arrived, with the length up to there if it is known. Gives whether the LAC moved."""
-        if last_add_confirmed is None:
+        if last_add_confirmed is None or not self.counts(last_add_confirmed):
             return False
         if length is not None:
             self._mark(last_add_confirmed, length)

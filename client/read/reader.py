@@ -23,10 +23,12 @@ from octavo.client.read.lac import LacAsker
 from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.plan import Segment, VerdictKind
 from octavo.client.read.range_read import BlameList, RangeRead, ReplicaReader, absences, describe_missing
+from octavo.client.read.source import LedgerSource
+from octavo.client.read.terms import PieceMovedError
 from octavo.client.same_loop import check_loop
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.model import LedgerMetadata
-from octavo.metadata.store import MetadataStore, Versioned
+from octavo.metadata.store import Versioned
 from octavo.protocol.entries import OVERHEAD_BYTES_MAX, Entry, LedgerSecrets, Opener
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -76,7 +78,7 @@ class LedgerReader(Closable):
         ledger: Versioned[LedgerMetadata],
         secrets: LedgerSecrets,
         *,
-        store: MetadataStore,
+        source: LedgerSource,
         pool: ConnectionPool,
         options: ClientOptions,
         blame: BlameList,
@@ -86,7 +88,7 @@ class LedgerReader(Closable):
     ) -> None:
         metadata = ledger.value
         self._id = metadata.ledger_id
-        self._store = store
+        self._source = source
         self._options = options
         self._draw = draw
         self._on_close = on_close
@@ -107,12 +109,11 @@ class LedgerReader(Closable):
             replicas=self._replicas, opener=opener, view=self._view, quorums=self._quorums, on_change=self._notify
         )
         self._tail = LedgerTail(
-            store=store, view=self._view, quorums=self._quorums, replicas=self._replicas, asker=self._asker, draw=draw,
-            entry_wait_seconds=entry_wait_seconds,
+            source=source, view=self._view, quorums=self._quorums, replicas=self._replicas, asker=self._asker,
+            draw=draw, entry_wait_seconds=entry_wait_seconds,
         )  # fmt: skip
-        self._entry_bytes = float(_ENTRY_BYTES_GUESS)
-        if metadata.is_closed and metadata.last_entry_id is not None:
-            self._entry_bytes = metadata.length / (metadata.last_entry_id + 1)
+        mean = _mean_entry_bytes(metadata)
+        self._entry_bytes = float(_ENTRY_BYTES_GUESS) if mean is None else mean
         self._closed = False
         self._loop = asyncio.get_running_loop()
 
@@ -161,9 +162,9 @@ class LedgerReader(Closable):
         readable = "nothing to read" if end is None else f"readable up to entry {end}"
         return f"<LedgerReader of ledger {self._id} ({ledger}), {'closed' if self._closed else 'open'}, {readable}>"
 
-    def _learn_confirmed(self, entries: int) -> None:
-        """The ledger's writer, in this process, says that this many entries are acknowledged."""
-        if self._view.on_last_add_confirmed(EntryId(entries - 1) if entries else None, None):
+    def _learn_confirmed(self, last: int) -> None:
+        """The ledger's writer, in this process, says that the entries up to this one are acknowledged; -1 for none."""
+        if self._view.on_last_add_confirmed(EntryId(last) if last >= 0 else None, None):
             self._tail.notify()
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -354,6 +355,9 @@ class LedgerReader(Closable):
         self._check_open()
         metadata = self._view.metadata
         fragment = metadata.fragment_of(EntryId(first))
+        if metadata.term and fragment.first_entry_id == 0:
+            # What stands for all that the term's metadata, as they are now, do not tell of.
+            raise PieceMovedError(f"stream {self._id}: id {first} lies in no fragment of the part that is read")
         fragment_last = metadata.fragment_last_entry_id(fragment)
         if fragment_last is not None:
             last = min(last, fragment_last)
@@ -424,10 +428,12 @@ class LedgerReader(Closable):
     async def _read_metadata(self) -> bool:
         """Read the metadata again, and return whether they are newer."""
         self._check_open()
-        return self._tail.adopt(await self._store.read_ledger(self._id))
+        return self._tail.adopt(await self._source.read_ledger(self._id))
 
     async def _learn_last_add_confirmed(self) -> None:
         await self._asker.ask_ensemble()
+        if self._asker.heard_of_later_term and not self._view.closed:
+            await self._read_metadata()  # rule V1
         end = self._view.readable_end
         if not self._view.closed and not self._view.length_known_exactly:
             # The entry at the LAC tells the length there. Whether it can be had is a reader's business, not ours.
@@ -474,11 +480,21 @@ class LedgerReader(Closable):
             raise NoSuchEntryError(f"ledger {self._id} has no entry {segment.first} yet: {self._end_in_words()}")
 
 
+def _mean_entry_bytes(metadata: LedgerMetadata) -> float | None:
+    """Of a closed ledger, or part of a stream; None where that is not known."""
+    if not metadata.is_closed or metadata.last_entry_id is None:
+        return None
+    # The first fragment of a term stands for what is before it.
+    first = metadata.fragments[1 if metadata.term else 0]
+    count = metadata.last_entry_id + 1 - first.first_entry_id
+    return (metadata.length - first.length_before) / count if count else None
+
+
 async def open_reader(
     ledger: Versioned[LedgerMetadata],
     secrets: LedgerSecrets,
     *,
-    store: MetadataStore,
+    source: LedgerSource,
     pool: ConnectionPool,
     options: ClientOptions,
     blame: BlameList,
@@ -493,7 +509,7 @@ async def open_reader(
     :class:`QuorumLostError` if no bookie of an open ledger answers; the reader is closed then.
     """
     reader = LedgerReader(
-        ledger, secrets, store=store, pool=pool, options=options, blame=blame, draw=draw, on_close=on_close,
+        ledger, secrets, source=source, pool=pool, options=options, blame=blame, draw=draw, on_close=on_close,
         entry_wait_seconds=entry_wait_seconds,
     )  # fmt: skip
     on_made(reader)

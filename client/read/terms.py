@@ -5,6 +5,7 @@ of where this term ends: entries may lie on its bookies above the end, left ther
 only the metadata tell which. It tells the reader to read those again.
 """
 
+from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import EntryId
 from octavo.protocol.places import term_of_lac
 
@@ -18,3 +19,8 @@ def confirmed_in(term: int, last_add_confirmed: int) -> EntryId | None:
 def tells_of_later_term(term: int, last_add_confirmed: int) -> bool:
     """Whether this LAC is of a later term, so that ``term`` has its end in the metadata."""
     return term_of_lac(last_add_confirmed + 1) > term
+
+
+class PieceMovedError(NoSuchLedgerError):
+    """What is read of a stream is not there as it was: the metadata must be read again, and tell where the position is
+    now. Positions and places have not changed (rule V2). Never leaves this package."""

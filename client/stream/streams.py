@@ -1,17 +1,18 @@
 """Creates streams and takes them over. Either gives the writer of a new term."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
+from octavo.client.arguments import Protection
 from octavo.client.stream.ensembles import Ensembles
 from octavo.client.stream.taking_over import StreamTaker
 from octavo.client.stream.term_writer import TermWriter
 from octavo.client.write.writer import WriterTools
 from octavo.metadata.store import Version, Versioned
-from octavo.metadata.stream_model import FIRST_TERM, StreamFragment, StreamKey, StreamMetadata
+from octavo.metadata.stream_model import FIRST_TERM, StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
 from octavo.protocol.errors import MetadataUnavailableError, NoSuchLedgerError, UnauthorizedError
-from octavo.protocol.ids import LedgerId
+from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
 
@@ -65,6 +66,44 @@ class Streams:
         )
         stream = Versioned(metadata, await self._create(metadata))
         return TermWriter(stream, secrets, self._tools, token=self._token)
+
+    async def create_at_rest(
+        self,
+        ledger_id: LedgerId,
+        quorums: Quorums,
+        protection: Protection,
+        *,
+        custom_metadata: Mapping[str, bytes],
+    ) -> Versioned[StreamMetadata]:
+        """Create an empty stream at rest, under an id that this client has allocated: any client takes it over, and
+        asks no bookie for that. Raises as :meth:`create`, but may return before a bookie has been reached."""
+        secrets, salt, owner = derive_secrets(protection.password, ledger_id), self._salt(), self._token()
+        metadata = StreamMetadata(
+            ledger_id=ledger_id,
+            state=StreamState.AT_REST,
+            owner=owner,
+            fragments=(
+                StreamFragment(
+                    first_entry_id=place(FIRST_TERM, 0),
+                    first_position=0,
+                    bookies=await self._tools.placer.new_ensemble(quorums),
+                    write_quorum=quorums.write_quorum,
+                    ack_quorum=quorums.ack_quorum,
+                    opened_at_ms=self._tools.clock_ms(),
+                ),
+            ),
+            keys=(
+                StreamKey(
+                    digest=protection.digest, verifier=make_verifier(secrets, protection.digest, salt), salt=salt
+                ),
+            ),
+            last_entry_id=EntryId(place(FIRST_TERM, 0) - 1),
+            custom_metadata=custom_metadata,
+            created_at=self._wall_clock(),
+            private=protection.private,
+            writer_token=owner,
+        )
+        return Versioned(metadata, await self._create(metadata))
 
     async def _create(self, metadata: StreamMetadata) -> Version:
         store = self._tools.store

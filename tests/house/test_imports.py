@@ -96,7 +96,17 @@ ROOMS = {
         }
     ),
     "client.recover": frozenset({"client.options", "client.supervisor", "client.wire", "client.place", "client.write"}),
-    "client.stream": frozenset({"client.options", "client.wire", "client.place", "client.write", "client.recover"}),
+    "client.stream": frozenset(
+        {
+            "client.arguments",
+            "client.options",
+            "client.wire",
+            "client.place",
+            "client.read",
+            "client.write",
+            "client.recover",
+        }
+    ),
     "client.departures": frozenset({"client.supervisor", "client.write"}),
     "client.opening": frozenset({"client.closable"}),
     "client.log": frozenset(
@@ -108,6 +118,7 @@ ROOMS = {
             "client.options",
             "client.supervisor",
             "client.read",
+            "client.stream",
             "client.write",
         }
     ),
@@ -122,6 +133,7 @@ ROOMS = {
             "client.read",
             "client.write",
             "client.recover",
+            "client.stream",
             "client.departures",
             "client.opening",
             "client.log",

@@ -6,6 +6,7 @@ from typing import Any
 
 from octavo.client.log import housekeeping, retention
 from octavo.client.log.adds import AddFront
+from octavo.client.log.chain_view import ChainView, Place
 from octavo.client.log.changes import AppendSegment, MarkDeleted, Truncate, Write, _lies_below
 from octavo.client.log.cursors import CursorKeeper, CursorState, read_cursors
 from octavo.client.log.document import Dropped, LogDocument, SegmentEnd
@@ -13,7 +14,6 @@ from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.update import read_log
-from octavo.client.log.view import LogView, Place
 from octavo.client.log.writer import LogWriter
 from octavo.protocol.errors import NoSuchLedgerError
 from simulation.patches import Patch, patch
@@ -182,7 +182,7 @@ def time_falls() -> list[Patch]:
 
 
 def follower_guesses_the_end() -> list[Patch]:
-    @patch(LogView, "locate")
+    @patch(ChainView, "locate")
     async def locate(original: Any, self: Any, position: int) -> Any:
         place = await original(self, position)
         segments = self.document.segments

@@ -13,6 +13,7 @@ from octavo.client.options import ClientOptions
 from octavo.client.read.follow import ENTRY_WAIT_SECONDS
 from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader, open_reader
+from octavo.client.read.source import LedgerSource
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import (
     Fragment,
@@ -86,7 +87,7 @@ class Cluster:
         return await open_reader(
             await self.store.read_ledger(ledger.id),
             ledger.secrets,
-            store=cast(MetadataStore, changes.get("store", self.store)),
+            source=cast(LedgerSource, changes.get("store", self.store)),
             pool=self.pool,
             options=changes.get("options", self.options),
             blame=self.blame,

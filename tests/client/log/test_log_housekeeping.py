@@ -20,6 +20,7 @@ from octavo.client.log.bounds import (
     segments_max,
     segments_to_fold,
 )
+from octavo.client.log.chain_view import ChainView
 from octavo.client.log.changes import AppendSegment, BeginSegment, SetRetention, Truncate, Withdraw
 from octavo.client.log.document import (
     TERMS_MAX,
@@ -39,7 +40,6 @@ from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document, page_document
 from octavo.client.log.pacing import TakeoverPacing
 from octavo.client.log.update import read_log, update_log
-from octavo.client.log.view import LogView
 from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.metadata.store import DOCUMENT_BYTES_MAX, Versioned
@@ -67,6 +67,8 @@ async def made(name: str, segments: int) -> tuple[MetadataStore, LedgerAccess, H
         pacing=TakeoverPacing(rng.uniform),
         create=no_ledger,  # type: ignore[arg-type]
         open=no_ledger,  # type: ignore[arg-type]
+        read=no_ledger,  # type: ignore[arg-type]
+        streams=None,  # type: ignore[arg-type]
     )
     await store.create_document(list_document("orders"), empty_log().encode())
     known = await read_log(store, "orders")
@@ -92,7 +94,7 @@ async def test_a_long_list_moves_into_pages_and_every_position_is_found() -> Non
     document = (await read_log(store, "orders")).value
     assert shape(document)[0] + shape(document)[1] == 50
     assert len(document.segments) <= 20
-    view = LogView(access, document, b"")
+    view = ChainView(access, document, b"")
     for position in (0, 2, 3, 50, 100, 146):
         place = await view.locate(position)
         assert place is not None
@@ -104,11 +106,11 @@ async def test_a_handle_does_not_end_below_the_first_position() -> None:
     # A truncation may have passed all that the list tells of the last segment.
     store, access, _ = await made("inside-the-open-segment", 1)
     document = (await read_log(store, "orders")).value
-    view = LogView(access, document, b"")
+    view = ChainView(access, document, b"")
     assert (view.end, document.known_stop) == (0, 0)
     truncated = replace(document, first_position=2)
     view.take(truncated)
-    assert view.end == LogView(access, truncated, b"").end == 2
+    assert view.end == ChainView(access, truncated, b"").end == 2
 
 
 @pytest.mark.parametrize("before", [1, 3, 7, 9, 60, 140])
@@ -205,7 +207,7 @@ async def test_many_pages_are_merged_and_every_position_is_found() -> None:
     assert sum(shape(document)) == 75
     assert len(document.pages) <= pages_max(2)
     assert max(page.segments for page in document.pages) > 2
-    view = LogView(access, document, b"")
+    view = ChainView(access, document, b"")
     for position in range(75 * 3 - 3):
         place = await view.locate(position)
         assert place is not None

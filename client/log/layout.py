@@ -1,0 +1,57 @@
+"""What the two layouts of a log have in common: the seam between the face of a log and the way it is stored.
+
+A log is a *chain* of ledgers (:mod:`octavo.client.log.chain`), or a *stream* (:mod:`octavo.client.log.stream_layout`).
+The face, :class:`octavo.client.log.log.Log`, is written against :class:`LogLayout` and its
+:class:`~octavo.client.log.view.LogView`, and asks nowhere which layout it has.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from octavo.client.log.cursors import CursorState
+from octavo.client.log.document import Retention
+from octavo.client.log.entries import Gap
+from octavo.client.log.status import SegmentStatus
+from octavo.client.log.view import LogView
+from octavo.client.log.writer import LogWriter
+from octavo.metadata.store import Lease
+
+
+class LayoutStatus(NamedTuple):
+    """What the status of a log has of its layout."""
+
+    layout: str
+    retention: Retention
+    drops_below: int
+    segments: tuple[SegmentStatus, ...]
+    paged_segments: int
+    bytes: int
+    idle_cursors: frozenset[str]
+    gaps: tuple[tuple[int, int], ...]
+
+
+class LogLayout(Protocol):
+    """What one handle does with its log besides reading."""
+
+    @property
+    def view(self) -> LogView:
+        """What the handle sees."""
+
+    async def take_over(self, lease: Lease | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
+        """Take the log over at once, and give its writer, which holds ``lease``, if any, and calls ``on_close`` when it
+        is closed. Raises as ``Log.lead``."""
+
+    async def truncate(self, before: int) -> None:
+        """Remove the entries below ``before``, which is above the first position and not above the end."""
+
+    async def retain(self) -> None:
+        """Apply the retention now."""
+
+    async def set_retention(self, retention: Retention) -> None:
+        """Change what retention drops."""
+
+    async def give_up(self, ledger_id: int, last: int | None) -> Gap:
+        """Skip a part that was lost. Raises :class:`InvalidArgumentError`."""
+
+    async def status(self, cursors: dict[str, CursorState]) -> LayoutStatus:
+        """What the metadata tell of the layout; the view has read them just now."""

@@ -1,0 +1,128 @@
+"""The layout of a log that is one stream: what a handle does with it besides reading."""
+
+from collections.abc import Callable
+
+from octavo.client.log.cursors import CursorState
+from octavo.client.log.document import Retention
+from octavo.client.log.entries import Gap
+from octavo.client.log.layout import LayoutStatus
+from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.status import SegmentStatus
+from octavo.client.log.stream_changes import SetStreamRetention
+from octavo.client.log.stream_document import StreamLogDocument, log_term
+from octavo.client.log.stream_housekeeping import StreamHousekeeper
+from octavo.client.log.stream_view import StreamView
+from octavo.client.log.update import read_stream_log, update_stream_log
+from octavo.client.log.writer import LogWriter
+from octavo.metadata.store import Lease, Versioned
+from octavo.metadata.stream_model import StreamMetadata
+from octavo.protocol.entries import derive_secrets, verifier_matches
+from octavo.protocol.errors import InvalidArgumentError, LogDamagedError, NoSuchLedgerError, UnauthorizedError
+
+
+async def open_stream_layout(access: LedgerAccess, document: StreamLogDocument, password: bytes) -> "StreamLayout":
+    """The layout for a handle on a log. Raises :class:`UnauthorizedError` for a wrong password, before anything is
+    fenced (rule F0); :class:`NoSuchLogError`, :class:`LogDamagedError`."""
+    try:
+        root = await access.store.read_stream(document.ledger_id)
+    except NoSuchLedgerError as error:
+        # Raises that the log is gone, if it is.
+        await read_stream_log(access.store, document.name, log_id=document.log_id)
+        raise LogDamagedError(
+            f"log {document.name}: its stream, ledger {document.ledger_id}, does not exist any more; it was deleted by "
+            "hand"
+        ) from error
+    key = root.value.keys[root.value.last_fragment.key]
+    if not verifier_matches(key.verifier, derive_secrets(password, document.ledger_id), key.digest, key.salt):
+        raise UnauthorizedError(f"log {document.name}: wrong password")
+    return StreamLayout(access, document, root, password)
+
+
+class StreamLayout:
+    """See the module; :class:`~octavo.client.log.layout.LogLayout` of a stream."""
+
+    def __init__(
+        self,
+        access: LedgerAccess,
+        document: StreamLogDocument,
+        root: Versioned[StreamMetadata],
+        password: bytes,
+    ) -> None:
+        self._access = access
+        self._store = access.store
+        self._name = document.name
+        self._log_id = document.log_id
+        self._password = password
+        self._housekeeper = StreamHousekeeper(access, document.name, document.log_id)
+        self.view = StreamView(access, document, root, password)
+
+    # --- leading ------------------------------------------------------------------------------------------------------
+
+    async def take_over(self, lease: Lease | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
+        """Take the log over at once."""
+        raise InvalidArgumentError(f"log {self._name} is a stream, which this version can only read")
+
+    # --- what is kept -------------------------------------------------------------------------------------------------
+
+    async def truncate(self, before: int) -> None:
+        """Remove the entries below ``before``."""
+        known, root = await self._housekeeper.truncate(before)
+        self.view.take(known.value)
+        self.view.take_root(root)
+
+    async def retain(self) -> None:
+        """Apply the retention now."""
+        root = await self._housekeeper.follow_document(self.view.document)
+        self.view.take_root(root)
+
+    async def set_retention(self, retention: Retention) -> None:
+        """Change what retention drops."""
+        known = await update_stream_log(self._store, self._name, SetStreamRetention(retention), log_id=self._log_id)
+        self.view.take(known.value)
+
+    async def give_up(self, ledger_id: int, last: int | None) -> Gap:
+        """Raises :class:`InvalidArgumentError`."""
+        raise InvalidArgumentError(
+            f"log {self._name} is a stream: it has no ledgers that can be lost one by one, so none can be given up"
+        )
+
+    async def status(self, cursors: dict[str, CursorState]) -> LayoutStatus:
+        """What the metadata tell."""
+        document, stream = self.view.document, self.view.root.value
+        return LayoutStatus(
+            layout="stream",
+            retention=document.retention,
+            drops_below=self.view.first_position,
+            segments=segments_of_stream(stream),
+            paged_segments=sum(page.fragments for page in stream.pages),
+            bytes=max(stream.length, stream.last_fragment.length_before) - _length_before(stream),
+            idle_cursors=frozenset(),
+            gaps=(),
+        )
+
+
+def _length_before(stream: StreamMetadata) -> int:
+    """Payload bytes before the first fragment that is left."""
+    return (stream.pages or stream.fragments)[0].length_before
+
+
+def segments_of_stream(stream: StreamMetadata) -> tuple[SegmentStatus, ...]:
+    """The fragments of the stream, without those in pages, as the segments of its log."""
+    segments = []
+    for at, fragment in enumerate(stream.fragments):
+        following = stream.fragments[at + 1] if at + 1 < len(stream.fragments) else None
+        stop = following.first_position if following is not None else None
+        length = following.length_before if following is not None else stream.length
+        if following is None and stream.end_position is not None:
+            stop = stream.end_position + 1
+        segments.append(
+            SegmentStatus(
+                ledger_id=stream.ledger_id,
+                first_position=fragment.first_position,
+                entries=None if stop is None else stop - fragment.first_position,
+                bytes=None if stop is None else length - fragment.length_before,
+                term=log_term(fragment.first_term),
+                created_at_ms=fragment.opened_at_ms,
+            )
+        )
+    return tuple(segments)
