@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from octavo.metadata.debts import FullCopies
 from octavo.metadata.model import SyncMode
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError
@@ -104,3 +105,26 @@ def checked_sync(sync: object, ids: str) -> SyncMode:
     if modes[sync] is SyncMode.DEFERRED and ids == "explicit":
         raise InvalidArgumentError("a ledger with ids='explicit' cannot have sync='deferred'")
     return modes[sync]
+
+
+class LedgerKind(NamedTuple):
+    """What is promised of the entries of a ledger."""
+
+    sync: SyncMode
+    full_copies: FullCopies | None
+
+
+ORDINARY = LedgerKind(SyncMode.IMMEDIATE, None)
+
+
+def checked_kind(sync: object, full_copies: object, ids: str) -> LedgerKind:
+    """What is to be promised of the entries of a new ledger."""
+    mode = checked_sync(sync, ids)
+    if full_copies is None:
+        return LedgerKind(mode, None)
+    kinds = {kind.value: kind for kind in FullCopies}
+    if not isinstance(full_copies, str) or full_copies not in kinds:
+        raise InvalidArgumentError(f"full_copies must be 'recorded', 'required' or None, not {full_copies!r}")
+    if mode is SyncMode.DEFERRED:
+        raise InvalidArgumentError("a ledger with full_copies cannot have sync='deferred'")
+    return LedgerKind(mode, kinds[full_copies])

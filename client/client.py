@@ -7,13 +7,14 @@ and the metadata store.
 """
 
 import asyncio
-import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, Unpack, overload
 
 from octavo.client.arguments import (
+    ORDINARY,
+    LedgerKind,
     Protection,
     check_digest,
     check_flag,
@@ -21,14 +22,14 @@ from octavo.client.arguments import (
     check_password,
     check_text,
     checked_custom_metadata,
+    checked_kind,
     checked_protection,
     checked_residues,
-    checked_sync,
 )
 from octavo.client.bookie_status import BookieStatus, bookie_statuses
 from octavo.client.client_name import default_client_name
 from octavo.client.closable import Closable
-from octavo.client.creations import Creations
+from octavo.client.creations import Creations, delete_created
 from octavo.client.departures import Departures
 from octavo.client.log.ledgers import LOG_KEY, LedgerAccess, NewSegment
 from octavo.client.log.logs import LogFace, Logs
@@ -46,12 +47,12 @@ from octavo.client.stream.streams import Streams
 from octavo.client.stream.taking_over import StreamTaker
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.security import options_with_environment
-from octavo.client.write.deferred_writer import DeferredWriter
 from octavo.client.write.explicit_writer import ExplicitIdWriter
+from octavo.client.write.full_copies_writer import writer_kind
 from octavo.client.write.segment_writer import SegmentWriter
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata.connect import open_metadata_store
-from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, Fragment, LedgerMetadata, SyncMode
+from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, Fragment, LedgerMetadata
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
 from octavo.protocol.errors import (
@@ -194,6 +195,7 @@ class Client(LogFace, Closable):
         custom_metadata: Mapping[str, bytes] | None = None,
         ids: Literal["sequential"] = "sequential",
         sync: Literal["immediate", "deferred"] = "immediate",
+        full_copies: Literal["recorded", "required"] | None = None,
     ) -> Opening[LedgerWriter]: ...
 
     @overload
@@ -209,6 +211,7 @@ class Client(LogFace, Closable):
         custom_metadata: Mapping[str, bytes] | None = None,
         ids: Literal["explicit"],
         sync: Literal["immediate"] = "immediate",
+        full_copies: Literal["recorded", "required"] | None = None,
     ) -> Opening[ExplicitIdWriter]: ...
 
     def create_ledger(
@@ -223,6 +226,7 @@ class Client(LogFace, Closable):
         custom_metadata: Mapping[str, bytes] | None = None,
         ids: Literal["sequential", "explicit"] = "sequential",
         sync: Literal["immediate", "deferred"] = "immediate",
+        full_copies: Literal["recorded", "required"] | None = None,
     ) -> Opening[LedgerWriter] | Opening[ExplicitIdWriter]:
         """Create a ledger on ``ensemble_size`` bookies and return its writer. Each entry is stored on ``write_quorum``
         of them and acknowledged when ``ack_quorum`` have it on disk.
@@ -240,21 +244,29 @@ class Client(LogFace, Closable):
         half of ``unforced_bytes_max`` bytes are not forced, and before it closes the ledger. If the writer and so many
         bookies fail at the same time, what was not forced may be lost; nothing else is.
 
+        ``full_copies``: an add returns with ``ack_quorum`` copies whatever it says. With ``"recorded"`` the metadata
+        name the entries that may have fewer than ``write_quorum`` copies (``debts``), and repair makes those; closing
+        waits up to ``full_copies_patience_seconds`` for missing copies. With ``"required"`` no copy is ever given up
+        (rule I9): entries take room in the window until they have all copies, so adds block once fewer than
+        ``write_quorum`` bookies are left for them, and closing raises :class:`UnderReplicatedError`, which loses
+        nothing, until there are enough. With None nothing is promised beyond ``ack_quorum`` copies. Needs immediate
+        sync.
+
         Raises :class:`InvalidArgumentError` (``ensemble_size < write_quorum`` or ``write_quorum < ack_quorum``, for
         example) and :class:`NotEnoughBookiesError`. If creating fails or is cancelled, there is no ledger.
         """
         quorums = quorums_of(ensemble_size, write_quorum, ack_quorum)
         protection = checked_protection(password, digest, private)
         custom = checked_custom_metadata(custom_metadata)
-        mode = checked_sync(sync, ids)
+        kind = checked_kind(sync, full_copies, ids)
 
         async def create() -> LedgerWriter:
             self._check_open()
-            return await self._creations.run(self._create(quorums, protection, custom, self._writer, mode))
+            return await self._creations.run(self._create(quorums, protection, custom, self._writer, kind))
 
         async def create_explicit() -> ExplicitIdWriter:
             self._check_open()
-            return await self._creations.run(self._create(quorums, protection, custom, self._explicit_writer))
+            return await self._creations.run(self._create(quorums, protection, custom, self._explicit_writer, kind))
 
         match ids:
             case "sequential":
@@ -412,6 +424,8 @@ class Client(LogFace, Closable):
                 for reader in list(self._readers):
                     group.create_task(attempt(reader.close()))
         finally:
+            for writer in list(self._writers.values()):
+                await writer._abandon()  # not closed, because copies are missing that it requires (rule G4)
             await self._departures.close()
             await attempt(self._pool.close())
             await attempt(self._store.close())
@@ -432,7 +446,7 @@ class Client(LogFace, Closable):
         protection: Protection,
         custom_metadata: Mapping[str, bytes],
         make_writer: _MakeWriter[W],
-        sync: SyncMode = SyncMode.IMMEDIATE,
+        kind: LedgerKind,
     ) -> W:
         writer = await self._create_as(
             await self._store.allocate_ledger_id(),
@@ -440,7 +454,7 @@ class Client(LogFace, Closable):
             protection,
             custom_metadata=custom_metadata,
             make_writer=make_writer,
-            sync=sync,
+            kind=kind,
         )
         writer._warns_if_unclosed = self._warns_if_unclosed
         self._writers[writer.id] = writer
@@ -478,7 +492,7 @@ class Client(LogFace, Closable):
         *,
         custom_metadata: Mapping[str, bytes],
         make_writer: _MakeWriter[W],
-        sync: SyncMode = SyncMode.IMMEDIATE,
+        kind: LedgerKind = ORDINARY,
     ) -> W:
         ensemble = await self._placer.new_ensemble(quorums)
         secrets = derive_secrets(protection.password, ledger_id)
@@ -491,7 +505,8 @@ class Client(LogFace, Closable):
             fragments=(Fragment(EntryId(0), ensemble),),
             digest=protection.digest,
             private=protection.private,
-            sync=sync,
+            sync=kind.sync,
+            full_copies=kind.full_copies,
             custom_metadata=custom_metadata,
             created_at=self._wall_clock(),
             verifier=make_verifier(secrets, protection.digest, salt),
@@ -503,7 +518,7 @@ class Client(LogFace, Closable):
             self._check_open()
             return make_writer(Versioned(metadata, version), secrets)
         except BaseException:
-            await self._uncreate(ledger_id)
+            await delete_created(self._store, ledger_id, seconds=self._options.close_timeout_seconds)
             raise
 
     def _writer(
@@ -513,8 +528,7 @@ class Client(LogFace, Closable):
         *,
         on_failure: Callable[[OctavoError], object] | None = None,
     ) -> LedgerWriter:
-        make = DeferredWriter if ledger.value.sync is SyncMode.DEFERRED else LedgerWriter
-        writer = make(
+        writer = writer_kind(ledger.value)(
             ledger,
             secrets,
             self._writer_tools,
@@ -539,22 +553,6 @@ class Client(LogFace, Closable):
             return self._writer(ledger, secrets, on_failure=on_failure)
 
         return ExplicitIdWriter(make_writer, self._options)
-
-    async def _uncreate(self, ledger_id: LedgerId) -> None:
-        """Delete a ledger that has not been handed out, even if this task is cancelled. Tries for
-        ``close_timeout_seconds``."""
-
-        async def delete() -> None:
-            # It was not created after all; or the metadata store does not answer, and an empty open ledger remains.
-            with contextlib.suppress(OctavoError, TimeoutError):
-                async with asyncio.timeout(self._options.close_timeout_seconds):
-                    await self._store.delete_ledger(ledger_id)
-
-        deletion = asyncio.get_running_loop().create_task(delete())
-        while not deletion.done():
-            # The caller is raising an exception already: a cancellation adds nothing to that.
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([deletion])
 
     # --- opening -------------------------------------------------------------------------------------------------
 

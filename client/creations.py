@@ -7,9 +7,12 @@ cancellation is withdrawn and becomes an error. The caller's own code never sees
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 
-from octavo.protocol.errors import ClientClosedError
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.errors import ClientClosedError, OctavoError
+from octavo.protocol.ids import LedgerId
 
 
 class Creations:
@@ -50,3 +53,19 @@ class Creations:
         if self._under_way:
             self._ended = asyncio.Event()
             await self._ended.wait()
+
+
+async def delete_created(store: MetadataStore, ledger_id: LedgerId, *, seconds: float) -> None:
+    """Delete a ledger that has not been handed out, even if this task is cancelled. Tries for so long."""
+
+    async def delete() -> None:
+        # It was not created after all; or the metadata store does not answer, and an empty open ledger remains.
+        with contextlib.suppress(OctavoError, TimeoutError):
+            async with asyncio.timeout(seconds):
+                await store.delete_ledger(ledger_id)
+
+    deletion = asyncio.get_running_loop().create_task(delete())
+    while not deletion.done():
+        # The caller is raising an exception already: a cancellation adds nothing to that.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([deletion])

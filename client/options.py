@@ -108,6 +108,11 @@ class ClientOptions:
     """Longest time that closing a ledger takes, by ``close()``, at the end of an ``async with`` block, or when the
     client is closed. Adds still pending after three quarters of it fail."""
 
+    full_copies_patience_seconds: float = 5.0
+    """How long closing and recovering a ledger with ``full_copies="recorded"`` wait for copies that are missing; what
+    is missing then is recorded, and repair makes it. Outlasts a slow sync, not a dead bookie. Within the time that
+    closing takes."""
+
     # --- recovery
 
     recovery_timeout_seconds: float = 20.0
@@ -223,6 +228,7 @@ class ConnectOptions(TypedDict, total=False):
     resend_delay_seconds: float
     explicit_lac_delay_seconds: float
     close_timeout_seconds: float
+    full_copies_patience_seconds: float
     recovery_timeout_seconds: float
     read_ahead_bytes: int
     read_ahead_requests: int
@@ -262,6 +268,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "resend_delay_seconds": _SECONDS,
     "explicit_lac_delay_seconds": _SECONDS,
     "close_timeout_seconds": _SECONDS,
+    "full_copies_patience_seconds": (0.0, 86_400.0),
     "recovery_timeout_seconds": _SECONDS,
     "read_ahead_bytes": (1, 2**40),
     "read_ahead_requests": (1, ENTRIES_PER_FRAME_MAX),

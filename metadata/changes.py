@@ -4,7 +4,8 @@ A change is a value with one method, ``decide(current)``. Given the stored metad
 to this value), *settled* (the stored metadata already say what was wanted; this also recognises the client's own write
 when its answer was lost, rule M1), or *refuse* (raise this error). :func:`octavo.metadata.update.update_ledger` runs
 the change in a compare-and-set loop. In the table, ``same`` means that the last fragment is the one from which the
-change was computed.
+change was computed: it begins at the same id with the same length before it, on the same bookies. Debts are not
+compared. A change that ends a fragment records its debt with it, where the ledger keeps such books (rule I9).
 
 ================  ====================  ========================  =====================  =============================
 change            OPEN                  OPEN, other last          IN_RECOVERY            CLOSED
@@ -34,12 +35,15 @@ last one, CLOSED            write           settled         refuse, conflict
 last one, not CLOSED        refuse          refuse          refuse, conflict
 begins or ends elsewhere    refuse          refuse          refuse, conflict
 ==========================  ==============  ==============  ================
+
+:class:`PayDebt` is repair's other change, for settled fragments, too.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from octavo.metadata.debts import NO_DEBT, Debt
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.errors import LedgerFencedError, MetadataConflictError, OctavoError
 from octavo.protocol.ids import BookieId, EntryId
@@ -86,15 +90,19 @@ class ChangeEnsemble:
     first_entry_id: EntryId
     ensemble: tuple[BookieId, ...]
     length_before: int
+    debt: Debt | None = None
+    """What is owed of :attr:`base`, which this change ends; None: not recorded."""
 
     def decide(self, current: LedgerMetadata) -> Decision:
         if current.state is not LedgerState.OPEN:
             return _fenced(current)
-        if current.last_fragment == Fragment(self.first_entry_id, self.ensemble, self.length_before):
+        if current.last_fragment.holds_as(Fragment(self.first_entry_id, self.ensemble, self.length_before)):
             return Settled()
-        if current.last_fragment != self.base:
+        if not current.last_fragment.holds_as(self.base):
             return _other_writer(current)
-        return Write(current.with_ensemble_change(self.first_entry_id, self.ensemble, self.length_before))
+        changed = current.with_ensemble_change(self.first_entry_id, self.ensemble, self.length_before)
+        replaces_base = self.first_entry_id == self.base.first_entry_id
+        return Write(changed if replaces_base else changed.with_debt(self.base.first_entry_id, self.debt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +113,18 @@ class CloseLedger:
     """The last fragment that the writer knows."""
     last_entry_id: EntryId | None
     length: int
+    debt: Debt | None = None
+    """What is owed of the last fragment; None: not recorded."""
 
     def decide(self, current: LedgerMetadata) -> Decision:
         if current.state is LedgerState.CLOSED and _end(current) == (self.last_entry_id, self.length):
             return Settled()
         if current.state is not LedgerState.OPEN:
             return _fenced(current)
-        if current.last_fragment != self.base:
+        if not current.last_fragment.holds_as(self.base):
             return _other_writer(current)
-        return Write(current.closed(self.last_entry_id, self.length))
+        closed = current.closed(self.last_entry_id, self.length)
+        return Write(closed.with_debt(self.base.first_entry_id, self.debt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +156,13 @@ class FinishRecovery:
     """Ensemble changes of this recovery, in order; they stay local until now (rule F5)."""
     last_entry_id: EntryId | None
     length: int
+    debts: tuple[tuple[EntryId, Debt], ...] = ()
+    """The first ids of these fragments and of the base, as far as they stay, and what is owed of them."""
 
     def decide(self, current: LedgerMetadata) -> Decision:
         if current.state is LedgerState.CLOSED:
             return Settled()
-        if current.state is LedgerState.OPEN or current.last_fragment != self.base:
+        if current.state is LedgerState.OPEN or not current.last_fragment.holds_as(self.base):
             return Refuse(
                 MetadataConflictError(
                     f"ledger {current.ledger_id}: another client took it over during its recovery; recover it again",
@@ -159,7 +172,10 @@ class FinishRecovery:
         wanted = current
         for fragment in self.fragments:
             wanted = wanted.with_ensemble_change(fragment.first_entry_id, fragment.bookies, fragment.length_before)
-        return Write(wanted.closed(self.last_entry_id, self.length))
+        wanted = wanted.closed(self.last_entry_id, self.length)
+        for first_entry_id, debt in self.debts:
+            wanted = wanted.with_debt(first_entry_id, debt)
+        return Write(wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +214,39 @@ class ReplaceMember:
             MetadataConflictError(
                 f"ledger {current.ledger_id}, fragment from entry {self.first_entry_id}: {reason}; bookie {self.new} "
                 f"does not take the place of {self.old}",
+                may_have_happened=False,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PayDebt:
+    """Every member of a settled fragment has said that it lacks nothing of what was owed (rule G6)."""
+
+    first_entry_id: EntryId
+    """The first id of the fragment."""
+    bookies: tuple[BookieId, ...]
+    """The members that were asked."""
+    paid: Debt
+    """The entries that they were asked about."""
+
+    def decide(self, current: LedgerMetadata) -> Decision:
+        fragment = next((found for found in current.fragments if found.first_entry_id == self.first_entry_id), None)
+        if fragment is None:
+            return self._refuse(current, "there is no such fragment")
+        debt = current.debt_of(fragment)
+        if debt.is_empty:
+            return Settled()
+        if fragment.bookies != self.bookies:
+            return self._refuse(current, "another bookie is a member now")
+        if debt.within(*self.paid) != debt:
+            return self._refuse(current, f"entries {debt.first} to {debt.last} are owed")
+        return Write(current.with_debt(self.first_entry_id, NO_DEBT))
+
+    def _refuse(self, current: LedgerMetadata, reason: str) -> Refuse:
+        return Refuse(
+            MetadataConflictError(
+                f"ledger {current.ledger_id}, fragment from entry {self.first_entry_id}: {reason}; its debt stays",
                 may_have_happened=False,
             )
         )

@@ -11,8 +11,8 @@ IN_RECOVERY  unchanged (F1)     IN_RECOVERY (by recovery, F5)          CLOSED (b
 CLOSED       LedgerClosedError  LedgerClosedError                      LedgerClosedError
 ===========  =================  =====================================  ==============================
 
-``with_member()`` is the one transition of a closed ledger: repair replaces a bookie in a fragment whose range is
-settled, in any state (rule C2). The end never changes.
+``with_member()`` and ``with_debt()`` are the transitions of a closed ledger: repair replaces a bookie in a fragment
+whose range is settled, or notes what is owed of it, in any state (rules C2 and G6). The end never changes.
 
 Values are immutable; a transition returns a new one. :mod:`octavo.metadata.changes` decides which client may make which
 transition after another client has changed the metadata in between. Every instance satisfies rule I6: the constructor
@@ -29,6 +29,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Self
 
+from octavo.metadata.debts import Debt, FullCopies, debt_from, debt_in_range, stored_debt
 from octavo.metadata.encoding import (
     NO_FIELDS,
     FieldReader,
@@ -90,6 +91,15 @@ class Fragment:
     length_before: int = 0
     unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, compare=False, repr=False)
     """Stored fields that this version does not know, as decoded JSON: kept as long as the fragment is kept."""
+    debt: Debt | None = None
+    """Which of its entries may have fewer than Qw copies; None where that is not recorded
+    (:mod:`octavo.metadata.debts`)."""
+
+    def holds_as(self, other: "Fragment") -> bool:
+        """Whether both begin alike on the same bookies, whatever they owe: what a writer and a recovery compare."""
+        return (self.first_entry_id, self.bookies, self.length_before) == (
+            other.first_entry_id, other.bookies, other.length_before,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +129,9 @@ class LedgerMetadata:
     sync: SyncMode = SyncMode.IMMEDIATE
     """When its entries are durable. Never changes. Only its writer needs to know: readers and recoveries treat both
     alike."""
+    full_copies: FullCopies | None = None
+    """What is promised about all Qw copies of its entries (rule I9); None: nothing, and no debts are recorded. Never
+    changes."""
     term: int = 0
     """Take-overs of the ledger by a new writer so far; 0 for an ordinary ledger, which has one writer."""
     writer_token: str = ""
@@ -186,6 +199,19 @@ class LedgerMetadata:
             return None
         return EntryId(_end_of(self.last_entry_id))
 
+    def debt_of(self, fragment: Fragment) -> Debt:
+        """What is owed of a fragment (rule I9): nothing while it is not settled."""
+        last = self.fragment_last_entry_id(fragment)
+        return debt_in_range(self.full_copies, fragment.debt, fragment.first_entry_id, last)
+
+    @property
+    def debts(self) -> tuple[tuple[Fragment, Debt], ...]:
+        """The fragments of which something is owed, with what it is."""
+        if self.full_copies is None:
+            return ()
+        owed = ((fragment, self.debt_of(fragment)) for fragment in self.fragments)
+        return tuple((fragment, debt) for fragment, debt in owed if not debt.is_empty)
+
     # --- transitions ---------------------------------------------------------------------------------------------
 
     def closed(self, last_entry_id: EntryId | None, length: int) -> Self:
@@ -236,6 +262,15 @@ class LedgerMetadata:
         members = (*fragment.bookies[:position], bookie_id, *fragment.bookies[position + 1 :])
         repaired = replace(fragment, bookies=members)
         return replace(self, fragments=(*self.fragments[:at], repaired, *self.fragments[at + 1 :]))
+
+    def with_debt(self, first_entry_id: EntryId, debt: Debt | None) -> Self:
+        """The same ledger with this debt recorded in the fragment that begins at ``first_entry_id``; itself if there is
+        no such fragment, or no debts are recorded in this ledger."""
+        at = bisect_right(self.fragments, first_entry_id, key=_first_entry_id) - 1
+        if self.full_copies is None or debt is None or self.fragments[at].first_entry_id != first_entry_id:
+            return self
+        owing = replace(self.fragments[at], debt=debt)
+        return replace(self, fragments=(*self.fragments[:at], owing, *self.fragments[at + 1 :]))
 
     def written_by(self, writer_token: str) -> Self:
         """The same metadata with the token of the handle that is about to write them."""
@@ -355,6 +390,7 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
         fenced = f'"fenced_at":"{encode_instant(metadata.fenced_at)}","fenced_by":{by},'
     private = '"private":true,' if metadata.private else ""
     sync = f'"sync":{encode_text(metadata.sync.value)},' if metadata.sync is not SyncMode.IMMEDIATE else ""
+    full_copies = f'"full_copies":{encode_text(metadata.full_copies.value)},' if metadata.full_copies else ""
     custom = ",".join(
         [f'{encode_text(key)}:"{encode_bytes(value)}"' for key, value in sorted(metadata.custom_metadata.items())]
     )
@@ -365,7 +401,7 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
         f'"digest":{encode_text(metadata.digest.value)},'
         f'"ensemble_size":{metadata.ensemble_size},{fenced}'
         f'"format":{metadata.format_version},'
-        f'"fragments":[{",".join(map(_encode_fragment, metadata.fragments))}],'
+        f'"fragments":[{",".join(map(_encode_fragment, metadata.fragments))}],{full_copies}'
         f'"last_entry_id":{"null" if last_entry_id is None else last_entry_id},'
         f'"ledger_id":{metadata.ledger_id},'
         f'"length":{metadata.length},{private}'
@@ -391,8 +427,9 @@ def _encode_with_unknown_fields(metadata: LedgerMetadata) -> bytes:
 
 
 def _encode_fragment(fragment: Fragment) -> str:
+    debt = "" if fragment.debt is None else f'"debt":[{",".join(map(str, stored_debt(fragment.debt)))}],'
     return (
-        f'{{"bookies":[{",".join(map(encode_text, fragment.bookies))}],'
+        f'{{"bookies":[{",".join(map(encode_text, fragment.bookies))}],{debt}'
         f'"first_entry_id":{fragment.first_entry_id},"length_before":{fragment.length_before}}}'
     )
 
@@ -430,6 +467,7 @@ def ledger_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> LedgerMetadat
             salt=reader.bytes_of("salt"),
             private=reader.added_later("private", bool, False),
             sync=SyncMode(reader.added_later("sync", str, SyncMode.IMMEDIATE.value)),
+            full_copies=FullCopies(reader.get("full_copies", str)) if "full_copies" in reader else None,
             term=reader.get("term", int),
             writer_token=reader.get("writer_token", str),
             fenced_at=reader.instant("fenced_at") if "fenced_at" in reader else None,
@@ -443,11 +481,13 @@ def ledger_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> LedgerMetadat
 def _decode_fragment(fields: object, what: str) -> Fragment:
     reader = FieldReader(fields if isinstance(fields, dict) else {}, what)
     bookies = reader.get("bookies", list)
+    debt = debt_from(reader.get("debt", list)) if "debt" in reader else None
     return Fragment(
         EntryId(reader.get("first_entry_id", int)),
         tuple(BookieId(str(bookie_id)) for bookie_id in bookies),
         reader.get("length_before", int),
         MappingProxyType(unknown) if (unknown := reader.unknown_fields()) else NO_FIELDS,
+        debt,
     )
 
 

@@ -192,6 +192,14 @@ class QuorumLostError(OctavoError):
         """The run of entry ids that a read could not get; None for anything else."""
 
 
+class UnderReplicatedError(OctavoError):
+    """A ledger with ``full_copies="required"`` was not closed, because entries of it have fewer copies than its write
+    quorum; the message names the bookies that lack them. Nothing is lost: every add that returned is in the ledger.
+    Close it again when enough bookies are up."""
+
+    retryable = True
+
+
 class OctavoTimeoutError(OctavoError, TimeoutError):
     """No answer by the deadline. The request may have taken effect."""
 

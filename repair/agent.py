@@ -183,7 +183,7 @@ class Agent:
             current = await self._bookie.store.read_ledger(ledger_id)
             if current.value != metadata:
                 return False  # it has changed since it was looked at: it is not abandoned
-            return (await recoverer.recover(current, secrets)).value.is_closed
+            return (await recoverer.recover(current, secrets, may_owe=True)).value.is_closed
         except OctavoError as error:
             log.warning("abandoned ledger could not be recovered", ledger=int(ledger_id), reason=error.message)
             return False

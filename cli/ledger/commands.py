@@ -63,6 +63,24 @@ class SyncName(StrEnum):
         return "deferred" if self is SyncName.DEFERRED else "immediate"
 
 
+class FullCopiesName(StrEnum):
+    """What a ledger promises about all of its copies, as options spell it."""
+
+    NONE = "none"
+    RECORDED = "recorded"
+    REQUIRED = "required"
+
+    @property
+    def kind(self) -> Literal["recorded", "required"] | None:
+        """As :meth:`~octavo.Client.create_ledger` takes it."""
+        match self:
+            case FullCopiesName.RECORDED:
+                return "recorded"
+            case FullCopiesName.REQUIRED:
+                return "required"
+        return None
+
+
 class StateName(StrEnum):
     """States of a ledger, as options and output spell them."""
 
@@ -97,6 +115,15 @@ SyncOption = Annotated[
         metavar="MODE",
         help="When entries are on disk: when their add is acknowledged (immediate), or when the writer forces them, at"
         " the latest when it closes the ledger (deferred).",
+    ),
+]
+FullCopiesOption = Annotated[
+    FullCopiesName,
+    typer.Option(
+        "--full-copies",
+        metavar="KIND",
+        help="What becomes of entries with fewer copies than the write quorum: recorded (the metadata name them, and"
+        " repair makes their copies), required (the writer waits until they have all copies), or none (no promise).",
     ),
 ]
 PrivateOption = Annotated[
@@ -147,6 +174,7 @@ async def new_ledger(
     private: bool,
     custom_metadata: Mapping[str, bytes],
     sync: SyncName = SyncName.IMMEDIATE,
+    full_copies: FullCopiesName = FullCopiesName.NONE,
 ) -> AsyncIterator["LedgerWriter"]:
     """A ledger that is closed when the block succeeds, and deleted when it fails or is interrupted."""
     import octavo  # noqa: PLC0415 - `octavo --help` needs no client
@@ -160,6 +188,7 @@ async def new_ledger(
         private=private,
         custom_metadata=dict(custom_metadata),
         sync=sync.mode,
+        full_copies=full_copies.kind,
     )
     try:
         yield ledger
@@ -242,6 +271,7 @@ async def append(
     ] = 64 * 1024,
     custom: CustomOption = None,
     sync: SyncOption = SyncName.IMMEDIATE,
+    full_copies: FullCopiesOption = FullCopiesName.NONE,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the ledger's id.")] = False,
 ) -> None:
     """Create a ledger from the lines of a file.
@@ -279,6 +309,7 @@ async def append(
             private=private,
             custom_metadata=custom_metadata,
             sync=sync,
+            full_copies=full_copies,
         ) as ledger,
     ):
         created.append(ledger.id)
@@ -401,7 +432,7 @@ async def tail(
 @command(app)
 async def show(session: Session, ledger_id: LedgerArgument) -> None:
     """Show the metadata of a ledger or a stream."""
-    from octavo.cli.ledger.views import ledger_as_json, stream_as_json  # noqa: PLC0415
+    from octavo.cli.ledger.views import ledger_as_json, owed_of, stream_as_json  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
     from octavo.metadata.model import LedgerMetadata  # noqa: PLC0415
 
@@ -418,6 +449,12 @@ async def show(session: Session, ledger_id: LedgerArgument) -> None:
     for key, value in facts.items():
         print_line(f"{key.replace('_', ' '):<{width}}  {'-' if value is None else value}")
     print_line("")
+    if isinstance(metadata, LedgerMetadata) and metadata.full_copies is not None:
+        print_table(
+            ["first entry", "bookies", "owes copies of"],
+            [(one.first_entry_id, " ".join(one.bookies), owed_of(metadata, one)) for one in metadata.fragments],
+        )
+        return
     print_table(
         ["first entry", "bookies"],
         [(fragment.first_entry_id, " ".join(fragment.bookies)) for fragment in metadata.fragments],

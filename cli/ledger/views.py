@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.output import custom_metadata_as_json
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.debts import stored_debt
+from octavo.metadata.model import Fragment, LedgerMetadata
 
 if TYPE_CHECKING:
     from octavo.metadata.either import EitherMetadata
@@ -36,15 +37,26 @@ def ledger_as_json(metadata: LedgerMetadata) -> dict[str, Any]:
         "digest": metadata.digest.value,
         "private": metadata.private,
         "sync": metadata.sync.value,
+        "full_copies": None if metadata.full_copies is None else metadata.full_copies.value,
         "created_at": metadata.created_at.isoformat(),
         "fenced_at": metadata.fenced_at.isoformat() if metadata.fenced_at is not None else None,
         "fenced_by": metadata.fenced_by or None,
         "custom_metadata": custom_metadata_as_json(metadata.custom_metadata),
         "fragments": [
-            {"first_entry_id": fragment.first_entry_id, "bookies": list(fragment.bookies)}
+            {
+                "first_entry_id": fragment.first_entry_id,
+                "bookies": list(fragment.bookies),
+                "debt": stored_debt(metadata.debt_of(fragment)),
+            }
             for fragment in metadata.fragments
         ],
     }
+
+
+def owed_of(metadata: LedgerMetadata, fragment: Fragment) -> str:
+    """The entries of a fragment that may have fewer copies than the write quorum."""
+    debt = metadata.debt_of(fragment)
+    return "-" if debt.is_empty else f"{debt.first} to {debt.last}"
 
 
 def stream_as_json(metadata: "StreamMetadata") -> dict[str, Any]:

@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
+from octavo.client.recover.completing import Completing
 from octavo.client.recover.ledger_recovery import WINDOW_BYTES, WINDOW_ENTRIES, End, LedgerRecovery
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.pool import ConnectionPool
@@ -28,6 +29,7 @@ from octavo.client.write.adds import frames_of
 from octavo.client.write.ensemble_changes import Commit
 from octavo.client.write.replication import Replication
 from octavo.metadata.changes import BeginRecovery, FinishRecovery
+from octavo.metadata.debts import Debt, FullCopies
 from octavo.metadata.model import Fragment, LedgerMetadata
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.update import update_ledger
@@ -102,13 +104,15 @@ class Recoverer:
         *,
         without: Collection[BookieId] = (),
         unsure: Collection[BookieId] = (),
+        may_owe: bool = False,
     ) -> Versioned[LedgerMetadata]:
         """Recover the ledger and return its metadata once it is closed, by this recovery or by another one.
 
         ``without``: bookies that are not asked and count as fenced and as denying every entry. ``unsure``: bookies in
         doubt that are asked, give what they have, and count as denying what they cannot tell of. Acknowledged entries
         may be lost by that; only an operator may decide it, and only for bookies that never confirm an add of this
-        ledger again (rule O4).
+        ledger again (rule O4). ``may_owe``: record missing copies as debt also where the ledger requires them (rule
+        G5), as the cluster's own recovery does, which repair follows, and one without some bookies.
 
         Cancelling it leaves the ledger as a crash of this client would: any client may recover it again. Raises
         :class:`LedgerRecoveryError` naming the bookies without which no end can be claimed (the ledger stays
@@ -116,7 +120,7 @@ class Recoverer:
         """
         recoveries = self._pool.counts.recoveries
         try:
-            closed = await self._recover(ledger, secrets, frozenset(without), frozenset(unsure))
+            closed = await self._recover(ledger, secrets, frozenset(without), frozenset(unsure), may_owe=may_owe)
         except OctavoError:
             recoveries["failed"] += 1
             raise
@@ -129,6 +133,8 @@ class Recoverer:
         secrets: LedgerSecrets,
         without: frozenset[BookieId],
         unsure: frozenset[BookieId],
+        *,
+        may_owe: bool,
     ) -> Versioned[LedgerMetadata]:
         token = f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
         clock = self._wall_clock
@@ -144,13 +150,16 @@ class Recoverer:
             )  # fmt: skip
             try:
                 end = await recovery.run()
+                debts = await self._complete(ledger.value, secrets, recovery, end, may_owe=may_owe or bool(without))
             except LedgerRecoveryError:
                 # Another client may have closed or deleted it by now.
                 current = await self._store.read_ledger(ledger.value.ledger_id)
                 if not current.value.is_closed:
                     raise
                 return current
-            finish = FinishRecovery(ledger.value.last_fragment, recovery.fragments, end.last_entry_id, end.length)
+            finish = FinishRecovery(
+                ledger.value.last_fragment, recovery.fragments, end.last_entry_id, end.length, debts
+            )  # fmt: skip
             try:
                 return await self._patiently(ledger, finish, token)
             except MetadataConflictError:
@@ -158,6 +167,30 @@ class Recoverer:
         raise LedgerRecoveryError(
             f"ledger {ledger.value.ledger_id}: its last fragment changed {_ATTEMPTS_MAX} times while it was recovered"
         )
+
+    async def _complete(
+        self, metadata: LedgerMetadata, secrets: LedgerSecrets, recovery: "FragmentRecovery", end: End, *, may_owe: bool
+    ) -> tuple[tuple[EntryId, Debt], ...]:
+        """Make missing copies, if books are kept of them; what each fragment owes (rule G5)."""
+        if metadata.full_copies is None:
+            return ()
+        fragments = list(recovery.fragments)
+        if not fragments or fragments[0].first_entry_id > metadata.last_fragment.first_entry_id:
+            fragments.insert(0, metadata.last_fragment)
+        requires = metadata.full_copies is FullCopies.REQUIRED and not may_owe
+        options = self._options
+        seconds = options.recovery_timeout_seconds if requires else options.full_copies_patience_seconds
+        completing = Completing(metadata, secrets, pool=self._pool, options=options)
+        last = -1 if end.last_entry_id is None else int(end.last_entry_id)
+        owed = await completing.run(fragments, last, seconds=seconds)
+        short = dict(pair for one in owed for pair in one.short)
+        if requires and short:
+            named = "; ".join(_named(name, why) for name, why in short.items())
+            raise LedgerRecoveryError(
+                f"ledger {metadata.ledger_id} cannot be closed now, because it requires all copies of its entries: "
+                f"{named}. Bring these bookies back; or retire them, and repair closes the ledger"
+            )
+        return tuple((one.first_entry_id, one.debt) for one in owed)
 
     async def _patiently(
         self, ledger: Versioned[LedgerMetadata], change: BeginRecovery | FinishRecovery, token: str

@@ -13,6 +13,7 @@ from octavo.client.stream.term_ledger import current_term
 from octavo.client.write.ensemble_changes import Commit
 from octavo.client.write.own_metadata import OwnMetadata
 from octavo.metadata.changes import who_fenced
+from octavo.metadata.debts import Debt
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.stream_changes import ChangeFragment, RenewTerm, Rest, StreamChange, TermEnd
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState, position_in
@@ -167,7 +168,7 @@ class OwnTerm(OwnMetadata):
         self._base = stream.value.last_fragment
         self._note(stream)
 
-    async def close(self, last_add_confirmed: EntryId | None, length: int) -> None:
+    async def close(self, last_add_confirmed: EntryId | None, length: int, debt: Debt) -> None:
         """Lay the stream to rest at this end (rule T8). Raises the error that prevented it."""
         assert last_add_confirmed is not None, "a term without entries ends below its first place"
         if self._renewal is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from octavo.client.wire.wire import Outcome
 from octavo.client.write.adds import internal_error
 from octavo.client.write.deferred_pipeline import DeferredPipeline
-from octavo.client.write.pipeline import Accept, Acknowledge, Pipeline, SendForce
+from octavo.client.write.pipeline import Accept, Acknowledge, Full, Pipeline, SendForce
 from octavo.client.write.replication import Replication
 from octavo.protocol.errors import UnsupportedOperationError
 from octavo.protocol.messages import CAPABILITY_DEFERRED_SYNC, AddFlag, Force, Forced
@@ -69,12 +69,13 @@ class DeferredReplication(Replication):
 
     # --- sending --------------------------------------------------------------------------------------------------
 
-    def _perform_other(self, effect: Acknowledge | Accept | SendForce) -> None:
+    def _perform_other(self, effect: Acknowledge | Accept | SendForce | Full) -> None:
         if isinstance(effect, SendForce):
             self._send_force(effect)
         elif isinstance(effect, Accept):
             self._tell(effect)
         else:
+            assert isinstance(effect, Acknowledge), "no books are kept here"
             self._on_forced(effect.last)
 
     def _send_force(self, effect: SendForce) -> None:

@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from octavo.client.write.pipeline import Effect, Pipeline
+from octavo.metadata.debts import NO_DEBT, Debt
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.quorums import Quorums
 
@@ -57,6 +58,8 @@ class Phase(enum.Enum):
 
     IDLE = "idle"
     SEEKING = "seeking"
+    COPYING = "copying"
+    """Only where all copies are required (:mod:`octavo.client.write.full_copies`)."""
     COMMITTING = "committing"
 
 
@@ -75,6 +78,8 @@ class Commit:
     first_entry_id: EntryId
     ensemble: tuple[BookieId, ...]
     length_before: int
+    debt: Debt = NO_DEBT
+    """What is owed of the fragment that ends (rule G3)."""
 
 
 class EnsembleChanges:
@@ -227,6 +232,10 @@ class EnsembleChanges:
             urgent = any(not self._departed >> position & 1 for position in self._due(now))
             self._retry_at = now + self._retry_seconds * (1 if urgent else DEPARTED_RETRY_FACTOR)
             return None
+        return self._replace(replaced)
+
+    def _replace(self, replaced: Mapping[int, BookieId]) -> Commit | None:
+        """Replace the bookies at these positions."""
         return self._begin(
             tuple(replaced.get(position, bookie_id) for position, bookie_id in enumerate(self._ensemble))
         )
@@ -261,7 +270,7 @@ class EnsembleChanges:
         change = self._pipeline.begin_change(replaced)
         self._next_ensemble = ensemble
         self.phase = Phase.COMMITTING
-        return Commit(change.first_entry_id, ensemble, change.length_before)
+        return Commit(change.first_entry_id, ensemble, change.length_before, change.debt)
 
     def on_committed(self, now: float) -> Sequence[Effect]:
         """The metadata have the new ensemble. Returns the pipeline's effects. The new bookies count as lost until they

@@ -90,6 +90,10 @@ class ExplicitIdWriter(Closable):
         """Fail the writer, because this client has deleted the ledger. Used only inside this package."""
         self._writer._on_ledger_deleted()
 
+    async def _abandon(self) -> None:
+        """As :meth:`LedgerWriter._abandon`. Used only inside this package."""
+        await self._writer._abandon()
+
     # --- adding -----------------------------------------------------------------------------------------------------
 
     async def add(self, payload: Payload, *, entry_id: int) -> EntryId:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from octavo.client.write.adds import fenced
 from octavo.client.write.ensemble_changes import Commit
 from octavo.metadata.changes import ChangeEnsemble, CloseLedger, MetadataChange, who_fenced
+from octavo.metadata.debts import Debt
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.update import update_ledger
@@ -80,7 +81,7 @@ class OwnMetadata:
             self._ledger = ledger
             action = "recovered and closed it" if ledger.value.is_closed else "is recovering it"
             return fenced(self.value.ledger_id, f"according to its metadata {who_fenced(ledger.value)} {action}")
-        if ledger.value.last_fragment == self.value.last_fragment:
+        if ledger.value.last_fragment.holds_as(self.value.last_fragment):
             # Older fragments may have been repaired. Only this writer changes the last fragment: if it differs, these
             # metadata are older than the latest change, or show a change whose answer is still to come.
             self._ledger = ledger
@@ -93,7 +94,9 @@ class OwnMetadata:
         the store does not answer, because nothing can be acknowledged until the outcome is known. Returns False if
         ``is_wanted`` says meanwhile that the change is not wanted any more. Raises the error with which the store
         refused the change."""
-        wanted = ChangeEnsemble(self.value.last_fragment, change.first_entry_id, change.ensemble, change.length_before)
+        wanted = ChangeEnsemble(
+            self.value.last_fragment, change.first_entry_id, change.ensemble, change.length_before, change.debt
+        )
         self._fragment_in_doubt = Fragment(change.first_entry_id, change.ensemble, change.length_before)
         while is_wanted():
             try:
@@ -105,15 +108,16 @@ class OwnMetadata:
                 return True
         return False
 
-    async def close(self, last_add_confirmed: EntryId | None, length: int) -> None:
-        """Write the end of the ledger (rule W9). Raises the error that prevented it."""
+    async def close(self, last_add_confirmed: EntryId | None, length: int, debt: Debt) -> None:
+        """Write the end of the ledger (rule W9) and what the last fragment owes (rule G4). Raises the error that
+        prevented it."""
         try:
-            await self._update(CloseLedger(self.value.last_fragment, last_add_confirmed, length))
+            await self._update(CloseLedger(self.value.last_fragment, last_add_confirmed, length, debt))
         except MetadataConflictError:
             # The store may have made a change of this writer whose answer was lost (rule M1).
             if self._fragment_in_doubt is None:
                 raise
-            await self._update(CloseLedger(self._fragment_in_doubt, last_add_confirmed, length))
+            await self._update(CloseLedger(self._fragment_in_doubt, last_add_confirmed, length, debt))
 
     async def _update(self, change: MetadataChange) -> None:
         value = self.value

@@ -26,7 +26,7 @@ costs a number, not a queue of its own.
 A run leaves the row once it is acknowledged and every position that holds part of it has confirmed it. Acknowledged
 runs that some position still lacks are *retained*, oldest given up first, within a bound on their bytes: enough that
 a short break leaves no hole in a replica, bounded however long a bookie stays away. Pending runs are bounded by the
-writer's window.
+writer's window. What the fragment owes of its copies (:meth:`Pipeline.debt`) is what was given up and what is retained.
 
 The length of the ledger (its cumulative payload bytes) is kept here and nowhere else in the writer: at the last add
 confirmed, and behind every run.
@@ -56,6 +56,7 @@ from dataclasses import dataclass
 from itertools import compress, cycle, islice
 from typing import Self, final
 
+from octavo.metadata.debts import NO_DEBT, Debt
 from octavo.protocol.entries import header_of
 from octavo.protocol.ids import EntryId
 from octavo.protocol.quorums import Quorums
@@ -131,7 +132,18 @@ class SendForce:
     tenure: int
 
 
-type Effect = Send | Acknowledge | Accept | SendForce
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Nothing up to ``last`` waits for further copies. Only of a ledger that keeps books of its copies (rule G2)."""
+
+    last: int
+    entries: int
+    """Entries since the :class:`Full` before."""
+    payload_bytes: int
+    """Payload bytes of these entries."""
+
+
+type Effect = Send | Acknowledge | Accept | SendForce | Full
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +156,8 @@ class EnsembleChange:
     """First id of the new fragment."""
     length_before: int
     """Payload bytes of the ledger before it."""
+    debt: Debt = NO_DEBT
+    """Which entries of the fragment that ends may have fewer than Qw copies (rule G3)."""
 
 
 _NOTHING: tuple[Effect, ...] = ()
@@ -156,6 +170,8 @@ class Pipeline:
         "_change",
         "_cursors",
         "_first_unacknowledged",
+        "_fragment_first",
+        "_given_up",
         "_head",
         "_highest_sent",
         "_length",
@@ -190,6 +206,10 @@ class Pipeline:
         self._tenures = [0] * quorums.ensemble_size
         self._starts = [first_entry_id] * quorums.ensemble_size
         """First id that the bookie at each position is to hold."""
+        self._fragment_first = first_entry_id
+        """First id of the last fragment."""
+        self._given_up = NO_DEBT
+        """Entries of that fragment that some position lacks, and that are kept for it no more."""
 
     # --- what is known --------------------------------------------------------------------------------------------
 
@@ -231,6 +251,14 @@ class Pipeline:
     def is_ready(self, position: int) -> bool:
         """Whether runs are sent to the position as they are pushed."""
         return bool(self._ready >> position & 1)
+
+    def debt(self) -> Debt:
+        """Which acknowledged entries of the last fragment may have fewer than Qw copies, as far as is known now."""
+        owed = self._given_up
+        for run in islice(self._runs, self._head - self._oldest + 1):
+            if run.confirmed != run.holders:
+                owed = owed.joined(Debt(run.first, run.last))
+        return owed.within(self._fragment_first, self._first_unacknowledged - 1)
 
     @property
     def change(self) -> EnsembleChange | None:
@@ -357,7 +385,7 @@ class Pipeline:
         assert self._change is None, "a writer makes one change at a time (rule W5)"
         assert not self._stopped, "nothing is changed after the stop"
         self._ready &= ~replaced
-        self._change = EnsembleChange(replaced, EntryId(self._first_unacknowledged), self._length)
+        self._change = EnsembleChange(replaced, EntryId(self._first_unacknowledged), self._length, self.debt())
         return self._change
 
     def commit_change(self) -> Sequence[Effect]:
@@ -367,6 +395,7 @@ class Pipeline:
         self._change = None
         if self._stopped:
             return _NOTHING
+        self._fragment_first, self._given_up = change.first_entry_id, NO_DEBT
         for position in range(self._quorums.ensemble_size):
             if change.replaced >> position & 1:
                 self._tenures[position] += 1
@@ -433,11 +462,16 @@ class Pipeline:
     def _release(self) -> None:
         """Drop acknowledged runs that no position lacks, and the oldest ones over the bound."""
         runs = self._runs
-        while self._oldest < self._head and (
-            runs[0].confirmed == runs[0].holders or self._retained_bytes > self._retained_bytes_max
-        ):
+        while self._oldest < self._head:
+            if runs[0].confirmed != runs[0].holders:
+                if self._retained_bytes <= self._retained_bytes_max:
+                    return
+                self._give_up(runs[0])
             self._retained_bytes -= runs.popleft().sealed_bytes
             self._oldest += 1
+
+    def _give_up(self, run: Run) -> None:
+        self._given_up = self._given_up.joined(Debt(max(run.first, self._fragment_first), run.last))
 
     # --- for tests and model checkers -----------------------------------------------------------------------------
 
@@ -470,6 +504,8 @@ class Pipeline:
             tuple(self._cursors),
             tuple(self._tenures),
             tuple(self._starts),
+            self._fragment_first,
+            self._given_up,
             self._change,
             self._ready,
             self._highest_sent,

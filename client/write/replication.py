@@ -18,7 +18,7 @@ W8).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.wire import Outcome
 from octavo.client.write.adds import fenced, internal_error
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
-from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Pipeline, Send, SendForce
+from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Full, Pipeline, Send, SendForce
 from octavo.metadata.model import LedgerMetadata
 from octavo.metrics.clock import precise_seconds
 from octavo.protocol.errors import (
@@ -120,7 +120,7 @@ class Replication:
         self._quorums = quorums = quorums_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         self._shared_body = not quorums.striped
         self.pipeline = self._make_pipeline(quorums, first_entry_id, length)
-        self._changes = EnsembleChanges(
+        self._changes = self._make_changes(
             self.pipeline,
             quorums,
             ensemble,
@@ -158,6 +158,9 @@ class Replication:
         return Pipeline(
             quorums, retained_bytes_max=self._options.retained_bytes_max, first_entry_id=first_entry_id, length=length
         )
+
+    def _make_changes(self, *arguments: Any, **keywords: Any) -> EnsembleChanges:
+        return EnsembleChanges(*arguments, **keywords)
 
     def _listen(self, position: int) -> Callable[[], None]:
         listener = partial(self._guarded, self._connection_changed, position)
@@ -281,7 +284,7 @@ class Replication:
             if not taken:
                 self.pipeline.on_unsent(position, number, tenure)
 
-    def _perform_other(self, effect: Acknowledge | Accept | SendForce) -> None:
+    def _perform_other(self, effect: Acknowledge | Accept | SendForce | Full) -> None:
         """Perform an effect that sends no entries."""
         assert isinstance(effect, Acknowledge), "nothing is deferred here"
         self._tell(effect)
@@ -406,7 +409,7 @@ class Replication:
             spares = await self._find_spares(wanted)
             if self._stopped:
                 return
-            commit = self._changes.on_spares(spares, self._loop.time())
+            commit = await self._decide(spares)
             if commit is not None and await self._commit(commit):
                 self._committed()
         except OctavoError as error:
@@ -455,6 +458,10 @@ class Replication:
     def _settle_change(self, settled: asyncio.Future[None]) -> None:
         self._change_settled = None
         settled.set_result(None)
+
+    async def _decide(self, spares: Mapping[int, BookieId]) -> Commit | None:
+        """What to write into the metadata, if these spares replace anything."""
+        return self._changes.on_spares(spares, self._loop.time())
 
     async def _find_spares(self, wanted: FindSpares) -> dict[int, BookieId]:
         """Bookies that can be reached, by position. One that cannot is put into quarantine and another one is tried."""

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from octavo.client.supervisor import Supervisor
 from octavo.client.write.lac_sender import LacSender
 from octavo.client.write.replication import Replication
+from octavo.metadata.debts import NO_DEBT, Debt
 from octavo.protocol.entries import Sealer
 from octavo.protocol.ids import EntryId
 
@@ -33,6 +34,10 @@ class EmptyPipeline:
         self.length = length
         self.highest_sent = first_entry_id - 1
         self.last_add_confirmed = EntryId(first_entry_id - 1) if first_entry_id else None
+
+    def debt(self) -> Debt:
+        """Nothing is owed."""
+        return NO_DEBT
 
 
 EMPTY_PIPELINE: Final = EmptyPipeline()

@@ -66,7 +66,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
-_DRAIN_SHARE = 0.75
+DRAIN_SHARE = 0.75
 """Share of the closing time that pending adds may take; the rest is for writing the end into the metadata."""
 
 
@@ -496,12 +496,14 @@ class LedgerWriter(AddWindow, Closable):
         the time fails when the end of the ledger is written: that add did not happen (rule W9).
         """
         check_loop(self._loop)
-        if self._closing is None:
+        closing = self._closing
+        if closing is None:
             self._life.close()
             self._skips_queue = False
-            self._closing = self._loop.create_task(self._close(), name=f"octavo closing of ledger {self.id}")
-        await asyncio.wait([self._closing])
-        self._closing.result()
+            closing = self._loop.create_task(self._close(), name=f"octavo closing of ledger {self.id}")
+            self._closing = closing
+        await asyncio.wait([closing])
+        closing.result()
         if self._life.close_error is not None:
             raise copy_error(self._life.close_error)
 
@@ -509,7 +511,7 @@ class LedgerWriter(AddWindow, Closable):
         life = self._life
         deadline = self._loop.time() + self._options.close_timeout_seconds
         try:
-            await self._drain(self._options.close_timeout_seconds * _DRAIN_SHARE)
+            await self._drain(self._options.close_timeout_seconds * DRAIN_SHARE)
             path = self._write_path
             too_late = QuorumLostError(
                 f"ledger {self.id}: closed before the add reached its ack quorum; "
@@ -531,6 +533,11 @@ class LedgerWriter(AddWindow, Closable):
                 life.ended()
                 if self._on_close is not None:
                     self._on_close(self)
+
+    async def _abandon(self) -> None:
+        """Stop, and leave the ledger as a crash would. Used only by the client, for a writer that could not be
+        closed."""
+        await self._tear_down_write_path()
 
     async def _tear_down_write_path(self) -> None:
         path = self._write_path
@@ -554,7 +561,7 @@ class LedgerWriter(AddWindow, Closable):
             async with asyncio.timeout_at(deadline):
                 if self._write_path is not None:
                     await self._write_path.replication.wait_change_settled()
-                await self._own_metadata.close(pipeline.last_add_confirmed, pipeline.length)
+                await self._own_metadata.close(pipeline.last_add_confirmed, pipeline.length, pipeline.debt())
         except TimeoutError:
             return MetadataUnavailableError(
                 f"ledger {self.id}: the metadata store did not confirm the end of the ledger in time"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.client.write.deferred_pipeline import DeferredPipeline
-from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Send, SendForce
+from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Full, Send, SendForce
 from octavo.protocol.entries import Digest, Sealer, derive_secrets, header_of
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
@@ -162,6 +162,7 @@ class Driver:
                 self.acknowledged = effect.last
                 assert self.acknowledged <= self.accepted, "callers are told of an entry before the LAC covers it"
             else:
+                assert not isinstance(effect, Full), "no books are kept here"
                 bookie = self.bookies[effect.position]
                 ids: list[int] = []
                 if isinstance(effect, Send):

@@ -7,6 +7,7 @@ from typing import Any, Self
 from octavo.client.write.ensemble_changes import Commit
 from octavo.client.write.own_metadata import OwnMetadata
 from octavo.metadata import LedgerMetadata, MetadataStore, Versioned
+from octavo.metadata.debts import NO_DEBT
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import EntryId
 from support.ledger_metadata import bookie_ids, fragment, open_ledger
@@ -68,7 +69,7 @@ async def test_metadata_from_before_the_writers_own_change_are_not_adopted(store
     await watch.reports.join()
     assert own.value.fragments == (fragment(0, "abc"), fragment(5, "abd", 50))
     assert taken == [], "the ledger is still the writer's"
-    await own.close(EntryId(7), 70)
+    await own.close(EntryId(7), 70, NO_DEBT)
     closed = (await store.read_ledger(ledger_id)).value
     assert (closed.last_entry_id, closed.fragments) == (7, own.value.fragments)
     watching.cancel()

@@ -2,6 +2,7 @@
 
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
 from octavo.client.write.pipeline import Acknowledge, Pipeline, Send
+from octavo.metadata.debts import Debt
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.quorums import Quorums
 
@@ -40,7 +41,7 @@ def test_on_the_same_bookies_confirmations_count_and_nothing_is_sent_again() -> 
     world.pipeline.on_confirmed(0, 1, 0)
     assert world.changes.begin_roll()
     commit = world.changes.on_placement(bookies("cab"))
-    assert commit == Commit(EntryId(2), bookies("abc"), 2), "one that stays keeps its position"
+    assert commit == Commit(EntryId(2), bookies("abc"), 2, Debt(0, 1)), "one that stays keeps its position"
     world.check()
     assert not world.pipeline.on_confirmed(1, 1, 0), "nothing is acknowledged before the change stands (rule W1)"
     assert world.changes.on_committed(1.0) == (Acknowledge(2, 4, 3),)

@@ -75,6 +75,7 @@ def test_signatures_that_programs_rely_on() -> None:
         "custom_metadata": None,
         "ids": "sequential",
         "sync": "immediate",
+        "full_copies": None,
     }
     opening = inspect.signature(octavo.Client.open_ledger).parameters
     assert opening["password"].default == b""

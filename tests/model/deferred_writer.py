@@ -14,7 +14,7 @@ from model.pipeline_writer import PipelineWriter
 from model.renaming import bookie_index
 from model.replication import Outcome, Replication
 from octavo.client.write.deferred_pipeline import DeferredPipeline
-from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Pipeline, Send, SendForce
+from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Full, Pipeline, Send, SendForce
 
 _FORCES = Step("forces")
 _NO_LIMIT = 1 << 20
@@ -111,6 +111,7 @@ class DeferredReplication(Replication):
                 assert effect.first == self.acknowledged + 1, "in order"
                 self.acknowledged = effect.last
             else:
+                assert not isinstance(effect, Full), "no books are kept here"
                 sent.append(self._message(effect))
         return tuple(sent)
 

@@ -11,7 +11,7 @@ from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.batching import WAIT_SECONDS_MAX
-from octavo.client.write.deferred_writer import DeferredWriter
+from octavo.client.write.full_copies_writer import writer_kind
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata import (
     Fragment,
@@ -20,6 +20,7 @@ from octavo.metadata import (
     Versioned,
     open_metadata_store,
 )
+from octavo.metadata.debts import FullCopies
 from octavo.metadata.model import SyncMode
 from octavo.protocol.entries import Digest, Entry, Opener, derive_secrets, make_verifier
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
@@ -60,6 +61,7 @@ class FakeCluster:
         ack_quorum: int = 2,
         *,
         sync: SyncMode = SyncMode.IMMEDIATE,
+        full_copies: FullCopies | None = None,
         **options: Any,
     ) -> LedgerWriter:
         """A writer of a new ledger, connected to every bookie that is up. Its adds wait for later ones as
@@ -78,6 +80,7 @@ class FakeCluster:
             fragments=(Fragment(EntryId(0), ensemble),),
             digest=DIGEST,
             sync=sync,
+            full_copies=full_copies,
             created_at=datetime(2026, 1, 1, tzinfo=UTC),
             verifier=make_verifier(secrets, DIGEST, b"salt"),
             salt=b"salt",
@@ -85,7 +88,7 @@ class FakeCluster:
         )
         version = await self.store.create_ledger(metadata)
         placer = Placer(self.store, rng=random.Random(0), racks_min=1, quarantined=pool.quarantined)
-        writer = (DeferredWriter if sync is SyncMode.DEFERRED else LedgerWriter)(
+        writer = writer_kind(metadata)(
             Versioned(metadata, version),
             secrets,
             WriterTools(self.store, pool, placer, checked, lambda: 0, self.wait_seconds_max),
