@@ -120,12 +120,14 @@ async def _check_not_registered(store: "MetadataStore", bookie_id: BookieId) -> 
 
 async def _ledger_that_names(store: "MetadataStore", bookie_id: BookieId) -> "LedgerId | None":
     """The first ledger with the bookie in one of its fragments."""
+    from octavo.metadata.paging import members_of  # noqa: PLC0415 - needed by this command only
+
     async for ledger_id in store.list_ledgers():
         try:
-            metadata = (await store.read_either(ledger_id)).value
+            names = await members_of(store, (await store.read_either(ledger_id)).value)
         except NoSuchLedgerError:
             continue
-        if bookie_id in metadata.members:
+        if bookie_id in names:
             return ledger_id
     return None
 

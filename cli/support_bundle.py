@@ -177,6 +177,8 @@ async def _ledger_counts(session: Session) -> dict[str, Any]:
             kind = "" if isinstance(metadata, LedgerMetadata) else "stream "
             states[kind + metadata.state.value] += 1
             fragments += len(metadata.fragments)
+            if not isinstance(metadata, LedgerMetadata):
+                fragments += sum(page.fragments for page in metadata.pages)
     return {"ledgers": dict(states), "fragments": fragments}
 
 

@@ -23,13 +23,18 @@ async def read_page(store: MetadataStore, stream: StreamMetadata, page: PageRefe
     Raises :class:`PageMissingError` if the metadata are out of date, :class:`MetadataError` for a damaged page, and
     :class:`MetadataUnavailableError`.
     """
+    return decode_page(stream, page, await read_page_value(store, stream, page))
+
+
+async def read_page_value(store: MetadataStore, stream: StreamMetadata, page: PageReference) -> bytes:
+    """The value of a page's document. Raises :class:`PageMissingError`, :class:`MetadataUnavailableError`."""
     found = await store.read_document(page_document(stream.ledger_id, page))
     if found is None:
         raise PageMissingError(
             f"stream {stream.ledger_id}: page {page.name} does not exist; its metadata are out of date",
             may_have_happened=False,
         )
-    return decode_page(stream, page, found.value)
+    return found.value
 
 
 async def read_again(

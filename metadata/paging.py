@@ -11,7 +11,9 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple
 
-from octavo.metadata.page_out import page_out, read_again, read_page
+from octavo.metadata.either import EitherMetadata
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.page_out import page_out, read_again, read_page, read_page_value
 from octavo.metadata.page_reference import PageReference
 from octavo.metadata.pages import (
     PAGES_PREFIX,
@@ -28,7 +30,7 @@ from octavo.metadata.stream_changes import Truncate
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata
 from octavo.metadata.update import update_stream
 from octavo.protocol.errors import MetadataConflictError, NoSuchLedgerError
-from octavo.protocol.ids import EntryId, LedgerId
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
 
 PAGES_CACHED: Final = 16
 """Pages that a reader keeps: 16,000 fragments, in about 10 MB."""
@@ -66,6 +68,10 @@ class StreamPages:
 
     async def part(self, stream: StreamMetadata, page: PageReference) -> StreamMetadata:
         """The part in a page, from :attr:`StreamMetadata.start` on."""
+        return (await self.whole_part(stream, page)).truncated(stream.start)
+
+    async def whole_part(self, stream: StreamMetadata, page: PageReference) -> StreamMetadata:
+        """The part in a page, with the fragments that were truncated."""
         key = (stream.ledger_id, page)
         found = self._parts.get(key)
         if found is None:
@@ -76,7 +82,7 @@ class StreamPages:
                 self._parts.popitem(last=False)
         else:
             self._parts.move_to_end(key)
-        return found.truncated(stream.start)
+        return found
 
     async def part_at(self, stream: StreamMetadata, position: int) -> StreamMetadata:
         """The part that holds a position; the tail for one above the end. Raises :class:`InvalidArgumentError` for a
@@ -156,6 +162,39 @@ async def walk_stream(
             return
 
 
+async def parts_of(store: MetadataStore, metadata: EitherMetadata) -> AsyncGenerator[EitherMetadata]:
+    """A ledger with one writer as it is, and all parts of a stream, as :func:`walk_stream`."""
+    if isinstance(metadata, LedgerMetadata):
+        yield metadata
+        return
+    async for part in walk_stream(store, metadata):
+        yield part
+
+
+async def members_of(store: MetadataStore, metadata: EitherMetadata) -> frozenset[BookieId]:
+    """Every bookie that a fragment of a ledger or a stream names, also in pages. Raises as :func:`walk_stream`."""
+    if isinstance(metadata, LedgerMetadata) or not metadata.pages:
+        return metadata.members
+    return frozenset([name async for part in walk_stream(store, metadata) for name in part.members])
+
+
+async def stored_pages(store: MetadataStore, stream: StreamMetadata) -> tuple[StreamMetadata, list[tuple[str, bytes]]]:
+    """The metadata of a stream and the documents of exactly the pages that they name, for a copy of both. The metadata
+    are those given, or later ones. Raises as :func:`walk_stream`."""
+    missed = 0
+    while True:
+        found: list[tuple[str, bytes]] = []
+        try:
+            for page in stream.pages:
+                name = page_document(stream.ledger_id, page)
+                found.append((name, await read_page_value(store, stream, page)))
+        except PageMissingError as error:
+            missed += 1
+            stream = await read_again(store, stream, error, missed)
+        else:
+            return stream, found
+
+
 # --- keeping the root small -------------------------------------------------------------------------------------------
 
 
@@ -225,9 +264,12 @@ async def delete_stream(store: MetadataStore, ledger_id: LedgerId) -> None:
     await _delete_pages(store, ledger_id)
 
 
-async def _delete_pages(store: MetadataStore, ledger_id: LedgerId) -> None:
+async def _delete_pages(store: MetadataStore, ledger_id: LedgerId) -> int:
+    deleted = 0
     async for name in store.list_documents(pages_prefix(ledger_id)):
         await store.delete_document(name)
+        deleted += 1
+    return deleted
 
 
 async def sweep_stream(store: MetadataStore, stream: StreamMetadata) -> int:
@@ -255,8 +297,7 @@ async def sweep_all(store: MetadataStore) -> int:
     absent = set(await store.confirm_absent(list(ledger_ids)))
     for ledger_id in ledger_ids:
         if ledger_id in absent:
-            await _delete_pages(store, ledger_id)
-            deleted += 1
+            deleted += await _delete_pages(store, ledger_id)
             continue
         try:
             deleted += await sweep_stream(store, (await store.read_stream(ledger_id)).value)

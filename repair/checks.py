@@ -8,12 +8,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import structlog
+from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import MetadataConflictError, MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.documents import CHECKS, Check, decode_checks, encode_checks
 from octavo.repair.reading import read_ledgers
 from octavo.repair.settled import last_is_settled, settled_ranges
+from octavo.repair.stream_parts import StreamParts
 
 log = structlog.get_logger("octavo.repair")
 
@@ -21,8 +23,9 @@ log = structlog.get_logger("octavo.repair")
 class OperatorChecks:
     """The checks under way, for an auditor."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, parts: StreamParts) -> None:
         self._store = store
+        self._parts = parts
         self._members: dict[LedgerId, set[BookieId]] = {}
         """Members that have not finished, by ledger."""
         self._short: dict[LedgerId, bool] = {}
@@ -49,6 +52,8 @@ class OperatorChecks:
             named = set() if metadata is None else {
                 name for settled in settled_ranges(metadata) for name in settled.bookies
             }  # fmt: skip
+            if metadata is not None and not isinstance(metadata, LedgerMetadata) and metadata.pages:
+                named |= await self._parts.members(metadata)
             if metadata is not None and not last_is_settled(metadata):
                 named |= set(metadata.last_fragment.bookies)
             there = sorted(name for name in named if name in registered)

@@ -91,7 +91,7 @@ class Dispatcher:
         """Versions of the plans under way."""
         self._boots: dict[BookieId, str] = {}
         """Boot ids of the processes that have had plans."""
-        self._checks = OperatorChecks(bookie.store)
+        self._checks = OperatorChecks(bookie.store, rounds.parts)
         self._abandoned = AbandonedLedgers(settings, watch, recover)
         self._progress = Progress()
         self._summary = SummaryWriter(bookie.store)
@@ -185,13 +185,24 @@ class Dispatcher:
         ledgers = await self._rounds.read(dict.fromkeys(job.ledger_id for job in ended.jobs))
         for job in ended.jobs:
             metadata = ledgers.get(job.ledger_id)
-            if metadata is None or job.ledger_id in ended.failures or self._leaving.isdisjoint(metadata.members):
+            if metadata is None or job.ledger_id in ended.failures:
                 continue
-            if job.old is not None and job.old in self._leaving and replaceable(metadata, job.old, target):
+            if self._leaving.isdisjoint(await self._rounds.parts.members(metadata)):
+                continue
+            unchanged = await self._unchanged(metadata, job, target)
+            if unchanged is not None:
                 # Planned again at once, it would go on like that without a pause.
-                self._blocked.add(_nothing_changed(metadata, job.old, target), now)
+                self._blocked.add(unchanged, now)
             else:
                 self._enqueue(job.ledger_id, urgent=True)
+
+    async def _unchanged(self, metadata: EitherMetadata, job: Job, target: BookieId) -> Blocked | None:
+        """What the target should have done, and has not, in the first part in which there is anything."""
+        if job.old is not None and job.old in self._leaving:
+            async for part in self._rounds.parts.naming(metadata, [job.old]):
+                if replaceable(part, job.old, target):
+                    return _nothing_changed(part, job.old, target)
+        return None
 
     # --- planning ---------------------------------------------------------------------------------------------------
 
@@ -242,21 +253,17 @@ class Dispatcher:
             for ledger_id, metadata in ledgers.items():
                 if metadata is None:
                     self._blocked.clear(ledger_id)
-                elif not self._plan_one(metadata, jobs, now):
+                elif not await self._plan_one(metadata, jobs, now):
                     left.append(ledger_id)
             if left:
                 queue.put_back(left)
                 return
 
-    def _plan_one(self, metadata: EitherMetadata, jobs: dict[BookieId, list[Job]], now: float) -> bool:
+    async def _plan_one(self, metadata: EitherMetadata, jobs: dict[BookieId, list[Job]], now: float) -> bool:
         """False: it must wait until a target has room."""
         ledger_id = metadata.ledger_id
-        full = [name for name in self._watch.registrations if self._room(name, jobs) <= 0]
         try:
-            result = plan_ledger(
-                metadata, self._watch.states, self._watch.registrations,
-                full=full, racks=self._watch.racks, rng=self._rng,
-            )  # fmt: skip
+            result = await self._plan_of(metadata, jobs)
         except TargetsFullError:
             return False
         match result:
@@ -271,6 +278,20 @@ class Dispatcher:
                 self._blocked.clear(ledger_id)
                 self._rounds.ask_about([ledger_id])
         return True
+
+    async def _plan_of(self, metadata: EitherMetadata, jobs: dict[BookieId, list[Job]]) -> Planned | Blocked | None:
+        """The plan of the first part of a ledger for which there is one; else why there is none."""
+        full = [name for name in self._watch.registrations if self._room(name, jobs) <= 0]
+        blocked: Blocked | None = None
+        async for part in self._rounds.parts.naming(metadata, self._watch.states.leaving):
+            result = plan_ledger(
+                part, self._watch.states, self._watch.registrations,
+                full=full, racks=self._watch.racks, rng=self._rng,
+            )  # fmt: skip
+            if isinstance(result, Planned):
+                return result
+            blocked = blocked or result
+        return blocked
 
     def _room(self, target: BookieId, jobs: dict[BookieId, list[Job]]) -> int:
         return self._outstanding.room(target) - len(jobs.get(target, ()))

@@ -11,16 +11,21 @@ means that the metadata are read again and everything is decided again; the copi
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.changes import Decision, Refuse, ReplaceMember, Settled
 from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.page_out import store_page
+from octavo.metadata.page_reference import PageReference
+from octavo.metadata.pages import PageMissingError, page_document, repaired_page
+from octavo.metadata.paging import StreamPages, parts_of
 from octavo.metadata.repair_states import DOCUMENT, RepairStates, decode_states
 from octavo.metadata.store import MetadataStore, Version, Versioned
 from octavo.metadata.stream_changes import ReplaceStreamMember, WriteStream
+from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import DuplicateEntryError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.repair.copying import Told, Unsound, preference
@@ -34,9 +39,9 @@ from octavo.repair.settled import (
     quorums_at,
     ranges_of_member,
     replaceable,
-    settled_ranges,
     stream_fragment_at,
 )
+from octavo.repair.stream_parts import StreamParts
 
 log = structlog.get_logger("octavo.repair")
 
@@ -96,17 +101,33 @@ class Jobs:
 
     async def run(self, job: Job) -> Outcome:
         """Do a job. Raises the errors of the own storage, and those of the metadata store when it does not answer."""
-        for attempt in range(ATTEMPTS_MAX):
+        blocked: Blocked | None = None
+        attempt, first, parts = 0, 0, StreamParts(self._store)
+        while attempt < ATTEMPTS_MAX:
             try:
                 current = await self._store.read_either(job.ledger_id)
                 if attempt and not isinstance(current.value, LedgerMetadata):
                     await asyncio.sleep(attempt * CONFLICT_PAUSE_SECONDS)  # its writer does not wait
                     current = await self._store.read_either(job.ledger_id)
-                outcome = await (self._complete(current) if job.old is None else self._take_place(current, job.old))
-                if outcome is not None and not await self._is_outdated(current.value, outcome):
-                    return outcome
+                piece: _Piece | None = None
+                outcome: Outcome | None
+                if job.old is None:
+                    outcome = await self._complete(current)
+                else:
+                    piece = await _next_piece(current.value, first, job.old, parts)
+                    outcome = await self._take_place(current, piece, job.old)
+                if outcome is None or await self._is_outdated(current.value, outcome):
+                    attempt += 1
+                    continue
+            except PageMissingError:
+                attempt += 1
+                continue
             except NoSuchLedgerError:
                 return Outcome()  # rule C9: nothing is left to repair, and garbage collection removes the copies
+            blocked = blocked or outcome.blocked
+            if piece is None or piece.page is None:
+                return replace(outcome, blocked=blocked)
+            attempt, first = 0, piece.stop
         return Outcome(
             Blocked(job.ledger_id, 0, None, BlockedClass.OPEN, (), "its metadata changed again and again; tried later")
         )
@@ -116,8 +137,8 @@ class Jobs:
         again, because what was truncated need not be held."""
         if outcome.blocked is None or isinstance(metadata, LedgerMetadata):
             return False
-        now = (await self._store.read_either(metadata.ledger_id)).value
-        return settled_ranges(now)[:1] != settled_ranges(metadata)[:1]
+        now = (await self._store.read_stream(metadata.ledger_id)).value
+        return now.start != metadata.start
 
     # --- own copies -------------------------------------------------------------------------------------------------
 
@@ -125,21 +146,30 @@ class Jobs:
         """Copy whatever this bookie should hold of the settled ranges and does not hold soundly. The metadata do not
         change."""
         blocked: Blocked | None = None
-        for settled in ranges_of_member(metadata, self._me):
-            problem = await self._copy(metadata, settled, settled.bookies.index(self._me))
-            blocked = blocked or problem  # the other ranges are made whole nevertheless
+        async for part in parts_of(self._store, metadata):
+            for settled in ranges_of_member(part, self._me):
+                problem = await self._copy(part, settled, settled.bookies.index(self._me))
+                blocked = blocked or problem  # the other ranges are made whole nevertheless
         return blocked
 
     async def mend(self, metadata: EitherMetadata, first: int, last: int) -> Blocked | None:
         """As :meth:`complete`, for the ids ``first..last`` only, in which damage was found; and, where the ledger is
-        still open, for those of them up to the LAC (rule O1)."""
+        still open, for those of them up to the LAC (rule O1). Raises :class:`PageMissingError` if the metadata are out
+        of date."""
         blocked: Blocked | None = None
-        for settled in ranges_of_member(metadata, self._me):
-            part = replace(settled, first=max(settled.first, first), last=min(settled.last, last))
-            problem = await self._pull(metadata, part, settled.bookies.index(self._me))
-            blocked = blocked or problem
+        for part in await self._parts_between(metadata, first, last):
+            for settled in ranges_of_member(part, self._me):
+                some = replace(settled, first=max(settled.first, first), last=min(settled.last, last))
+                problem = await self._pull(part, some, settled.bookies.index(self._me))
+                blocked = blocked or problem
         problem = await self.complete_open(metadata, first, last)
         return blocked or problem
+
+    async def _parts_between(self, metadata: EitherMetadata, first: int, last: int) -> list[EitherMetadata]:
+        if isinstance(metadata, LedgerMetadata):
+            return [metadata]
+        pages = [page for page in metadata.pages if page.last_entry_id >= first and page.first_entry_id <= last]
+        return [*[await StreamPages(self._store).part(metadata, page) for page in pages], metadata.tail]
 
     async def complete_open(self, metadata: EitherMetadata, first: int = 0, last: int = ID_MAX) -> Blocked | None:
         """Copy the ids of an open last fragment that this bookie should hold, up to the highest LAC that its members
@@ -162,21 +192,23 @@ class Jobs:
 
     # --- another bookie's place -------------------------------------------------------------------------------------
 
-    async def _take_place(self, current: Versioned[EitherMetadata], old: BookieId) -> Outcome | None:
+    async def _take_place(self, current: Versioned[EitherMetadata], piece: "_Piece", old: BookieId) -> Outcome | None:
         """None: the metadata have changed, decide again (rule C5)."""
         async with self._copies.lock(current.value.ledger_id):
-            return await self._take_place_locked(current, old)
+            return await self._take_place_locked(current, piece, old)
 
-    async def _take_place_locked(self, current: Versioned[EitherMetadata], old: BookieId) -> Outcome | None:
+    async def _take_place_locked(
+        self, current: Versioned[EitherMetadata], piece: "_Piece", old: BookieId
+    ) -> Outcome | None:
         """The lock is held from the first look at what is held, so that nothing of it is dropped before the name is
         settled (rule C1). If a drop came in between, the next copy would bring the ledger back, and with it the places
         in the index of entries that are gone."""
-        metadata = current.value
-        ranges = replaceable(metadata, old, self._me)
+        metadata, part = current.value, piece.part
+        ranges = replaceable(part, old, self._me)
         whole: list[SettledRange] = []
         blocked: Blocked | None = None
         for settled in ranges:
-            problem = await self._copy(metadata, settled, settled.bookies.index(old))
+            problem = await self._copy(part, settled, settled.bookies.index(old))
             if problem is None:
                 whole.append(settled)
             blocked = blocked or problem
@@ -184,7 +216,15 @@ class Jobs:
             return Outcome(blocked, metadata)
         if not await self._leaves(old):
             return Outcome(None, metadata)  # rule C5: it is back, and keeps its place
-        return await self._name(current, old, whole, blocked)
+        wanted = await self._renamed(current.value, piece, old, whole)
+        if wanted is None or not await self._write(wanted, current.version):
+            return None
+        if piece.page is not None:
+            # The root has a later revision, and does not name it any more (rule U2).
+            await self._store.delete_document(page_document(wanted.ledger_id, piece.page))
+        self.ledgers_named += 1
+        log.info("copies made again", ledger=int(wanted.ledger_id), in_place_of=old, ranges=len(whole))
+        return Outcome(blocked, wanted)
 
     async def _leaves(self, old: BookieId) -> bool:
         """Whether the bookie is still to be replaced. The conditions that were watched may be older than the plan, or
@@ -194,26 +234,26 @@ class Jobs:
         found = await self._store.read_document(DOCUMENT)
         return old in decode_states(None if found is None else found.value).leaving
 
-    async def _name(
-        self, current: Versioned[EitherMetadata], old: BookieId, whole: Sequence[SettledRange], blocked: Blocked | None
-    ) -> Outcome | None:
-        """Under the lock: look once more, and write (rules C1, C3, C5 and N1)."""
-        wanted = current.value
+    async def _renamed(
+        self, metadata: EitherMetadata, piece: "_Piece", old: BookieId, whole: Sequence[SettledRange]
+    ) -> EitherMetadata | None:
+        """Under the lock: look once more (rules C1, C3, C5 and N1). The metadata that name this bookie in these ranges;
+        None if they cannot any more. A page that has it has been made then (rule U2)."""
+        wanted = metadata if piece.page is None else piece.whole
         for settled in whole:
             position = settled.bookies.index(old)
-            if not await self._holds(wanted, settled, position):
+            if not await self._holds(piece.part, settled, position):
                 return None
             decision = _decide_naming(wanted, settled, position, old, self._me)
             if isinstance(decision, Refuse):
                 return None
             if not isinstance(decision, Settled):
                 wanted = decision.metadata
-        wanted = wanted.written_by(self._token)
-        if not await self._write(wanted, current.version):
-            return None
-        self.ledgers_named += 1
-        log.info("copies made again", ledger=int(wanted.ledger_id), in_place_of=old, ranges=len(whole))
-        return Outcome(blocked, wanted)
+        if piece.page is not None and not isinstance(metadata, LedgerMetadata) and isinstance(wanted, StreamMetadata):
+            page = repaired_page(metadata, piece.page, wanted)
+            await store_page(self._store, metadata.ledger_id, page)
+            wanted = metadata.with_pages({piece.page: page.reference})
+        return wanted.written_by(self._token)
 
     async def _write(self, wanted: EitherMetadata, expected: Version) -> bool:
         """Compare-and-set. The caller's lock is kept until the outcome is known, also when the caller is cancelled: a
@@ -311,6 +351,31 @@ class Jobs:
         self, ledger_id: LedgerId, settled: SettledRange, kind: BlockedClass, bookies: Sequence[BookieId], reason: str
     ) -> Blocked:
         return Blocked(ledger_id, settled.first, settled.last, kind, tuple(bookies), reason)
+
+
+class _Piece(NamedTuple):
+    """What is worked on at a time: a ledger, or a part of a stream."""
+
+    page: PageReference | None
+    """The page in which the part lies."""
+    part: EitherMetadata
+    """From the beginning of the stream on."""
+    whole: EitherMetadata
+    """With the fragments of the page that were truncated."""
+    stop: int = 0
+    """The position after a page."""
+
+
+async def _next_piece(metadata: EitherMetadata, first: int, old: BookieId, parts: StreamParts) -> _Piece:
+    """Of a stream the first page that names the bookie and does not lie below the position ``first``, or the tail.
+    Raises :class:`PageMissingError`."""
+    if isinstance(metadata, LedgerMetadata):
+        return _Piece(None, metadata, metadata)
+    found = await parts.first_naming(metadata, old, first=first)
+    if found is None:
+        return _Piece(None, metadata.tail, metadata)
+    page, whole = found
+    return _Piece(page, whole.truncated(metadata.start), whole, (whole.end_position or 0) + 1)
 
 
 _SAID = {

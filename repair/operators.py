@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.garbage_hold import GarbageHold, read_hold
 from octavo.metadata.model import is_bookie_id
+from octavo.metadata.paging import members_of, parts_of
 from octavo.metadata.repair_states import (
     DEPARTED,
     DOCUMENT,
@@ -21,7 +23,7 @@ from octavo.metadata.repair_states import (
     encode_states,
 )
 from octavo.metadata.store import MetadataStore
-from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError, OctavoError
+from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError, NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.documents import (
     AUDITOR_LOCK,
@@ -236,11 +238,30 @@ async def ledgers_naming(store: MetadataStore, bookie_id: BookieId, *, count: in
     found = 0
     async with contextlib.aclosing(each_ledger(store)) as ledgers:
         async for metadata in ledgers:
-            if bookie_id in metadata.members:
+            if bookie_id in await _members(store, metadata):
                 yield metadata.ledger_id
                 found += 1
                 if found >= count:
                     return
+
+
+async def _members(store: MetadataStore, metadata: EitherMetadata) -> frozenset[BookieId]:
+    try:
+        return await members_of(store, metadata)
+    except NoSuchLedgerError:
+        return frozenset()  # deleted just now
+
+
+async def _names_in_settled(store: MetadataStore, metadata: EitherMetadata, bookies: frozenset[BookieId]) -> bool:
+    """Whether a settled range names one of the bookies."""
+    try:
+        async with contextlib.aclosing(parts_of(store, metadata)) as parts:
+            async for part in parts:
+                if any(named_in_settled(part, name) for name in bookies & part.members):
+                    return True
+    except NoSuchLedgerError:
+        pass  # deleted just now
+    return False
 
 
 # --- status -------------------------------------------------------------------------------------------------------
@@ -373,7 +394,7 @@ async def find_unfinished(store: MetadataStore, states: RepairStates) -> list[Le
     found: list[LedgerId] = []
     async with contextlib.aclosing(each_ledger(store)) as ledgers:
         async for metadata in ledgers:
-            if any(named_in_settled(metadata, name) for name in departed & metadata.members):
+            if await _names_in_settled(store, metadata, departed):
                 found.append(metadata.ledger_id)
                 if len(found) >= UNFINISHED_MAX:
                     break

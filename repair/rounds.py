@@ -12,14 +12,17 @@ from typing import Final, cast
 import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.either import EitherMetadata
+from octavo.metadata.paging import sweep_all
 from octavo.metadata.repair_states import RepairStates
 from octavo.metadata.store import MetadataStore
+from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
-from octavo.repair.census import Census, Round, Seen, Steps
-from octavo.repair.holes import ask_members
+from octavo.repair.census import Census, Round, Steps
+from octavo.repair.holes import Holes, ask_members
 from octavo.repair.local import LocalBookie
 from octavo.repair.reading import read_ledgers
 from octavo.repair.settings import RepairSettings
+from octavo.repair.stream_parts import StreamParts
 
 log = structlog.get_logger("octavo.repair")
 
@@ -50,12 +53,14 @@ class Rounds:
 
     def __init__(self, bookie: LocalBookie, pool: ConnectionPool, settings: RepairSettings) -> None:
         self._store: MetadataStore = bookie.store
+        self._check_metadata = bookie.check_metadata
         self._pool = pool
         self._settings = settings
         self._to_ask: dict[LedgerId, None] = {}
         self._unasked: dict[BookieId, dict[LedgerId, None]] = {}
         self._check_from = 0
         self._holes: list[tuple[LedgerId, BookieId]] = []
+        self.parts = StreamParts(bookie.store)
         self.census = Census()
         self.next_round_at = 0.0
         """The loop's time at which the next round is due."""
@@ -65,7 +70,10 @@ class Rounds:
         ledgers = await read_ledgers(self._store, ledger_ids)
         if self.census.complete:
             for ledger_id, metadata in ledgers.items():
-                self.census.update(ledger_id, None if metadata is None else Seen.of(metadata))
+                seen = None if metadata is None else await self.parts.seen(metadata)
+                self.census.update(ledger_id, seen)
+                if seen is None:
+                    self.parts.forget([ledger_id])
         return ledgers
 
     def round_is_due(self, now: float) -> bool:
@@ -98,12 +106,25 @@ class Rounds:
             if not first:  # the first one finds every closed ledger; those are asked about in turn, below
                 self.ask_about(map(LedgerId, applied.newly_closed))
             self.ask_about(self._in_turn())
+            await self._sweep_pages()
             if self.census.memory_bytes > self._settings.census_bytes:
                 log.error(
                     "the index of ledgers is larger than repair_census_bytes; raise that limit",
                     bytes=self.census.memory_bytes, limit=self._settings.census_bytes,
                 )  # fmt: skip
         await self._ask_members(states)
+
+    async def _sweep_pages(self) -> None:
+        """Delete the pages of streams that no metadata name (rules U2 and U8). Not while the metadata may be older than
+        the data: those that are missing may still be restored."""
+        try:
+            await self._check_metadata()
+            swept = await sweep_all(self._store)
+        except MetadataError as error:
+            log.warning("pages of streams that may be left over are kept", reason=error.message)
+            return
+        if swept:
+            log.info("pages of streams deleted that no metadata name", pages=swept)
 
     async def _list(self) -> Round:
         found = Round()
@@ -120,8 +141,9 @@ class Rounds:
 
     async def _read(self, page: list[LedgerId], found: Round) -> None:
         for ledger_id, metadata in sorted((await read_ledgers(self._store, page)).items()):
-            if metadata is not None:
-                found.note(ledger_id, Seen.of(metadata))
+            seen = None if metadata is None else await self.parts.seen(metadata)
+            if seen is not None:
+                found.note(ledger_id, seen)
 
     def _in_turn(self) -> list[LedgerId]:
         """The next ledgers to be asked about, so that every one has its turn within ``check_days``."""
@@ -135,21 +157,25 @@ class Rounds:
             page = list(self._to_ask)[:QUESTIONS_AT_ONCE]
             ledgers = await self.read(page)
             existing = {ledger_id: metadata for ledger_id, metadata in ledgers.items() if metadata is not None}
-            results = await asyncio.gather(
-                *(
-                    ask_members(
-                        self._pool, metadata, metadata.members - states.bookies.keys(),
-                        timeout_seconds=self._settings.request_timeout_seconds,
-                    )
-                    for metadata in existing.values()
-                )
-            )  # fmt: skip
-            for (ledger_id, metadata), holes in zip(existing.items(), results, strict=True):
+            results = await asyncio.gather(*(self._ask_about_one(one, states) for one in existing.values()))
+            for ledger_id, holes in zip(existing, results, strict=True):
                 self._holes += [(ledger_id, name) for name in sorted(holes.short)]
-                for name in holes.silent | (metadata.members & states.bookies.keys()):
+                for name in holes.silent:
                     self._remember(name, ledger_id)
             for ledger_id in page:
                 self._to_ask.pop(ledger_id, None)
+
+    async def _ask_about_one(self, metadata: EitherMetadata, states: RepairStates) -> Holes:
+        """What the members of a ledger say, part by part; those with a condition count as silent."""
+        short: set[BookieId] = set()
+        silent: set[BookieId] = set()
+        members = await self.parts.members(metadata)
+        async for part in self.parts.naming(metadata, members):
+            asked = part.members - states.bookies.keys() - short - silent
+            holes = await ask_members(self._pool, part, asked, timeout_seconds=self._settings.request_timeout_seconds)
+            short |= holes.short
+            silent |= holes.silent | (part.members & states.bookies.keys())
+        return Holes(frozenset(short), frozenset(silent))
 
     def _remember(self, bookie_id: BookieId, ledger_id: LedgerId) -> None:
         unasked = self._unasked.setdefault(bookie_id, {})

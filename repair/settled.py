@@ -84,6 +84,8 @@ def _settled(metadata: EitherMetadata) -> Iterator[SettledRange]:
     if isinstance(metadata, LedgerMetadata):
         yield from _settled_of_ledger(metadata)
         return
+    # What lies in pages is looked at by itself (:mod:`octavo.repair.stream_parts`).
+    metadata = metadata.tail
     # The last fragment is followed by the end of the stream.
     lengths_after = (*(one.length_before for one in metadata.fragments[1:]), metadata.length)
     truncated = metadata.start - metadata.fragments[0].first_position

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from octavo.metadata import KnownBookie, LedgerMetadata, MetadataStore
 from octavo.metadata.either import EitherMetadata
+from octavo.metadata.paging import members_of, parts_of
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 
@@ -32,10 +33,10 @@ async def list_page(
     async for ledger_id in store.list_ledgers(after=None if after is None else LedgerId(after)):
         try:
             metadata = (await store.read_either(ledger_id)).value
+            named = bookie is None or bookie in await members_of(store, metadata)
         except NoSuchLedgerError:
             continue
         looked_at += 1
-        named = bookie is None or bookie in metadata.members
         if named and (state is None or metadata.state.value == state):
             found.append(summary(metadata))
         if len(found) >= limit or looked_at >= LOOKED_AT_MAX:
@@ -61,7 +62,8 @@ async def show(store: MetadataStore, ledger_id: LedgerId) -> dict[str, Any]:
         "custom_metadata": {key: _text(metadata.custom_metadata[key]) for key in sorted(metadata.custom_metadata)},
         "fragments": [
             {"first_entry_id": fragment.first_entry_id, "bookies": list(fragment.bookies)}
-            for fragment in metadata.fragments
+            async for part in parts_of(store, metadata)
+            for fragment in part.fragments
         ],
     }
 

@@ -20,6 +20,7 @@ from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.metadata_check import MetadataCheck
 from octavo.metadata import LedgerMetadata, MetadataStore
 from octavo.metadata.either import EitherMetadata
+from octavo.metadata.paging import members_of
 from octavo.metadata.stream_model import StreamState
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import BookieId, LedgerId
@@ -116,9 +117,9 @@ class ReplacedCopies:
     async def _is_replaced(self, ledger_id: LedgerId) -> bool:
         try:
             found = await self._store.read_either(ledger_id)
+            return not await may_be_asked(self._store, found.value, self._bookie_id)
         except NoSuchLedgerError:
             return False  # the garbage collector's
-        return not may_be_asked(found.value, self._bookie_id)
 
     async def _drop_some(self, ledger_ids: Sequence[LedgerId]) -> None:
         """Drop these ledgers where nothing speaks against it, under their locks."""
@@ -145,11 +146,12 @@ class ReplacedCopies:
             self.dropped += 1
 
 
-def may_be_asked(metadata: EitherMetadata, bookie_id: BookieId) -> bool:
+async def may_be_asked(store: MetadataStore, metadata: EitherMetadata, bookie_id: BookieId) -> bool:
     """Whether a reader or a recovering client may ask this bookie for entries of the ledger, now or later. The next
-    term of a stream may name any bookie, so a stream may ask until it is CLOSED."""
+    term of a stream may name any bookie, so a stream may ask until it is CLOSED. Raises :class:`NoSuchLedgerError`,
+    :class:`MetadataError` for a page that cannot be understood, :class:`MetadataUnavailableError`."""
     closed = metadata.is_closed if isinstance(metadata, LedgerMetadata) else metadata.state is StreamState.CLOSED
-    return not closed or bookie_id in metadata.members
+    return not closed or bookie_id in await members_of(store, metadata)
 
 
 def _pages(ledger_ids: Sequence[LedgerId]) -> Iterator[Sequence[LedgerId]]:

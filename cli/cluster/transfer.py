@@ -68,21 +68,30 @@ async def dump(
 
 
 async def _records(store: "MetadataStore") -> "AsyncIterator[DumpRecord]":
-    """Everything permanent, documents first: a ledger that a document names has been created before."""
+    """Everything permanent, documents first: a ledger that a document names has been created before. The pages of a
+    stream come with it: all that its metadata name, and no other."""
     from octavo.metadata.dump import Document
     from octavo.metadata.garbage_hold import DOCUMENT
+    from octavo.metadata.model import LedgerMetadata
+    from octavo.metadata.pages import PAGES_PREFIX
+    from octavo.metadata.paging import stored_pages
 
     async for name in store.list_documents():
         found = await store.read_document(name)
-        if found is not None and name != DOCUMENT:
+        if found is not None and name != DOCUMENT and not name.startswith(PAGES_PREFIX):
             yield Document(name, found.value)
     for cookie in await store.list_cookies():
         yield cookie.value
     async for ledger_id in store.list_ledgers():
         try:
-            yield (await store.read_either(ledger_id)).value
+            metadata = (await store.read_either(ledger_id)).value
+            if not isinstance(metadata, LedgerMetadata) and metadata.pages:
+                metadata, pages = await stored_pages(store, metadata)
+                for name, value in pages:
+                    yield Document(name, value)
         except NoSuchLedgerError:
             continue
+        yield metadata
 
 
 @contextmanager

@@ -8,7 +8,7 @@ Only ``recover`` fences: reading an open ledger never disturbs its writer.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -435,10 +435,16 @@ async def show(session: Session, ledger_id: LedgerArgument) -> None:
     from octavo.cli.ledger.views import ledger_as_json, owed_of, stream_as_json  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
     from octavo.metadata.model import LedgerMetadata  # noqa: PLC0415
+    from octavo.metadata.paging import parts_of  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         metadata = (await store.read_either(LedgerId(ledger_id))).value
-    facts = ledger_as_json(metadata) if isinstance(metadata, LedgerMetadata) else stream_as_json(metadata)
+        parts = [part async for part in parts_of(store, metadata)]
+    if isinstance(metadata, LedgerMetadata):
+        facts = ledger_as_json(metadata)
+    else:
+        streams = [part for part in parts if not isinstance(part, LedgerMetadata)]
+        facts = stream_as_json(metadata, [fragment for part in streams for fragment in part.fragments])
     if session.as_json:
         print_json(facts)
         return
@@ -457,7 +463,7 @@ async def show(session: Session, ledger_id: LedgerArgument) -> None:
         return
     print_table(
         ["first entry", "bookies"],
-        [(fragment.first_entry_id, " ".join(fragment.bookies)) for fragment in metadata.fragments],
+        [(fragment.first_entry_id, " ".join(fragment.bookies)) for part in parts for fragment in part.fragments],
     )
 
 
@@ -498,7 +504,7 @@ async def list_ledgers(
                 continue
             if not wanted <= metadata.custom_metadata.items():
                 continue
-            if bookie is not None and bookie not in metadata.members:
+            if bookie is not None and bookie not in await _names_in(store, metadata):
                 continue
             if session.as_json:
                 print_json(summary_as_json(metadata))
@@ -510,6 +516,16 @@ async def list_ledgers(
             listed += 1
             if listed == limit:
                 break
+
+
+async def _names_in(store: "MetadataStore", metadata: "EitherMetadata") -> Collection[str]:
+    """The bookies that a ledger or a stream names; none of one that was deleted just now."""
+    from octavo.metadata.paging import members_of  # noqa: PLC0415
+
+    try:
+        return await members_of(store, metadata)
+    except NoSuchLedgerError:
+        return ()
 
 
 _LISTED = "{:>10}  {:<11}  {:>12}  {:>15}  {}"

@@ -1,5 +1,6 @@
 """The metadata of ledgers and streams as ``octavo ledger`` shows them."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.output import custom_metadata_as_json
@@ -8,7 +9,7 @@ from octavo.metadata.model import Fragment, LedgerMetadata
 
 if TYPE_CHECKING:
     from octavo.metadata.either import EitherMetadata
-    from octavo.metadata.stream_model import StreamMetadata
+    from octavo.metadata.stream_model import StreamFragment, StreamMetadata
 
 
 def summary_as_json(metadata: "EitherMetadata") -> dict[str, Any]:
@@ -59,8 +60,9 @@ def owed_of(metadata: LedgerMetadata, fragment: Fragment) -> str:
     return "-" if debt.is_empty else f"{debt.first} to {debt.last}"
 
 
-def stream_as_json(metadata: "StreamMetadata") -> dict[str, Any]:
-    """Everything but the verifiers, the salts and the owner. Quorums and digest are those of the last fragment."""
+def stream_as_json(metadata: "StreamMetadata", fragments: "Sequence[StreamFragment]") -> dict[str, Any]:
+    """Everything but the verifiers, the salts and the owner. Quorums and digest are those of the last fragment.
+    ``fragments``: all of them, also those in pages."""
     last = metadata.last_fragment
     return {
         "ledger_id": metadata.ledger_id,
@@ -80,6 +82,7 @@ def stream_as_json(metadata: "StreamMetadata") -> dict[str, Any]:
         "fenced_at": metadata.fenced_at.isoformat() if metadata.fenced_at is not None else None,
         "fenced_by": metadata.fenced_by or None,
         "custom_metadata": custom_metadata_as_json(metadata.custom_metadata),
+        "pages": len(metadata.pages),
         "fragments": [
             {
                 "first_entry_id": fragment.first_entry_id,
@@ -87,6 +90,6 @@ def stream_as_json(metadata: "StreamMetadata") -> dict[str, Any]:
                 "first_position": fragment.first_position,
                 "bookies": list(fragment.bookies),
             }
-            for fragment in metadata.fragments
+            for fragment in fragments
         ],
     }

@@ -11,14 +11,17 @@ from octavo.bookie.offline.layout import Layout
 from octavo.bookie.upkeep.replaced import may_be_asked
 from octavo.metadata import LedgerMetadata, MetadataStore, Versioned, open_metadata_store
 from octavo.metadata.either import EitherMetadata
+from octavo.metadata.pages import page_document
 from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import BookieInDoubtError, LedgerFencedError, MetadataError, NoSuchLedgerError
 from octavo.protocol.holdings import Holdings
-from octavo.protocol.ids import EntryId, LedgerId
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from support.copies import BOOKIE, DATA, JOURNAL, StorageHost
 from support.faulty_filesystem import MemoryFileSystem, run_until_crash
-from support.ledger_metadata import fragment, open_ledger
+from support.ledger_metadata import bookie_ids, fragment, open_ledger
 from support.ledgers import LedgerScript
+from support.memory_stores import memory_uri
+from support.paged_streams import paged_stream, resting
 from support.stream_metadata import open_stream, stream_fragment
 
 pytestmark = pytest.mark.usefixtures("logged")
@@ -349,8 +352,25 @@ async def test_drop_is_durable_before_anything_is_removed() -> None:
     raise AssertionError("the workload never got to its end")
 
 
-def test_bookie_may_be_asked_until_the_ledger_is_closed_without_it() -> None:
-    for case, (metadata, dropped) in NAMED.items():
-        found = metadata(7)
-        if found is not None:
-            assert may_be_asked(found, BOOKIE) != dropped, case
+async def test_bookie_may_be_asked_until_the_ledger_is_closed_without_it() -> None:
+    async with await open_metadata_store(memory_uri("asked")) as store:
+        for case, (metadata, dropped) in NAMED.items():
+            found = metadata(7)
+            if found is not None:
+                assert await may_be_asked(store, found, BOOKIE) != dropped, case
+
+
+async def test_bookie_that_a_page_names_may_be_asked() -> None:
+    """Rule U1: a page is a part of the metadata, also of a stream that is closed."""
+    async with await open_metadata_store(memory_uri("asked")) as store:
+        root, pages = paged_stream(20, 4, 6)
+        for page in pages:
+            await store.create_document(page_document(root.ledger_id, page.reference), page.value)
+        tail = replace(root.fragments[0], bookies=bookie_ids(*"xyz"))
+        closed = resting(replace(root, fragments=tuple(replace(one, bookies=tail.bookies) for one in root.fragments)))
+        closed = closed.closed()
+        assert not closed.members & set("abcd")
+        assert await may_be_asked(store, closed, BookieId("a"))
+        assert await may_be_asked(store, closed, BookieId("x"))
+        assert not await may_be_asked(store, closed, BookieId("q"))
+        assert not await may_be_asked(store, closed.truncated(30), BookieId("a"))

@@ -12,9 +12,12 @@ from octavo.cli.main import main
 from octavo.metadata import open_metadata_store
 from octavo.metadata.either import EitherMetadata
 from octavo.metadata.garbage_hold import read_hold
+from octavo.metadata.page_out import page_out
+from octavo.metadata.pages import PAGES_PREFIX, page_document
+from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.places import place
-from support.ledger_metadata import open_ledger
+from support.ledger_metadata import bookie_ids, open_ledger
 from support.processes import Finished
 from support.stream_metadata import open_stream, stream_fragment
 
@@ -115,6 +118,54 @@ def test_a_dump_carries_streams_and_a_restore_leaves_out_the_terms_after_it(
             return await read_hold(store)
 
     assert asyncio.run(hold()) is not None
+
+
+async def _page_out(uri: str) -> StreamMetadata:
+    """Put the first fragment of the open stream into a page, with a bookie that no other fragment names."""
+    fragments = (replace(OPEN.fragments[0], bookies=bookie_ids(*"pqr")), OPEN.fragments[1])
+    async with await open_metadata_store(uri) as store:
+        await store.delete_ledger(OPEN.ledger_id)
+        await store.create_stream(replace(OPEN, fragments=fragments))
+        return (await page_out(store, OPEN.ledger_id, writer_token="w")).value
+
+
+def test_what_lies_in_pages_is_shown_and_counted_and_found(octavo: Run, uri: str, tmp_path: Path) -> None:
+    """Rule U1: a page is a part of the metadata."""
+    root = asyncio.run(_page_out(uri))
+    assert (len(root.pages), len(root.fragments)) == (1, 1)
+    shown = octavo("ledger", "show", 1, "--json").json
+    assert [(one["first_position"], one["bookies"]) for one in shown["fragments"]] == [
+        (0, ["p", "q", "r"]), (5, ["a", "b", "d"]),
+    ]  # fmt: skip
+    assert (shown["pages"], shown["first_position"]) == (1, 3)
+    assert b"p q r" in octavo("ledger", "show", 1).stdout
+    named = octavo("ledger", "list", "--bookie", "q", "--json").stdout.splitlines()
+    assert [json.loads(line)["ledger_id"] for line in named] == [1]
+    bundle = tmp_path / "bundle.tar.gz"
+    octavo("support-bundle", "--output", bundle)
+    with tarfile.open(bundle) as archive:
+        member = archive.extractfile("octavo-support/ledgers.json")
+        assert member is not None
+        assert json.loads(member.read())["fragments"] == 5
+
+
+def test_a_dump_has_exactly_the_pages_that_the_metadata_name(octavo: Run, uri: str, tmp_path: Path) -> None:
+    root = asyncio.run(_page_out(uri))
+    left_over = page_document(root.ledger_id, replace(root.pages[0], token="ab"))
+
+    async def documents(where: str, *made: str) -> set[str]:
+        async with await open_metadata_store(where) as store:
+            for name in made:
+                await store.create_document(name, b"")
+            return {name async for name in store.list_documents(PAGES_PREFIX)}
+
+    named = page_document(root.ledger_id, root.pages[0])
+    assert asyncio.run(documents(uri, left_over)) == {named, left_over}
+    dump, restored_uri = tmp_path / "dump", f"sqlite:///{tmp_path}/restored.db"
+    assert octavo("cluster", "dump", dump, "--json").json["records"] == 4
+    assert octavo("cluster", "restore", dump, "--json", uri=restored_uri).json["records"] == 4
+    assert asyncio.run(documents(restored_uri)) == {named}
+    assert asyncio.run(stored(restored_uri))[1] == root.restored(TERMS_SKIPPED)
 
 
 def test_a_support_bundle_counts_streams(octavo: Run, tmp_path: Path) -> None:

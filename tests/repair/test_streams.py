@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from octavo.metadata import MetadataStore, update_stream
 from octavo.metadata.garbage_hold import DOCUMENT, GarbageHold, set_hold
+from octavo.metadata.pages import PAGES_PREFIX, page_document
+from octavo.metadata.paging import walk_stream
 from octavo.metadata.stream_changes import BeginTakeover, Truncate
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.entries import header_of
@@ -23,6 +25,7 @@ from octavo.repair.operators import find_unfinished
 from octavo.repair.planning import BlockedClass
 from octavo.repair.settled import quorums_at, settled_ranges
 from support.ledgers import LedgerScript, ids_of
+from support.paged_streams import paged
 from support.repair_cluster import RepairCluster, repair_cluster
 from support.stream_metadata import open_stream, stream_fragment
 from support.waiting import eventually
@@ -46,7 +49,12 @@ def length_up_to(entry_id: int) -> int:
 
 
 async def written(
-    cluster: RepairCluster, *fragments: StreamFragment, last: int, start: int = 0, rest: bool = False
+    cluster: RepairCluster,
+    *fragments: StreamFragment,
+    last: int,
+    start: int = 0,
+    rest: bool = False,
+    pages: tuple[int, ...] = (),
 ) -> LedgerId:
     """A stream with these fragments, whose members hold all that they should of it, up to the place ``last``."""
     ledger_id = await cluster.store.allocate_ledger_id()
@@ -62,10 +70,17 @@ async def written(
                     writer = cluster.bookie(name).service.storage.writer
                     entry = script.entry(entry_id, lac=entry_id - 1)
                     await writer.add(ledger_id, script.key, [entry], recovery=True, term=term_of(entry_id))
-    await cluster.store.create_stream(
-        full if rest else replace(full, state=StreamState.OPEN, last_entry_id=None, length=0)
-    )
+    root, made = paged(full if rest else replace(full, state=StreamState.OPEN, last_entry_id=None, length=0), *pages)
+    for page in made:
+        await cluster.store.create_document(page_document(ledger_id, page.reference), page.value)
+    await cluster.store.create_stream(root)
     return ledger_id
+
+
+async def all_fragments(store: MetadataStore, ledger_id: LedgerId) -> list[StreamFragment]:
+    return [
+        one async for part in walk_stream(store, (await store.read_stream(ledger_id)).value) for one in part.fragments
+    ]
 
 
 def on(term: int, offset: int, position: int, names: str, before: int | None, *, quorum: int = 3) -> StreamFragment:
@@ -130,6 +145,60 @@ async def test_copies_of_a_stream_come_back_on_other_bookies_and_nothing_else_ch
 
         await eventually(quiet)
         assert await find_unfinished(cluster.store, await cluster.states()) == []
+
+
+async def test_copies_of_fragments_in_pages_come_back_and_other_pages_are_named() -> None:
+    """Rules C1 to C5 and U2: page by page, also where the stream begins within a page."""
+    async with repair_cluster("stream-paged", 5) as cluster:
+        opened = await written(cluster, *TERMS, last=LAST, pages=(2, 1))
+        truncated = await written(cluster, *TERMS, last=LAST, start=2, pages=(3,))
+        closed = await written(cluster, *TERMS[:2], on(3, 0, 9, "023", place(1, 8)), last=place(3, 7), rest=True,
+                               pages=(1, 1))  # fmt: skip
+        streams = (opened, truncated, closed)
+        before = {one: await all_fragments(cluster.store, one) for one in streams}
+        roots = {one: (await cluster.store.read_stream(one)).value for one in streams}
+        for one in streams:
+            assert await cluster.is_whole(one)
+        assert "b1" not in roots[closed].members, "only pages name it"
+        await cluster.stop("b1")
+        for one in streams:
+            await eventually(partial(without, cluster, one, "b1"))
+            now = await all_fragments(cluster.store, one)
+            assert [replace(two, bookies=was.bookies) for was, two in zip(before[one], now, strict=True)] == before[one]
+            root = (await cluster.store.read_stream(one)).value
+            assert root.revision > roots[one].revision
+            assert (root.start_place, root.state) == (roots[one].start_place, roots[one].state)
+            assert [page.first_position for page in root.pages] == [page.first_position for page in roots[one].pages]
+
+        async def swept() -> bool:
+            left = {name async for name in cluster.store.list_documents(PAGES_PREFIX)}
+            now = [(await cluster.store.read_stream(one)).value for one in streams]
+            return left == {page_document(root.ledger_id, page) for root in now for page in root.pages}
+
+        await eventually(swept)
+
+        async def quiet() -> bool:
+            summary = await cluster.summary()
+            return summary is not None and summary.is_quiet and summary.ledgers == 3
+
+        await eventually(quiet)
+        assert await find_unfinished(cluster.store, await cluster.states()) == []
+
+
+async def test_a_bookie_with_new_disks_gets_what_pages_say_it_should_hold() -> None:
+    """Rule D3: and is not sure of anything before."""
+    async with repair_cluster("stream-paged-refilled", 4) as cluster:
+        resting = await written(cluster, *TERMS[:2], on(3, 0, 9, "023", place(1, 8)), last=place(3, 7), rest=True,
+                                pages=(2,))  # fmt: skip
+        await cluster.stop("b1")
+        await cluster.replace_disks("b1")
+
+        async def sure() -> bool:
+            return cluster.bookie("b1").service.storage.doubt is None
+
+        await eventually(sure)
+        assert await cluster.is_whole(resting)
+        assert "b1" in await cluster.names(resting)
 
 
 async def test_repair_keeps_what_others_change_meanwhile_and_misses_nothing_that_is_truncated() -> None:

@@ -15,6 +15,7 @@ from octavo.bookie.offline.layout import Layout
 from octavo.bookie.offline.reset_identity import reset_identity
 from octavo.metadata import LedgerMetadata, MetadataStore, open_metadata_store
 from octavo.metadata.either import EitherMetadata
+from octavo.metadata.paging import members_of, parts_of
 from octavo.metadata.repair_states import (
     DOCUMENT,
     BookieCondition,
@@ -182,8 +183,8 @@ class RepairCluster:
 
     async def is_whole(self, ledger_id: int) -> bool:
         """Whether every member that the metadata name is running and holds, sound, all that it should."""
-        metadata = await self.either(ledger_id)
-        for settled in settled_ranges(metadata):
+        parts = [part async for part in parts_of(self.store, await self.either(ledger_id))]
+        for metadata, settled in [(part, settled) for part in parts for settled in settled_ranges(part)]:
             quorums = quorums_at(metadata, settled.first)
             for position, name in enumerate(settled.bookies):
                 bookie = self.members[name].bookie
@@ -203,7 +204,7 @@ class RepairCluster:
 
     async def names(self, ledger_id: int) -> frozenset[str]:
         """Every bookie that the ledger names."""
-        return (await self.either(ledger_id)).members
+        return await members_of(self.store, await self.either(ledger_id))
 
     def copied(self, name: str) -> int:
         """Entries that the bookie has copied since its last start."""
