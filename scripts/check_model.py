@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from model.canaries import CANARIES
 from model.explorer import Exploration, explore
 from model.log_settings import LOG_CANARIES, LOG_JOBS
+from model.published_settings import DEFECTS, PUBLISHED_JOBS
 from model.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
 from model.settings import JOBS
 from model.stream_settings import STREAM_CANARIES, STREAM_JOBS
@@ -70,6 +71,39 @@ def run_log_job(name: str) -> Report:
     return found.violation is None, "\n".join(lines)
 
 
+def run_published_job(name: str) -> Report:
+    """Explore one setting of unbounded ledgers as they were published, with every mend."""
+    job = next(job for job in PUBLISHED_JOBS if job.name == name)
+    started = time.perf_counter()
+    found = job.run()
+    extent = "exhausted" if found.exhausted else f"all up to depth {found.depth}"
+    lines = [f"{_figures(found, started)}  {extent:<22}  {name}"]
+    if found.violation is not None:
+        lines.append(str(found.violation))
+    return found.violation is None, "\n".join(lines)
+
+
+def run_defect(name: str, show_trace: bool) -> Report:
+    """Take away one mend, then explore the same setting with it, unless it is one of the settings."""
+    defect = next(defect for defect in DEFECTS if defect.name == name)
+    started = time.perf_counter()
+    found = defect.find()
+    violation = found.violation
+    outcome = "not found" if violation is None else f"found in {violation.steps} steps"
+    lines = [f"{_figures(found, started)}  {outcome:<22}  published: {name}"]
+    if violation is not None and show_trace:
+        lines += [f"    {line}" for line in str(violation).splitlines()]
+    good = violation is not None and violation.what.startswith(defect.promise)
+    if defect.mend is not None and defect.quick:
+        started = time.perf_counter()
+        mended = explore(defect.mend)
+        if mended.violation is not None or not mended.exhausted:
+            good = False
+            lines.append(f"{_figures(mended, started)}  {'violation without it':<22}  published: {name}")
+            lines.append(str(mended.violation or ""))
+    return good, "\n".join(lines)
+
+
 def run_log_canary(name: str, show_trace: bool) -> Report:
     """Break one rule of logs; the settings show that nothing is found without that."""
     canary = next(canary for canary in LOG_CANARIES if canary.name == name)
@@ -109,15 +143,24 @@ def main() -> int:
     canaries = [canary.name for canary in ALL_CANARIES if chosen.only in canary.name]
     log_jobs = [job.name for job in LOG_JOBS if chosen.only in job.name and (job.quick or not chosen.quick)]
     log_canaries = [canary.name for canary in LOG_CANARIES if chosen.only in f"log: {canary.name}"]
-    if not jobs and not canaries and not log_jobs and not log_canaries:
+    published = [job.name for job in PUBLISHED_JOBS if chosen.only in job.name and (job.quick or not chosen.quick)]
+    defects = [
+        defect.name
+        for defect in DEFECTS
+        if chosen.only in f"published: {defect.name}" and (defect.quick or not chosen.quick)
+    ]
+    if not any((jobs, canaries, log_jobs, log_canaries, published, defects)):
         print(f"model: no setting and no canary has {chosen.only!r} in its name; see --list", file=sys.stderr)
         return 2
     if chosen.list:
         quick = {job.name for job in ALL_JOBS if job.quick} | {job.name for job in LOG_JOBS if job.quick}
-        for name in (*jobs, *log_jobs):
+        quick |= {job.name for job in PUBLISHED_JOBS if job.quick} | {one.name for one in DEFECTS if one.quick}
+        for name in (*jobs, *log_jobs, *published):
             print(f"setting {'*' if name in quick else ' '} {name}")
         for name in (*canaries, *(f"log: {name}" for name in log_canaries)):
             print(f"canary  * {name}")
+        for name in defects:
+            print(f"canary  {'*' if name in quick else ' '} published: {name}")
         return 0
     good, started = True, time.perf_counter()
     with ProcessPoolExecutor(chosen.jobs, initializer=_begin_process, max_tasks_per_child=1) as pool:
@@ -125,8 +168,10 @@ def main() -> int:
         submitted = {name: pool.submit(run_job, name, chosen.seed) for name in longest_first}
         reports = [submitted[name] for name in jobs]
         reports += [pool.submit(run_log_job, name) for name in log_jobs]
+        reports += [pool.submit(run_published_job, name) for name in published]
         broken = [pool.submit(run_canary, name, chosen.traces) for name in canaries]
         broken += [pool.submit(run_log_canary, name, chosen.traces) for name in log_canaries]
+        broken += [pool.submit(run_defect, name, chosen.traces) for name in defects]
         for title, pending in (("setting", reports), ("canary", broken)):
             if pending:
                 print(f"{'states':>9} {'transitions':>11} {'depth':>6} {'seconds':>8}  {'':<22}  {title}", flush=True)

@@ -6,6 +6,7 @@ import sys
 from model.canaries import CANARIES
 from model.explorer import explore
 from model.log_settings import LOG_CANARIES, LOG_JOBS
+from model.published_settings import DEFECTS, PUBLISHED_JOBS
 from model.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
 from model.settings import JOBS
 from model.stream_settings import STREAM_CANARIES, STREAM_JOBS
@@ -24,10 +25,12 @@ def test_the_names_that_only_takes_can_be_listed() -> None:
     done = subprocess.run([sys.executable, script, "--list"], capture_output=True, text=True, check=True)
     listed = [line.split(maxsplit=1) for line in done.stdout.replace(" * ", " ").splitlines()]
     names = [job.name for job in (*JOBS, *REPAIR_JOBS, *STREAM_JOBS)] + [job.name for job in LOG_JOBS]
+    names += [job.name for job in PUBLISHED_JOBS]
     assert [name for kind, name in listed if kind == "setting"] == names
     canaries = [canary.name for canary in (*CANARIES, *REPAIR_CANARIES, *STREAM_CANARIES)] + [
         f"log: {canary.name}" for canary in LOG_CANARIES
     ]
+    canaries += [f"published: {defect.name}" for defect in DEFECTS]
     assert [name for kind, name in listed if kind == "canary"] == canaries
 
 
@@ -35,4 +38,5 @@ def test_the_table_of_results_has_every_setting() -> None:
     document = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
     table = document.partition("| setting |")[2].partition("\n\n")[0].splitlines()[2:]
     settings = [job.name for job in (*JOBS, *REPAIR_JOBS, *STREAM_JOBS)] + [job.name for job in LOG_JOBS]
+    settings += [job.name for job in PUBLISHED_JOBS]
     assert [row.split(" | ")[0].removeprefix("| ") for row in table] == settings
