@@ -58,13 +58,15 @@ class Seen:
     spare_copies: int
     """Copies of an entry that may be lost without losing it: Qa - 1."""
     is_stream: bool = False
+    owes: bool = False
+    """Whether entries of it may have fewer copies than the write quorum (rule I9)."""
 
     @classmethod
     def of(cls, metadata: EitherMetadata) -> "Seen":
         """From the metadata of a ledger or a stream. Those of a stream may always change: it never counts as
         closed."""
         if isinstance(metadata, LedgerMetadata):
-            return cls(metadata.members, metadata.is_closed, metadata.ack_quorum - 1)
+            return cls(metadata.members, metadata.is_closed, metadata.ack_quorum - 1, owes=bool(metadata.debts))
         spare_copies = min(fragment.ack_quorum for fragment in metadata.fragments) - 1
         return cls(metadata.members, False, spare_copies, is_stream=True)
 
@@ -80,6 +82,8 @@ class Round:
     """By bookie: those of them that name it."""
     open: dict[LedgerId, Seen] = field(default_factory=dict)
     """Those of them that are not CLOSED."""
+    owing: set[LedgerId] = field(default_factory=set)
+    """Those of them that owe copies."""
 
     def list(self, ledger_id: LedgerId) -> None:
         """The store lists the ledger. Ids come in ascending order."""
@@ -94,6 +98,8 @@ class Round:
             self.named.setdefault(name, array("Q")).append(ledger_id)
         if not seen.closed:
             self.open[ledger_id] = seen
+        if seen.owes:
+            self.owing.add(ledger_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,8 @@ class Census:
         self._named: dict[BookieId, array[int]] = {}
         self._open: dict[LedgerId, Seen] = {}
         self._marked: set[LedgerId] = set()
+        self.owing: set[LedgerId] = set()
+        """Ledgers that owe copies: their members are asked in every round. Changed only here."""
         self.complete = False
         """Whether a round has been applied: before that, nothing follows from what is not in the census."""
 
@@ -167,6 +175,7 @@ class Census:
                 named[name] = ids
         kept_open = {one: seen for one, seen in self._open.items() if not _contains(changed, one)}
         self._open = kept_open | found.open
+        self.owing = {one for one in self.owing if not _contains(changed, one)} | found.owing
         self._ids, self._named = found.listed, named
         self._marked = {one for one in self._marked if not _contains(found.read, one)}
         self.complete = True
@@ -185,6 +194,10 @@ class Census:
                     del self._named[name]
             elif should and not has:
                 ids.insert(at, ledger_id)
+        if seen is None or not seen.owes:
+            self.owing.discard(ledger_id)
+        else:
+            self.owing.add(ledger_id)
         if seen is None:
             self._open.pop(ledger_id, None)
             self._marked.discard(ledger_id)

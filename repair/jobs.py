@@ -29,6 +29,7 @@ from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import DuplicateEntryError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.repair.copying import Told, Unsound, preference
+from octavo.repair.debts import DebtPayer
 from octavo.repair.local import LocalBookie
 from octavo.repair.naming import Naming
 from octavo.repair.planning import Blocked, BlockedClass, Job
@@ -94,6 +95,7 @@ class Jobs:
         self._naming = naming
         self._states = states
         self._token = token
+        self._payer = DebtPayer(bookie, pool, timeout_seconds=puller.timeout_seconds, token=token)
         self.entries_short = 0
         """Ids met that had no sound copy."""
         self.ledgers_named = 0
@@ -188,7 +190,8 @@ class Jobs:
     async def _complete(self, current: Versioned[EitherMetadata]) -> Outcome:
         blocked = await self.complete(current.value)
         problem = await self.complete_open(current.value)
-        return Outcome(blocked or problem, current.value)
+        metadata = current.value if blocked is not None else await self._payer.pay(current)
+        return Outcome(blocked or problem, metadata)
 
     # --- another bookie's place -------------------------------------------------------------------------------------
 

@@ -64,7 +64,8 @@ class Puller:
         self._copies = copies
         self._pool = pool
         self._pace = pace
-        self._timeout_seconds = request_timeout_seconds
+        self.timeout_seconds = self._timeout_seconds = request_timeout_seconds
+        """Time that a bookie has to answer."""
         self._chunks = asyncio.Semaphore(CHUNKS_AT_ONCE)
         self._storing = ByteLimit(lambda: STORED_AT_ONCE * pace.piece_bytes)
         self.copied = Copied()

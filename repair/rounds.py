@@ -2,7 +2,8 @@
 
 A round lists all ledgers and reads the metadata of a few (:mod:`octavo.repair.census`). The first round of an auditor
 reads all of them. Members are asked about a ledger when it is first seen CLOSED, and about every ledger once in
-``check_days``, about streams only then; members that do not answer are asked again when they return.
+``check_days``, about streams only then, and about a ledger that owes copies in every round; members that do not answer
+are asked again when they return.
 """
 
 import asyncio
@@ -107,6 +108,7 @@ class Rounds:
                 self.ask_about(map(LedgerId, applied.newly_closed))
             self.ask_about(self._in_turn())
             await self._sweep_pages()
+            self.ask_about(sorted(self.census.owing))
             if self.census.memory_bytes > self._settings.census_bytes:
                 log.error(
                     "the index of ledgers is larger than repair_census_bytes; raise that limit",
@@ -158,8 +160,12 @@ class Rounds:
             ledgers = await self.read(page)
             existing = {ledger_id: metadata for ledger_id, metadata in ledgers.items() if metadata is not None}
             results = await asyncio.gather(*(self._ask_about_one(one, states) for one in existing.values()))
-            for ledger_id, holes in zip(existing, results, strict=True):
-                self._holes += [(ledger_id, name) for name in sorted(holes.short)]
+            for (ledger_id, metadata), holes in zip(existing.items(), results, strict=True):
+                short = sorted(holes.short)
+                if not short and ledger_id in self.census.owing:
+                    # All of its members may have what was owed: one of them makes sure, and clears the debt (rule G6).
+                    short = sorted(metadata.members - states.bookies.keys() - holes.silent)[:1]
+                self._holes += [(ledger_id, name) for name in short]
                 for name in holes.silent:
                     self._remember(name, ledger_id)
             for ledger_id in page:

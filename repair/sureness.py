@@ -16,6 +16,9 @@ CLOSED                       everything that it should hold         all ids
 CLOSED                       less                                   nothing
 open or in recovery,         everything that it should hold of the  all ids
 not in the last fragment     earlier fragments
+open or in recovery, not in  everything that it should hold of the  ids below the first id of the last fragment
+the last fragment, where     earlier fragments
+all copies are required
 open or in recovery,         everything that it should hold of the  ids below the first id of the last fragment
 in the last fragment         earlier fragments
 open or in recovery          less                                   nothing
@@ -30,11 +33,14 @@ above the LAC may have been confirmed by this bookie alone, and no other bookie 
 or replacing the bookie in it, settles that.
 
 A bookie that is not in the last fragment may be named in a later one. Then it confirms nothing that it does not hold,
-because the floor of its doubt stands for ever (rule D1): ordinary adds to ledgers below it are refused.
+because the floor of its doubt stands for ever (rule D1): ordinary adds to ledgers below it are refused. Where all
+copies are required, that is not enough: the bookie may have confirmed copies as a joiner, which the metadata do not
+name until the copies are made (rule G3), and lost them since. So it stays unsure of the last fragment, as a member.
 """
 
 from typing import Final
 
+from octavo.metadata.debts import FullCopies
 from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.ids import BookieId
@@ -63,6 +69,8 @@ def first_unsure_id(
     if not isinstance(metadata, LedgerMetadata):
         of_later_term = term_floor is not None and metadata.term > term_floor
         return SURE_OF_ALL if metadata.has_end or of_later_term else int(last.first_entry_id)
-    if metadata.is_closed or bookie_id not in last.bookies:
+    if metadata.is_closed:
+        return SURE_OF_ALL
+    if bookie_id not in last.bookies and metadata.full_copies is not FullCopies.REQUIRED:
         return SURE_OF_ALL
     return int(last.first_entry_id)
