@@ -52,6 +52,7 @@ from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
 from octavo.bookie.upkeep.replaced import ReplacedCopies
 from octavo.bookie.upkeep.reserve import release_reserves_if_full
 from octavo.bookie.upkeep.reviver import Reviver
+from octavo.bookie.upkeep.truncated import TruncatedStreams
 from octavo.bookie.upkeep.upkeep import Upkeep
 from octavo.metadata import MetadataStore
 from octavo.protocol.ids import BookieId, LedgerId
@@ -157,7 +158,8 @@ class Bookie:
             storage, store, metadata_check, self.bookie_id, keep_seconds=config.replaced_copies_seconds
         )
         garbage = GarbageCollector(storage, store, metadata_check)
-        upkeep = await self._start_upkeep(storage, garbage, replaced, presence, world)
+        truncated = TruncatedStreams(storage, store, metadata_check)
+        upkeep = await self._start_upkeep(storage, garbage, presence, world, truncated=truncated, replaced=replaced)
         await presence.start(stack)
         if self._companion is not None:
             copies = LedgerCopies(
@@ -199,7 +201,14 @@ class Bookie:
         self.address = self._advertised(port)
 
     async def _start_upkeep(
-        self, storage: Storage, garbage: GarbageCollector, replaced: ReplacedCopies, presence: Presence, world: _World
+        self,
+        storage: Storage,
+        garbage: GarbageCollector,
+        presence: Presence,
+        world: _World,
+        *,
+        truncated: TruncatedStreams,
+        replaced: ReplacedCopies,
     ) -> Upkeep:
         """Start garbage collection, compaction, scrubbing and the disk watch."""
         config = self._config
@@ -213,6 +222,7 @@ class Bookie:
             wall_clock=world.wall_clock,
             on_disk_state=presence.note_disks,
             on_failure=self._break,
+            truncated=truncated,
             replaced=replaced,
         )
         self._stack.push_async_callback(upkeep.stop)

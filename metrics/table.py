@@ -181,6 +181,9 @@ GARBAGE_ROUND_AGE_SECONDS = _gauge(
     "Time since the last garbage collection that succeeded, or since the start",
 )
 LEDGERS_DELETED = _counter("octavo_bookie_ledgers_deleted_total", "Ledgers removed by garbage collections")
+STREAMS_TRIMMED = _counter(
+    "octavo_bookie_streams_trimmed_total", "How often garbage collections have trimmed a stream that was truncated"
+)
 COMPACTION_BYTES = _counter(
     "octavo_bookie_compaction_bytes_total", "Bytes of entry logs copied and removed by compactions",
     "direction", direction="copied, freed",
@@ -299,7 +302,8 @@ BOOKIE_METRICS: Mapping[str, tuple[Metric, ...]] = {
     ),
     "Space": (
         DISK_FREE_BYTES, DISK_TOTAL_BYTES, DISK_READ_ONLY_THRESHOLD_BYTES, DISK_FULL, ENTRY_LOGS, ENTRY_LOG_BYTES,
-        ENTRY_LOG_LIVE_BYTES, LEDGERS, GARBAGE_ROUNDS, GARBAGE_ROUND_AGE_SECONDS, LEDGERS_DELETED, COMPACTION_BYTES,
+        ENTRY_LOG_LIVE_BYTES, LEDGERS, GARBAGE_ROUNDS, GARBAGE_ROUND_AGE_SECONDS, LEDGERS_DELETED, STREAMS_TRIMMED,
+        COMPACTION_BYTES,
     ),
     "Soundness": (DAMAGE, SCRUB_BYTES, SCRUB_ROUNDS, SCRUB_ROUND_AGE_SECONDS, IN_DOUBT, UNSURE_LEDGERS),
     "Repair": (

@@ -17,8 +17,9 @@ class Holdings(NamedTuple):
     """What a bookie lacks of the ids asked for, up to ``last_covered``.
 
     Every id asked for up to there is held, or in a run of ``missing`` (it is not held), or in a run of ``unknown``
-    (damage or doubt hides whether it is). Runs are ``(first, last)``, both inclusive, ascending and apart; they may
-    span ids that were not asked for (other residues). Nothing is said of ids above ``last_covered``.
+    (damage or doubt hides whether it is), or has been trimmed and need not be held (rule U5). Runs are
+    ``(first, last)``, both inclusive, ascending and apart; they may span ids that were not asked for (other residues).
+    Nothing is said of ids above ``last_covered``.
     """
 
     last_covered: int

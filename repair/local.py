@@ -41,6 +41,10 @@ class LocalCopies(Protocol):
     async def read_entry(self, ledger_id: LedgerId, entry_id: int) -> bytes | None:
         """One sealed entry that verifies, or None."""
 
+    def first_kept(self, ledger_id: LedgerId) -> int:
+        """The first id of which nothing has been trimmed. :meth:`missing` and :meth:`verified` find nothing missing
+        below it: the stream begins there or later, and nothing is to be copied (rule U5)."""
+
     def last_add_confirmed(self, ledger_id: LedgerId) -> int | None:
         """The highest LAC that this bookie knows."""
 

@@ -114,6 +114,8 @@ class Puller:
         quorums = quorums_at(metadata, settled.first)
         if settled.is_empty or not quorums.write_mask(settled.last) >> position & 1:
             return True
+        if settled.last < self._copies.first_kept(metadata.ledger_id):
+            return True  # trimmed by newer metadata: nothing is left to compare (rule U5)
         sealed = await self._copies.read_entry(metadata.ledger_id, settled.last)
         return sealed is not None and header_of(sealed).length == settled.length_after
 

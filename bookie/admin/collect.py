@@ -146,6 +146,7 @@ def _upkeep(upkeep: Upkeep) -> Iterator[Sample]:
     yield Sample(table.GARBAGE_ROUNDS, upkeep.garbage_rounds_failed, ("failed",))
     yield Sample(table.GARBAGE_ROUND_AGE_SECONDS, upkeep.garbage_age_seconds)
     yield Sample(table.LEDGERS_DELETED, upkeep.ledgers_deleted)
+    yield Sample(table.STREAMS_TRIMMED, upkeep.streams_trimmed)
 
 
 def _repair(ready: ReadyBookie) -> Iterator[Sample]:

@@ -92,7 +92,7 @@ class LedgerCopies:
 
     async def missing(self, ledger_id: LedgerId, first: int, last: int, *, stripe: Stripe = ALL_IDS) -> Holdings:
         """What is not held, by the index. Unlike the answer to another bookie, what may have been lost here is missing,
-        not unknown."""
+        not unknown. Nothing is missing of what has been trimmed (rule U5)."""
         return await self._storage.reader.not_held(ledger_id, first, last, stripe=stripe)
 
     async def verified(self, ledger_id: LedgerId, first: int, last: int, *, stripe: Stripe = ALL_IDS) -> Holdings:
@@ -107,6 +107,11 @@ class LedgerCopies:
         """One sealed entry; None when it is not held, or does not verify."""
         result = await self._storage.reader.read(ledger_id, entry_id, entry_id, entries_max=1, bytes_max=0)
         return result.entries[0] if result.entries else None
+
+    def first_kept(self, ledger_id: LedgerId) -> int:
+        """The first id of which this bookie has trimmed nothing: below it :meth:`missing` and :meth:`verified` find
+        nothing missing (rule U5)."""
+        return self._storage.reader.first_kept(ledger_id)
 
     def last_add_confirmed(self, ledger_id: LedgerId) -> int | None:
         """The highest LAC of the ledger that this bookie knows."""

@@ -13,13 +13,17 @@ logs are read in the same way.
 
 A finished log has a side file ``<log>.totals``: magic ``OCTVTOTL``, format u32, log id u64, count u32, then ledger id
 u64 and bytes u64 of each ledger with entries in the log, ascending, and a CRC32C. Compaction uses it; a scan of the log
-recreates it.
+finds the same. In format 2 the highest entry id of the ledger in this log, u64, follows the bytes: it tells whether a
+trim has left anything of them (rule U5). It is written where an id is as high as that of a place, and format 1 where
+none is. A version that does not know format 2 scans the log.
 """
 
 import struct
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import google_crc32c
+from octavo.protocol.places import place
 
 MAGIC = b"OCTVELOG"
 TOTALS_MAGIC = b"OCTVTOTL"
@@ -27,6 +31,7 @@ FILLER_MAGIC = b"\0FIL"
 """The first byte of a sealed entry is its format, which is not 0."""
 FORMAT = 2
 TOTALS_FORMAT = 1
+TOTALS_FORMAT_HIGHEST = 2
 _FORMATS = (1, 2)
 PAGE_BYTES = 4096
 """What the kernel writes as a whole."""
@@ -38,6 +43,33 @@ FILLER_BYTES_MIN = _FILLER.size + _CHECKSUM.size
 FILLER_BYTES_MAX = PAGE_BYTES + FILLER_BYTES_MIN - 1
 _TOTALS = struct.Struct(">8sIQI")
 _TOTAL = struct.Struct(">QQ")
+_TOTAL_HIGHEST = struct.Struct(">QQQ")
+_FIRST_PLACE = place(1, 0)
+
+
+class Total(NamedTuple):
+    """What a log has of one ledger."""
+
+    bytes: int
+    highest: int | None
+    """The highest entry id; None: not known."""
+
+    def is_live(self, first_kept: int) -> bool:
+        """Whether a trim has left some of it, or may have."""
+        return self.highest is None or self.highest >= first_kept
+
+
+type Totals = dict[int, Total]
+"""By ledger."""
+
+
+def add_to_totals(totals: Totals, ledger_id: int, size: int, highest: int | None) -> None:
+    """Count ``size`` bytes more of a ledger, with entry ids up to ``highest``."""
+    known = totals.get(ledger_id)
+    if known is not None:
+        size += known.bytes
+        highest = max((one for one in (highest, known.highest) if one is not None), default=None)
+    totals[ledger_id] = Total(size, highest)
 
 
 def log_name(log_id: int) -> str:
@@ -75,20 +107,36 @@ def is_filler(offset: int, data: bytes) -> bool:
     return bool(filler) and data.startswith(filler)
 
 
-def encode_totals(log_id: int, totals: Mapping[int, int]) -> bytes:
-    """The side file of a finished log: bytes per ledger."""
-    body = _TOTALS.pack(TOTALS_MAGIC, TOTALS_FORMAT, log_id, len(totals)) + b"".join(
-        _TOTAL.pack(ledger_id, totals[ledger_id]) for ledger_id in sorted(totals)
-    )
+def encode_totals(log_id: int, totals: Mapping[int, Total]) -> bytes:
+    """The side file of a finished log."""
+    with_highest = any(total.highest is not None and total.highest >= _FIRST_PLACE for total in totals.values())
+    version = TOTALS_FORMAT_HIGHEST if with_highest else TOTALS_FORMAT
+    parts = [_TOTALS.pack(TOTALS_MAGIC, version, log_id, len(totals))]
+    for ledger_id in sorted(totals):
+        size, highest = totals[ledger_id]
+        parts.append(
+            _TOTAL_HIGHEST.pack(ledger_id, size, highest or 0) if with_highest else _TOTAL.pack(ledger_id, size)
+        )
+    body = b"".join(parts)
     return body + _CHECKSUM.pack(google_crc32c.value(body))
 
 
-def decode_totals(log_id: int, data: bytes) -> dict[int, int] | None:
-    """The argument of :func:`encode_totals`; None when the checksum is wrong: then scan the log instead."""
+def decode_totals(log_id: int, data: bytes) -> Totals | None:
+    """The argument of :func:`encode_totals`, without highest ids that are not stored; None when the checksum is wrong:
+    then scan the log instead."""
     body = data[: -_CHECKSUM.size]
     if len(body) < _TOTALS.size or data[len(body) :] != _CHECKSUM.pack(google_crc32c.value(body)):
         return None
     magic, version, named, count = _TOTALS.unpack_from(body)
-    if (magic, version, named) != (TOTALS_MAGIC, TOTALS_FORMAT, log_id):
+    if (magic, named) != (TOTALS_MAGIC, log_id):
         return None
-    return dict(_TOTAL.unpack_from(body, _TOTALS.size + at * _TOTAL.size) for at in range(count))
+    start = _TOTALS.size
+    if version == TOTALS_FORMAT:
+        return {
+            ledger_id: Total(size, None)
+            for ledger_id, size in _TOTAL.iter_unpack(body[start : start + count * _TOTAL.size])
+        }
+    if version != TOTALS_FORMAT_HIGHEST:
+        return None
+    found = _TOTAL_HIGHEST.iter_unpack(body[start : start + count * _TOTAL_HIGHEST.size])
+    return {ledger_id: Total(size, highest) for ledger_id, size, highest in found}

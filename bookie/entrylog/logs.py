@@ -18,6 +18,8 @@ from octavo.bookie.disk.filesystem import (
 )
 from octavo.bookie.entrylog.format import (
     HEADER_BYTES,
+    Totals,
+    add_to_totals,
     decode_totals,
     encode_filler,
     encode_header,
@@ -43,7 +45,7 @@ class EntryLogWriter:
         self._sync_file = sync_file
         self.log_id = log_id
         self.size = HEADER_BYTES
-        self.totals: dict[int, int] = {}
+        self.totals: Totals = {}
 
     @classmethod
     async def create(cls, filesystem: FileSystem, directory: Path, log_id: int) -> "EntryLogWriter":
@@ -185,8 +187,8 @@ class EntryLogs:
             await oldest.close()
         return raced
 
-    async def totals(self, log_id: int, size: int) -> dict[int, int]:
-        """Bytes per ledger in the first ``size`` bytes of a log. Raises :class:`BookieStorageError`, OSError."""
+    async def totals(self, log_id: int, size: int) -> Totals:
+        """What each ledger has in the first ``size`` bytes of a log. Raises :class:`BookieStorageError`, OSError."""
         path = self.path(log_id)
         return await log_totals(self._filesystem, path.parent, log_id, size)
 
@@ -233,8 +235,8 @@ async def scan_log(filesystem: FileSystem, path: Path, *, stop: int | None = Non
         await file.close()
 
 
-async def log_totals(filesystem: FileSystem, directory: Path, log_id: int, size: int) -> dict[int, int]:
-    """Bytes per ledger in a log: from its totals file, otherwise by a scan of its first ``size`` bytes."""
+async def log_totals(filesystem: FileSystem, directory: Path, log_id: int, size: int) -> Totals:
+    """What each ledger has in a log: from its totals file, otherwise by a scan of its first ``size`` bytes."""
     path = directory / log_name(log_id)
     try:
         known = decode_totals(log_id, await read_file(filesystem, path.with_suffix(".totals")))
@@ -242,8 +244,8 @@ async def log_totals(filesystem: FileSystem, directory: Path, log_id: int, size:
         known = None
     if known is not None:
         return known
-    totals: dict[int, int] = {}
+    totals: Totals = {}
     async for _, sealed in scan_log(filesystem, path, stop=size):
-        ledger_id = header_of(sealed).ledger_id
-        totals[ledger_id] = totals.get(ledger_id, 0) + len(sealed)
+        header = header_of(sealed)
+        add_to_totals(totals, header.ledger_id, len(sealed), header.entry_id)
     return totals

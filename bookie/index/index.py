@@ -121,6 +121,22 @@ class Index:
                 await part.release()
         return Lookup(found, sorted(unknown))
 
+    async def first_id(self, parts: Sequence[Part], ledger_id: int, first: int) -> int | None:
+        """The lowest id from ``first`` on that one of the parts names or, where it is damaged, may name: below it a
+        look-up finds nothing. None: there is none. A gap costs the same whatever its width."""
+        found: int | None = None
+        for part in parts:
+            part.acquire()
+        try:
+            for part in parts:
+                named = await part.first_id(ledger_id, first, self._cache)
+                if named is not None and (found is None or named < found):
+                    found = named
+        finally:
+            for part in parts:
+                await part.release()
+        return found
+
     def report(self, error: IndexDamagedError) -> None:
         """Count the damage and log it when it is found for the first time."""
         place = (error.path, error.offset)

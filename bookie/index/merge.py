@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from octavo.bookie.index.part import Part, PartWriter
-from octavo.bookie.index.runs import Run, coalesce, merge_step
+from octavo.bookie.index.runs import Run, clip, coalesce, merge_step
 
 TIER_GROWTH = 4
 """Number of parts of one tier that are merged into one of the next: every run is written about log4(total / smallest)
@@ -103,18 +103,25 @@ async def _nothing() -> Stream:
         yield item
 
 
-async def merge_parts(parts: Sequence[Part], writer: PartWriter, is_gone: Callable[[int], bool]) -> Part:
+async def merge_parts(
+    parts: Sequence[Part],
+    writer: PartWriter,
+    is_gone: Callable[[int], bool],
+    first_kept: Callable[[int], int] = lambda _ledger_id: 0,
+) -> Part:
     """Write the combined content of ``parts`` (oldest first) and finish the new part. Omits runs of ledgers for which
-    ``is_gone`` returns true. Raises :class:`IndexDamagedError`, OSError."""
+    ``is_gone`` returns true, and ids below ``first_kept``. Raises :class:`IndexDamagedError`, OSError."""
     stream = merged_runs(parts)
-    current, batch, handled = -1, list[Run](), 0
+    current, first, batch, handled = -1, 0, list[Run](), 0
     async for ledger_id, run in stream:
         if is_gone(ledger_id):
             continue
         if ledger_id != current or len(batch) >= _YIELD_RUNS:
             await _add_runs(writer, current, batch)
-            current, batch = ledger_id, []
-        batch.append(run)
+            current, first, batch = ledger_id, first_kept(ledger_id), []
+        kept = clip(run, first, run.last)
+        if kept is not None:
+            batch.append(kept)
         handled += 1
         if handled % _YIELD_RUNS == 0:
             await asyncio.sleep(0)

@@ -31,7 +31,7 @@ from octavo.bookie.index.format import (
     encode_state,
     verified_body,
 )
-from octavo.bookie.index.runs import Run, clip
+from octavo.bookie.index.runs import Run, clip, first_id_in
 
 _WRITE_BYTES = 1 << 20
 """Blocks are collected up to this size before they are written."""
@@ -161,24 +161,40 @@ class Part:
         found: list[Run] = []
         damage: list[IndexDamagedError] = []
         for block in self._candidates((ledger_id, first), (ledger_id, last)):
-            key = (self.part_id, block.offset)
-            decoded = cache.get(key)
-            if decoded is None:
-                try:
-                    decoded = _decode(await self._body(block))
-                except IndexDamagedError as error:
-                    damage.append(_bounded(error, block, ledger_id, first, last))
-                    continue
-                cache.put(key, decoded)
-            start = bisect_left(decoded.ledger_ids, ledger_id)
-            stop = bisect_right(decoded.ledger_ids, ledger_id, lo=start)
-            at = bisect_left(decoded.runs, first, lo=start, hi=stop, key=attrgetter("last"))
+            try:
+                decoded = await self._decoded(block, cache)
+            except IndexDamagedError as error:
+                damage.append(_bounded(error, block, ledger_id, first, last))
+                continue
+            at, stop = _runs_from(decoded, ledger_id, first)
             while at < stop and decoded.runs[at].first <= last:
                 piece = clip(decoded.runs[at], first, last)
                 if piece is not None:
                     found.append(piece)
                 at += 1
         return found, damage
+
+    async def first_id(self, ledger_id: int, first: int, cache: BlockCache) -> int | None:
+        """The lowest id from ``first`` on that the part names, or that a damaged block of it may name; None: there is
+        none."""
+        for block in self._candidates((ledger_id, first), (ledger_id, 2**64)):
+            try:
+                decoded = await self._decoded(block, cache)
+            except IndexDamagedError:
+                return max(first, block.first_key[1]) if block.first_key[0] == ledger_id else first
+            at, stop = _runs_from(decoded, ledger_id, first)
+            if at < stop:
+                return first_id_in(decoded.runs[at], first)
+        return None
+
+    async def _decoded(self, block: BlockEntry, cache: BlockCache) -> DecodedBlock:
+        """Raises :class:`IndexDamagedError`."""
+        key = (self.part_id, block.offset)
+        decoded = cache.get(key)
+        if decoded is None:
+            decoded = _decode(await self._body(block))
+            cache.put(key, decoded)
+        return decoded
 
     async def runs(self) -> AsyncIterator[tuple[int, Run]]:
         """All runs, in order, without filling the cache. Raises :class:`IndexDamagedError`."""
@@ -244,6 +260,13 @@ def _decode(body: bytes) -> DecodedBlock:
         if not isinstance(run.sizes, int):
             cost += run.sizes.itemsize * len(run.sizes)
     return DecodedBlock(ledger_ids, runs, cost)
+
+
+def _runs_from(decoded: DecodedBlock, ledger_id: int, first: int) -> tuple[int, int]:
+    """Which of the block's runs are of the ledger and have an id from ``first`` on (half-open)."""
+    start = bisect_left(decoded.ledger_ids, ledger_id)
+    stop = bisect_right(decoded.ledger_ids, ledger_id, lo=start)
+    return bisect_left(decoded.runs, first, lo=start, hi=stop, key=attrgetter("last")), stop
 
 
 def _bounded(error: IndexDamagedError, block: BlockEntry, ledger_id: int, first: int, last: int) -> IndexDamagedError:

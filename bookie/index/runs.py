@@ -100,6 +100,11 @@ def clip(run: Run, first: int, last: int) -> Run | None:
     return cut(run, start, stop) if start < stop else None
 
 
+def first_id_in(run: Run, first: int) -> int:
+    """The lowest id of a run from ``first`` on, which is not above its last one."""
+    return run.ids[bisect_left(run.ids, first)]
+
+
 class MergeStep(NamedTuple):
     """The result of one merge step: finished runs, and what is left of either side."""
 
@@ -180,6 +185,14 @@ def exclude(runs: Iterable[Run], first: int, last: int) -> Iterator[Run]:
             yield above
 
 
+def runs_from(runs: Sequence[Run], first: int) -> Sequence[Run]:
+    """The ordered runs without their ids below ``first``."""
+    if not first or not runs or runs[0].first >= first:
+        return runs
+    start = bisect_left(runs, first, key=_last_of)
+    return [piece for run in runs[start : start + 1] if (piece := clip(run, first, run.last))] + list(runs[start + 1 :])
+
+
 def coalesce(runs: Iterable[Run]) -> Iterator[Run]:
     """Join runs that are adjacent both in ids and in place, within the limits of a run."""
     group: list[Run] = []
@@ -241,6 +254,11 @@ class RunMap:
         start = bisect_left(runs, run.first, key=_last_of)
         stop = bisect_right(runs, run.last, key=_first_of)
         runs[start:stop] = merge_runs(runs[start:stop], (run,))
+
+    def first_id(self, first: int) -> int | None:
+        """The lowest id from ``first`` on; None: there is none."""
+        at = bisect_left(self.runs, first, key=_last_of)
+        return first_id_in(self.runs[at], first) if at < len(self.runs) else None
 
     def between(self, first: int, last: int) -> list[Run]:
         """The runs cut down to ids in ``first..last``, in order."""

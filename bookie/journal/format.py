@@ -97,6 +97,8 @@ class RecordKind(enum.IntEnum):
     TERM_FENCE = 9
     """A fence of a term above 0. A kind of its own: a version that does not know terms refuses to start, where it would
     remember a FENCE without its term."""
+    TRIM = 10
+    """What a stream's truncation has left below an id is no longer kept (rule U5)."""
 
 
 class JournalPosition(NamedTuple):

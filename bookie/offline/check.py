@@ -13,10 +13,10 @@ from octavo.bookie.identity.cookie import COOKIE_NAME, decode_cookie
 from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.index.merge import merged_runs
 from octavo.bookie.index.part import Part, part_name
-from octavo.bookie.index.runs import Run, sizes_between, slice_entries, span
+from octavo.bookie.index.runs import Run, clip, sizes_between, slice_entries, span
 from octavo.bookie.journal.format import JournalCorruption, JournalPosition
 from octavo.bookie.offline.layout import Layout, refuse_if_old, scan_journal
-from octavo.bookie.storage.ledger_state import is_without_entries
+from octavo.bookie.storage.ledger_state import first_kept_in, is_without_entries
 from octavo.bookie.storage.manifest import Manifest, decode_manifest
 from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
 from octavo.protocol.entries import header_of, is_intact
@@ -173,11 +173,17 @@ class OfflineCheck:
 
     async def _check_runs(self, parts: list[Part], lengths: dict[int, int]) -> AsyncIterator[Finding]:
         without_entries: set[int] = set()
+        first_kept: dict[int, int] = {}
         for part in parts:
-            without_entries.update([ledger_id async for ledger_id, state in part.states() if is_without_entries(state)])
+            async for ledger_id, state in part.states():
+                if is_without_entries(state):
+                    without_entries.add(ledger_id)
+                if trimmed := first_kept_in(state):
+                    first_kept[ledger_id] = trimmed
         async for ledger_id, run in merged_runs(parts):
-            if ledger_id not in without_entries:
-                async for finding in self._check_run(ledger_id, run, lengths):
+            kept = clip(run, first_kept.get(ledger_id, 0), run.last)
+            if kept is not None and ledger_id not in without_entries:
+                async for finding in self._check_run(ledger_id, kept, lengths):
                     yield finding
         for log_id, entries in sorted(self._hidden.items()):
             yield Finding(self._logs.path(log_id), None, f"{entries} entries that the index places here are missing")

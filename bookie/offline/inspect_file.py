@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from octavo.bookie.disk.filesystem import FileSystem, read_file
-from octavo.bookie.entrylog.format import HEADER_BYTES, TOTALS_MAGIC, decode_totals, is_header
+from octavo.bookie.entrylog.format import HEADER_BYTES, TOTALS_MAGIC, Total, decode_totals, is_header
 from octavo.bookie.entrylog.format import MAGIC as LOG_MAGIC
 from octavo.bookie.entrylog.walk import DamagedStretch, DoubtfulEntry, IntactEntry, walk_log
 from octavo.bookie.identity.cookie import decode_cookie
@@ -23,7 +23,13 @@ from octavo.bookie.journal.format import (
     segment_number,
 )
 from octavo.bookie.journal.replay import DeliverRecord, JournalScan, ReadBytes, ReportCorruption
-from octavo.bookie.storage.ledger_state import LedgerState, decode_add, decode_fenced_term, decode_ledger_record
+from octavo.bookie.storage.ledger_state import (
+    LedgerState,
+    decode_add,
+    decode_fenced_term,
+    decode_first_kept,
+    decode_ledger_record,
+)
 from octavo.bookie.storage.manifest import EVERY_LEDGER, decode_manifest
 from octavo.bookie.storage.manifest import MAGIC as MANIFEST_MAGIC
 from octavo.protocol.entries import header_of
@@ -100,7 +106,7 @@ def _small_file(path: Path, magic: bytes, content: bytes) -> list[str]:
         totals = decode_totals(int(path.stem, 16), content)
         if totals is None:
             return ["damaged totals"]
-        return ["totals of an entry log", *(f"ledger {ledger_id}: {size} bytes" for ledger_id, size in totals.items())]
+        return ["totals of an entry log", *(_total(ledger_id, total) for ledger_id, total in totals.items())]
     if magic.startswith(b'{"format'):
         cookie = decode_cookie(content)
         return ["damaged cookie" if cookie is None else str(cookie)]
@@ -108,6 +114,11 @@ def _small_file(path: Path, magic: bytes, content: bytes) -> list[str]:
         f"{path} is not a bookie's file that can be shown: name a journal segment, an entry log, its totals, an "
         "index part, a manifest or a cookie"
     )
+
+
+def _total(ledger_id: int, total: Total) -> str:
+    highest = "" if total.highest is None else f", highest entry {total.highest}"
+    return f"ledger {ledger_id}: {total.bytes} bytes{highest}"
 
 
 def _manifest(content: bytes) -> list[str]:
@@ -213,6 +224,7 @@ def _state(state: LedgerState) -> str:
             ("deleted", state.deleted),
             ("in doubt", state.in_doubt),
             ("dropped", state.dropped),
+            (f"trimmed below entry {state.first_kept}", state.first_kept > 0),
         )
         if true
     ]
@@ -274,6 +286,9 @@ def _record(record: Record) -> str:
     ledger_id, rest = decode_ledger_record(record.body)
     if kind is RecordKind.LEDGER_KEY and not rest:
         return f"{place} barrier"
+    name, detail = kind.name, ""
     if kind is RecordKind.TERM_FENCE:
-        return f"{place} FENCE ledger {ledger_id} up to term {decode_fenced_term(rest)}"
-    return f"{place} {kind.name} ledger {ledger_id}"
+        name, detail = "FENCE", f" up to term {decode_fenced_term(rest)}"
+    elif kind is RecordKind.TRIM:
+        detail = f" below entry {decode_first_kept(rest)}"
+    return f"{place} {name} ledger {ledger_id}{detail}"

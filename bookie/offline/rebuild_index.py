@@ -169,7 +169,7 @@ class IndexRebuild:
         state = self._states.get(header.ledger_id)
         if state is None:
             state = self._states[header.ledger_id] = LedgerState(header.ledger_id)
-        if not state.deleted and not state.dropped:
+        if not state.deleted and not state.dropped and header.entry_id >= state.first_kept:
             builder.add(header.ledger_id, header.entry_id, len(found.sealed), found.offset)
             state.highest_plus_one = max(state.highest_plus_one, header.entry_id + 1)
             state.lac_plus_one = max(state.lac_plus_one, header.last_add_confirmed_plus_one)

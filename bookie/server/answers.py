@@ -54,11 +54,7 @@ async def answer_read(reader: LedgerReader, request: Read, bytes_max: int) -> Re
 
 async def answer_list_entries(reader: LedgerReader, request: ListEntries) -> EntryList:
     """Which of the ids asked for are held."""
-    runs = [
-        (max(first, request.first), min(last, request.last))
-        for first, last in await reader.list_entries(LedgerId(request.ledger_id))
-        if first <= request.last and last >= request.first
-    ]
+    runs = await reader.list_entries(LedgerId(request.ledger_id), request.first, request.last)
     if len(runs) > RUNS_PER_ANSWER_MAX:
         runs = runs[:RUNS_PER_ANSWER_MAX]
         return EntryList(runs[-1][1], tuple(runs))

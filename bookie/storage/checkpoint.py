@@ -24,13 +24,14 @@ States may be newer than the mark when they are encoded: they only grow, and rep
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from octavo.bookie.disk.full_disk import FullDiskRetry
+from octavo.bookie.entrylog.format import Total, Totals
 from octavo.bookie.index.index import Index
 from octavo.bookie.index.part import Part, PartWriter
-from octavo.bookie.index.runs import Run, RunMap, coalesce, run_bytes, span
+from octavo.bookie.index.runs import Run, RunMap, coalesce, run_bytes, runs_from, span
 from octavo.bookie.journal.journal import Journal, JournalPosition, RecordKind
 from octavo.bookie.storage.cache import Generation, WriteCache
 from octavo.bookie.storage.flush_pace import FlushPace
@@ -151,7 +152,7 @@ class Checkpointer:
         for ledger_id in sorted(generation.ledgers):
             if self._ledgers.is_gone(ledger_id):
                 continue
-            for run in generation.ledgers[ledger_id].runs:
+            for run in runs_from(generation.ledgers[ledger_id].runs, self._ledgers.first_kept(ledger_id)):
                 length = run_bytes(run)
                 batch.append((ledger_id, run))
                 size += length
@@ -176,12 +177,17 @@ class Checkpointer:
 
     async def _write_batch(self, batch: list[tuple[int, Run]]) -> None:
         buffers = []
-        totals: dict[int, int] = {}
+        totals: Totals = {}
+        current, size, highest = batch[0][0], 0, 0
         for ledger_id, run in batch:
             assert isinstance(run.place, bytes), "cached runs are in memory"
             start, length = span(run, 0, len(run.ids))
             buffers.append(run.place if length == len(run.place) else run.place[start : start + length])
-            totals[ledger_id] = totals.get(ledger_id, 0) + length
+            if ledger_id != current:
+                totals[current] = Total(size, highest)
+                current, size = ledger_id, 0
+            size, highest = size + length, run.last
+        totals[current] = Total(size, highest)
         log_id, offset = await self._disk_retry.retry_while_full(
             self._stream.directory, lambda: self._stream.append(buffers, totals), yields=True
         )
@@ -196,8 +202,8 @@ class Checkpointer:
             for run in coalesce(runs):
                 run_map.put(run)
 
-    def roll_log_if(self, wanted: Callable[[Mapping[int, int]], bool]) -> bool:
-        """Write no more to the active log if ``wanted`` is true for the bytes of each ledger in it: after the next
+    def roll_log_if(self, wanted: Callable[[Totals], bool]) -> bool:
+        """Write no more to the active log if ``wanted`` is true for the totals of each ledger in it: after the next
         checkpoint it can be compacted. Returns False and does nothing while a flush writes to it."""
         totals = self._stream.totals
         if self._flush_lock.locked() or not totals or not wanted(totals):
@@ -273,7 +279,7 @@ class Checkpointer:
         for ledger_id in sorted(self.committing):
             if self._ledgers.is_gone(ledger_id):
                 continue
-            for run in coalesce(self.committing[ledger_id].runs):
+            for run in coalesce(runs_from(self.committing[ledger_id].runs, self._ledgers.first_kept(ledger_id))):
                 await writer.add_run(ledger_id, run)
                 handled += _RUN_WORK + len(run.ids)
                 if handled > _YIELD_WORK:

@@ -1,4 +1,5 @@
-"""Frees the space of deleted ledgers: the live entries of a log are copied, and the log is removed.
+"""Frees the space of what is garbage: of deleted and dropped ledgers, and of what streams have been trimmed of. The
+live entries of a log are copied, and the log is removed.
 
 For one log, each step complete before the next begins:
 
@@ -25,6 +26,7 @@ import structlog
 from octavo.bookie.disk.filesystem import is_disk_full
 from octavo.bookie.disk.full_disk import FullDiskRetry
 from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.entrylog.format import Total
 from octavo.bookie.entrylog.logs import EntryLogs
 from octavo.bookie.index.index import Index
 from octavo.bookie.index.part import Part
@@ -40,7 +42,10 @@ COPY_BYTES = 1 << 20
 """Entries copied at a time: large reads and writes, small memory."""
 
 WINDOW_IDS = 1 << 16
-"""Ids of a ledger looked up at a time; four times as many after a stretch without any."""
+"""Ids of a ledger looked up at a time."""
+
+WINDOW_IDS_MAX = 1 << 22
+"""The same, four times as many after each stretch that has none in the log that is compacted."""
 
 
 class LogShare(NamedTuple):
@@ -78,8 +83,8 @@ class _DamagedError(Exception):
 
 class Compactor:
     """Compacts finished logs, one at a time. ``unfinished`` returns the logs that flushes still write, ``highest``
-    an id above which nothing of a ledger is held; ``upkeep`` excludes merges, which would replace the parts that were
-    asked."""
+    an id above which nothing of a ledger is held, ``first_kept`` the id below which it is durably trimmed; ``upkeep``
+    excludes merges, which would replace the parts that were asked."""
 
     def __init__(
         self,
@@ -94,6 +99,7 @@ class Compactor:
         is_gone: Callable[[int], bool],
         unfinished: Callable[[], set[int]],
         highest: Callable[[int], int | None],
+        first_kept: Callable[[int], int],
     ) -> None:
         self._logs = logs
         self._index = index
@@ -105,6 +111,7 @@ class Compactor:
         self._is_gone = is_gone
         self._unfinished = unfinished
         self._highest = highest
+        self._first_kept = first_kept
         self._kept: set[int] = set()
         self._running = asyncio.Lock()
         self.logs_removed = 0
@@ -130,8 +137,13 @@ class Compactor:
             except (BookieStorageError, OSError) as error:
                 self._keep(log_id, str(error))
                 continue
-            live = {ledger_id: length for ledger_id, length in totals.items() if not self._is_gone(ledger_id)}
-            found.append(LogShare(log_id, size, sum(totals.values()), sum(live.values()), tuple(sorted(live))))
+            live = {
+                ledger_id: total.bytes
+                for ledger_id, total in totals.items()
+                if not self._is_gone(ledger_id) and total.is_live(self._first_kept(ledger_id))
+            }
+            entry_bytes = sum(total.bytes for total in totals.values())
+            found.append(LogShare(log_id, size, entry_bytes, sum(live.values()), tuple(sorted(live))))
             await limiter.take(16 * len(totals))
         return found
 
@@ -212,9 +224,11 @@ class Compactor:
         await self._stream.finish(writers)
 
     async def _runs_in(self, parts: tuple[Part, ...], ledger_id: int, log_id: int) -> AsyncIterator[Run]:
-        first, width = 0, WINDOW_IDS
-        highest = self._highest(ledger_id)
-        while highest is not None and first <= highest and not self._is_gone(ledger_id):
+        start, width, highest = self._first_kept(ledger_id), WINDOW_IDS, self._highest(ledger_id)
+        while highest is not None and not self._is_gone(ledger_id):
+            first = await self._index.first_id(parts, ledger_id, start)
+            if first is None or first > highest:
+                return
             lookup = await self._index.lookup_in(parts, ledger_id, first, first + width - 1)
             if lookup.unknown:
                 raise _DamagedError(f"the index is damaged for ledger {ledger_id}")
@@ -223,7 +237,7 @@ class Compactor:
                 if run.place == log_id:
                     found = True
                     yield run
-            first, width = first + width, WINDOW_IDS if found else width * 4
+            start, width = first + width, WINDOW_IDS if found else min(width * 4, WINDOW_IDS_MAX)
 
     async def _copy(self, ledger_id: int, piece: Run, limiter: RateLimiter) -> Run:
         size = span(piece, 0, len(piece.ids)).size
@@ -232,7 +246,7 @@ class Compactor:
         intact = [sealed for sealed in entries if sealed is not None]
         if len(intact) != len(entries):
             raise _DamagedError(f"entries of ledger {ledger_id} among {piece.first} to {piece.last} cannot be read")
-        place = await self._stream.append(intact, {ledger_id: size})
+        place = await self._stream.append(intact, {ledger_id: Total(size, piece.last)})
         self.bytes_copied += size
         return piece._replace(place=place.log_id, offset=place.offset)
 

@@ -1,5 +1,5 @@
-"""Keeps the number of index parts small, and removes the runs of deleted and dropped ledgers from them. One change at a
-time."""
+"""Keeps the number of index parts small, and removes from them what is garbage: the runs of deleted and dropped
+ledgers, and what streams have been trimmed of. One change at a time."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from octavo.bookie.storage.manifest_keeper import ManifestKeeper
 log = structlog.get_logger("octavo.bookie")
 
 GARBAGE_SHARE_MAX = 0.2
-"""A part of which more runs than this belong to deleted ledgers is written again without them."""
+"""A part of which more runs than this are garbage is written again without them."""
 
 _YIELD_RUNS = 256
 
@@ -25,15 +25,21 @@ _ID_LAST = 2**63 - 1
 
 class IndexMerger:
     """Rewrites parts. ``upkeep`` is held while parts change places; compaction holds it too. ``is_gone`` names ledgers
-    that are durably deleted or dropped."""
+    that are durably deleted or dropped, ``first_kept`` the id below which a ledger is durably trimmed."""
 
     def __init__(
-        self, index: Index, keeper: ManifestKeeper, upkeep: asyncio.Lock, is_gone: Callable[[int], bool]
+        self,
+        index: Index,
+        keeper: ManifestKeeper,
+        upkeep: asyncio.Lock,
+        is_gone: Callable[[int], bool],
+        first_kept: Callable[[int], int],
     ) -> None:
         self._index = index
         self._keeper = keeper
         self._upkeep = upkeep
         self._is_gone = is_gone
+        self._first_kept = first_kept
         self._unmergeable: set[int] = set()
         self.merges = 0
         self.bytes_written = 0
@@ -47,7 +53,7 @@ class IndexMerger:
             return chosen is not None and await self._rewrite(parts[chosen[0] : chosen[1]])
 
     async def purge(self) -> int:
-        """Write the parts again that are full of deleted ledgers' runs; how many were. Raises as :meth:`merge`."""
+        """Write the parts again that are full of garbage; how many were. Raises as :meth:`merge`."""
         rewritten = 0
         for part in self._index.parts:
             async with self._upkeep:
@@ -67,11 +73,14 @@ class IndexMerger:
         return True
 
     async def _is_full_of_garbage(self, part: Part) -> bool:
-        runs = garbage = 0
+        runs = garbage = first_kept = 0
+        current = -1
         try:
-            async for ledger_id, _ in part.runs():
+            async for ledger_id, run in part.runs():
+                if ledger_id != current:
+                    current, first_kept = ledger_id, self._first_kept(ledger_id)
                 runs += 1
-                garbage += self._is_gone(ledger_id)
+                garbage += run.last < first_kept or self._is_gone(ledger_id)
                 if runs % _YIELD_RUNS == 0:
                     await asyncio.sleep(0)
         except IndexDamagedError as error:
@@ -85,7 +94,7 @@ class IndexMerger:
         try:
             writer = await self._index.new_part(self._keeper.new_part_id())
             try:
-                merged = await merge_parts(old, writer, self._is_gone)
+                merged = await merge_parts(old, writer, self._is_gone, self._first_kept)
             except BaseException:  # cancelled or failed: no manifest names the part
                 with contextlib.suppress(OSError):
                     await writer.abandon()

@@ -1,6 +1,6 @@
 """What a bookie answers about its ledgers: their entries, their ids, and how far they are confirmed.
 
-The state of a ledger decides first (deleted, in doubt, its highest id); ``reads`` then looks the entries up.
+The state of a ledger decides first (deleted, in doubt, trimmed, its highest id); ``reads`` then looks the entries up.
 """
 
 import asyncio
@@ -12,7 +12,8 @@ from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.ledgers import LedgerTable, add_waiter, is_known, is_over
 from octavo.bookie.storage.reads import EntryReader, ReadResult
 from octavo.bookie.storage.settings import LacView
-from octavo.protocol.errors import BookieInDoubtError, NoSuchLedgerError
+from octavo.protocol.entries import header_of
+from octavo.protocol.errors import BookieInDoubtError, BookieStorageError, NoSuchLedgerError
 from octavo.protocol.holdings import Holdings
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.places import place
@@ -38,27 +39,42 @@ class LedgerReader:
     ) -> ReadResult:
         """Entries of ``first..last`` whose id modulo ``stripe[0]`` is among ``stripe[1]``, up to either limit, but
         one at least if one is found. Ids that damage or an I/O error hides are unknown, never absent (rule R2), and
-        so is every missing id of which a bookie in doubt is unsure (rules B4 and D2), or that it has dropped (rule
-        C8)."""
+        so is every missing id of which a bookie in doubt is unsure (rules B4 and D2), that it has dropped (rule C8), or
+        that it has trimmed (rule U5)."""
         ledger = self._not_deleted(ledger_id)
+        kept = max(first, ledger.first_kept)
+        if kept > last:
+            return ReadResult(first, last, [], [(first, last)])
         if ledger.dropped:
             unsure = self._unsure(ledger)
-            return ReadResult(first, last, [], _common((first, last), unsure) if unsure is not None else [])
-        return await self._entries.read(
-            ledger_id, first, last, highest=_highest(ledger), stripe=stripe,
-            entries_max=entries_max, bytes_max=bytes_max, unsure=self._unsure(ledger),
-        )  # fmt: skip
+            result = ReadResult(kept, last, [], _common((kept, last), unsure) if unsure is not None else [])
+        else:
+            result = await self._entries.read(
+                ledger_id, kept, last, highest=_highest(ledger), stripe=stripe,
+                entries_max=entries_max, bytes_max=bytes_max, unsure=self._unsure(ledger),
+            )  # fmt: skip
+        return _read_from(result, first, self.first_kept(ledger_id))
 
-    async def list_entries(self, ledger_id: LedgerId) -> list[tuple[int, int]]:
-        """The ids held, as intervals. Raises :class:`BookieStorageError` where damage hides them,
-        :class:`BookieInDoubtError` for a ledger in doubt, where the ids left out would be negatives."""
+    async def list_entries(self, ledger_id: LedgerId, first: int = 0, last: int = ID_LAST) -> list[tuple[int, int]]:
+        """The ids of ``first..last`` that are held, as intervals. Raises :class:`BookieStorageError` where damage hides
+        them, and for ids that have been trimmed; :class:`BookieInDoubtError` for a ledger in doubt. The ids left out
+        would be negatives."""
         ledger = self._not_deleted(ledger_id)
         if self._unsure(ledger) is not None:
             raise BookieInDoubtError(
                 f"ledger {ledger_id}: this bookie may have lost entries of it, so it cannot list those it holds",
                 may_have_happened=False,
             )
-        return await self._entries.ranges(ledger_id, _highest(ledger))
+        highest = _highest(ledger)
+        found = [] if highest is None else await self._entries.ranges(ledger_id, first, min(last, highest))
+        first_kept = self.first_kept(ledger_id)
+        if first < first_kept:
+            raise BookieStorageError(
+                f"ledger {ledger_id}: this bookie has trimmed the entries below {first_kept}, and cannot list those "
+                "that it held",
+                may_have_happened=False,
+            )
+        return found
 
     async def missing(
         self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
@@ -72,17 +88,31 @@ class LedgerReader:
     async def not_held(
         self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
     ) -> Holdings:
-        """As :meth:`missing`, for the bookie itself: what is not held is missing, whatever the reason."""
-        highest = _highest(self._not_deleted(ledger_id))
-        return await self._entries.missing(ledger_id, first, last, highest=highest, stripe=stripe)
+        """As :meth:`missing`, for the bookie itself: what is not held is missing, whatever the reason; but for what has
+        been trimmed, of which nothing is missing (rule U5)."""
+        ledger = self._not_deleted(ledger_id)
+        kept = max(first, ledger.first_kept)
+        if kept > last:
+            return Holdings(last, (), ())
+        holdings = await self._entries.missing(ledger_id, kept, last, highest=_highest(ledger), stripe=stripe)
+        return _holdings_from(holdings, self.first_kept(ledger_id))
 
     async def verified(
         self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
     ) -> Holdings:
         """As :meth:`not_held`, but every entry is read back, and one that does not verify is unknown (rule C3). Covers
         a few MiB at a time."""
-        highest = _highest(self._not_deleted(ledger_id))
-        return await self._entries.verified(ledger_id, first, last, highest=highest, stripe=stripe)
+        ledger = self._not_deleted(ledger_id)
+        kept = max(first, ledger.first_kept)
+        if kept > last:
+            return Holdings(last, (), ())
+        holdings = await self._entries.verified(ledger_id, kept, last, highest=_highest(ledger), stripe=stripe)
+        return _holdings_from(holdings, self.first_kept(ledger_id))
+
+    def first_kept(self, ledger_id: LedgerId) -> int:
+        """The first id of which the bookie has trimmed nothing (rule U5). As it is now: since a look-up began, the
+        ledger may have been trimmed, and what lies below removed."""
+        return self._ledgers.get(ledger_id).first_kept
 
     def last_add_confirmed(self, ledger_id: LedgerId, term: int = 0) -> LacView:
         """What is known of the ledger's end, from entries and explicit LACs; *fenced* if ``term`` is over (rule T7),
@@ -97,7 +127,8 @@ class LedgerReader:
     async def last_add_confirmed_entry(self, ledger_id: LedgerId) -> bytes | None:
         """The sealed entry that vouches for the highest LAC: the intact one with the highest id. None when none is
         held."""
-        return await self._entries.highest_entry(ledger_id, _highest(self._not_deleted(ledger_id)))
+        ledger = self._not_deleted(ledger_id)
+        return await self._entries.highest_entry(ledger_id, _highest(ledger), lowest=ledger.first_kept)
 
     def wait_lac(self, ledger_id: LedgerId, above: int | None, term: int = 0) -> asyncio.Future[None]:
         """Done once a LAC above ``above`` is known or ``term`` is over (rule T7); cancel it to stop waiting. Raises as
@@ -132,6 +163,27 @@ class LedgerReader:
 def _highest(ledger: LedgerState) -> int | None:
     """No entry that may be read has a higher id; None when there is none: also where all have been dropped."""
     return None if ledger.dropped else ledger.highest
+
+
+def _read_from(result: ReadResult, first: int, first_kept: int) -> ReadResult:
+    """The same, as the answer for the ids from ``first`` on, of which those below ``first_kept`` are unknown: some of
+    them may not have been looked up, and some have been removed meanwhile."""
+    if first >= first_kept:
+        return result
+    trimmed = (first, min(first_kept - 1, result.last_covered))
+    entries = [sealed for sealed in result.entries if header_of(sealed).entry_id >= first_kept]
+    unknown = [part for interval in result.unknown for part in _common(interval, (first_kept, ID_LAST))]
+    return ReadResult(first, result.last_covered, entries, [trimmed, *unknown])
+
+
+def _holdings_from(holdings: Holdings, first_kept: int) -> Holdings:
+    """The same without what has been trimmed. The last id covered stays: nothing is missing up to it."""
+    kept = (first_kept, ID_LAST)
+    missing, unknown = (
+        tuple(part for interval in runs for part in _common(interval, kept))
+        for runs in (holdings.missing, holdings.unknown)
+    )
+    return Holdings(holdings.last_covered, missing, unknown)
 
 
 def _with_doubt(holdings: Holdings, first_unsure: int, last_unsure: int) -> Holdings:

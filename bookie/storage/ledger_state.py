@@ -1,12 +1,13 @@
 """The state of a ledger in a bookie: its encoding, and a compact table of very many of them. Pure.
 
 A state is one byte of flags (1 fenced, 2 has a key, 4 deleted, 8 in doubt, 16 dropped,
-32 private), the term up to which it is fenced u32, highest held entry
+32 private, 64 trimmed), the term up to which it is fenced u32, highest held entry
 id plus one u64, highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that
-LAC. The same bytes are in index parts; the journal's records about ledgers are at the end of this module.
+LAC; if trimmed, the first id kept u64. The same bytes are in index parts; the journal's records about ledgers are at
+the end of this module.
 
 ``highest`` and ``last_add_confirmed`` could be found by reading; they are kept so that an add or a fence of a ledger
-not touched since the start is decided without a disk read. A crash may leave ``highest`` above the highest
+not touched since the start is decided without a disk read. A crash or a trim may leave ``highest`` above the highest
 entry held (adds are then decided the slow way), never below.
 """
 
@@ -18,9 +19,14 @@ from typing import Any
 from octavo.bookie.index.runs import Run, make_run
 from octavo.protocol.entries import SEALED_BYTES_MIN, header_of, sealed_bytes
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
+from octavo.protocol.places import place
+
+_FIRST_PLACE = place(1, 0)
+"""Of any stream."""
 
 _FIXED = struct.Struct(">BIQQ")
-_FENCED, _HAS_KEY, _DELETED, _IN_DOUBT, _DROPPED, _PRIVATE = 1, 2, 4, 8, 16, 32
+_FIRST_KEPT = struct.Struct(">Q")
+_FENCED, _HAS_KEY, _DELETED, _IN_DOUBT, _DROPPED, _PRIVATE, _TRIMMED = 1, 2, 4, 8, 16, 32, 64
 
 
 class LedgerState:
@@ -32,6 +38,7 @@ class LedgerState:
         "explicit_lac",
         "fenced",
         "fenced_term",
+        "first_kept",
         "highest_plus_one",
         "in_doubt",
         "lac_plus_one",
@@ -59,6 +66,9 @@ class LedgerState:
         are kept. The next add ends it; see :meth:`bring_back`."""
         self.private = False
         """Reads need the ledger key, or come from a repair (rule S3). Never taken back."""
+        self.first_kept = 0
+        """What was held below this id has been trimmed, because the stream begins there or later (rule U5). Never
+        falls; 0: nothing has been trimmed."""
         self.highest_plus_one = 0
         self.lac_plus_one = 0
         self.explicit_lac: bytes | None = None
@@ -79,12 +89,30 @@ class LedgerState:
         they are removed."""
         return self.highest_plus_one - 1 if self.highest_plus_one else None
 
+    @property
+    def may_be_stream(self) -> bool:
+        """Whether a term was fenced, or an id is as high as that of every place. A ledger with one writer may have such
+        ids, too, if its writer chooses them."""
+        return self.fenced_term > 0 or self.highest_plus_one > _FIRST_PLACE
+
     def fence(self, term: int) -> bool:
         """The terms up to this one are over. A fence that comes late takes nothing back (rule T7). Whether it changed
         anything."""
         if self.fenced and term <= self.fenced_term:
             return False
         self.fenced, self.fenced_term = True, term
+        return True
+
+    def trim(self, first_kept: int) -> bool:
+        """What lies below this id is no longer kept (rule U5). A trim that comes late takes nothing back. Whether it
+        changed anything.
+
+        An add below the trim must be met by the slow path, which knows that it has nothing to store: so no id below
+        counts as one above the highest."""
+        if first_kept <= self.first_kept:
+            return False
+        self.first_kept = first_kept
+        self.highest_plus_one = max(self.highest_plus_one, first_kept)
         return True
 
     def mark_deleted(self) -> None:
@@ -107,9 +135,10 @@ class LedgerState:
 
     def absorb(self, other: "LedgerState") -> None:
         """Take over what another stored state of the same ledger says, where it is not known which of the two is newer:
-        fence, key, doubt and privacy of either count, and the entries are gone only if both say so."""
+        fence, key, doubt, privacy and trim of either count, and the entries are gone only if both say so."""
         if other.fenced:
             self.fence(other.fenced_term)
+        self.trim(other.first_kept)
         self.private |= other.private
         self.in_doubt |= other.in_doubt
         self.deleted &= other.deleted
@@ -129,14 +158,16 @@ class LedgerState:
             | (_IN_DOUBT if self.in_doubt else 0)
             | (_DROPPED if self.dropped else 0)
             | (_PRIVATE if self.private else 0)
+            | (_TRIMMED if self.first_kept else 0)
         )
         key, explicit = self.ledger_key or b"", self.explicit_lac or b""
-        return b"%b%c%b%c%b" % (
+        return b"%b%c%b%c%b%b" % (
             _FIXED.pack(flags, self.fenced_term, self.highest_plus_one, self.lac_plus_one),
             len(key),
             key,
             len(explicit),
             explicit,
+            _FIRST_KEPT.pack(self.first_kept) if self.first_kept else b"",
         )
 
     @classmethod
@@ -153,6 +184,7 @@ class LedgerState:
         state.private = bool(flags & _PRIVATE)
         state.ledger_key = key if flags & _HAS_KEY else None
         state.explicit_lac = explicit or None
+        state.first_kept = first_kept_in(data)
         return state
 
 
@@ -164,6 +196,20 @@ def is_tombstone(encoded: bytes) -> bool:
 def is_without_entries(encoded: bytes) -> bool:
     """Whether an encoded state is that of a ledger whose entries are garbage: deleted, or dropped."""
     return bool(encoded[0] & (_DELETED | _DROPPED))
+
+
+def first_kept_in(encoded: bytes) -> int:
+    """The first id that an encoded state keeps; 0 if nothing has been trimmed."""
+    if not encoded[0] & _TRIMMED:
+        return 0
+    first_kept: int = _FIRST_KEPT.unpack_from(encoded, len(encoded) - _FIRST_KEPT.size)[0]
+    return first_kept
+
+
+def may_be_stream(encoded: bytes) -> bool:
+    """As :attr:`LedgerState.may_be_stream`, of an encoded state."""
+    _, fenced_term, highest_plus_one, _ = _FIXED.unpack_from(encoded)
+    return bool(fenced_term > 0 or highest_plus_one > _FIRST_PLACE)
 
 
 class PackedStates:
@@ -218,6 +264,7 @@ class PackedStates:
 # LEDGER_KEY    ledger id u64, key (without a key the record is a barrier, see BARRIER)
 # FENCE         ledger id u64 (of term 0)
 # TERM_FENCE    ledger id u64, term u32 (above 0)
+# TRIM          ledger id u64, first id kept u64 (above 0)
 # EXPLICIT_LAC  ledger id u64, sealed explicit LAC
 # TOMBSTONE     ledger id u64
 # REVIVAL       ledger id u64 (reverses a TOMBSTONE, and puts the ledger in doubt)
@@ -287,6 +334,22 @@ def decode_fenced_term(rest: bytes) -> int:
         raise ValueError(f"a TERM_FENCE record with a term of {len(rest)} bytes")
     term: int = _TERM.unpack(rest)[0]
     return term
+
+
+def encode_trim(ledger_id: int, first_kept: int) -> bytes:
+    """The body of a TRIM record."""
+    return encode_ledger_record(ledger_id, _FIRST_KEPT.pack(first_kept))
+
+
+def decode_first_kept(rest: bytes) -> int:
+    """The first id kept of a TRIM record, from what follows the ledger id. Raises :class:`ValueError` for a body that
+    no version of ours has written."""
+    if len(rest) != _FIRST_KEPT.size:
+        raise ValueError(f"a TRIM record with an id of {len(rest)} bytes")
+    first_kept: int = _FIRST_KEPT.unpack(rest)[0]
+    if not first_kept:
+        raise ValueError("a TRIM record that keeps everything")
+    return first_kept
 
 
 def decode_ledger_record(body: bytes) -> tuple[int, bytes]:

@@ -5,7 +5,14 @@ import asyncio
 from itertools import islice
 
 from octavo.bookie.storage.damage import ID_LAST
-from octavo.bookie.storage.ledger_state import LedgerState, PackedStates, is_tombstone, is_without_entries
+from octavo.bookie.storage.ledger_state import (
+    LedgerState,
+    PackedStates,
+    first_kept_in,
+    is_tombstone,
+    is_without_entries,
+    may_be_stream,
+)
 from octavo.protocol.entries import header_of
 from octavo.protocol.holdings import Doubt
 
@@ -26,6 +33,8 @@ class LedgerTable:
         """Of which ledgers something may have been lost here; None: of none, ever (rule B4)."""
         self.deleting: set[int] = set()
         """Ledgers that are being deleted or dropped: that is not durable yet."""
+        self.trimming: dict[int, int] = {}
+        """Ledgers that are being trimmed, and the first id that each keeps as far as that is durable."""
         self.dirty: dict[int, LedgerState] = {}
         self.committing: dict[int, LedgerState] = {}
         self._packed = packed
@@ -75,6 +84,32 @@ class LedgerTable:
             return state.deleted or state.dropped
         encoded = self._packed.get(ledger_id)
         return encoded is not None and is_without_entries(encoded)
+
+    def first_kept(self, ledger_id: int) -> int:
+        """The first id that the ledger keeps, durably: what is left of it below, anywhere, may go (rule U5)."""
+        durable = self.trimming.get(ledger_id)
+        if durable is not None:
+            return durable
+        state = self._hot.get(ledger_id)
+        if state is not None:
+            return state.first_kept
+        encoded = self._packed.get(ledger_id)
+        return 0 if encoded is None else first_kept_in(encoded)
+
+    def may_be_stream(self, ledger_id: int) -> bool:
+        """Whether the ledger may be a stream, by what is known of it here. False for a deleted one."""
+        state = self._hot.get(ledger_id)
+        if state is not None:
+            return state.may_be_stream and not state.deleted
+        encoded = self._packed.get(ledger_id)
+        return encoded is not None and may_be_stream(encoded) and not is_tombstone(encoded)
+
+    def note_trimmed(self, ledger_id: int, first_kept: int) -> None:
+        """A trim up to this id is durable now."""
+        if self.get(ledger_id).first_kept > first_kept:
+            self.trimming[ledger_id] = first_kept  # a later one is not
+        else:
+            self.trimming.pop(ledger_id, None)
 
     def is_below_floor(self, ledger: LedgerState, term: int) -> bool:
         """Whether the ledger's key or a fence of the term, or acknowledged entries of it, have or may have been lost

@@ -4,11 +4,12 @@ Flushes of the write cache are one stream, compaction is another: entries of one
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from octavo.bookie.disk.filesystem import is_disk_full
+from octavo.bookie.entrylog.format import Totals, add_to_totals
 from octavo.bookie.entrylog.logs import EntryLogs, EntryLogWriter
 from octavo.bookie.storage.manifest_keeper import ManifestKeeper
 
@@ -41,12 +42,12 @@ class LogStream:
         return [*self._rolled, *([self._writer] if self._writer is not None else [])]
 
     @property
-    def totals(self) -> Mapping[int, int]:
-        """Bytes of each ledger in the log that is being written."""
+    def totals(self) -> Totals:
+        """What each ledger has in the log that is being written."""
         return self._writer.totals if self._writer is not None else {}
 
-    async def append(self, buffers: Sequence[bytes], totals: Mapping[int, int]) -> Place:
-        """Write whole sealed entries back to back; ``totals`` are the bytes of each ledger among them.
+    async def append(self, buffers: Sequence[bytes], totals: Totals) -> Place:
+        """Write whole sealed entries back to back; ``totals`` are what each ledger has among them.
 
         Raises OSError; then nothing has been written, and the next call begins a new log.
         """
@@ -57,8 +58,8 @@ class LogStream:
                 if not is_disk_full(error) or not self._logs.has_other_disks:
                     raise
 
-    async def _append(self, buffers: Sequence[bytes], totals: Mapping[int, int]) -> Place:
-        size = sum(totals.values())
+    async def _append(self, buffers: Sequence[bytes], totals: Totals) -> Place:
+        size = sum(total.bytes for total in totals.values())
         writer = self._writer
         if writer is not None and writer.size + size > self._entry_log_bytes and writer.totals:
             self.roll()
@@ -78,8 +79,8 @@ class LogStream:
                 with contextlib.suppress(OSError):
                     await self._logs.remove(writer.log_id)
             raise
-        for ledger_id, length in totals.items():
-            writer.totals[ledger_id] = writer.totals.get(ledger_id, 0) + length
+        for ledger_id, total in totals.items():
+            add_to_totals(writer.totals, ledger_id, total.bytes, total.highest)
         return Place(writer.log_id, offset)
 
     async def fill_page(self) -> None:

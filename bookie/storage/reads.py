@@ -41,7 +41,7 @@ _LIST_IDS = 1 << 20
 """Ids looked up at a time when the entries of a ledger are listed."""
 
 _MISSING_IDS = 1 << 20
-"""Ids of which one answer tells what is missing, unless nothing above them is held."""
+"""Ids of which one answer tells what is missing. Gaps do not count."""
 
 _WINDOW_IDS = 1 << 18
 _WINDOW_IDS_STRIPED = 1 << 14
@@ -179,6 +179,10 @@ class EntryReader:
         wanted = window_last - first + 1 if modulus == 1 else None
         lookup = await self.lookup(ledger_id, first, window_last, wanted)
         last_covered = last if window_last >= highest else window_last
+        if not lookup.runs and not lookup.unknown and window_last < (held_last := min(last, highest)):
+            # A gap: the answer goes up to its end, however wide it is.
+            next_id = await self._next_id(ledger_id, window_last + 1, held_last)
+            last_covered = next_id - 1 if next_id <= held_last else last
         selections: list[Selection] = []
         for run in lookup.runs:
             positions = _positions(run, modulus, residues)
@@ -272,15 +276,25 @@ class EntryReader:
             self._hidden_reported.add(hidden)
             self._damage.report(*hidden)
 
-    async def highest_entry(self, ledger_id: int, highest: int | None) -> bytes | None:
-        """The intact entry with the highest id, which carries the highest LAC; a lower one where some are damaged."""
-        with self.places_kept():
-            return await self._highest_entry(ledger_id, highest)
+    async def _next_id(self, ledger_id: int, first: int, last: int) -> int:
+        """The lowest id from ``first`` on that may be held; ``last + 1``: none up to there. Terms are 2^35 ids apart:
+        what lies between costs a look-up in each layer, and not one for each id."""
+        layers = (*self._cache.layers(ledger_id), *self._checkpointer.layers(ledger_id))
+        found = [run_map.first_id(first) for run_map in layers]
+        # As in :meth:`lookup`: no await between the two.
+        found.append(await self._index.first_id(self._index.parts, ledger_id, first))
+        return min([last + 1, *(entry_id for entry_id in found if entry_id is not None)])
 
-    async def _highest_entry(self, ledger_id: int, highest: int | None) -> bytes | None:
+    async def highest_entry(self, ledger_id: int, highest: int | None, *, lowest: int = 0) -> bytes | None:
+        """The intact entry with the highest id, which carries the highest LAC; a lower one where some are damaged. None
+        below ``lowest`` counts."""
+        with self.places_kept():
+            return await self._highest_entry(ledger_id, highest, lowest)
+
+    async def _highest_entry(self, ledger_id: int, highest: int | None, lowest: int) -> bytes | None:
         width, last, tried = 64, highest, 0
-        while last is not None and last >= 0:
-            first = max(0, last - width + 1)
+        while last is not None and last >= lowest:
+            first = max(lowest, last - width + 1)
             for run in reversed((await self.lookup(ledger_id, first, last)).runs):
                 for at in reversed(range(len(run.ids))):
                     sealed = (await self.fetch(ledger_id, Selection(run, (at,))))[0]
@@ -296,18 +310,24 @@ class EntryReader:
         """Which of the ids of the stripe are not held, from the index alone: no entry is read."""
         modulus, residues = stripe
         width = _WINDOW_IDS if modulus == 1 else _WINDOW_IDS_STRIPED
-        stop = first + _MISSING_IDS
+        ids_left = _MISSING_IDS
         missing: list[tuple[int, int]] = []
         unknown: list[tuple[int, int]] = []
-        while first <= last and first < stop:
-            if highest is None or first > highest:
-                missing += [(first, last)]
+        held_last = first - 1 if highest is None else min(last, highest)
+        while first <= last and ids_left > 0:
+            next_id = await self._next_id(ledger_id, first, held_last) if first <= held_last else held_last + 1
+            if next_id > held_last:
+                missing.append((first, last))
                 first = last + 1
                 break
-            window_last = min(last, highest, first + width - 1)
+            if next_id > first:
+                missing.append((first, next_id - 1))
+            first = next_id
+            window_last = min(held_last, first + width - 1)
             lookup = await self.lookup(ledger_id, first, window_last)
             missing += _without(gaps_between(lookup.runs, first, window_last), lookup.unknown)
             unknown += lookup.unknown
+            ids_left -= window_last - first + 1
             first = window_last + 1
             await asyncio.sleep(0)
         return Holdings(first - 1, _named(missing, modulus, residues), _named(unknown, modulus, residues))
@@ -323,13 +343,13 @@ class EntryReader:
         gaps = _without(_gaps_of(result.entries, first, result.last_covered), result.unknown)
         return Holdings(result.last_covered, _named(gaps, *stripe), _named(result.unknown, *stripe))
 
-    async def ranges(self, ledger_id: int, highest: int | None) -> list[tuple[int, int]]:
-        """The ids held, as maximal intervals. Raises :class:`BookieStorageError` where damage hides them."""
+    async def ranges(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
+        """The ids of ``first..last`` that are held, as maximal intervals. Raises :class:`BookieStorageError` where
+        damage hides them."""
         found: list[tuple[int, int]] = []
-        first, width = 0, _LIST_IDS
-        while highest is not None and first <= highest:
-            last = min(highest, first + width - 1)
-            lookup = await self.lookup(ledger_id, first, last)
+        while (first := await self._next_id(ledger_id, first, last)) <= last:
+            window_last = min(last, first + _LIST_IDS - 1)
+            lookup = await self.lookup(ledger_id, first, window_last)
             if lookup.unknown:
                 raise BookieStorageError(
                     f"ledger {ledger_id}: the index is damaged for entries {lookup.unknown[0][0]} to "
@@ -341,7 +361,7 @@ class EntryReader:
                     found[-1] = (found[-1][0], high)
                 else:
                     found.append((low, high))
-            first, width = last + 1, _LIST_IDS if lookup.runs else width * 2
+            first = window_last + 1
         return found
 
 

@@ -6,7 +6,13 @@ import structlog
 from octavo.bookie.index.runs import run_bytes
 from octavo.bookie.journal.journal import Journal, RecordKind
 from octavo.bookie.storage.cache import WriteCache
-from octavo.bookie.storage.ledger_state import LedgerState, decode_add, decode_fenced_term, decode_ledger_record
+from octavo.bookie.storage.ledger_state import (
+    LedgerState,
+    decode_add,
+    decode_fenced_term,
+    decode_first_kept,
+    decode_ledger_record,
+)
 from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import BookieStorageError, OctavoError
@@ -59,15 +65,7 @@ async def replay_journal(
 
 def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: LedgerTable) -> LedgerState | None:
     if kind is RecordKind.ADD:
-        ledger_id, run, lac_plus_one = decode_add(body)
-        ledger = ledgers.get(ledger_id)
-        if ledger.deleted:
-            return None
-        ledger.bring_back()
-        cache.put(ledger_id, run, run_bytes(run))
-        ledger.highest_plus_one = max(ledger.highest_plus_one, run.last + 1)
-        ledger.lac_plus_one = max(ledger.lac_plus_one, lac_plus_one)
-        return ledger
+        return _replay_add(body, cache, ledgers)
     ledger_id, rest = decode_ledger_record(body)
     if kind is RecordKind.LEDGER_KEY and not rest:
         return None  # a barrier
@@ -84,10 +82,24 @@ def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: Le
         ledger.fence(0)
     elif kind is RecordKind.TERM_FENCE:
         ledger.fence(decode_fenced_term(rest))
+    elif kind is RecordKind.TRIM:
+        ledger.trim(decode_first_kept(rest))
     elif kind is RecordKind.DROP:
         ledger.dropped = True
     elif kind is RecordKind.PRIVATE:
         ledger.private = True
     else:
         apply_explicit_lac(ledger, rest, header_of(rest).entry_id)
+    return ledger
+
+
+def _replay_add(body: bytes, cache: WriteCache, ledgers: LedgerTable) -> LedgerState | None:
+    ledger_id, run, lac_plus_one = decode_add(body)
+    ledger = ledgers.get(ledger_id)
+    if ledger.deleted:
+        return None
+    ledger.bring_back()
+    cache.put(ledger_id, run, run_bytes(run))
+    ledger.highest_plus_one = max(ledger.highest_plus_one, run.last + 1)
+    ledger.lac_plus_one = max(ledger.lac_plus_one, lac_plus_one)
     return ledger

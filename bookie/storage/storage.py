@@ -22,6 +22,7 @@ import structlog
 from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
 from octavo.bookie.disk.full_disk import FullDiskRetry
 from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.entrylog.format import Totals
 from octavo.bookie.entrylog.logs import EntryLogs
 from octavo.bookie.index.index import Index
 from octavo.bookie.journal.journal import Journal, JournalCorruption, JournalPosition, JournalSettings
@@ -98,7 +99,7 @@ class Storage:
         self.copy_locks = LedgerLocks()
         self._clearing_lock = asyncio.Lock()
         upkeep = asyncio.Lock()
-        self._merger = IndexMerger(index, keeper, upkeep, ledgers.is_gone)
+        self._merger = IndexMerger(index, keeper, upkeep, ledgers.is_gone, ledgers.first_kept)
         self._background = Background(
             settings=settings, health=health, trigger=trigger, cache=cache, journal=journal, ledgers=ledgers,
             checkpointer=checkpointer, merger=self._merger,
@@ -121,6 +122,7 @@ class Storage:
             is_gone=ledgers.is_gone,
             unfinished=lambda: {writer.log_id for writer in stream.unfinished},
             highest=lambda ledger_id: ledgers.get(ledger_id).highest,
+            first_kept=ledgers.first_kept,
         )
         self.corruption: list[JournalCorruption] = []
         """Damage of the journal found by replay: lost copies, each reported once (rule B3)."""
@@ -259,7 +261,7 @@ class Storage:
         self._background.request_checkpoint()
 
     async def compact(self, live_share_below: float, limiter: RateLimiter) -> CompactionResult:
-        """Free the space of deleted ledgers in entry logs whose live share is below ``live_share_below``. Raises
+        """Free the space of garbage in entry logs whose live share is below ``live_share_below``. Raises
         OSError, except for a full disk."""
         if self._checkpointer.roll_log_if(lambda totals: self._live_share(totals) < live_share_below):
             self.request_checkpoint()  # not waited for: on a full disk it could wait for this compaction
@@ -271,9 +273,13 @@ class Storage:
         """Whether :meth:`compact` would remove an entry log."""
         return any(share.live_share < live_share_below for share in await self._compactor.shares(limiter))
 
-    def _live_share(self, totals: Mapping[int, int]) -> float:
-        live = sum(length for ledger_id, length in totals.items() if not self.ledgers.is_gone(ledger_id))
-        return live / (sum(totals.values()) or 1)
+    def _live_share(self, totals: Totals) -> float:
+        live = sum(
+            total.bytes
+            for ledger_id, total in totals.items()
+            if not self.ledgers.is_gone(ledger_id) and total.is_live(self.ledgers.first_kept(ledger_id))
+        )
+        return live / (sum(total.bytes for total in totals.values()) or 1)
 
     # --- copies -----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from octavo.bookie.storage.ledger_state import (
     encode_add_head,
     encode_ledger_record,
     encode_term_fence,
+    encode_trim,
 )
 from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac, is_known, is_over, wake_waiters
 from octavo.bookie.storage.reads import EntryReader, Selection
@@ -332,42 +333,46 @@ class EntryWriter:
 
     def _append_missing(self, ledger: LedgerState, slow_add: _SlowAdd, missing: list[int] | None) -> None:
         """Store the entries at these positions of the frame; None: all of them, because nothing of the ledger is left.
-        The ledger may have changed since the add was admitted."""
+        Not those below a trim, which count as added (rule U5). The ledger may have changed since the add was
+        admitted."""
         if ledger.deleted:
             self._refuse_deleted(ledger)
         if is_over(ledger, slow_add.term) and not slow_add.recovery:
             self._refuse_fenced(ledger, slow_add.term)
         self._health.check_usable()
         batch = slow_add.batch
-        if missing is None:
-            ledger.bring_back()
-            self._append(ledger, batch, slow_add.done, deferred=slow_add.deferred)
+        wanted = range(len(slow_add.entries)) if missing is None else missing
+        wanted = [at for at in wanted if batch.entry_ids[at] >= ledger.first_kept]
+        if not wanted and slow_add.deferred:
+            slow_add.done(None)  # held or trimmed already, and so on its way to the disk at least
             return
-        if not missing and slow_add.deferred:
-            slow_add.done(None)  # held already, and so on its way to the disk at least
-            return
-        if not missing:
-            # Held already: a success once the held copies are durable, as is everything before this record then.
+        if not wanted:
+            # Held or trimmed already: a success once that is durable, as is everything before this record then.
             self._journal.append_then(RecordKind.LEDGER_KEY, [BARRIER], slow_add.done)
             return
-        if len(missing) < len(slow_add.entries):
-            entries = [slow_add.entries[at] for at in missing]
+        ledger.bring_back()
+        if len(wanted) < len(slow_add.entries):
+            entries = [slow_add.entries[at] for at in wanted]
             batch = batch._replace(
-                entry_ids=tuple(batch.entry_ids[at] for at in missing),
+                entry_ids=tuple(batch.entry_ids[at] for at in wanted),
                 sizes=list(map(len, entries)),
                 data=b"".join(entries),
             )
         self._append(ledger, batch, slow_add.done, deferred=slow_add.deferred)
 
     async def _missing(self, ledger: LedgerState, slow_add: _SlowAdd) -> list[int]:
-        """Positions in the frame to be stored: not held, or held in a copy that does not verify.
+        """Positions in the frame to be stored: not held, or held in a copy that does not verify. Nothing is looked up
+        below a trim.
 
         Raises :class:`DuplicateEntryError`.
         """
         ids = slow_add.batch.entry_ids
-        positions = {entry_id: at for at, entry_id in enumerate(ids)}
-        missing = set(range(len(ids)))
-        lookup = await self._reader.lookup(ledger.ledger_id, ids[0], ids[-1])
+        first = max(ids[0], ledger.first_kept)
+        positions = {entry_id: at for at, entry_id in enumerate(ids) if entry_id >= first}
+        missing = set(positions.values())
+        if not missing:
+            return []
+        lookup = await self._reader.lookup(ledger.ledger_id, first, ids[-1])
         for run in lookup.runs:
             for wanted in _pieces(run, [at for at, entry_id in enumerate(run.ids) if entry_id in positions]):
                 held = await self._reader.fetch(ledger.ledger_id, Selection(run, wanted))
@@ -479,6 +484,34 @@ class EntryWriter:
             settle_future(future, failure)
 
         self._journal.append_then(kind, [encode_ledger_record(ledger_id)], durable)
+        self._changed(ledger)
+        return future
+
+    def trim(self, ledger_id: LedgerId, first_kept: int) -> asyncio.Future[None]:
+        """Keep nothing of a stream below the place ``first_kept``, where it begins after truncation (rule U5): from now
+        on what lies below is unknown, and adds of it store nothing. The future is done once that is durable; from then
+        on what lies below may be removed. Idempotent; a lower place than before takes nothing back.
+
+        Only for streams of which the metadata say that they begin there, or later."""
+        self._health.check_usable()
+        ledger = self._ledgers.get(ledger_id)
+        if ledger.deleted:
+            self._refuse_deleted(ledger)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        durably_kept = self._ledgers.first_kept(ledger_id)
+        if first_kept <= durably_kept:
+            future.set_result(None)
+            return future
+        ledger.trim(first_kept)
+        first_kept = ledger.first_kept
+        self._ledgers.trimming.setdefault(ledger_id, durably_kept)
+
+        def durable(failure: BaseException | None) -> None:
+            if failure is None:
+                self._ledgers.note_trimmed(ledger_id, first_kept)
+            settle_future(future, failure)
+
+        self._journal.append_then(RecordKind.TRIM, [encode_trim(ledger_id, first_kept)], durable)
         self._changed(ledger)
         return future
 

@@ -1,9 +1,9 @@
 """What a bookie does in the background beside the work of its storage: free space, garbage, scrubbing.
 
 Three loops under one supervisor: one looks at the disks and turns the bookie read-only and back; one collects deleted
-ledgers, drops copies that repair has replaced, and compacts, at its hours or when space is short; one scrubs. An
-operator can ask for a round at any time. While the metadata store does not answer nothing is collected, and nothing
-else changes. Time is the loop's; the hour of the day is that of ``wall_clock``.
+ledgers, trims streams, drops copies that repair has replaced, and compacts, at its hours or when space is short; one
+scrubs. An operator can ask for a round at any time. While the metadata store does not answer nothing is collected, and
+nothing else changes. Time is the loop's; the hour of the day is that of ``wall_clock``.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from octavo.bookie.upkeep.garbage import Collection, GarbageCollector
 from octavo.bookie.upkeep.hours import Hours
 from octavo.bookie.upkeep.replaced import ReplacedCopies
 from octavo.bookie.upkeep.reserve import Reserve
+from octavo.bookie.upkeep.truncated import TruncatedStreams
 from octavo.protocol.errors import BookieShuttingDownError, MetadataError, MetadataUnavailableError, OctavoError
 
 log = structlog.get_logger("octavo.bookie")
@@ -78,10 +79,12 @@ class Upkeep:
         wall_clock: Callable[[], float] | None,
         on_disk_state: Callable[[DiskState], Awaitable[None]],
         on_failure: Callable[[BaseException], None],
+        truncated: TruncatedStreams | None = None,
         replaced: ReplacedCopies | None = None,
     ) -> None:
         self._storage = storage
         self._collector = collector
+        self._truncated = truncated
         self._replaced = replaced
         self._filesystem = filesystem
         self._roles = roles
@@ -151,12 +154,19 @@ class Upkeep:
         """Ledgers whose copies were given up because other bookies have taken this one's place (rule C8)."""
         return 0 if self._replaced is None else self._replaced.dropped
 
+    @property
+    def streams_trimmed(self) -> int:
+        """How often a stream was trimmed to where it begins (rule U5)."""
+        return 0 if self._truncated is None else self._truncated.trims
+
     async def collect_garbage(self) -> Collection:
         """One garbage collection, after the one that may be running. Raises as :meth:`GarbageCollector.collect`."""
         async with self._collecting:
             self.garbage_rounds += 1
             try:
                 collection = await self._collector.collect()
+                if self._truncated is not None:
+                    await self._truncated.round()
                 if self._replaced is not None:
                     await self._replaced.round()
             except OctavoError:

@@ -21,6 +21,7 @@ from octavo.protocol.errors import (
     UnauthorizedError,
 )
 from octavo.protocol.holdings import Holdings
+from octavo.protocol.places import place
 from support.copies import DATA, JOURNAL, StorageHost
 from support.faulty_filesystem import MemoryFileSystem
 from support.held_disk import syncs_below
@@ -279,17 +280,71 @@ async def test_everything_above_what_is_held_is_missing_in_one_answer(host: Stor
 
 
 async def test_long_interval_is_answered_piece_by_piece(host: StorageHost) -> None:
-    await add(host.storage, SCRIPT, 0, 3_000_000)
-    first = 0
+    held_ids = range(0, 3_000_001, 200_000)
+    await add(host.storage, SCRIPT, *held_ids)
+    first = answers = 0
     pieces: list[tuple[int, int]] = []
     while first <= 3_000_000:
         holdings = await host.copies.missing(SCRIPT.ledger_id, first, 3_000_000, stripe=(1, (0,)))
         assert holdings.last_covered >= first
         pieces += holdings.missing
+        first, answers = holdings.last_covered + 1, answers + 1
+    assert 1 < answers < 5
+    assert joined(pieces) == [(first + 1, first + 199_999) for first in held_ids[:-1]]
+
+
+FAR = [place(term, 0) for term in (1, 2, 900)]
+
+
+async def host_with_gaps(host: StorageHost, *, flushed: bool) -> None:
+    for entry_id in FAR:
+        await add(host.storage, SCRIPT, entry_id)
+    if flushed:
+        await host.storage.checkpoint()
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("ask", ["missing", "verified"])
+async def test_what_is_missing_in_a_wide_gap_is_told_by_few_look_ups(
+    host: StorageHost, ask: str, flushed: bool
+) -> None:
+    await host_with_gaps(host, flushed=flushed)
+    before = host.storage.statistics().index_lookup_seconds.count
+    missing: list[tuple[int, int]] = []
+    first = 0
+    while first <= FAR[-1]:
+        holdings = await getattr(host.copies, ask)(SCRIPT.ledger_id, first, FAR[-1])
+        missing += holdings.missing
         first = holdings.last_covered + 1
-    assert 2 < len(pieces) < 5
-    assert (pieces[0][0], pieces[-1][1]) == (1, 2_999_999)
-    assert all(one[1] + 1 == other[0] for one, other in pairwise(pieces))
+    assert joined(missing) == [(0, FAR[0] - 1), (FAR[0] + 1, FAR[1] - 1), (FAR[1] + 1, FAR[2] - 1)]
+    assert host.storage.statistics().index_lookup_seconds.count - before < 10
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_reads_and_lists_cross_a_wide_gap_by_few_look_ups(host: StorageHost, flushed: bool) -> None:
+    await host_with_gaps(host, flushed=flushed)
+    before = host.storage.statistics().index_lookup_seconds.count
+    assert await host.storage.reader.list_entries(SCRIPT.ledger_id) == [(entry_id, entry_id) for entry_id in FAR]
+    found: list[int] = []
+    first = 0
+    while first <= FAR[-1]:
+        result = await host.storage.reader.read(SCRIPT.ledger_id, first, 2**62, entries_max=10, bytes_max=10**6)
+        found += ids_of(result.entries)
+        assert result.unknown == []
+        first = result.last_covered + 1
+    assert found == FAR
+    assert host.storage.statistics().index_lookup_seconds.count - before < 15
+
+
+def joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same, with neighbours as one."""
+    found: list[tuple[int, int]] = []
+    for first, last in intervals:
+        if found and found[-1][1] + 1 == first:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
 
 
 async def test_verified_reads_back_a_bounded_amount_at_a_time(host: StorageHost) -> None:

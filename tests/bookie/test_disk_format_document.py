@@ -7,6 +7,7 @@ from pathlib import Path
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.entrylog import format as entry_log_format
+from octavo.bookie.entrylog.format import Total
 from octavo.bookie.index import format as index_format
 from octavo.bookie.index.part import Part, PartWriter
 from octavo.bookie.index.runs import RUN_ENTRIES_MAX, make_run
@@ -21,9 +22,10 @@ from octavo.bookie.journal.format import (
 )
 from octavo.bookie.journal.group_commit import GroupCommit, encode_group
 from octavo.bookie.journal.replay import DECISIONS, Decision, Follower, Sight
-from octavo.bookie.storage.ledger_state import LedgerState
+from octavo.bookie.storage.ledger_state import LedgerState, encode_trim
 from octavo.bookie.storage.manifest import Manifest, decode_manifest, encode_manifest
 from octavo.protocol.holdings import Doubt
+from octavo.protocol.places import place
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "disk-format.md").read_text(encoding="utf-8")
 HEADER = SegmentHeader(7, 0x5EED5EED, 64 * 1024 * 1024, 6, JournalPosition(5, 12288))
@@ -86,7 +88,20 @@ def test_the_example_of_a_manifest_is_what_is_written_and_read() -> None:
 def test_the_examples_of_an_entry_log_are_what_is_written() -> None:
     assert entry_log_format.encode_header(2) == example("entry-log-header")
     assert entry_log_format.encode_filler(4076) == example("entry-log-filler")
-    assert entry_log_format.encode_totals(2, {12: 3044, 9: 1000}) == example("entry-log-totals")
+    totals = {12: Total(3044, 19), 9: Total(1000, 10)}
+    assert entry_log_format.encode_totals(2, totals) == example("entry-log-totals")
+    totals[9] = Total(1000, place(1, 10))
+    assert entry_log_format.encode_totals(2, totals) == example("entry-log-totals-of-streams")
+    assert entry_log_format.decode_totals(2, example("entry-log-totals-of-streams")) == totals
+
+
+def test_the_example_of_a_trim_is_what_is_written_and_read() -> None:
+    assert encode_trim(9, place(3, 5)) == example("trim-record")
+    state = LedgerState(9)
+    state.ledger_key = b"key"
+    state.trim(place(3, 5))
+    assert state.encode() == example("trimmed-state")
+    assert LedgerState.decode(9, example("trimmed-state")).first_kept == place(3, 5)
 
 
 async def test_the_example_of_an_index_part_is_what_is_written_and_read(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from octavo.bookie.entrylog.format import (
     FILLER_BYTES_MIN,
     HEADER_BYTES,
     PAGE_BYTES,
+    Total,
     decode_totals,
     encode_filler,
     encode_header,
@@ -24,6 +25,7 @@ from octavo.protocol.entries import CHECKSUM, HEADER, SEALED_BYTES_MIN, Digest, 
 from octavo.protocol.errors import BookieStorageError
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+from octavo.protocol.places import place
 from support.faulty_filesystem import MemoryFileSystem
 from support.ledgers import LedgerScript
 
@@ -83,14 +85,43 @@ async def test_totals_come_from_the_side_file_or_else_from_a_scan() -> None:
     filesystem = MemoryFileSystem()
     first, second = LedgerScript(1).entries(range(50)), LedgerScript(2).entries(range(7))
     writer = await write_log(filesystem, first + second)
-    expected = {1: sum(map(len, first)), 2: sum(map(len, second))}
+    expected = {1: Total(sum(map(len, first)), 49), 2: Total(sum(map(len, second)), 6)}
     assert await log_totals(filesystem, DIRECTORY, 5, writer.size) == expected
-    writer.totals = {1: 10}
+    writer.totals = {1: Total(10, 3)}
     await writer.finish()
-    assert await log_totals(filesystem, DIRECTORY, 5, writer.size) == {1: 10}
+    assert await log_totals(filesystem, DIRECTORY, 5, writer.size) == {1: Total(10, None)}
     filesystem.damage(DIRECTORY / "0000000000000005.totals", 30)
     assert await log_totals(filesystem, DIRECTORY, 5, writer.size) == expected
     assert decode_totals(6, encode_totals(5, expected)) is None
+
+
+@pytest.mark.parametrize("highest", [place(1, 0) - 1, place(1, 0), place(7, 3), 2**63 - 1])
+def test_totals_name_the_highest_ids_where_there_are_places(highest: int) -> None:
+    totals = {4: Total(100, 6), 9: Total(2**40, highest)}
+    encoded = encode_totals(5, totals)
+    if highest < place(1, 0):  # as before there were streams
+        assert encoded[8:12] == (1).to_bytes(4, "big")
+        assert decode_totals(5, encoded) == {4: Total(100, None), 9: Total(2**40, None)}
+    else:
+        assert encoded[8:12] == (2).to_bytes(4, "big")
+        assert decode_totals(5, encoded) == totals
+    assert decode_totals(6, encoded) is None
+    for at in range(len(encoded)):
+        assert decode_totals(5, encoded[:at] + bytes([encoded[at] ^ 1]) + encoded[at + 1 :]) is None
+        assert decode_totals(5, encoded[:at]) is None
+
+
+@pytest.mark.parametrize(
+    ("total", "first_kept", "live"),
+    [
+        (Total(1, 7), 0, True),
+        (Total(1, 7), 7, True),
+        (Total(1, 7), 8, False),
+        (Total(1, None), 8, True),
+    ],
+)
+def test_a_total_is_live_unless_all_its_ids_are_trimmed(total: Total, first_kept: int, live: bool) -> None:
+    assert total.is_live(first_kept) == live
 
 
 async def test_scan_names_the_place_where_entries_end() -> None:
@@ -154,7 +185,7 @@ async def test_fillers_are_no_entries_and_no_damage() -> None:
     content = filesystem.content(PATH)
     assert all(is_filler(offset, content[offset:]) for offset in fillers)
     totals = await log_totals(filesystem, DIRECTORY, 5, len(content))
-    assert sum(totals.values()) == sum(map(len, entries)), "fillers belong to no ledger"
+    assert sum(total.bytes for total in totals.values()) == sum(map(len, entries)), "fillers belong to no ledger"
 
 
 async def test_damage_next_to_a_filler_hides_nothing_else() -> None:

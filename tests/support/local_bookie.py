@@ -30,6 +30,8 @@ class MemoryCopies:
         self.held: dict[int, dict[int, bytes]] = held if held is not None else defaultdict(dict)
         self.copied: list[tuple[int, tuple[int, ...]]] = []
         """Every batch that was copied in."""
+        self.trimmed: dict[int, int] = {}
+        """Ledger -> the first id of which nothing has been trimmed."""
         self.lacs: dict[int, int] = {}
         self.private: set[int] = set()
         """Ledgers whose copies came as those of private ledgers."""
@@ -79,6 +81,9 @@ class MemoryCopies:
         sealed = self.held.get(ledger_id, {}).get(entry_id)
         return sealed if sealed is not None and is_intact(sealed) else None
 
+    def first_kept(self, ledger_id: LedgerId) -> int:
+        return self.trimmed.get(ledger_id, 0)
+
     def last_add_confirmed(self, ledger_id: LedgerId) -> int | None:
         lacs = [header_of(sealed).last_add_confirmed for sealed in self.held.get(ledger_id, {}).values()]
         return max((lac for lac in (*lacs, self.lacs.get(ledger_id)) if lac is not None), default=None)
@@ -117,7 +122,8 @@ class MemoryCopies:
     ) -> Holdings:
         held, (modulus, residues) = self.held.get(ledger_id, {}), stripe
         last_covered = min(last, first + COVERED_MAX - 1)
-        wanted = [entry_id for entry_id in range(first, last_covered + 1) if entry_id % modulus in residues]
+        kept = max(first, self.first_kept(ledger_id))
+        wanted = [entry_id for entry_id in range(kept, last_covered + 1) if entry_id % modulus in residues]
         return Holdings(
             last_covered,
             tuple(_runs(entry_id for entry_id in wanted if entry_id not in held)),
