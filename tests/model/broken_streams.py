@@ -1,12 +1,15 @@
 """Clients, bookies and readers of a stream with one rule of terms broken each."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
 from model.bookie import Bookie, BookieState
 from model.broken_clients import QuorumsCoveringOneShort
-from model.client import Event
+from model.client import Event, Step
 from model.exchange import STORE, Answer, Change, Fence, Message, ReadLac, Request
+from model.long_writer import Renewing, Rolling
+from model.machine_recovery import MachineRecovery
 from model.renaming import Renaming
 from model.stream_promises import StreamPromises
 from model.stream_writer import StreamWriter
@@ -24,6 +27,7 @@ from octavo.metadata.stream_changes import (
 )
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.errors import InvalidArgumentError, TermOverError
+from octavo.protocol.ids import EntryId
 from octavo.protocol.places import term_of
 from octavo.protocol.quorums import Quorums
 
@@ -86,6 +90,26 @@ class ChangesWhateverIsOpen(StreamWriter):
         return ChangeAnyOpenTerm(change.base, change.fragment)
 
 
+class AcknowledgesWhileRenewing(Renewing):
+    """Goes on with its adds after it has chosen the end of its term."""
+
+    def _renew(self) -> list[Message]:
+        self._renewing = True
+        return [Message(self.index, STORE, None, Change(self._renewal()))]
+
+    def steps(self) -> list[Step]:
+        return StreamWriter.steps(self) if self._renewing else super().steps()
+
+
+class RollsAboveTheLac(Rolling):
+    """Begins the new fragment above everything that it has sent, acknowledged or not."""
+
+    def _ensemble_change(self, commit: Commit) -> StreamChange:
+        first = self._replication.pipeline.next_entry_id
+        above = replace(commit, first_entry_id=EntryId(first), length_before=self._length_up_to(first - 1))
+        return super()._ensemble_change(above)
+
+
 class ReadsTermsWithoutFence(Taker):
     """Recovery reads that do not fence."""
 
@@ -105,6 +129,34 @@ class TakesOverOneShort(Taker):
     """Coverage off by one."""
 
     make_machine = RecoveryCoveringOneShort
+
+
+class RecoveryOfAnyTerm(LedgerRecovery):
+    """Takes the LAC of a later term for one of its own."""
+
+    def on_fenced(
+        self, position: int, last_add_confirmed: int | None, lengths: Mapping[int, int] | None = None
+    ) -> None:
+        term, self._term = self._term, 0
+        super().on_fenced(position, last_add_confirmed, lengths)
+        self._term = term
+
+
+class CountsLacsOfLaterTerms(Taker):
+    """Starts to recover above a LAC that is not of its term."""
+
+    make_machine = RecoveryOfAnyTerm
+
+
+class GoesOnBesideALaterTerm(Taker):
+    """Does not withdraw when it learns that another client has opened a later term."""
+
+    def _advance(self) -> list[Message]:
+        return MachineRecovery._advance(self)
+
+    def _finish(self) -> list[Message]:
+        assert self._machine is not None, "its fences have been answered"
+        return super()._finish() if self._machine.later_term is None else []
 
 
 class FencesTheNextTerm(Taker):

@@ -96,6 +96,21 @@ class Replication:
         """Whether a change of the ensemble is being committed."""
         return self._changes.phase is Phase.COMMITTING
 
+    @property
+    def can_roll(self) -> bool:
+        """Whether no other change of the ensemble is under way."""
+        return self._changes.phase is Phase.IDLE
+
+    def roll(self, ensemble: Sequence[BookieId]) -> Outcome:
+        """Begin a new fragment on these bookies (rule U6)."""
+        begun = self._changes.begin_roll()
+        assert begun, "no other change is under way"
+        return Outcome(commit=self._changes.on_placement(ensemble))
+
+    def begin_attempt(self, attempt: int) -> None:
+        """What it sends is told apart from what another one has sent before."""
+        self._attempt = attempt
+
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[Step]:

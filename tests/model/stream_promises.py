@@ -1,12 +1,16 @@
 """Checks the promises of a stream from outside: rules I1 to I7 for each term, and N2 to N5, which are about terms.
 
 As in :mod:`model.promises`, everything is computed from scratch in every state. A reader is a predicate: whatever LAC
-of whatever bookie it may have met, with metadata of whatever term, what it is shown must be part of the stream.
+of whatever bookie it may have met, with metadata of whatever term, what it is shown must be part of the stream. It may
+have any version of the metadata that was ever stored: a version decides nothing but whom a reader asks, which is every
+bookie here; the term that it follows, which is every term here; the ends of terms and the places of positions, which
+no change of the metadata may move (:meth:`StreamPromises.named`).
 
 * N2: a term has one opener;
 * N3: the bytes at a position never change, and an acknowledged position is in every later version of the metadata;
 * N4: nothing above the end of its term, or above its LAC, is readable;
-* N5: the start, the term, and the positions of places never go back.
+* N5: the start, the term, and the positions of places never go back;
+* T3: a client that takes a term over reads nothing of a later one, and withdraws when it learns of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,11 +35,15 @@ class StreamPromises(Promises):
         assert isinstance(metadata, StreamMetadata)
         writers = [one for client in clients if (one := getattr(client, "writing", None)) is not None]
         acknowledged = {writer.term: writer.acknowledged for writer in writers}
+        for writer in writers:
+            acknowledged.update(writer.ended_terms)
         before = max(client.acknowledged_before for client in clients)
         if before >= 0:
             acknowledged.setdefault(term_of(before), before)
+        astray = next((text for client in clients if (text := getattr(client, "astray", None)) is not None), None)
         return (
-            _openers(metadata, writers)
+            (astray and f"T3: {astray}")
+            or _openers(metadata, writers)
             or _one_value(bookies)
             or _confirmed(bookies, acknowledged)
             or _ends(metadata, writers, acknowledged)

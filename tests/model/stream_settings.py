@@ -8,16 +8,20 @@ from typing import Any
 from model import leftovers
 from model.bookie import Bookie, BookieState
 from model.broken_streams import (
+    AcknowledgesWhileRenewing,
     AddsBeforeItsTermStands,
     AnyLacCounts,
     ChangesWhateverIsOpen,
     CommitsStreamFragmentsEarly,
+    CountsLacsOfLaterTerms,
     FencesBeforeItBegins,
     FencesLikeAFlag,
     FencesTheNextTerm,
     ForgetsTermsInAPowerCut,
+    GoesOnBesideALaterTerm,
     LastFenceCounts,
     ReadsTermsWithoutFence,
+    RollsAboveTheLac,
     TakesOverOneShort,
     TakesRivalsTermForItsOwn,
     TermOfTheLacItself,
@@ -25,6 +29,7 @@ from model.broken_streams import (
 from model.canaries import Canary
 from model.client import Client
 from model.exchange import Add
+from model.long_writer import Renewing, RenewingAndRolling, Rolling
 from model.promises import Promises
 from model.renaming import bookie_id
 from model.sealing import LEDGER
@@ -200,8 +205,49 @@ STREAM_JOBS: tuple[Job, ...] = (
     Job(taken_over("2 takeovers that write 1 entry each", (2, 2, 1), writer=None, takers=(1, 1)), quick=True),
     Job(taken_over("writer of 1 entry, 1 takeover; 1 power cut", (1, 1, 1), power_cuts=1), quick=True),
     Job(taken_over("3 takeovers of 1 entry each", (1, 1, 1), writer=None, takers=(1, 1, 1)), quick=True),
+    Job(taken_over("writer of 1 entry that renews its term, 1 takeover", (2, 2, 1), writer=Renewing), quick=True),
+    Job(
+        taken_over(
+            "writer of 2 entries that renews its term, 2 takeovers",
+            (1, 1, 1),
+            writer=Renewing,
+            entries=2,
+            takers=(1, 0),
+        ),
+    ),
+    Job(
+        taken_over(
+            "writer of 1 entry that renews its term, 1 takeover; 1 lost metadata answer",
+            (2, 2, 2),
+            writer=Renewing,
+            lost_settlements=1,
+        ),
+    ),
+    Job(taken_over("writer of 2 entries that renews its term, 1 takeover", (2, 2, 1), writer=Renewing, entries=2)),
+    Job(taken_over("writer of 2 entries that renews its term, 1 takeover", (2, 2, 2), writer=Renewing, entries=2)),
+    Job(taken_over("writer of 2 entries that rolls, 1 takeover", (2, 2, 2), writer=Rolling, entries=2)),
+    Job(
+        taken_over(
+            "writer of 2 entries that renews its term and rolls, 1 takeover",
+            (2, 2, 2),
+            writer=RenewingAndRolling,
+            entries=2,
+        ),
+    ),
+    Job(
+        taken_over(
+            "2 takeovers, 1 recovery that rests; 1 power cut",
+            (1, 1, 1),
+            writer=None,
+            takers=(1, 1),
+            enders=1,
+            power_cuts=1,
+        ),
+    ),
     Job(taken_over("writer of 1 entry, 1 takeover; 1 lost metadata answer", (2, 2, 1), lost_settlements=1)),
     Job(taken_over("writer of 1 entry, 1 takeover", (3, 3, 2))),
+    Job(taken_over("2 takeovers that write nothing", (3, 3, 2), writer=None, takers=(0, 0)), quick=True),
+    Job(taken_over("2 takeovers, of which one writes 1 entry", (3, 3, 2), writer=None, takers=(1, 0))),
     Job(taken_over("writer of 1 entry, 2 takeovers", (2, 2, 1), takers=(1, 0)), states_max=LARGE),
     Job(taken_over("writer of 1 entry, 2 takeovers", (2, 2, 2), takers=(1, 0)), states_max=LARGE),
     Job(taken_over("writer of 1 entry, 1 takeover, 1 recovery that rests", (2, 2, 1), enders=1), states_max=LARGE),
@@ -258,7 +304,7 @@ def canary(name: str, promise: str, sizes: tuple[int, int, int], broken: dict[st
     """One broken rule, in a setting given as for :func:`taken_over`."""
 
     def make(is_broken: bool) -> Setting:
-        return taken_over(f"{name}", sizes, **given, **(broken if is_broken else {}))()
+        return taken_over(f"{name}", sizes, **(given | (broken if is_broken else {})))()
 
     return Canary(f"stream: {name}", promise, make)
 
@@ -320,6 +366,40 @@ STREAM_CANARIES: tuple[Canary, ...] = (
         writer=None,
         takers=(1, 0),
         enders=1,
+    ),
+    canary(
+        "adds and acknowledgements while a renewal is under way",
+        "I7",
+        (2, 2, 1),
+        {"writer": AcknowledgesWhileRenewing},
+        writer=Renewing,
+        entries=2,
+        takers=(),
+    ),
+    canary(
+        "a roll that begins above LAC + 1",
+        "I5",
+        (2, 2, 2),
+        {"writer": RollsAboveTheLac},
+        writer=Rolling,
+        entries=2,
+        takers=(0,),
+    ),
+    canary(
+        "a takeover that counts LACs of later terms",
+        "taker 1 fails an assertion",
+        (2, 2, 1),
+        {"taker": CountsLacsOfLaterTerms},
+        writer=None,
+        takers=(1, 1),
+    ),
+    canary(
+        "a takeover that goes on beside a later term",
+        "T3",
+        (2, 2, 1),
+        {"taker": GoesOnBesideALaterTerm},
+        writer=None,
+        takers=(1, 1),
     ),
     canary("a term's fence that is not durable", "I7", (1, 1, 1), {"bookie": ForgetsTermsInAPowerCut}, power_cuts=1),
 )

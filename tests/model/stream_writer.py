@@ -58,6 +58,8 @@ class StreamWriter(PipelineWriter):
         self.first_position = stream.last_fragment.first_position
         self._stays = stays
         self._over = False
+        self.ended_terms: tuple[tuple[int, int], ...] = ()
+        """Terms that it has renewed, with the end of each."""
         super().__init__(stream, bookies=bookies, entries=entries, index=index)
         self.name = f"writer of term {self.term}"
 

@@ -197,6 +197,14 @@ class Taker(MachineRecovery):
         return self._blocked is not None or self._takeover.phase in (Phase.WITHDRAWN, Phase.AT_REST)
 
     @property
+    def astray(self) -> str | None:
+        """How it goes on although another client has opened a later term (rule T3)."""
+        machine, takeover = self._machine, self._takeover
+        if machine is None or takeover.phase is not Phase.RECOVERING or machine.later_term is None:
+            return None
+        return f"{self.name} knows of term {machine.later_term} and recovers term {self.term}"
+
+    @property
     def acknowledged(self) -> int:
         return -1 if self._writer is None else self._writer.acknowledged
 
