@@ -84,6 +84,20 @@ class Dropping(NamedTuple):
     ledger_id: int
 
 
+class Trimming(NamedTuple):
+    """What lies below this id may be unknown from now on."""
+
+    ledger_id: int
+    first_kept: int
+
+
+class Trimmed(NamedTuple):
+    """What lies below this id must be unknown from now on."""
+
+    ledger_id: int
+    first_kept: int
+
+
 class Phase(NamedTuple):
     """What the storage is busy with from now on; None: nothing but adds."""
 
@@ -103,6 +117,10 @@ class Promises:
         self.dropping: dict[int, set[int]] = {}
         """Ledger -> the ids that are all there unless it has been dropped."""
         self.ever_dropped: set[int] = set()
+        self.trimming: dict[int, int] = {}
+        """Ledger -> the highest id to which a trim was asked for."""
+        self.trimmed: dict[int, int] = {}
+        """The same of trims that were answered."""
         self.phase: str | None = None
 
     def copy(self) -> "Promises":
@@ -120,6 +138,8 @@ class Promises:
             *(Fenced(ledger_id, term) for ledger_id, term in self.fenced.items()),
             *map(Deleting, self.deleting),
             *map(Deleted, self.deleted),
+            *(Trimming(*trim) for trim in self.trimming.items()),
+            *(Trimmed(*trim) for trim in self.trimmed.items()),
             *self._dropping_as_notes(),
         ]
 
@@ -146,6 +166,10 @@ class Promises:
             self.dropping[note.ledger_id] = self.acknowledged[note.ledger_id]
             self.acknowledged[note.ledger_id] = set()
             self.ever_dropped.add(note.ledger_id)
+        elif isinstance(note, Trimming):
+            self.trimming[note.ledger_id] = max(note.first_kept, self.trimming.get(note.ledger_id, 0))
+        elif isinstance(note, Trimmed):
+            self.trimmed[note.ledger_id] = max(note.first_kept, self.trimmed.get(note.ledger_id, 0))
         elif isinstance(note, Phase):
             self.phase = note.name
 
@@ -239,6 +263,12 @@ class Driver:
             self._recording.note(Dropping(ledger_id))
             await self.storage.writer.drop(SCRIPTS[ledger_id].ledger_id)
 
+    async def trim(self, ledger_id: int, first_kept: int) -> None:
+        async with self.phase("trim"):
+            self._recording.note(Trimming(ledger_id, first_kept))
+            await self.storage.writer.trim(SCRIPTS[ledger_id].ledger_id, first_kept)
+            self._recording.note(Trimmed(ledger_id, first_kept))
+
     async def compact(self, live_share_below: float) -> None:
         async with self.phase("compaction"):
             for _ in range(2):
@@ -303,11 +333,19 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
         assert ledger_id not in promises.deleted, f"ledger {ledger_id} came back"
         state = storage.ledgers.get(ledger_id)
         given_up = state.dropped or state.in_doubt  # what is missing of it is not denied (rule C8)
-        held = await _read_all(storage, script, may_be_unknown=given_up)
+        first_kept = state.first_kept
+        assert promises.trimmed.get(ledger_id, 0) <= first_kept <= promises.trimming.get(ledger_id, 0), (
+            "a trim was lost"
+        )
+        if first_kept:
+            below = await storage.reader.read(script.ledger_id, 0, first_kept - 1, entries_max=9, bytes_max=5_000)
+            assert (below.entries, below.unknown) == ([], [(0, first_kept - 1)]), "what was trimmed is denied"
+        held = await _read_all(storage, script, first_kept, may_be_unknown=given_up)
         ids = ids_of(held)
         acknowledged, sent = promises.acknowledged[ledger_id], promises.sent[ledger_id]
         if not state.dropped:
             acknowledged = acknowledged | promises.dropping.get(ledger_id, set())
+        acknowledged = {one for one in acknowledged if one >= first_kept}
         assert acknowledged <= set(ids), f"ledger {ledger_id} lost {sorted(acknowledged - set(ids))}"
         if ids and ledger_id in PRIVATE:
             private, _ = storage.reader.private_key(script.ledger_id)
@@ -319,7 +357,7 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
             with pytest.raises(BookieInDoubtError):
                 await storage.reader.list_entries(script.ledger_id)
         else:
-            listed = await storage.reader.list_entries(script.ledger_id)
+            listed = await storage.reader.list_entries(script.ledger_id, first_kept)
             assert [i for low, high in listed for i in range(low, high + 1)] == ids
         for term in range(promises.fenced.get(ledger_id, -1) + 1):
             with pytest.raises(LedgerFencedError):
@@ -349,9 +387,8 @@ async def _is_gone(storage: Storage, script: LedgerScript) -> bool:
     return False
 
 
-async def _read_all(storage: Storage, script: LedgerScript, *, may_be_unknown: bool) -> list[bytes]:
+async def _read_all(storage: Storage, script: LedgerScript, first: int, *, may_be_unknown: bool) -> list[bytes]:
     held: list[bytes] = []
-    first = 0
     while first <= LAST_ID:
         result = await storage.reader.read(script.ledger_id, first, LAST_ID, entries_max=64, bytes_max=5_000)
         assert may_be_unknown or not result.unknown, f"ledger {script.ledger_id}: {result.unknown} unknown"
