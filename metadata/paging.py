@@ -232,15 +232,19 @@ async def truncate_stream(
     current = known or await store.read_stream(ledger_id)
     for missed in range(ATTEMPTS_MAX):
         stream = current.value
-        in_page = stream.start < before < stream.tail_position
         try:
-            place = await pages.place_at(stream, before) if in_page else None
+            # The position may be paged out until the change is made: so the place is given wherever it is known.
+            place = await pages.place_at(stream, before) if stream.start < before else None
         except PageMissingError as error:
             await read_again(store, stream, error, missed)
             current = await store.read_stream(ledger_id)
             continue
         change = Truncate(before, place)
-        after = await update_stream(store, ledger_id, change, writer_token=writer_token, known=current)
+        try:
+            after = await update_stream(store, ledger_id, change, writer_token=writer_token, known=current)
+        except MetadataConflictError:
+            current = await store.read_stream(ledger_id)
+            continue
         for page in set(stream.pages) - set(after.value.pages):
             await store.delete_document(page_document(ledger_id, page))
         return after

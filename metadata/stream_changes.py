@@ -26,7 +26,8 @@ Truncate, PageOut    write             write            write                wri
 - A term below T means that the metadata are older than those which the client has seen: conflict.
 - A term above T makes Rest settled if its metadata still tell that T ended where the writer wanted, in any later state.
 - It makes OpenTerm and RenewTerm settled if it is still OPEN, and the owner is the client's own (rule T1).
-- Truncate is settled when the start lies there or further on.
+- Truncate is settled when the start lies there or further on. It is a conflict if the position has been paged out
+  since it was looked for.
 - PageOut is settled when its page is named. It is a conflict if another client has named pages since, or has changed
   the fragments that it moves: then the page is made anew (rule U2).
 - A change that adds a fragment asks for *paging first* instead of a write that would make the tail too large (rule U3).
@@ -253,7 +254,9 @@ class Truncate:
     """Of the position :attr:`before`; needed if that lies in a page. A place never changes (rule T5), so it may have
     been found in older metadata."""
 
-    def decide(self, current: StreamMetadata) -> StreamDecision:
+    def decide(self, current: StreamMetadata) -> WriteStream | Settled | Refuse:
+        if self.place is None and current.start < self.before < current.tail_position:
+            return _conflict(current, f"position {self.before} has been paged out; its place must be read in the page")
         truncated = current.truncated(self.before, self.place)
         return Settled() if truncated is current else WriteStream(truncated)
 

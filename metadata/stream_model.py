@@ -180,7 +180,8 @@ class StreamMetadata:
         At the end of a term this is not one below the next fragment's first place: between two terms lie places that
         hold no entry.
         """
-        at = self.fragments.index(fragment) + 1
+        first: int = fragment.first_entry_id
+        at = bisect_right(self.fragments, first, key=_first_entry_id)
         if at == len(self.fragments):
             return self.last_entry_id
         return EntryId(fragment.first_entry_id + self.fragments[at].first_position - fragment.first_position - 1)

@@ -309,6 +309,21 @@ async def test_truncation_is_exact_wherever_it_ends(store: MetadataStore, other:
     assert again.value.start == plain.start, "the start never falls"
 
 
+async def test_truncation_whose_position_is_paged_out_meanwhile_is_made(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    """Rule U4: also if its place was not known when it was looked for, because the fragment had no end."""
+    ledger_id = await new_long_stream(store, 101)
+    tail = await store.read_stream(ledger_id)
+    await other.compare_and_set_stream(replace(open_stream(*MANY), ledger_id=ledger_id), tail.version)
+    await tidy_stream(other, ledger_id, writer_token="w")
+    await page_out(other, ledger_id, writer_token="w")
+    after = await truncate_stream(store, ledger_id, 301, writer_token="me", known=tail)
+    assert (after.value.start, after.value.start_place) == (301, place(21, 1))
+    again = await truncate_stream(store, ledger_id, 400, writer_token="me", known=after)
+    assert again.value.start_place == open_stream(*MANY).truncated(400).start_place
+
+
 async def test_reader_with_old_metadata_reads_them_again_and_goes_on(
     store: MetadataStore, other: MetadataStore
 ) -> None:

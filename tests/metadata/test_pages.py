@@ -428,6 +428,8 @@ def test_repair_names_pages_in_which_only_bookies_differ() -> None:
 
 
 def test_truncate_of_a_position_in_a_page_takes_the_place_that_was_found_before() -> None:
+    assert isinstance(Truncate(17).decide(ROOT), Refuse), "it has been paged out since"
+    assert isinstance(Truncate(17).decide(ROOT.truncated(17, place(2, 2))), Settled)
     change = Truncate(17, place(2, 2))
     assert written(change.decide(ROOT)).start_place == place(2, 2)
     assert written(change.decide(PAGED)).start_place == place(2, 2)
