@@ -4,6 +4,9 @@ Fencing a ledger ends its writer, so a ledger is not recovered because it is idl
 the last fragment is leaving; the metadata have not changed for ``open_seconds``, although a living writer replaces
 such a member within seconds (rule O2); a spare bookie was there for it to do so; and no more than Qw - Qa + 1 members
 of some write set are left, so that one more loss would make the end of the ledger unknowable.
+
+A stream is laid to rest: its term gets its end, and any client may open the next one. Of its metadata only the term,
+its state and the last fragment count: truncation, paging out and repair of older fragments are no work of a writer.
 """
 
 import asyncio
@@ -12,6 +15,7 @@ from typing import Final
 
 import structlog
 from octavo.client.place.placement import sort_out
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.bookie_watch import BookieWatch
@@ -27,23 +31,24 @@ SEEN_MAX: Final = 100_000
 
 
 class AbandonedLedgers:
-    """See the module. ``recover`` returns whether the ledger is CLOSED now; None: nothing is recovered."""
+    """See the module. ``recover`` returns whether the ledger is CLOSED now, or the stream at rest; None: nothing is
+    recovered."""
 
     def __init__(
-        self, settings: RepairSettings, watch: BookieWatch, recover: Callable[[LedgerMetadata], Awaitable[bool]] | None
+        self, settings: RepairSettings, watch: BookieWatch, recover: Callable[[EitherMetadata], Awaitable[bool]] | None
     ) -> None:
         self._settings = settings
         self._watch = watch
         self._recover = recover if settings.recover_abandoned else None
-        self._since: dict[LedgerId, tuple[LedgerMetadata, float]] = {}
+        self._since: dict[LedgerId, tuple[EitherMetadata, float]] = {}
         self._tasks: dict[LedgerId, asyncio.Task[None]] = {}
         self._closed: list[LedgerId] = []
 
-    def consider(self, metadata: LedgerMetadata, now: float) -> None:
+    def consider(self, metadata: EitherMetadata, now: float) -> None:
         """A ledger that is not CLOSED has a leaving bookie in its last fragment. Recover it if the rule allows."""
         ledger_id = metadata.ledger_id
         known = self._since.get(ledger_id)
-        if known is None or known[0] != metadata or not self._spare_is_there(metadata):
+        if known is None or _writers(known[0]) != _writers(metadata) or not self._spare_is_there(metadata):
             if known is not None or len(self._since) < SEEN_MAX:
                 self._since[ledger_id] = (metadata, now)
             return
@@ -62,7 +67,7 @@ class AbandonedLedgers:
         closed, self._closed = self._closed, []
         return closed
 
-    async def _run(self, metadata: LedgerMetadata, recover: Callable[[LedgerMetadata], Awaitable[bool]]) -> None:
+    async def _run(self, metadata: EitherMetadata, recover: Callable[[EitherMetadata], Awaitable[bool]]) -> None:
         ledger_id = metadata.ledger_id
         log.warning("ledger is abandoned and at its margin: it is recovered", ledger=int(ledger_id))
         try:
@@ -76,9 +81,16 @@ class AbandonedLedgers:
         named = frozenset(name for known, _ in self._since.values() for name in known.last_fragment.bookies)
         return (named - self._watch.registrations.keys()) | self._watch.states.leaving
 
-    def _spare_is_there(self, metadata: LedgerMetadata) -> bool:
+    def _spare_is_there(self, metadata: EitherMetadata) -> bool:
         spares = sort_out(
             self._watch.registrations.values(), self._watch.states.bookies.keys(),
             members=metadata.last_fragment.bookies,
         )  # fmt: skip
         return bool(spares.usable)
+
+
+def _writers(metadata: EitherMetadata) -> object:
+    """What of the metadata a writer changes."""
+    if isinstance(metadata, LedgerMetadata):
+        return metadata
+    return metadata.term, metadata.state, metadata.last_fragment

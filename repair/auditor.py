@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import structlog
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.repair_states import Condition, RepairStates
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import (
@@ -41,8 +41,8 @@ log = structlog.get_logger("octavo.repair")
 PAUSE_SECONDS: Final = 1.0
 """Pause after the metadata store has not answered, and before this bookie stands for election again."""
 
-type Abandoned = Callable[[LedgerMetadata], Awaitable[bool]]
-"""Recovers an abandoned ledger (rule O3); returns whether it is CLOSED now."""
+type Abandoned = Callable[[EitherMetadata], Awaitable[bool]]
+"""Recovers an abandoned ledger (rule O3); returns whether it is CLOSED now, or, if it is a stream, at rest."""
 
 
 type Show = Callable[[Mapping[str, str | int | float | bool]], None]

@@ -11,7 +11,6 @@ from typing import Final
 import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.either import EitherMetadata
-from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import RepairStates
 from octavo.metadata.store import MetadataStore, Version
 from octavo.protocol.errors import MetadataError
@@ -65,7 +64,7 @@ class Dispatcher:
         watch: BookieWatch,
         rounds: Rounds,
         *,
-        recover: Callable[[LedgerMetadata], Awaitable[bool]] | None,
+        recover: Callable[[EitherMetadata], Awaitable[bool]] | None,
     ) -> None:
         self._store: MetadataStore = bookie.store
         self._rng = bookie.rng
@@ -271,7 +270,7 @@ class Dispatcher:
                 jobs.setdefault(target, []).append(job)
             case Blocked():
                 self._blocked.add(result, now)
-                if result.kind is BlockedClass.OPEN and isinstance(metadata, LedgerMetadata):
+                if result.kind is BlockedClass.OPEN:
                     self._abandoned.consider(metadata, now)
             case None if ledger_id in self._blocked:
                 # It was blocked for another reason than a leaving bookie: a hole, perhaps.

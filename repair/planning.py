@@ -34,7 +34,7 @@ from octavo.metadata.registration import BookieRegistration
 from octavo.metadata.repair_states import Condition, RepairStates
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId, LedgerId
-from octavo.repair.settled import SettledRange, quorums_at, quorums_of_ledger, ranges_of_member
+from octavo.repair.settled import SettledRange, quorums_at, ranges_of_member
 
 JOBS_MAX: Final = 1024
 """Most jobs of one target's plan: a plan stays far below the limit of a document, and an auditor that fails takes
@@ -155,7 +155,7 @@ def _open(metadata: EitherMetadata, old: BookieId) -> Blocked:
     else:
         reason = (
             f"the stream is {state}, and {old} is in its last fragment: its writer replaces the bookie, or the next "
-            "takeover chooses others; repair does not recover streams"
+            "takeover chooses others"
         )
     return Blocked(
         metadata.ledger_id, metadata.last_fragment.first_entry_id, None, BlockedClass.OPEN, (old,), reason
@@ -187,10 +187,10 @@ def _target(
     return None
 
 
-def is_at_margin(metadata: LedgerMetadata, unavailable: Collection[BookieId]) -> bool:
+def is_at_margin(metadata: EitherMetadata, unavailable: Collection[BookieId]) -> bool:
     """Whether, in some write set of the last fragment, one more loss would block a recovery for ever: no more than
     Qw - Qa + 1 members are left (rule O3)."""
-    quorums = quorums_of_ledger(metadata)
+    quorums = quorums_at(metadata, metadata.last_fragment.first_entry_id)
     bookies = metadata.last_fragment.bookies
     for residue in range(quorums.ensemble_size):
         live = sum(1 for position in quorums.write_set(residue) if bookies[position] not in unavailable)

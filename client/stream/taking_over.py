@@ -102,6 +102,38 @@ class StreamTaker:
         self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets, leader_term: int
     ) -> Versioned[StreamMetadata] | None:
         """One attempt; None if the stream must be read again."""
+        ended = await self._end_term(takeover, stream, secrets)
+        if ended is None:
+            return None
+        begun, bookies = ended
+        bookies = await self._ensembles.reachable(quorums_of(takeover.base), bookies)
+        opening = takeover.open_term(bookies, self._now_ms(), leader_term=leader_term)
+        opened = await self._change(takeover, begun, opening)
+        if opened is not None:
+            takeover.on_opened(opened.value)
+        return opened
+
+    async def lay_to_rest(self, stream: Versioned[StreamMetadata], secrets: LedgerSecrets) -> Versioned[StreamMetadata]:
+        """Give the term in these metadata its end, and open no other one: of a stream whose writer is gone (rules T8
+        and O3). Raises as :meth:`take_over`."""
+        takeover = Takeover(f"{self._rng.getrandbits(_TOKEN_BITS):032x}")
+        for _ in range(_ATTEMPTS_MAX):
+            ended = await self._end_term(takeover, stream, secrets)
+            if ended is not None:
+                rested = await self._change(takeover, ended[0], takeover.lay_to_rest())
+                if rested is not None:
+                    takeover.on_laid_to_rest()
+                    return rested
+            stream = await self._store.read_stream(stream.value.ledger_id)
+        raise LedgerRecoveryError(
+            f"stream {stream.value.ledger_id} was changed {_ATTEMPTS_MAX} times while it was recovered"
+        )
+
+    async def _end_term(
+        self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets
+    ) -> tuple[Versioned[StreamMetadata], tuple[BookieId, ...]] | None:
+        """Begin, and find the end of the term: the metadata, and the bookies of the last fragment then. None if the
+        stream must be read again."""
         begin = takeover.begin(stream.value, self._wall_clock(), self._client_name)
         begun = await self._change(takeover, stream, begin)
         if begun is None:
@@ -112,12 +144,7 @@ class StreamTaker:
             bookies = await self._recover(takeover, begun, secrets)
         takeover.poll()
         assert takeover.phase is Phase.ENDED, "the end of the term is known"
-        bookies = await self._ensembles.reachable(quorums_of(takeover.base), bookies)
-        opening = takeover.open_term(bookies, self._now_ms(), leader_term=leader_term)
-        opened = await self._change(takeover, begun, opening)
-        if opened is not None:
-            takeover.on_opened(opened.value)
-        return opened
+        return begun, bookies
 
     def _now_ms(self) -> int:
         return int(self._wall_clock().timestamp() * 1000)

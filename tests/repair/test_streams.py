@@ -14,7 +14,7 @@ from octavo.metadata.pages import PAGES_PREFIX, page_document
 from octavo.metadata.paging import walk_stream
 from octavo.metadata.stream_changes import BeginTakeover, Truncate
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
-from octavo.protocol.entries import header_of
+from octavo.protocol.entries import derive_secrets, header_of, make_verifier
 from octavo.protocol.errors import BookieInDoubtError
 from octavo.protocol.holdings import Doubt
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
@@ -27,7 +27,7 @@ from octavo.repair.settled import quorums_at, settled_ranges
 from support.ledgers import LedgerScript, ids_of
 from support.paged_streams import paged
 from support.repair_cluster import RepairCluster, repair_cluster
-from support.stream_metadata import open_stream, stream_fragment
+from support.stream_metadata import KEY, open_stream, stream_fragment
 from support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("logged")
@@ -55,13 +55,16 @@ async def written(
     start: int = 0,
     rest: bool = False,
     pages: tuple[int, ...] = (),
+    password: bytes = b"secret",
 ) -> LedgerId:
     """A stream with these fragments, whose members hold all that they should of it, up to the place ``last``."""
     ledger_id = await cluster.store.allocate_ledger_id()
     before = fragments[-1].length_before
     length = length_up_to(last) if last >= fragments[-1].first_entry_id else before
-    full = replace(open_stream(*fragments).at_rest(EntryId(last), length), ledger_id=ledger_id).truncated(start)
-    script = LedgerScript(ledger_id)
+    key = replace(KEY, verifier=make_verifier(derive_secrets(password, ledger_id), KEY.digest, KEY.salt))
+    full = replace(open_stream(*fragments).at_rest(EntryId(last), length), ledger_id=ledger_id, keys=(key,))
+    full = full.truncated(start)
+    script = LedgerScript(ledger_id, password=password)
     for settled in settled_ranges(full):
         quorums = quorums_at(full, settled.first)
         for entry_id in range(settled.first, settled.last + 1):
@@ -240,6 +243,25 @@ async def test_the_last_fragment_of_an_open_stream_is_left_to_its_writer() -> No
         )
         await eventually(lambda: without(cluster, stream, "b1"))
         await eventually(lambda: without(cluster, ledger, "b1"))
+
+
+async def test_an_abandoned_stream_is_laid_to_rest_and_then_repaired() -> None:
+    """Rule O3: before one more loss would make its end unknowable; its older fragments may lie in pages."""
+    async with repair_cluster("stream-abandoned", 4, open_seconds=0.3) as cluster:
+        fragments = (TERMS[0], on(2, 0, 5, "123", place(1, 4)))
+        stream = await written(cluster, *fragments, last=place(2, 3), pages=(1,), password=b"")
+        locked = await written(cluster, *fragments, last=place(2, 3), password=b"not known to repair")
+        await cluster.stop("b1")
+
+        async def rests() -> bool:
+            return (await cluster.store.read_stream(stream)).value.state is StreamState.AT_REST
+
+        await eventually(rests)
+        found = (await cluster.store.read_stream(stream)).value
+        assert (found.term, found.last_entry_id, found.length) == (2, place(2, 3), length_up_to(place(2, 3)))
+        assert found.fenced_by.startswith("octavo repair, bookie b")
+        await eventually(partial(without, cluster, stream, "b1"))
+        assert (await cluster.store.read_stream(locked)).value.state is StreamState.OPEN
 
 
 async def test_a_bookie_with_new_disks_gets_its_copies_of_streams_and_is_sure_of_settled_terms() -> None:
