@@ -173,7 +173,7 @@ class Client(LogFace, Closable):
             read=self._reader,
             streams=Streams(
                 self._writer_tools, taker, token=self._token, salt=lambda: self._rng.randbytes(_SALT_BYTES),
-                wall_clock=self._wall_clock,
+                wall_clock=self._wall_clock, on_segment=self._departures.tell,
             ),
         )  # fmt: skip
         self._logs = Logs(access, self._rng.randbytes, warns_if_unclosed=lambda: self._warns_if_unclosed)

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from octavo.client.log.names import cursors_document
-from octavo.client.log.update import read_log
+from octavo.client.log.update import read_document
 from octavo.client.same_loop import check_loop
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
 from octavo.metadata.store import DOCUMENT_BYTES_MAX, MetadataStore, Version
@@ -237,7 +237,7 @@ class CursorKeeper:
         """Take the document back if it was made after the log was deleted: no other client would. A deletion that
         begins after this look finds it."""
         try:
-            await read_log(self._store, self._log_name, log_id=self._log_id)
+            await read_document(self._store, self._log_name, log_id=self._log_id)
         except NoSuchLogError:
             await self._store.delete_document(document)
             raise

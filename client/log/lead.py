@@ -41,8 +41,10 @@ class LogLead(Protocol):
     log_id: str
     term: int
     """Of this leader: higher than that of every leader before."""
-    active: ActiveSegment
-    """What is written now."""
+
+    @property
+    def active(self) -> ActiveSegment:
+        """What is written now."""
 
     @property
     def upkeep(self) -> Upkeep:

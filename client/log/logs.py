@@ -141,8 +141,8 @@ class LogFace:
         protection = checked_protection(password, digest, private)
         if retention is not None:
             check_retention(retention)
-        if layout != "chain":
-            raise InvalidArgumentError(f"layout must be 'chain', not {layout!r}")
+        if layout not in ("chain", "stream"):
+            raise InvalidArgumentError(f"layout must be 'chain' or 'stream', not {layout!r}")
 
         async def create() -> Log:
             self._check_open()

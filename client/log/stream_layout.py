@@ -11,6 +11,7 @@ from octavo.client.log.status import SegmentStatus
 from octavo.client.log.stream_changes import SetStreamRetention
 from octavo.client.log.stream_document import StreamLogDocument, log_term
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
+from octavo.client.log.stream_lead import take_over_stream
 from octavo.client.log.stream_view import StreamView
 from octavo.client.log.update import read_stream_log, update_stream_log
 from octavo.client.log.writer import LogWriter
@@ -54,13 +55,33 @@ class StreamLayout:
         self._log_id = document.log_id
         self._password = password
         self._housekeeper = StreamHousekeeper(access, document.name, document.log_id)
-        self.view = StreamView(access, document, root, password)
+        self._writer: LogWriter | None = None
+        """The latest writer made by this handle, until it is closed."""
+        self.view = StreamView(access, document, root, password, reach=self._reach)
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
     async def take_over(self, lease: Lease | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
         """Take the log over at once."""
-        raise InvalidArgumentError(f"log {self._name} is a stream, which this version can only read")
+
+        def closed(writer: LogWriter) -> None:
+            if self._writer is writer:
+                self._writer = None
+            on_close(writer)
+
+        self._writer = await take_over_stream(
+            self._access,
+            self.view.document,
+            self._password,
+            upkeep=StreamHousekeeper(self._access, self._name, self._log_id),
+            lease=lease,
+            on_close=closed,
+            on_root=self.view.take_root,
+        )
+        return self._writer
+
+    def _reach(self) -> tuple[int, int] | None:
+        return None if self._writer is None else self._writer._stream_reach()
 
     # --- what is kept -------------------------------------------------------------------------------------------------
 
@@ -72,7 +93,8 @@ class StreamLayout:
 
     async def retain(self) -> None:
         """Apply the retention now."""
-        root = await self._housekeeper.follow_document(self.view.document)
+        known, root = await self._housekeeper.tidy()
+        self.view.take(known.value)
         self.view.take_root(root)
 
     async def set_retention(self, retention: Retention) -> None:
@@ -92,11 +114,11 @@ class StreamLayout:
         return LayoutStatus(
             layout="stream",
             retention=document.retention,
-            drops_below=self.view.first_position,
+            drops_below=max(self.view.first_position, await self._housekeeper.retention_cut(document, stream)),
             segments=segments_of_stream(stream),
             paged_segments=sum(page.fragments for page in stream.pages),
             bytes=max(stream.length, stream.last_fragment.length_before) - _length_before(stream),
-            idle_cursors=frozenset(),
+            idle_cursors=await self._housekeeper.idle_cursors(stream, cursors),
             gaps=(),
         )
 

@@ -58,12 +58,9 @@ class OwnTerm(OwnMetadata):
         return self._stream.value
 
     @property
-    def owners(self) -> frozenset[str]:
-        """The tokens that this writer has opened its term with, or may have renewed it with."""
-        tokens = {self.value.writer_token}
-        if self._renewal is not None:
-            tokens.add(self._renewal.owner)
-        return frozenset(tokens)
+    def root(self) -> Versioned[StreamMetadata]:
+        """The same, with their version."""
+        return self._stream
 
     # --- changes by other clients -----------------------------------------------------------------------------------
 

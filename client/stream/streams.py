@@ -1,20 +1,37 @@
 """Creates streams and takes them over. Either gives the writer of a new term."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from octavo.client.arguments import Protection
 from octavo.client.stream.ensembles import Ensembles
 from octavo.client.stream.taking_over import StreamTaker
+from octavo.client.stream.term_segment import TermSegment
 from octavo.client.stream.term_writer import TermWriter
 from octavo.client.write.writer import WriterTools
 from octavo.metadata.store import Version, Versioned
 from octavo.metadata.stream_model import FIRST_TERM, StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
-from octavo.protocol.errors import MetadataUnavailableError, NoSuchLedgerError, UnauthorizedError
+from octavo.protocol.errors import MetadataUnavailableError, NoSuchLedgerError, OctavoError, UnauthorizedError
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
+
+
+@dataclass(frozen=True, slots=True)
+class NewTermSegment:
+    """A term to be opened for a log."""
+
+    token: Callable[[], str]
+    """Gives random tokens by which the log's leader knows its own terms."""
+    sealed_at_ms_min: int
+    """Of a leader that takes over from itself: the time that it has sealed last (rule P10)."""
+    on_acknowledged: Callable[[int], None]
+    """Told the last place each time more is acknowledged."""
+    on_failure: Callable[[OctavoError], None]
+    on_term: Callable[[Versioned[StreamMetadata]], object]
+    """Told of each term that a renewal opens."""
 
 
 class Streams:
@@ -28,9 +45,12 @@ class Streams:
         token: Callable[[], str],
         salt: Callable[[], bytes],
         wall_clock: Callable[[], datetime],
+        on_segment: Callable[[TermSegment], object] = lambda _segment: None,
     ) -> None:
+        """``on_segment`` is told of every writer that a log gets."""
         self._tools = tools
         self._taker = taker
+        self._on_segment = on_segment
         self._token = token
         self._salt = salt
         self._wall_clock = wall_clock
@@ -123,12 +143,42 @@ class Streams:
         """Take a stream over, and return the writer of its new term. Raises as :meth:`StreamTaker.take_over`, and
         :class:`UnauthorizedError` for a wrong password (rule F0), before anything is fenced."""
         stream = await self._tools.store.read_stream(ledger_id)
-        secrets = _checked_secrets(stream.value, password)
+        secrets = checked_secrets(stream.value, password)
         opened = await self._taker.take_over(stream, secrets)
         return TermWriter(opened, secrets, self._tools, token=self._token)
 
+    async def take_over_segment(
+        self,
+        stream: Versioned[StreamMetadata],
+        secrets: LedgerSecrets,
+        segment: NewTermSegment,
+        *,
+        from_itself: bool = False,
+    ) -> TermSegment:
+        """Take over the stream of a log. ``from_itself``: as in :meth:`StreamTaker.take_over`; raises as that."""
+        opened = await self._taker.take_over(
+            stream,
+            secrets,
+            owner=segment.token(),
+            from_itself=from_itself,
+            not_before_ms=segment.sealed_at_ms_min if from_itself else None,
+        )
+        writer = TermSegment(
+            opened,
+            secrets,
+            self._tools,
+            token=segment.token,
+            on_acknowledged=segment.on_acknowledged,
+            on_failure=segment.on_failure,
+            on_term=segment.on_term,
+            sealed_at_ms_min=opened.value.last_fragment.opened_at_ms,
+        )
+        self._on_segment(writer)
+        return writer
 
-def _checked_secrets(stream: StreamMetadata, password: bytes) -> LedgerSecrets:
+
+def checked_secrets(stream: StreamMetadata, password: bytes) -> LedgerSecrets:
+    """The secrets of a stream. Raises :class:`UnauthorizedError` for a wrong password (rule F0)."""
     secrets = derive_secrets(password, stream.ledger_id)
     key = stream.keys[stream.last_fragment.key]
     if not verifier_matches(key.verifier, secrets, key.digest, key.salt):

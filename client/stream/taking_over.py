@@ -7,6 +7,7 @@ last entries were written back to, but for those that cannot be reached (:mod:`o
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from octavo.client.options import ClientOptions
@@ -14,11 +15,12 @@ from octavo.client.place.placer import Placer
 from octavo.client.recover.recovery import FragmentRecovery
 from octavo.client.recover.takeover import Phase, Takeover, pause_seconds, quorums_of
 from octavo.client.stream.ensembles import Ensembles
+from octavo.client.stream.last_entry import sealed_at_ms
 from octavo.client.stream.term_ledger import current_term
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.stream_changes import StreamChange
-from octavo.metadata.stream_model import StreamMetadata, StreamState
+from octavo.metadata.stream_model import StreamMetadata, StreamState, position_in
 from octavo.metadata.update import update_stream
 from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import (
@@ -28,7 +30,7 @@ from octavo.protocol.errors import (
     MetadataUnavailableError,
     TermOverError,
 )
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
 
 _TOKEN_BITS = 128
 
@@ -60,37 +62,57 @@ class StreamTaker:
         self._rng = rng
         self._wall_clock = wall_clock
         self._client_name = client_name
-        self._not_before = 0.0
-        """On the loop's clock: the pause of a client that has lost a takeover ends."""
+        self._not_before: dict[LedgerId, float] = {}
+        """On the loop's clock, by stream: the pause of a client that has lost a takeover ends."""
 
     async def take_over(
-        self, stream: Versioned[StreamMetadata], secrets: LedgerSecrets, *, from_itself: bool = False
+        self,
+        stream: Versioned[StreamMetadata],
+        secrets: LedgerSecrets,
+        *,
+        owner: str | None = None,
+        from_itself: bool = False,
+        not_before_ms: int | None = 0,
     ) -> Versioned[StreamMetadata]:
         """Take the stream over from the term in these metadata, and return it with a new term, which is this client's
-        alone. ``from_itself``: the term is the client's own, and it is over for it if another client has opened one
-        since.
+        alone. ``owner``: a random token for this takeover and no other; by default one is drawn. ``from_itself``: the
+        term is the client's own, and it is over for it if another client has opened one since. ``not_before_ms``: the
+        new term is not noted as begun before that; None: not before the last entry was sealed, which is read for it
+        (rule P10).
 
         Raises :class:`TermOverError` if another client has got ahead: after that the next call pauses first (rule
         T10). Raises :class:`LedgerClosedError` for a stream that will have no other term,
         :class:`LedgerRecoveryError` naming the bookies without which no end can be claimed,
         :class:`NotEnoughBookiesError`, :class:`NoSuchLedgerError`, :class:`MetadataUnavailableError`.
         """
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(max(self._not_before - loop.time(), 0.0))
+        loop, ledger_id = asyncio.get_running_loop(), stream.value.ledger_id
+        await asyncio.sleep(max(self._not_before.pop(ledger_id, 0.0) - loop.time(), 0.0))
         started = loop.time()
-        takeover = Takeover(f"{self._rng.getrandbits(_TOKEN_BITS):032x}")
+        takeover = Takeover(owner or f"{self._rng.getrandbits(_TOKEN_BITS):032x}")
         try:
-            return await self._attempts(takeover, stream, secrets, from_itself=from_itself)
+            return await self._attempts(takeover, stream, secrets, from_itself=from_itself, not_before_ms=not_before_ms)
         except TermOverError:
-            self._not_before = loop.time() + pause_seconds(loop.time() - started, self._rng.random())
+            self._not_before[ledger_id] = loop.time() + pause_seconds(loop.time() - started, self._rng.random())
             raise
 
     async def _attempts(
-        self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets, *, from_itself: bool
+        self,
+        takeover: Takeover,
+        stream: Versioned[StreamMetadata],
+        secrets: LedgerSecrets,
+        *,
+        from_itself: bool,
+        not_before_ms: int | None,
     ) -> Versioned[StreamMetadata]:
         ledger_id, own = stream.value.ledger_id, stream.value.last_fragment
         for _ in range(_ATTEMPTS_MAX):
-            opened = await self._attempt(takeover, stream, secrets, own.first_term if from_itself else 0)
+            opened = await self._attempt(
+                takeover,
+                stream,
+                secrets,
+                leader_term=own.first_term if from_itself else 0,
+                not_before_ms=not_before_ms,
+            )
             if opened is not None:
                 return opened
             stream = await self._store.read_stream(ledger_id)
@@ -99,15 +121,23 @@ class StreamTaker:
         raise LedgerRecoveryError(f"stream {ledger_id} was changed {_ATTEMPTS_MAX} times while it was taken over")
 
     async def _attempt(
-        self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets, leader_term: int
+        self,
+        takeover: Takeover,
+        stream: Versioned[StreamMetadata],
+        secrets: LedgerSecrets,
+        *,
+        leader_term: int,
+        not_before_ms: int | None,
     ) -> Versioned[StreamMetadata] | None:
         """One attempt; None if the stream must be read again."""
         ended = await self._end_term(takeover, stream, secrets)
         if ended is None:
             return None
         begun, bookies = ended
+        if not_before_ms is None:
+            not_before_ms = await self._last_sealed_at_ms(takeover, begun.value, bookies, secrets)
         bookies = await self._ensembles.reachable(quorums_of(takeover.base), bookies)
-        opening = takeover.open_term(bookies, self._now_ms(), leader_term=leader_term)
+        opening = takeover.open_term(bookies, max(self._now_ms(), not_before_ms), leader_term=leader_term)
         opened = await self._change(takeover, begun, opening)
         if opened is not None:
             takeover.on_opened(opened.value)
@@ -145,6 +175,22 @@ class StreamTaker:
         takeover.poll()
         assert takeover.phase is Phase.ENDED, "the end of the term is known"
         return begun, bookies
+
+    async def _last_sealed_at_ms(
+        self, takeover: Takeover, stream: StreamMetadata, bookies: tuple[BookieId, ...], secrets: LedgerSecrets
+    ) -> int:
+        """When the last entry before the next term was sealed; 0 if none is left."""
+        assert takeover.end is not None, "the end of the term is known"
+        fragment, entry_id = replace(takeover.base, bookies=bookies), takeover.end.last_entry_id
+        if entry_id < fragment.first_entry_id:
+            if len(stream.fragments) == 1:
+                return 0
+            fragment = stream.fragments[-2]
+            entry_id = EntryId(fragment.first_entry_id + takeover.base.first_position - fragment.first_position - 1)
+        if position_in(fragment, entry_id) < stream.start:
+            return 0
+        timeout_seconds = self._options.recovery_timeout_seconds
+        return await sealed_at_ms(stream, fragment, entry_id, secrets, self._pool, timeout_seconds=timeout_seconds)
 
     def _now_ms(self) -> int:
         return int(self._wall_clock().timestamp() * 1000)

@@ -55,7 +55,11 @@ class TermWriter(LedgerWriter):
         value = stream.value
         assert value.state is StreamState.OPEN, "nothing is sent before the term stands (rule T6)"
         own = OwnTerm(
-            stream, store=tools.store, retry_seconds=tools.options.resend_delay_seconds, clock_ms=tools.clock_ms
+            stream,
+            store=tools.store,
+            retry_seconds=tools.options.resend_delay_seconds,
+            # A fragment is not noted as begun before an entry below it was sealed (rule P10).
+            clock_ms=lambda: max(tools.clock_ms(), self._sealed_at_ms),
         )
         super().__init__(
             Versioned(own.value, stream.version),
@@ -88,15 +92,14 @@ class TermWriter(LedgerWriter):
         return self._term
 
     @property
-    def owners(self) -> frozenset[str]:
-        """The owner's tokens by which the stream can be known as this writer's: of its term, and of a renewal that may
-        have been made."""
-        return self._own_term.owners
-
-    @property
     def stream(self) -> StreamMetadata:
         """The latest metadata of the stream that this writer has seen or written."""
         return self._own_term.stream
+
+    @property
+    def root(self) -> Versioned[StreamMetadata]:
+        """The same, with their version."""
+        return self._own_term.root
 
     @property
     def last_position(self) -> int:

@@ -10,6 +10,9 @@ from typing import Any
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore
+from octavo.metadata.stream_changes import BeginTakeover
+from octavo.metadata.update import update_stream
+from octavo.protocol.ids import LedgerId
 from support.fake_bookie import FakeBookie, registered_bookies
 from support.metadata_clusters import Cluster as MetadataCluster
 from support.waiting import eventually
@@ -60,6 +63,25 @@ class LogCluster:
     async def ledgers(self) -> set[int]:
         """The ledgers of the cluster."""
         return {ledger_id async for ledger_id in self.store.list_ledgers()}
+
+    async def pieces(self) -> set[tuple[int, int]]:
+        """What the cluster holds of logs and truncation removes: the ledgers of chains, the fragments of streams."""
+        found: set[tuple[int, int]] = set()
+        for ledger_id in await self.ledgers():
+            if self.layout == "chain":
+                found.add((ledger_id, 0))
+            else:
+                stream = (await self.store.read_stream(LedgerId(ledger_id))).value
+                found |= {(ledger_id, fragment.first_position) for fragment in stream.fragments}
+        return found
+
+    async def end_segment_by_hand(self, client: octavo.Client, ledger_id: int) -> None:
+        """What an operator may do to the segment that a leader writes: after it the leader cannot add to it."""
+        if self.layout == "chain":
+            async with client.open_ledger(ledger_id):  # recovers it
+                return
+        term = (await self.store.read_stream(LedgerId(ledger_id))).value.term
+        await update_stream(self.store, LedgerId(ledger_id), BeginTakeover(term), writer_token="by hand")
 
 
 async def collect(log: octavo.Log, first: int, stop: int) -> list[bytes]:

@@ -327,7 +327,7 @@ async def test_a_client_that_lost_pauses_before_it_takes_over_again(cluster: Str
     third = cluster.client("third")
     with pytest.raises(TermOverError):
         await third.taker.take_over(old, writer._secrets)
-    until = third.taker._not_before
+    until = third.taker._not_before[writer.id]
     assert until > 0.0
     await third.take_over(writer.id)
     assert asyncio.get_running_loop().time() >= until

@@ -8,7 +8,7 @@ from support.log_cluster import LogCluster, open_log_cluster
 from support.metadata_clusters import DRIVERS
 
 
-@pytest.fixture(params=["chain"])
+@pytest.fixture(params=["chain", "stream"])
 def layout(request: pytest.FixtureRequest) -> str:
     """How the log is laid out: the suite holds for every layout."""
     return str(request.param)

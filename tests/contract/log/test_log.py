@@ -210,14 +210,14 @@ async def test_truncation_is_exact_and_frees_whole_segments(logs: LogCluster) ->
             await writer.add(b"%d" % n)
             if n % 3 == 2:
                 await writer.roll()
-        ledgers = await logs.ledgers()
+        pieces = await logs.pieces()
         await log.truncate(before=4)
         assert log.first_position == 4
         with pytest.raises(TruncatedError) as caught:
             await log.read(3, 5)
         assert caught.value.first_position == 4
         assert [entry.payload for entry in await log.read(4, 5)] == [b"4", b"5"]
-        await eventually(lambda: _fewer(logs, ledgers))
+        await eventually(lambda: _fewer(logs, pieces))
         await log.truncate(before=2)
         assert log.first_position == 4
         with pytest.raises(InvalidArgumentError):
@@ -229,8 +229,8 @@ async def test_truncation_is_exact_and_frees_whole_segments(logs: LogCluster) ->
     assert [entry.position async for entry in reader.entries()] == list(range(4, 13))
 
 
-async def _fewer(logs: LogCluster, before: set[int]) -> bool:
-    return len(await logs.ledgers()) < len(before)
+async def _fewer(logs: LogCluster, before: set[tuple[int, int]]) -> bool:
+    return len(await logs.pieces()) < len(before)
 
 
 async def test_a_follower_that_truncation_overtakes_is_told(logs: LogCluster) -> None:
@@ -441,8 +441,7 @@ async def test_the_writer_heals_when_its_segment_is_recovered_by_hand(logs: LogC
     async with log.lead() as writer:
         assert await writer.add(b"0") == 0
         (ledger_id,) = await logs.ledgers()
-        async with client.open_ledger(ledger_id):  # recovers: ends the segment, not the leader
-            pass
+        await logs.end_segment_by_hand(client, ledger_id)  # ends the segment, not the leader
         positions = await asyncio.wait_for(asyncio.gather(*(writer.add(b"%d" % n) for n in range(1, 6))), WAIT_SECONDS)
         assert positions == [1, 2, 3, 4, 5]
         assert not writer.lost.is_set()

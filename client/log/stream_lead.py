@@ -1,0 +1,249 @@
+"""The lead of a log that is a stream: how it rolls, heals and comes to rest (rules T8, T10, U6, P5).
+
+The leader writes a term of the stream. A roll begins a fragment of that term, and a renewal the next term, without the
+log's writer having to wait for anything. To heal, the leader takes the stream over from itself: the recovery of its own
+term tells which adds in doubt happened, and the first fragment of the next term names the leader's first one, so that
+an add in doubt is known to be this leader's in whichever of its terms it ends up (rule P6).
+
+Every term that this leader opens has an owner's token that begins with a random part of the leader's own. So it knows
+its own terms also if the answer to a takeover or a renewal was lost, and a rival's.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from octavo.client.log.active import ActiveSegment
+from octavo.client.log.document import LogState
+from octavo.client.log.lead import LeadHost
+from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.names import list_document
+from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log, log_term
+from octavo.client.log.stream_housekeeping import StreamHousekeeper
+from octavo.client.log.writer import LogWriter
+from octavo.client.stream.streams import NewTermSegment, checked_secrets
+from octavo.client.stream.term_segment import TermSegment
+from octavo.metadata.paging import tidy_stream
+from octavo.metadata.store import Lease, Versioned
+from octavo.metadata.stream_model import StreamMetadata
+from octavo.protocol.entries import LedgerSecrets
+from octavo.protocol.errors import (
+    LedgerClosedError,
+    LogDamagedError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    NotLeaderError,
+    OctavoError,
+    TermOverError,
+)
+from octavo.protocol.ids import LedgerId
+
+log = logging.getLogger("octavo.client")
+
+_ATTEMPTS_MAX: Final = 8
+"""Takeovers lost to rivals after which a candidate gives up."""
+
+_LEADER_CHARACTERS: Final = 16
+"""Of the token of a leader, at the beginning of the owner's tokens of its terms."""
+
+
+class StreamSegment(ActiveSegment):
+    """A term of the stream, or several that follow by renewal."""
+
+    writer: TermSegment
+
+    def acknowledged(self, last: int) -> None:
+        assert self._listener is not None, "nothing was sent before the listener came"
+        self._listener.segment_acknowledged(self, self.writer.position_of(last) + 1)
+
+
+class StreamLead:
+    """See the module, and :class:`octavo.client.log.lead.LogLead`."""
+
+    def __init__(
+        self,
+        access: LedgerAccess,
+        document: StreamLogDocument,
+        secrets: LedgerSecrets,
+        *,
+        upkeep: StreamHousekeeper,
+        on_root: Callable[[Versioned[StreamMetadata]], object],
+    ) -> None:
+        """``on_root`` is told the metadata of the stream whenever this leader has opened a term."""
+        self.name = document.name
+        self.log_id = document.log_id
+        self.term = 0
+        self.upkeep = upkeep
+        self.active: StreamSegment
+        self._ledger_id = document.ledger_id
+        self._access = access
+        self._secrets = secrets
+        self._on_root = on_root
+        self._leader = access.random_token()[:_LEADER_CHARACTERS]
+
+    def _token(self) -> str:
+        return self._leader + self._access.random_token()
+
+    # --- taking over --------------------------------------------------------------------------------------------------
+
+    async def take_over(self, stream: Versioned[StreamMetadata]) -> None:
+        """Take the log over from whatever client leads. Raises as ``Log.lead``."""
+        async with self._access.pacing.turn():
+            for attempt in range(_ATTEMPTS_MAX):
+                if attempt:
+                    stream = await self._read()
+                try:
+                    self.active = await self._open(stream, sealed_at_ms_min=0)
+                except TermOverError:
+                    continue  # a rival's success; the next attempt pauses first (rule T10)
+                self.term = log_term(self.active.writer.stream.last_fragment.first_term)
+                return
+        raise self._not_leader("other clients have taken it over again and again")
+
+    async def _open(
+        self, stream: Versioned[StreamMetadata], *, sealed_at_ms_min: int, from_itself: bool = False
+    ) -> StreamSegment:
+        """Take the stream over. Raises :class:`TermOverError` if a rival has got ahead."""
+        segment = StreamSegment(self._ledger_id)
+        wanted = NewTermSegment(
+            self._token,
+            sealed_at_ms_min,
+            on_acknowledged=segment.acknowledged,
+            on_failure=segment.failed,
+            on_term=self._on_root,
+        )
+        try:
+            writer = await self._access.streams.take_over_segment(
+                stream, self._secrets, wanted, from_itself=from_itself
+            )
+        except LedgerClosedError as error:
+            raise LogDamagedError(
+                f"log {self.name}: its stream, ledger {self._ledger_id}, was closed; it takes no adds any more"
+            ) from error
+        except NoSuchLedgerError as error:
+            raise await self._explain_gone() from error
+        segment.writer = writer
+        segment.first_position = writer.last_position + 1
+        self._set_limit(segment)
+        writer.begin_watching()
+        self._on_root(writer.root)
+        return segment
+
+    def _set_limit(self, segment: StreamSegment) -> None:
+        length_before = segment.writer.stream.last_fragment.length_before
+        segment.full_at = length_before + self._access.options.log_segment_bytes
+
+    async def _read(self) -> Versioned[StreamMetadata]:
+        try:
+            return await self._access.store.read_stream(self._ledger_id)
+        except NoSuchLedgerError as error:
+            raise await self._explain_gone() from error
+
+    async def _explain_gone(self) -> OctavoError:
+        """Why the stream does not exist."""
+        if await self._is_deleted():
+            return NoSuchLogError(f"log {self.name} has been deleted", may_have_happened=False)
+        return LogDamagedError(
+            f"log {self.name}: its stream, ledger {self._ledger_id}, does not exist; it was deleted by hand. Restore "
+            "its metadata"
+        )
+
+    async def _is_deleted(self) -> bool:
+        found = await self._access.store.read_document(list_document(self.name))
+        return found is None or not self._is_named(decode_any_log(found.value, self.name))
+
+    def _is_named(self, document: AnyLogDocument) -> bool:
+        return document.log_id == self.log_id and document.state is not LogState.DELETED
+
+    def _not_leader(self, why: str) -> NotLeaderError:
+        return NotLeaderError(f"log {self.name}: this client no longer leads ({why})", may_have_happened=False)
+
+    # --- healing ------------------------------------------------------------------------------------------------------
+
+    async def check_lead(self) -> None:
+        """As :meth:`LogLead.check_lead`."""
+        await self._read_own()
+
+    async def _read_own(self) -> Versioned[StreamMetadata]:
+        """The stream, whose term is this leader's. Raises :class:`NotLeaderError` if it is not."""
+        stream = await self._read()
+        if not stream.value.owner.startswith(self._leader):
+            raise self._not_leader("another client has taken it over")
+        return stream
+
+    async def heal(self) -> ActiveSegment:
+        """As :meth:`LogLead.heal`."""
+        async with self._access.pacing.turn():
+            stream = await self._read_own()
+            sealed_at_ms = self.active.writer.sealed_at_ms
+            try:
+                return await self._open(stream, sealed_at_ms_min=sealed_at_ms, from_itself=True)
+            except TermOverError as error:
+                raise self._not_leader("another client has taken it over") from error
+
+    def healed(self, segment: ActiveSegment) -> None:
+        """As :meth:`LogLead.healed`."""
+        assert isinstance(segment, StreamSegment), "it was made here"
+        self.active = segment
+
+    # --- rolling ------------------------------------------------------------------------------------------------------
+
+    async def roll(self, host: LeadHost) -> None:
+        """As :meth:`LogLead.roll`. Nothing has to be drained: the writer itself orders what it sends (rule U6)."""
+        del host
+        writer = self.active.writer
+        await writer.roll()
+        self._set_limit(self.active)
+        # In the background: a roll that finds no room in the tail would have to wait for it (rule U3).
+        await tidy_stream(self._access.store, self._ledger_id, writer_token=self._token(), known=writer.root)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def rest(self) -> None:
+        """As :meth:`LogLead.rest`."""
+        try:
+            await self.active.writer.close()
+        except OctavoError as error:
+            log.warning("log %s: its stream was not laid to rest: %s", self.name, error.message)
+
+    async def watch(self, on_end: Callable[[OctavoError], None]) -> None:
+        """See that the log is deleted. The segment itself sees that its term is over."""
+        async with self._access.store.watch_document(list_document(self.name)) as watch:
+            async for found in watch:
+                document = None if found is None else decode_any_log(found.value, self.name)
+                if isinstance(document, StreamLogDocument) and self._is_named(document):
+                    self.upkeep.document_changed(document)
+                else:
+                    on_end(NoSuchLogError(f"log {self.name} has been deleted", may_have_happened=False))
+
+    async def abandon(self) -> None:
+        """As :meth:`LogLead.abandon`."""
+        await self.active.writer.abandon()
+
+    # --- how far it has got -------------------------------------------------------------------------------------------
+
+    def reach_of(self, ledger_id: LedgerId, acknowledged_stop: int) -> None:
+        """As :meth:`LogLead.reach_of`."""
+
+    def stream_reach(self, acknowledged_stop: int) -> tuple[int, int]:
+        """As :meth:`LogLead.stream_reach`."""
+        writer = self.active.writer
+        return writer.term, max(acknowledged_stop, self.active.first_position)
+
+
+async def take_over_stream(
+    access: LedgerAccess,
+    document: StreamLogDocument,
+    password: bytes,
+    *,
+    upkeep: StreamHousekeeper,
+    lease: Lease | None,
+    on_close: Callable[[LogWriter], object],
+    on_root: Callable[[Versioned[StreamMetadata]], object],
+) -> LogWriter:
+    """Take over a log that is a stream, and give its writer. Raises as ``Log.lead``, and :class:`UnauthorizedError`
+    before anything is fenced."""
+    stream = await access.store.read_stream(document.ledger_id)
+    lead = StreamLead(access, document, checked_secrets(stream.value, password), upkeep=upkeep, on_root=on_root)
+    await lead.take_over(stream)
+    return LogWriter(access, lead, lease=lease, on_close=on_close)

@@ -1,0 +1,108 @@
+"""What only a chain of ledgers does: some of them are lost and given up, and programs read them by themselves."""
+
+import asyncio
+import contextlib
+from contextlib import aclosing
+
+import pytest
+from support.log_cluster import LogCluster, collect
+from support.waiting import WAIT_SECONDS, pause
+
+import octavo
+from octavo import Gap, InvalidArgumentError
+
+
+@pytest.fixture
+def layout() -> str:
+    """Only chains have segments that can be lost one by one."""
+    return "chain"
+
+
+async def test_a_lost_segment_is_given_up_and_leaves_a_gap(logs: LogCluster) -> None:
+    log = await logs.log()
+    async with log.lead() as writer:
+        for n in range(9):
+            await writer.add(b"%d" % n)
+            if n % 3 == 2:
+                await writer.roll()
+    (_, lost, *_) = [segment.ledger_id for segment in (await log.status()).segments]
+    with pytest.raises(InvalidArgumentError, match="exists; nothing of it is lost"):
+        await log.give_up(lost)
+    await logs.store.delete_ledger(lost)
+    reader = await (await logs.client()).open_log("orders")
+    with pytest.raises(octavo.LogDamagedError):
+        await reader.read(3, 5)
+    with pytest.raises(InvalidArgumentError, match="holds positions 3 to 5"):
+        await log.give_up(lost, last=4)
+    assert await log.give_up(lost) == Gap(3, 5)
+    assert await log.give_up(lost) == Gap(3, 5), "again changes nothing"
+    with pytest.raises(InvalidArgumentError, match="none of its segments"):
+        await log.give_up(lost + 1000)
+    await reader.refresh()
+    with pytest.raises(octavo.LogDamagedError, match="positions 3 to 5 were lost and given up; read on at 6"):
+        await reader.read(2, 6)
+    assert await collect(reader, 6, 9) == [b"6", b"7", b"8"]
+    items = []
+    async with aclosing(reader.follow()) as entries:
+        async for item in entries:
+            items.append(item if isinstance(item, Gap) else item.position)
+            if items[-1] == 8:
+                break
+    assert items == [0, 1, 2, Gap(3, 5), 6, 7, 8]
+    assert (await reader.status()).gaps == ((3, 5),)
+    await log.truncate(before=7)
+    assert (await log.status()).gaps == ()
+
+
+async def test_the_last_segment_is_given_up_where_an_operator_says_it_ended(logs: LogCluster) -> None:
+    log = await logs.log()
+    other = await (await logs.client()).open_log("orders")
+    old = await log.take_over()
+    await old.add_many([b"0", b"1", b"2"])
+    assert await collect(other, 0, 3) == [b"0", b"1", b"2"]
+    cursor = await other.cursor("c")
+    await cursor.advance(3)
+    await cursor.flush()
+    (lost,) = await logs.ledgers()
+    await logs.store.delete_ledger(lost)  # type: ignore[arg-type]
+    with pytest.raises(octavo.LogDamagedError, match=f"octavo log give-up orders --ledger {lost}"):
+        await other.take_over()
+    for last in (None, 1):
+        with pytest.raises(InvalidArgumentError, match="cursors stand at up to 3"):
+            await other.give_up(lost, last=last)
+    assert await other.give_up(lost, last=9) == Gap(0, 9)
+    async with other.take_over() as writer:
+        assert await writer.add(b"new") == 10, "no position is given twice"
+        with pytest.raises(octavo.OctavoError):
+            await asyncio.wait_for(_roll_for_ever(old), WAIT_SECONDS)
+        assert await writer.add(b"newer") == 11
+    assert await collect(other, 10, 12) == [b"new", b"newer"]
+    async with aclosing(other.follow(0)) as entries:
+        assert await anext(entries) == Gap(0, 9)
+        found = await anext(entries)
+        assert isinstance(found, octavo.LogEntry)
+        assert found.position == 10
+    with contextlib.suppress(octavo.OctavoError):
+        await old.close()
+
+
+async def _roll_for_ever(writer: octavo.LogWriter) -> None:
+    while True:
+        await writer.roll()
+        await pause()
+
+
+async def test_the_extents_of_a_chain_are_those_of_its_ledgers(logs: LogCluster) -> None:
+    log = await logs.log()
+    async with log.lead() as writer:
+        for n in range(7):
+            await writer.add(b"%d" % n)
+            if n % 3 == 2:
+                await writer.roll()
+    extents = await log.extents(1, 6)
+    assert [(one.base, one.first, one.last) for one in extents] == [(0, 1, 2), (3, 3, 5), (6, 6, 6)]
+    client = await logs.client()
+    for extent in extents:
+        async with client.open_ledger(extent.ledger_id) as reader:
+            entries = await reader.read(extent.first - extent.base, extent.last - extent.base)
+            assert [entry.payload for entry in entries] == [b"%d" % n for n in range(extent.first, extent.last + 1)]
