@@ -87,12 +87,10 @@ class _PieceWatch(Watch[Versioned[LedgerMetadata] | None]):
         adopt: Callable[[Versioned[StreamMetadata]], Versioned[LedgerMetadata]],
     ) -> None:
         self._watch = watch
-        self._roots = watch
-        """What entering the watch has given."""
         self._adopt = adopt
 
     async def __aenter__(self) -> Self:
-        self._roots = await self._watch.__aenter__()
+        await self._watch.__aenter__()
         return self
 
     async def __aexit__(
@@ -104,5 +102,5 @@ class _PieceWatch(Watch[Versioned[LedgerMetadata] | None]):
         return self
 
     async def __anext__(self) -> Versioned[LedgerMetadata] | None:
-        root = await anext(self._roots)
+        root = await anext(self._watch)
         return None if root is None else self._adopt(root)

@@ -272,6 +272,32 @@ STREAM_JOBS: tuple[Job, ...] = (
     Job(left_behind("2 takeovers after a writer of 1 entry", takers=(1, 1)), states_max=LARGE, longest=True),
     Job(
         taken_over(
+            "3 takeovers of 1 entry each, 1 recovery that rests; 1 power cut",
+            (2, 2, 1),
+            writer=None,
+            takers=(1, 1, 1),
+            enders=1,
+            power_cuts=1,
+        ),
+        walks=2000,
+        steps_max=500,
+    ),
+    Job(
+        taken_over(
+            "writer of 2 entries that renews its term and rolls, 1 spare, 2 takeovers; 1 break, 1 power cut",
+            (3, 3, 2),
+            writer=RenewingAndRolling,
+            entries=2,
+            spares=1,
+            takers=(1, 1),
+            breaks=1,
+            power_cuts=1,
+        ),
+        walks=2000,
+        steps_max=500,
+    ),
+    Job(
+        taken_over(
             "writer of 2 entries, 2 spares, 2 takeovers; 2 breaks, 1 lost metadata answer",
             (4, 3, 2),
             entries=2,
