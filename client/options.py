@@ -68,6 +68,11 @@ class ClientOptions:
     """Most unacknowledged payload bytes of one ledger; bounds memory if entries are large. An add larger than this is
     accepted when no other is unacknowledged."""
 
+    frame_interval_seconds: float = 0.0
+    """Shortest time between a frame with several adds and the next frame with few. 0: adds wait for each other only
+    while a frame is under way. At some thousand adds a second, 0.002 halves the processor time of client and bookies,
+    and adds half a millisecond to the median latency. A caller that adds one entry after another is never held back."""
+
     retained_bytes_max: int = 8 * _MIB
     """Sealed bytes of acknowledged entries that a writer keeps for bookies that have not confirmed them yet, so that a
     short break of one connection leaves no hole in that replica. The oldest go first."""
@@ -218,6 +223,7 @@ class ConnectOptions(TypedDict, total=False):
     racks_per_write_quorum_min: int
     window_entries: int
     window_bytes: int
+    frame_interval_seconds: float
     retained_bytes_max: int
     unforced_bytes_max: int
     force_interval_seconds: float
@@ -258,6 +264,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "racks_per_write_quorum_min": (1, E_MAX),
     "window_entries": (1, 1_000_000),
     "window_bytes": (1, 2**40),
+    "frame_interval_seconds": (0.0, 1.0),
     "retained_bytes_max": (0, 2**40),
     "unforced_bytes_max": (1, 2**40),
     "force_interval_seconds": _SECONDS,

@@ -11,7 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo.client.options import ClientOptions
-from octavo.client.write.batching import WAIT_SECONDS_MAX, should_wait_for_more
+from octavo.client.write.batching import (
+    WAIT_SECONDS_MAX,
+    earliest_next_frame,
+    interval_left,
+    should_wait_for_more,
+)
 
 type Futures = list[asyncio.Future[Any] | None]
 """One item per entry; None for an entry without a future of its own (all but the last of an ``add_many``)."""
@@ -40,6 +45,9 @@ class AddWindow:
         self._turn_scheduled = False
         self._wait_timer: asyncio.TimerHandle | None = None
         """Runs while adds wait for later ones."""
+        self._frame_interval_seconds = options.frame_interval_seconds
+        self._next_frame_at = 0.0
+        """Before this time of the loop few adds are not sent; only with an interval between frames."""
 
     @property
     def _frames_under_way(self) -> int:
@@ -55,9 +63,24 @@ class AddWindow:
         self._turn_scheduled = False
         payloads = self._payloads
         if payloads and not should_wait_for_more(self._frames_under_way, payloads):
-            self._send_turn()
+            if self._frame_interval_seconds and (
+                left := interval_left(payloads, self._loop.time(), self._next_frame_at)
+            ):
+                self._send_in(left)
+            else:
+                self._send_turn()
         elif payloads and self._wait_timer is None:
             self._wait_timer = self._loop.call_later(self._wait_seconds_max, self._send_turn)
+
+    def _send_in(self, seconds: float) -> None:
+        """Send what has been collected, and what is added until then, after this time. It replaces the longest wait for
+        an acknowledgement, which has come."""
+        at = self._loop.time() + seconds
+        if self._wait_timer is not None:
+            if self._wait_timer.when() <= at:
+                return
+            self._wait_timer.cancel()
+        self._wait_timer = self._loop.call_at(at, self._send_turn)
 
     def _take_turn(self) -> tuple[list[bytes], Futures]:
         """The adds that have been collected, which are sent now."""
@@ -66,6 +89,8 @@ class AddWindow:
             self._wait_timer = None
         payloads, self._payloads = self._payloads, []
         futures, self._futures = self._futures, []
+        if self._frame_interval_seconds:
+            self._next_frame_at = earliest_next_frame(self._loop.time(), self._frame_interval_seconds, len(payloads))
         return payloads, futures
 
     def _frame_acknowledged(self) -> None:

@@ -5,7 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 from octavo.client.write import batching
-from octavo.client.write.batching import BYTES_MAX, ENTRIES_MAX, should_wait_for_more
+from octavo.client.write.batching import (
+    BYTES_MAX,
+    ENTRIES_MAX,
+    earliest_next_frame,
+    interval_left,
+    should_wait_for_more,
+)
 from octavo.metadata import BeginRecovery, update_ledger
 from octavo.protocol.errors import LedgerFencedError
 from octavo.protocol.messages import Add, Op
@@ -153,6 +159,80 @@ async def test_an_add_that_waits_when_the_writer_fails_did_not_happen(behind_one
     assert frames(behind_one) == [1]
     with pytest.raises(LedgerFencedError):
         await ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("payloads", "now", "left"),
+    [
+        ([b"x"], 10.0, 2.0),
+        ([b"x"] * (ENTRIES_MAX - 1), 11.5, 0.5),
+        ([b"x"], 12.0, 0.0),
+        ([b"x"], 99.0, 0.0),
+        ([b"x"] * ENTRIES_MAX, 10.0, 0.0),
+        ([bytes(BYTES_MAX)], 10.0, 0.0),
+    ],
+)
+def test_few_adds_wait_until_the_interval_is_over(payloads: list[bytes], now: float, left: float) -> None:
+    assert interval_left(payloads, now, next_frame_at=12.0) == left
+
+
+@pytest.mark.parametrize(("entries", "earliest"), [(1, 10.0), (2, 10.5), (500, 10.5)])
+def test_an_interval_follows_frames_with_several_entries_only(entries: int, earliest: float) -> None:
+    assert earliest_next_frame(10.0, 0.5, entries) == earliest
+
+
+async def test_with_an_interval_adds_wait_although_no_frame_is_under_way(cluster: FakeCluster) -> None:
+    ledger = await cluster.writer(frame_interval_seconds=0.05)
+    loop = asyncio.get_running_loop()
+    await asyncio.gather(ledger.add(b"0"), ledger.add(b"1"))
+    began = loop.time()
+    waiting = [asyncio.create_task(ledger.add(b"2"))]
+    await asyncio.sleep(0)
+    waiting.append(asyncio.create_task(ledger.add(b"3")))
+    assert await asyncio.gather(*waiting) == [2, 3]
+    assert frames(cluster) == [2, 2]
+    assert loop.time() - began > 0.03
+    await ledger.close()
+
+
+async def test_with_an_interval_callers_that_are_alone_wait_for_nothing(cluster: FakeCluster) -> None:
+    async with await cluster.writer(frame_interval_seconds=1.0) as ledger:
+        async with asyncio.timeout(1.0):
+            for number in range(20):
+                assert await ledger.add(b"alone") == number
+    assert frames(cluster) == [1] * 20
+
+
+async def test_with_an_interval_many_adds_leave_at_once(cluster: FakeCluster) -> None:
+    async with await cluster.writer(frame_interval_seconds=1.0) as ledger:
+        await asyncio.gather(ledger.add(b"0"), ledger.add(b"1"))
+        async with asyncio.timeout(1.0):
+            await asyncio.gather(*(ledger.add(b"x") for _ in range(ENTRIES_MAX)))
+    assert frames(cluster) == [2, ENTRIES_MAX]
+
+
+async def test_with_an_interval_the_acknowledgement_is_waited_for_as_well(behind_one: FakeCluster) -> None:
+    ledger = await behind_one.writer(frame_interval_seconds=0.001)
+    sent = [ledger.add_nowait(b"0"), ledger.add_nowait(b"1")]
+    await asyncio.gather(*(bookie.received(Op.ADD) for bookie in behind_one.bookies))
+    sent.append(ledger.add_nowait(b"2"))
+    interval_over = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0.01, interval_over.set_result, None)
+    await interval_over
+    assert frames(behind_one) == [2]
+    let_go(behind_one)
+    assert await asyncio.gather(*sent) == [0, 1, 2]
+    assert frames(behind_one) == [2, 1]
+    await ledger.close()
+
+
+async def test_closing_sends_what_waits_for_the_interval(cluster: FakeCluster) -> None:
+    ledger = await cluster.writer(frame_interval_seconds=0.05)
+    await asyncio.gather(ledger.add(b"0"), ledger.add(b"1"))
+    waiting = ledger.add_nowait(b"2")
+    await ledger.close()
+    assert await waiting == 2
+    assert ledger.metadata.last_entry_id == 2
 
 
 def test_the_wait_is_bounded_and_short() -> None:
