@@ -137,11 +137,18 @@ async def test_a_fence_refuses_adds_below_a_trim_as_above(storage: Storage) -> N
 
 
 async def test_an_add_that_waits_for_a_look_up_meets_the_trim_that_comes_meanwhile(storage: Storage) -> None:
-    await sent(storage, 5)
-    slow = sent(storage, 1, 2, 6)
+    other = await opened(MemoryFileSystem())
+    for one in (storage, other):
+        await sent(one, 5)
+        await one.checkpoint()
+    slow = sent(storage, 1, 2, 5, 6)
+    await asyncio.sleep(0)  # it looks entry 5 up in the entry log
     trimmed = trim(storage, 2)
     await asyncio.gather(slow, trimmed)
+    await sent(other, 2, 6)
     assert await found(storage, 0, 7) == ([2, 5, 6], [(0, 1)])
+    assert storage.statistics().cache_bytes == other.statistics().cache_bytes, "nothing is stored below the trim"
+    await other.close()
 
 
 # --- trims ----------------------------------------------------------------------------------------------------------
