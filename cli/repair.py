@@ -298,11 +298,12 @@ async def accept_loss(
     password_file: PasswordFileOption = None,
     yes: YesOption = False,
 ) -> int:
-    """Close a ledger that cannot be recovered.
+    """Close a ledger that cannot be recovered, or lay such a stream to rest.
 
     Acknowledged entries may be lost. The bookies given with --without count as if they had denied every entry of which
-    they cannot tell. They must be retired or in doubt; a bookie in doubt is asked for what it still has. The command
-    first tries to recover the ledger without any loss; what was accepted is recorded in the metadata.
+    they cannot tell. They must be retired or in doubt; a bookie in doubt is asked for what it still has. Of a
+    stream they must be retired. The command first tries to recover the ledger without any loss; what was accepted is
+    recorded in the metadata.
     """
     from octavo.client.options import ClientOptions  # noqa: PLC0415
     from octavo.client.wire.security import options_with_environment  # noqa: PLC0415
@@ -325,7 +326,7 @@ async def accept_loss(
             await recovery.close()
     end = "empty" if closed.last_entry_id is None else f"at entry {closed.last_entry_id}"
     fields = {"ledger_id": ledger, "without": list(names), "last_entry_id": closed.last_entry_id}
-    _say(session, f"ledger {ledger} is closed {end}", fields)
+    _say(session, f"ledger {ledger} is {closed.state.value.replace('-', ' ')} {end}", fields)
     return EXIT_OK
 
 

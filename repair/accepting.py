@@ -1,4 +1,4 @@
-"""Closes a ledger whose end cannot be known, at the word of an operator (rule O4).
+"""Closes a ledger whose end cannot be known, at the word of an operator (rule O4). A stream is laid to rest.
 
 Recovery stops when Qa or more members of a write set cannot tell whether they had an entry. If those members are gone
 for good, no waiting helps: the bookies that had the entry will never say so. An operator may then count bookies
@@ -9,18 +9,22 @@ as denying everything.
 Only a bookie that never confirms an ordinary add of the ledger again may be given up: one that is retired, because it
 never starts again, and one in doubt whose floor is above the ledger, because the floor stands for ever (rule D1). A
 bookie that is merely missing, or whose doubt began before the ledger was created, could serve on unfenced, and confirm
-adds of a writer that was cut off while the ledger was closed without them (rule I7).
+adds of a writer that was cut off while the ledger was closed without them (rule I7). Of a stream only a retired bookie
+may be given up: one in doubt takes adds of the terms above its floor (rule T12).
 """
 
 import contextlib
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.recover.recovery import Recoverer
+from octavo.client.stream.taking_over import StreamTaker
 from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.garbage_hold import read_hold
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.repair_states import Condition
@@ -31,6 +35,9 @@ from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.asking import facts_of
 from octavo.repair.documents import AcceptedLoss, accepted_name
 from octavo.repair.operators import RepairRefusedError, read_states
+from octavo.repair.settled import last_is_settled
+
+_NAME: Final = "octavo repair accept-loss"
 
 
 class BlockedRecovery:
@@ -49,41 +56,60 @@ class BlockedRecovery:
         )
         self._recoverer = Recoverer(
             store=store, pool=self._pool, placer=placer, options=options, rng=rng,
-            wall_clock=lambda: datetime.now(UTC), client_name="octavo repair accept-loss",
+            wall_clock=lambda: datetime.now(UTC), client_name=_NAME,
+        )  # fmt: skip
+        self._taker = StreamTaker(
+            store=store, pool=self._pool, placer=placer, options=options, rng=rng,
+            wall_clock=lambda: datetime.now(UTC), client_name=_NAME,
         )  # fmt: skip
 
     async def check(self, without: Sequence[BookieId]) -> str:
-        """Why the ledger cannot be recovered. Raises :class:`RepairRefusedError` when it can be, or is closed, or when
-        a bookie may not be given up; :class:`UnauthorizedError`."""
-        metadata = (await self._store.read_ledger(self._ledger_id)).value
-        if metadata.is_closed:
-            raise RepairRefusedError(f"ledger {self._ledger_id} is closed; nothing has to be accepted")
-        if not verifier_matches(metadata.verifier, self._secrets, metadata.digest, metadata.salt):
+        """Why the ledger cannot be recovered. Raises :class:`RepairRefusedError` when it can be, or has its end, or
+        when a bookie may not be given up; :class:`UnauthorizedError`."""
+        metadata = (await self._store.read_either(self._ledger_id)).value
+        if last_is_settled(metadata):
+            state = metadata.state.value.replace("-", " ")
+            raise RepairRefusedError(f"ledger {self._ledger_id} is {state}; nothing has to be accepted")
+        key = metadata if isinstance(metadata, LedgerMetadata) else metadata.keys[metadata.last_fragment.key]
+        if not verifier_matches(key.verifier, self._secrets, key.digest, key.salt):
             raise UnauthorizedError(f"ledger {self._ledger_id}: wrong password")
         await self._check_given_up(metadata, without)
         try:
-            await self._recoverer.recover(await self._store.read_ledger(self._ledger_id), self._secrets)
+            if isinstance(metadata, LedgerMetadata):
+                await self._recoverer.recover(await self._store.read_ledger(self._ledger_id), self._secrets)
+            else:
+                await self._taker.lay_to_rest(await self._store.read_stream(self._ledger_id), self._secrets)
         except LedgerRecoveryError as error:
             return error.message
         raise RepairRefusedError(f"ledger {self._ledger_id} was not blocked: it has been recovered without any loss")
 
-    async def accept(self, without: Sequence[BookieId], *, reason: str, now_ms: int) -> LedgerMetadata:
-        """Close the ledger without these bookies, and record it. Raises :class:`LedgerRecoveryError` when other bookies
-        are needed, too."""
-        current = await self._store.read_ledger(self._ledger_id)
-        retired = await self._check_given_up(current.value, without)
-        unsure = [name for name in without if name not in retired]
-        closed = (await self._recoverer.recover(current, self._secrets, without=retired, unsure=unsure)).value
-        loss = AcceptedLoss(self._ledger_id, tuple(without), now_ms, closed.last_entry_id, reason)
+    async def accept(self, without: Sequence[BookieId], *, reason: str, now_ms: int) -> EitherMetadata:
+        """Close the ledger without these bookies, or lay the stream to rest without them, and record it. Raises
+        :class:`LedgerRecoveryError` when other bookies are needed, too."""
+        metadata = (await self._store.read_either(self._ledger_id)).value
+        retired = await self._check_given_up(metadata, without)
+        ended: EitherMetadata
+        if isinstance(metadata, LedgerMetadata):
+            unsure = [name for name in without if name not in retired]
+            current = await self._store.read_ledger(self._ledger_id)
+            ended = (await self._recoverer.recover(current, self._secrets, without=retired, unsure=unsure)).value
+            name = accepted_name(self._ledger_id)
+        else:
+            stream = await self._store.read_stream(self._ledger_id)
+            if stream.value.term != metadata.term:
+                raise RepairRefusedError(f"stream {self._ledger_id} has been taken over; nothing has to be accepted")
+            ended = (await self._taker.lay_to_rest(stream, self._secrets, without=retired)).value
+            name = accepted_name(self._ledger_id, metadata.term)
+        loss = AcceptedLoss(self._ledger_id, tuple(without), now_ms, ended.last_entry_id, reason)
         with contextlib.suppress(MetadataConflictError):  # accepted a second time: the first record stands
-            await self._store.create_document(accepted_name(self._ledger_id), loss.encode())
-        return closed
+            await self._store.create_document(name, loss.encode())
+        return ended
 
     async def close(self) -> None:
         """End the connections."""
         await self._pool.close()
 
-    async def _check_given_up(self, metadata: LedgerMetadata, without: Sequence[BookieId]) -> list[BookieId]:
+    async def _check_given_up(self, metadata: EitherMetadata, without: Sequence[BookieId]) -> list[BookieId]:
         """Those of the bookies that are retired; the others are in doubt."""
         hold = await read_hold(self._store)
         if hold is not None:
@@ -103,8 +129,13 @@ class BlockedRecovery:
             match states.condition_of(name):
                 case Condition.RETIRED:
                     retired.append(name)
-                case Condition.DOUBTFUL:
+                case Condition.DOUBTFUL if isinstance(metadata, LedgerMetadata):
                     await self._check_floor(name)
+                case Condition.DOUBTFUL:
+                    raise RepairRefusedError(
+                        f"bookie {name} is in doubt, and takes adds of later terms of streams: it could confirm adds "
+                        f"that would be lost; {_retire_it(name)}"
+                    )
                 case _:
                     raise RepairRefusedError(
                         f"bookie {name} is neither retired nor in doubt: it could come back and confirm adds that would"

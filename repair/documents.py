@@ -61,9 +61,9 @@ def blocked_name(bookie_id: BookieId) -> str:
     return f"{BLOCKED_PREFIX}{bookie_id.encode().hex()}"
 
 
-def accepted_name(ledger_id: LedgerId) -> str:
+def accepted_name(ledger_id: LedgerId, term: int | None = None) -> str:
     """Name of the document that records an accepted loss."""
-    return f"{ACCEPTED_PREFIX}{ledger_id}"
+    return f"{ACCEPTED_PREFIX}{ledger_id}" if term is None else f"{ACCEPTED_PREFIX}{ledger_id}-{term}"
 
 
 def target_of_work(name: str) -> BookieId | None:

@@ -6,7 +6,7 @@ last entries were written back to, but for those that cannot be reached (:mod:`o
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime
 
@@ -143,24 +143,38 @@ class StreamTaker:
             takeover.on_opened(opened.value)
         return opened
 
-    async def lay_to_rest(self, stream: Versioned[StreamMetadata], secrets: LedgerSecrets) -> Versioned[StreamMetadata]:
+    async def lay_to_rest(
+        self,
+        stream: Versioned[StreamMetadata],
+        secrets: LedgerSecrets,
+        *,
+        without: Collection[BookieId] = (),
+    ) -> Versioned[StreamMetadata]:
         """Give the term in these metadata its end, and open no other one: of a stream whose writer is gone (rules T8
-        and O3). Raises as :meth:`take_over`."""
+        and O3). ``without``: bookies that are not asked and count as fenced and as denying every entry (rule O4).
+        Raises as :meth:`take_over`."""
         takeover = Takeover(f"{self._rng.getrandbits(_TOKEN_BITS):032x}")
         for _ in range(_ATTEMPTS_MAX):
-            ended = await self._end_term(takeover, stream, secrets)
+            ended = await self._end_term(takeover, stream, secrets, frozenset(without))
             if ended is not None:
                 rested = await self._change(takeover, ended[0], takeover.lay_to_rest())
                 if rested is not None:
                     takeover.on_laid_to_rest()
                     return rested
+            term = stream.value.term
             stream = await self._store.read_stream(stream.value.ledger_id)
+            if stream.value.term > term:  # its writer is alive
+                raise TermOverError(f"stream {stream.value.ledger_id}: another client has taken it over")
         raise LedgerRecoveryError(
             f"stream {stream.value.ledger_id} was changed {_ATTEMPTS_MAX} times while it was recovered"
         )
 
     async def _end_term(
-        self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets
+        self,
+        takeover: Takeover,
+        stream: Versioned[StreamMetadata],
+        secrets: LedgerSecrets,
+        without: frozenset[BookieId] = frozenset(),
     ) -> tuple[Versioned[StreamMetadata], tuple[BookieId, ...]] | None:
         """Begin, and find the end of the term: the metadata, and the bookies of the last fragment then. None if the
         stream must be read again."""
@@ -171,7 +185,7 @@ class StreamTaker:
         takeover.on_begun(begun.value)
         bookies = takeover.base.bookies
         if takeover.recovery is not None:
-            bookies = await self._recover(takeover, begun, secrets)
+            bookies = await self._recover(takeover, begun, secrets, without)
         takeover.poll()
         assert takeover.phase is Phase.ENDED, "the end of the term is known"
         return begun, bookies
@@ -196,7 +210,11 @@ class StreamTaker:
         return int(self._wall_clock().timestamp() * 1000)
 
     async def _recover(
-        self, takeover: Takeover, begun: Versioned[StreamMetadata], secrets: LedgerSecrets
+        self,
+        takeover: Takeover,
+        begun: Versioned[StreamMetadata],
+        secrets: LedgerSecrets,
+        without: frozenset[BookieId],
     ) -> tuple[BookieId, ...]:
         """Find the end of the term; the bookies of its last fragment then."""
         recovery = FragmentRecovery(
@@ -205,6 +223,7 @@ class StreamTaker:
             pool=self._pool,
             placer=self._placer,
             options=self._options,
+            without=without,
             machine=takeover.recovery,
             on_change=lambda change: takeover.on_ensemble_changed(change, self._now_ms()),
         )

@@ -8,16 +8,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from octavo.client.stream.term_writer import TermWriter
 from octavo.metadata import LedgerState
 from octavo.metadata.garbage_hold import GarbageHold, set_hold
 from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates
+from octavo.metadata.stream_model import StreamState
 from octavo.protocol.errors import LedgerRecoveryError, UnauthorizedError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Op
+from octavo.protocol.places import place
+from octavo.protocol.quorums import Quorums
 from octavo.repair.accepting import BlockedRecovery
 from octavo.repair.documents import AcceptedLoss, accepted_name
 from octavo.repair.operators import RepairRefusedError, change_states
 from support.reading import QUICK, Cluster, HandmadeLedger, cluster_of
+from support.streams import StreamCluster, stream_cluster
+from support.writing import PASSWORD, FakeCluster
 
 B0, B1, B2 = BookieId("b0"), BookieId("b1"), BookieId("b2")
 
@@ -36,7 +42,7 @@ async def recovery_of(
         await recovery.close()
 
 
-async def set_condition(cluster: Cluster, condition: Condition, *names: BookieId) -> None:
+async def set_condition(cluster: Cluster | FakeCluster, condition: Condition, *names: BookieId) -> None:
     def change(states: RepairStates) -> RepairStates:
         for name in names:
             states = states.with_bookie(name, BookieCondition(condition, 0))
@@ -252,3 +258,51 @@ async def test_bookies_elsewhere_and_wrong_passwords_are_refused() -> None:
                 await recovery.check([B0, B1])
         current = await cluster.store.read_ledger(ledger.id)
         assert current.version == ledger.versioned.version
+
+
+async def blocked_stream(cluster: StreamCluster) -> TermWriter:
+    """Two of the three bookies of its last fragment are gone for good, and its writer, too."""
+    writer = await cluster.client("first").streams.create(Quorums(3, 3, 2), password=PASSWORD)
+    await writer.add_many([b"0", b"1", b"2"])
+    gone = writer.stream.last_fragment.bookies[:2]
+    for bookie in cluster.fake.bookies:
+        if bookie.bookie_id in gone:
+            await bookie.stop()
+    return writer
+
+
+@asynccontextmanager
+async def recovery_of_stream(cluster: StreamCluster, writer: TermWriter) -> AsyncIterator[BlockedRecovery]:
+    recovery = BlockedRecovery(
+        cluster.fake.store, writer.id, PASSWORD, cluster.fake.cluster_id,
+        replace(QUICK, recovery_timeout_seconds=0.2, request_timeout_seconds=0.2),
+    )  # fmt: skip
+    try:
+        yield recovery
+    finally:
+        await recovery.close()
+
+
+async def test_a_blocked_stream_is_laid_to_rest_without_bookies_that_are_retired_and_goes_on() -> None:
+    async with stream_cluster(6) as cluster:
+        writer = await blocked_stream(cluster)
+        gone = writer.stream.last_fragment.bookies[:2]
+        with pytest.raises(LedgerRecoveryError):
+            await cluster.client("second", recovery_timeout_seconds=0.2).take_over(writer.id)
+        async with recovery_of_stream(cluster, writer) as recovery:
+            for condition in (None, Condition.DOUBTFUL):
+                if condition is not None:
+                    await set_condition(cluster.fake, condition, *gone)
+                with pytest.raises(RepairRefusedError, match="retire it first"):
+                    await recovery.check(gone)
+            await set_condition(cluster.fake, Condition.RETIRED, *gone)
+            assert gone[0] in await recovery.check(gone)
+            ended = await recovery.accept(gone, reason="fire", now_ms=5)
+            assert (ended.state, ended.last_entry_id) == (StreamState.AT_REST, place(1, 2))
+            with pytest.raises(RepairRefusedError, match="is at rest; nothing has to be accepted"):
+                await recovery.check(gone)
+        found = await cluster.fake.store.read_document(accepted_name(writer.id, 1))
+        assert found is not None
+        assert AcceptedLoss.decode(found.value, "x") == AcceptedLoss(writer.id, gone, 5, place(1, 2), "fire")
+        second = await cluster.client("second").take_over(writer.id)
+        assert await second.add(b"3") == 3

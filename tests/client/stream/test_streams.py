@@ -331,3 +331,21 @@ async def test_a_client_that_lost_pauses_before_it_takes_over_again(cluster: Str
     assert until > 0.0
     await third.take_over(writer.id)
     assert asyncio.get_running_loop().time() >= until
+
+
+async def test_laying_a_stream_to_rest_leaves_a_later_term_alone(cluster: StreamCluster) -> None:
+    """Rule O3: a stream that another client takes over meanwhile is not abandoned."""
+    writer = await create(cluster)
+    await writer.add(b"a")
+    old = await cluster.fake.store.read_stream(writer.id)
+    second = await cluster.client("second").take_over(writer.id)
+    with pytest.raises(TermOverError):
+        await cluster.client("third").taker.lay_to_rest(old, derive_secrets(PASSWORD, writer.id))
+    assert await second.add(b"b") == 1
+    now = await cluster.fake.store.read_stream(writer.id)
+    rested = await cluster.client("third").taker.lay_to_rest(now, derive_secrets(PASSWORD, writer.id))
+    assert (rested.value.state, rested.value.term, rested.value.end_position) == (StreamState.AT_REST, 2, 1)
+    with pytest.raises(TermOverError):
+        await second.add(b"late")
+    again = await cluster.client("fourth").taker.lay_to_rest(rested, derive_secrets(PASSWORD, writer.id))
+    assert again == rested
