@@ -70,7 +70,7 @@ class ClientOptions:
 
     frame_interval_seconds: float = 0.0
     """Shortest time between a frame with several adds and the next frame with few. 0: adds wait for each other only
-    while a frame is under way. At some thousand adds a second, 0.002 halves the processor time of client and bookies,
+    while a frame is under way. At 5,000 adds a second, 0.002 halves the processor time of client and bookies,
     and adds half a millisecond to the median latency. A caller that adds one entry after another is never held back."""
 
     retained_bytes_max: int = 8 * _MIB
