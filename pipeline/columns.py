@@ -49,10 +49,10 @@ def entries_as_arrow(
     return pa.RecordBatch.from_arrays([makers[name]() for name in names], schema=arrow_schema(tuple(names)))
 
 
-def gap_as_arrow(names: Sequence[str], lost: EntryRange, base: int = 0) -> pa.RecordBatch:
+def gap_as_arrow(names: Sequence[str], lost: EntryRange) -> pa.RecordBatch:
     """A row for each unreadable entry, with nothing but its ids and its position."""
     known = {
-        "position": lambda: pa.array(range(base + lost.first, base + lost.last + 1), pa.int64()),
+        "position": lambda: pa.array(range(lost.base + lost.first, lost.base + lost.last + 1), pa.int64()),
         "ledger_id": lambda: pa.array([lost.ledger_id] * lost.count, pa.int64()),
         "entry_id": lambda: pa.array(range(lost.first, lost.last + 1), pa.int64()),
     }

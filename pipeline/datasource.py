@@ -113,7 +113,7 @@ class ScanReader(DataSourceReader):
                 from octavo.pipeline.log_scan import plan_log_scan
 
                 found = loop.run(plan_log_scan(self._options, self._bounds))
-                return [RangesPartition(ranges, found.bases) for ranges in found.partitions]
+                return [RangesPartition(ranges, through_log=found.through_log) for ranges in found.partitions]
             from octavo.pipeline.discovery import plan_scan
 
             plan = loop.run(plan_scan(self._options, self._bounds))

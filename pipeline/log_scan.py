@@ -1,6 +1,6 @@
 """Planning reads of a log on the driver: which ledgers hold the positions, and how far the log can be read now."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -18,19 +18,19 @@ SKIP_HINT = "(the option failOnDataLoss=false continues without them)"
 
 
 class LogPlan(NamedTuple):
-    """Partitions of ranges of entries, and where the entries of each ledger are in the log."""
+    """Partitions of ranges of entries."""
 
     partitions: list[tuple[EntryRange, ...]]
-    bases: Mapping[int, int]
-    """Ledger -> position of its entry 0."""
+    through_log: bool
+    """Whether tasks open the log, not its ledgers."""
 
 
 class LogPieces(NamedTuple):
     """Ranges of entries in order of their positions, each within one fragment."""
 
     pieces: list[Piece]
-    bases: Mapping[int, int]
-    """Ledger -> position of its entry 0."""
+    through_log: bool = False
+    """Whether tasks open the log, not its ledgers."""
 
 
 async def open_log(client: Client, name: str, options: ClusterOptions) -> Log:
@@ -70,16 +70,14 @@ async def plan_log_scan(options: SourceOptions, bounds: IdBounds) -> LogPlan:
             first = max(first, options.starting_position)
         last = end - 1 if options.ending_position is None else min(end - 1, options.ending_position)
         pieces: list[Piece] = []
-        bases: dict[int, int] = {}
         for low, high in bounds.positions.runs:
             if max(first, low) <= min(last, high):
                 part = await log_pieces(
                     client, log, options.cluster, first=max(first, low), last=min(last, high), bounds=bounds
                 )
                 pieces += part.pieces
-                bases |= part.bases
     plan = plan_partitions(pieces, target_bytes=options.target_partition_bytes, partitions_min=options.partitions_min)
-    return LogPlan(plan, bases)
+    return LogPlan(plan, through_log=log.layout == "stream")
 
 
 async def log_pieces(
@@ -90,6 +88,8 @@ async def log_pieces(
     Raises :class:`TruncatedError` if the log is truncated above ``first``, :class:`LogDamagedError`.
     """
     passing = bounds or IdBounds()
+    if log.layout == "stream":
+        return LogPieces(await _stream_pieces(log, first, last, passing), through_log=True)
     wanted = [extent for extent in await log.extents(first, last) if extent.ledger_id in passing.ledgers]
     found = [metadata async for metadata in metadata_of_each(client, [extent.ledger_id for extent in wanted])]
     extents: dict[int, Extent] = {
@@ -106,5 +106,19 @@ async def log_pieces(
             )
         for low, high in passing.entries.runs:
             begin, end = max(place.first - place.base, low), min(place.last - place.base, high)
-            pieces += pieces_of(extent.metadata, begin, end, extent.length)
-    return LogPieces(pieces, {place.ledger_id: place.base for place in wanted})
+            pieces += pieces_of(extent.metadata, begin, end, extent.length, base=place.base)
+    return LogPieces(pieces)
+
+
+async def _stream_pieces(log: Log, first: int, last: int, passing: IdBounds) -> list[Piece]:
+    """As :func:`log_pieces`, for a stream: one ledger, of which only the log tells where each position is."""
+    pieces: list[Piece] = []
+    position = first
+    while position <= last:
+        async with log.reader_at(position) as (extent, reader):
+            stop = min(extent.last, last)
+            for low, high in passing.entries.runs if extent.ledger_id in passing.ledgers else ():
+                begin, end = max(position - extent.base, low), min(stop - extent.base, high)
+                pieces += pieces_of(reader.metadata, begin, end, reader.length, base=extent.base)
+        position = stop + 1
+    return pieces

@@ -102,7 +102,7 @@ class LogStreamReader(WatchingStreamReader[_LogWatch]):
         plan = plan_partitions(
             found.pieces, target_bytes=self._options.target_partition_bytes, partitions_min=self._options.partitions_min
         )
-        return [RangesPartition(ranges, found.bases) for ranges in plan]
+        return [RangesPartition(ranges, through_log=found.through_log) for ranges in plan]
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class LogStreamReader(WatchingStreamReader[_LogWatch]):
         count = within_limits(found.pieces, limits)
         for piece in found.pieces:
             if count <= piece.range.count:
-                return first, end, found.bases[piece.range.ledger_id] + piece.range.first + count
+                return first, end, piece.range.base + piece.range.first + count
             count -= piece.range.count
         return first, end, stop
 
@@ -137,7 +137,7 @@ class LogStreamReader(WatchingStreamReader[_LogWatch]):
                     raise DataLossError(self._truncated(first, error.first_position)) from error
                 first = max(first + 1, error.first_position)
                 if first >= stop:
-                    return LogPieces([], {})
+                    return LogPieces([])
 
     def _truncated(self, position: int, first: int) -> str:
         return (

@@ -1,7 +1,5 @@
 """The partition object that Spark sends from the driver to a task."""
 
-from collections.abc import Mapping
-
 from octavo.pipeline.planning import EntryRange
 from pyspark.sql.datasource import InputPartition
 
@@ -9,10 +7,10 @@ from pyspark.sql.datasource import InputPartition
 class RangesPartition(InputPartition):
     """The entries that one task reads."""
 
-    def __init__(self, ranges: tuple[EntryRange, ...], bases: Mapping[int, int] | None = None) -> None:
-        """``bases``: of each of these ledgers, the position of its entry 0 in its log; None: they are of no log."""
+    def __init__(self, ranges: tuple[EntryRange, ...], *, through_log: bool = False) -> None:
+        """``through_log``: the entries are of a log that must be opened to read them."""
         super().__init__(ranges)
-        self.bases = bases if bases is None else {wanted.ledger_id: bases[wanted.ledger_id] for wanted in ranges}
+        self.through_log = through_log
 
 
 def ranges_of(partition: InputPartition) -> tuple[EntryRange, ...]:
@@ -20,7 +18,6 @@ def ranges_of(partition: InputPartition) -> tuple[EntryRange, ...]:
     return partition.value or ()
 
 
-def bases_of(partition: InputPartition) -> Mapping[int, int]:
-    """The position of entry 0 of each ledger that a task reads, if these are of a log."""
-    bases = partition.bases if isinstance(partition, RangesPartition) else None
-    return bases or {}
+def goes_through_log(partition: InputPartition) -> bool:
+    """Whether the task opens the log, not its ledgers."""
+    return isinstance(partition, RangesPartition) and partition.through_log

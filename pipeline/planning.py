@@ -7,7 +7,7 @@ tasks. The same extents give the same partitions.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -23,11 +23,13 @@ ENTRY_OVERHEAD_BYTES = 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class EntryRange:
-    """Entries ``first..last`` of one ledger, both included."""
+    """Entries ``first..last`` of one ledger or stream, both included."""
 
     ledger_id: int
     first: int
     last: int
+    base: int = 0
+    """What is added to an entry id to get the position in the log; 0 for entries of no log."""
 
     @property
     def count(self) -> int:
@@ -52,14 +54,13 @@ class Piece:
         parts = min(parts, self.range.count)
         starts = [self.range.first + self.range.count * part // parts for part in range(parts + 1)]
         return [
-            Piece(EntryRange(self.range.ledger_id, first, stop - 1), self.entry_bytes)
-            for first, stop in pairwise(starts)
+            Piece(replace(self.range, first=first, last=stop - 1), self.entry_bytes) for first, stop in pairwise(starts)
         ]
 
 
-def pieces_of(metadata: "LedgerMetadata", first: int, last: int, length: int) -> list[Piece]:
+def pieces_of(metadata: "LedgerMetadata", first: int, last: int, length: int, *, base: int = 0) -> list[Piece]:
     """Entries ``first..last`` of a ledger by fragment; none if last < first. ``length``: payload bytes of the readable
-    part of the ledger, which the metadata of an open ledger does not contain."""
+    part of the ledger, which the metadata of an open ledger does not contain. ``base``: see :class:`EntryRange`."""
     pieces = []
     for fragment, following in zip(metadata.fragments, (*metadata.fragments[1:], None), strict=True):
         if following is not None:
@@ -72,7 +73,7 @@ def pieces_of(metadata: "LedgerMetadata", first: int, last: int, length: int) ->
         if low <= high:
             entries = end - fragment.first_entry_id + 1
             mean = (length_after - fragment.length_before) / entries
-            pieces.append(Piece(EntryRange(metadata.ledger_id, EntryId(low), EntryId(high)), mean))
+            pieces.append(Piece(EntryRange(metadata.ledger_id, EntryId(low), EntryId(high), base), mean))
     return pieces
 
 

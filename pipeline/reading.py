@@ -1,22 +1,32 @@
 """The read task: reads ranges of entries and yields Arrow record batches, in bounded memory."""
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 from octavo.client.client import Client
+from octavo.client.log.log import Log
 from octavo.client.read.reader import EntryBatch, LedgerReader
+from octavo.client.read.terms import PieceMovedError
 from octavo.pipeline.bridge import LoopThread
 from octavo.pipeline.cluster import connected, open_reader
 from octavo.pipeline.columns import entries_as_arrow, gap_as_arrow
 from octavo.pipeline.errors import DataLossError, brief_errors
+from octavo.pipeline.log_scan import open_log
 from octavo.pipeline.options import ClusterOptions, SourceOptions
-from octavo.pipeline.partitions import bases_of, ranges_of
+from octavo.pipeline.partitions import goes_through_log, ranges_of
 from octavo.pipeline.planning import EntryRange
 from octavo.pipeline.worker_memory import prepare_worker
-from octavo.protocol.errors import NoSuchEntryError, NoSuchLedgerError, QuorumLostError
+from octavo.protocol.errors import (
+    LogDamagedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    QuorumLostError,
+    TruncatedError,
+)
 from octavo.protocol.ids import EntryId
 from pyspark.sql.datasource import InputPartition
 
@@ -41,17 +51,13 @@ class ReadTask:
     fail_on_data_loss: bool
     log: str | None = None
     """The log that the ledgers are of, if they are of one."""
-    bases: Mapping[int, int] = field(default_factory=dict)
-    """Ledger of the log -> position of its entry 0."""
+    through_log: bool = False
+    """Whether the log must be opened to read its entries: it is a stream."""
 
-    def base_of(self, ledger_id: int) -> int:
-        """The position of the ledger's entry 0."""
-        return self.bases.get(ledger_id, 0)
-
-    def name_of(self, ledger_id: int, entry_id: int) -> str:
-        """An entry, for messages."""
-        where = f"ledger {ledger_id} entry {entry_id}"
-        return where if self.log is None else f"log {self.log} position {self.base_of(ledger_id) + entry_id} ({where})"
+    def first_of(self, wanted: EntryRange) -> str:
+        """The first entry of a range, for messages."""
+        where = f"ledger {wanted.ledger_id} entry {wanted.first}"
+        return where if self.log is None else f"log {self.log} position {wanted.base + wanted.first} ({where})"
 
 
 def read_partition(
@@ -64,7 +70,7 @@ def read_partition(
         columns,
         options.fail_on_data_loss,
         options.log,
-        bases_of(partition),
+        goes_through_log(partition),
     )
     with brief_errors():
         yield from read_in_worker(task)
@@ -83,36 +89,76 @@ async def read_ranges(task: ReadTask) -> AsyncGenerator[pa.RecordBatch]:
     Raises :class:`DataLossError` for an unreadable entry, naming the ledger, the entry and each bookie's answer; with
     ``failOnDataLoss=false`` the entry becomes a row without a value.
     """
-    async with connected(task.cluster) as client:
+    async with connected(task.cluster) as client, AsyncExitStack() as stack:
+        log = await stack.enter_async_context(await _log_of(client, task)) if task.through_log else None
         for wanted in task.ranges:
-            async with aclosing(_read_range(client, wanted, task)) as batches:
+            async with aclosing(_read_range(client, wanted, task, log)) as batches:
                 async for batch in batches:
                     yield batch
 
 
-async def _read_range(client: Client, wanted: EntryRange, task: ReadTask) -> AsyncGenerator[pa.RecordBatch]:
+async def _log_of(client: Client, task: ReadTask) -> Log:
+    assert task.log is not None, "entries that are read through a log are of one"
     try:
-        reader = await open_reader(client, wanted.ledger_id, task.cluster)
-    except (NoSuchLedgerError, QuorumLostError) as error:
-        for gap in _gaps(wanted, error, task):
-            yield gap
-        return
-    async with reader:
-        position = wanted.first
-        while position <= wanted.last:
-            try:
-                made = _record_batches(reader, position, wanted.last, task.columns, base=task.base_of(wanted.ledger_id))
-                async with aclosing(made) as batches:
-                    async for last, batch in batches:
-                        position = last + 1
-                        yield batch
-            except (QuorumLostError, NoSuchEntryError, NoSuchLedgerError) as error:
-                missing = error.missing if isinstance(error, QuorumLostError) else None
-                last_lost = wanted.last if missing is None else min(missing[-1], wanted.last)
-                lost = EntryRange(wanted.ledger_id, position, last_lost)
-                for gap in _gaps(lost, error, task):
-                    yield gap
-                position = last_lost + 1
+        return await open_log(client, task.log, task.cluster)
+    except NoSuchLogError as error:
+        raise DataLossError(f"{error.message}: it has been deleted since the query was planned") from error
+
+
+@asynccontextmanager
+async def _reader_of(
+    client: Client, wanted: EntryRange, task: ReadTask, log: Log | None
+) -> AsyncIterator[tuple[int, LedgerReader]]:
+    """A reader of a range or of its beginning, and the last entry that it gives."""
+    if log is None:
+        async with await open_reader(client, wanted.ledger_id, task.cluster) as reader:
+            yield wanted.last, reader
+    else:
+        # The planning of the query has found that the range is below the end.
+        async with log.reader_at(wanted.base + wanted.first) as (extent, reader):
+            yield min(wanted.last, extent.last - extent.base), reader
+
+
+async def _read_range(
+    client: Client, wanted: EntryRange, task: ReadTask, log: Log | None
+) -> AsyncGenerator[pa.RecordBatch]:
+    rest = wanted
+    while rest.first <= rest.last:
+        try:
+            async with _reader_of(client, rest, task, log) as (last_given, reader):
+                while rest.first <= last_given:
+                    made = _record_batches(reader, rest.first, last_given, task.columns, base=rest.base)
+                    try:
+                        async with aclosing(made) as batches:
+                            async for last, batch in batches:
+                                rest = replace(rest, first=last + 1)
+                                yield batch
+                    except QuorumLostError as error:
+                        lost = _lost_of(rest, error)
+                        for gap in _gaps(lost, error, task):
+                            yield gap
+                        rest = replace(rest, first=lost.last + 1)
+        except PieceMovedError:
+            continue  # the log looks for the position anew
+        except _LOST as error:
+            lost = _lost_of(rest, error)
+            for gap in _gaps(lost, error, task):
+                yield gap
+            rest = replace(rest, first=lost.last + 1)
+
+
+_LOST = (QuorumLostError, NoSuchEntryError, NoSuchLedgerError, NoSuchLogError, LogDamagedError, TruncatedError)
+"""What says that entries cannot be had."""
+
+
+def _lost_of(rest: EntryRange, error: Exception) -> EntryRange:
+    """The entries at the beginning of a range that an error says cannot be had."""
+    last = rest.last
+    if isinstance(error, QuorumLostError) and error.missing is not None:
+        last = min(error.missing[-1], last)
+    if isinstance(error, TruncatedError):
+        last = min(error.first_position - 1 - rest.base, last)
+    return replace(rest, last=max(last, rest.first))
 
 
 async def _record_batches(
@@ -153,12 +199,12 @@ def _gaps(lost: EntryRange, error: Exception, task: ReadTask) -> Iterator[pa.Rec
     """Rows for unreadable entries. Raises :class:`DataLossError` with ``failOnDataLoss=true``."""
     if task.fail_on_data_loss:
         text = getattr(error, "message", "") or str(error)
-        if task.log is not None and isinstance(error, NoSuchLedgerError):
+        if task.log is not None and isinstance(error, NoSuchLedgerError | TruncatedError):
             text = f"{text}: the log has been truncated or deleted since the query was planned"
         raise DataLossError(
-            f"{task.name_of(lost.ledger_id, lost.first)} cannot be read: {text} "
+            f"{task.first_of(lost)} cannot be read: {text} "
             "(the option failOnDataLoss=false gives rows without a value instead)"
         ) from error
     for first in range(lost.first, lost.last + 1, GAP_ROWS_MAX):
-        part = EntryRange(lost.ledger_id, first, min(lost.last, first + GAP_ROWS_MAX - 1))
-        yield gap_as_arrow(task.columns, part, task.base_of(lost.ledger_id))
+        part = replace(lost, first=first, last=min(lost.last, first + GAP_ROWS_MAX - 1))
+        yield gap_as_arrow(task.columns, part)

@@ -206,9 +206,11 @@ def _restorable(file: Path) -> "Iterator[DumpRecord]":
 
 
 def _with_later_terms(record: "DumpRecord") -> "DumpRecord":
-    """The record; the list of a log gets a term that no leader has had, and a stream gets one next."""
-    from octavo.client.log.document import decode_log
+    """The record; the list of a log gets a term that no leader has had, and a stream gets one next. The document of a
+    log that is a stream has no term."""
+    from octavo.client.log.document import LogDocument
     from octavo.client.log.names import name_of_document
+    from octavo.client.log.stream_document import decode_any_log
     from octavo.metadata.dump import Document
     from octavo.metadata.model import LedgerMetadata
     from octavo.metadata.registration import Cookie
@@ -217,7 +219,9 @@ def _with_later_terms(record: "DumpRecord") -> "DumpRecord":
         return record.restored(TERMS_SKIPPED)
     if not isinstance(record, Document) or not record.name.startswith(LOGS_PREFIX):
         return record
-    log = decode_log(record.value, name_of_document(record.name))
+    log = decode_any_log(record.value, name_of_document(record.name))
+    if not isinstance(log, LogDocument):
+        return record
     return Document(record.name, replace(log, term=log.term + TERMS_SKIPPED).encode())
 
 

@@ -1,12 +1,15 @@
-"""A log as the console shows it. A log that the console may not read is shown as far as its list of segments tells."""
+"""A log as the console shows it. A log that the console may not read is shown as far as the metadata tell."""
 
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.log.show import cursors_as_json, retention_as_json, segments_as_json, status_as_json
 from octavo.client.log.cursors import read_cursors
+from octavo.client.log.document import LogDocument
 from octavo.client.log.names import lock_name
 from octavo.client.log.status import segments_of
-from octavo.client.log.update import read_log
+from octavo.client.log.stream_document import StreamLogDocument, log_term
+from octavo.client.log.stream_status import bytes_of_stream, known_stop_of_stream, segments_of_stream
+from octavo.client.log.update import read_document
 from octavo.protocol.errors import UnauthorizedError
 
 if TYPE_CHECKING:
@@ -22,21 +25,44 @@ async def log_as_json(client: "Client", store: "MetadataStore", name: str) -> di
         async with client.open_log(name) as log:
             return {**status_as_json(await log.status()), "end_is_known": True}
     except UnauthorizedError:
-        document = (await read_log(store, name)).value
+        document = (await read_document(store, name)).value
     holder = await store.read_lock(lock_name(document.log_id))
-    segments = segments_of(document)
+    known = await (_chain(document) if isinstance(document, LogDocument) else _stream(store, document))
     return {
         "name": document.name,
         "log_id": document.log_id,
+        "end_is_known": False,
+        "leader": None if holder is None else holder.holder,
+        "retention": retention_as_json(document.retention),
+        "cursors": cursors_as_json(await read_cursors(store, document.log_id), known["end"]),
+        **known,
+    }
+
+
+async def _chain(document: LogDocument) -> dict[str, Any]:
+    segments = segments_of(document)
+    return {
+        "layout": "chain",
         "first_position": document.first_position,
         "end": document.known_stop,
-        "end_is_known": False,
         "term": document.term,
-        "leader": None if holder is None else holder.holder,
         "bytes": sum(page.bytes for page in document.pages) + sum(segment.bytes or 0 for segment in segments),
-        "retention": retention_as_json(document.retention),
         "segments": segments_as_json(segments),
         "paged_segments": sum(page.segments for page in document.pages),
-        "cursors": cursors_as_json(await read_cursors(store, document.log_id), document.known_stop),
         "gaps": [list(gap) for gap in document.gaps],
+    }
+
+
+async def _stream(store: "MetadataStore", document: StreamLogDocument) -> dict[str, Any]:
+    stream = (await store.read_stream(document.ledger_id)).value
+    first_position = max(document.first_position, stream.start)
+    return {
+        "layout": "stream",
+        "first_position": first_position,
+        "end": max(first_position, known_stop_of_stream(stream)),
+        "term": log_term(stream.last_fragment.first_term),
+        "bytes": bytes_of_stream(stream),
+        "segments": segments_as_json(segments_of_stream(stream)),
+        "paged_segments": sum(page.fragments for page in stream.pages),
+        "gaps": [],
     }

@@ -97,6 +97,7 @@ class ChainView:
         self._opening = asyncio.Lock()
         self._pages: OrderedDict[str, tuple[Segment, ...]] = OrderedDict()
         self._loop = asyncio.get_running_loop()
+        self.layout = "chain"
         self.changes = 0
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None

@@ -9,8 +9,8 @@ says so with the position at which the log begins now (rule P7); or it was delet
 """
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Literal
 
@@ -23,8 +23,10 @@ from octavo.client.log.layout import LogLayout
 from octavo.client.log.ledgers import LedgerAccess, used_before
 from octavo.client.log.names import check_cursor_name, lock_name
 from octavo.client.log.status import LogStatus
+from octavo.client.log.view import Place
 from octavo.client.log.writer import LogWriter
 from octavo.client.opening import Opening
+from octavo.client.read.reader import LedgerReader
 from octavo.metadata.store import Lease
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -34,6 +36,7 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     OctavoError,
 )
+from octavo.protocol.ids import ID_MAX
 
 type OnTruncated = Literal["raise", "skip"]
 
@@ -89,6 +92,11 @@ class Log(Closable):
     def log_id(self) -> str:
         """Unique for ever: a log that is deleted and created again has another id."""
         return self._view.log_id
+
+    @property
+    def layout(self) -> str:
+        """How the log is stored: ``"chain"`` or ``"stream"``."""
+        return self._view.layout
 
     @property
     def first_position(self) -> int:
@@ -242,6 +250,37 @@ class Log(Closable):
             found.append(LogExtent(place.ledger_id, place.base, position, stop))
             position = stop + 1
         return found
+
+    @asynccontextmanager
+    async def reader_at(self, position: int) -> AsyncIterator[tuple[LogExtent, LedgerReader]]:
+        """A reader of the ledger or the part of a stream that holds ``position``, and the positions that it gives from
+        there on: for bulk readers, which read batches. It may be shared, and disturbs no leader.
+
+        Of a part that is being written the last position is not known, and the extent names the largest number. Reading
+        raises :class:`NoSuchLedgerError` when the part is not what it was: ask again with the position that comes next.
+        Raises as :meth:`read`.
+        """
+        _check_range(position, position)
+        async with AsyncExitStack() as stack:
+            place, reader = await self._enter_reader(position, stack)
+            last = ID_MAX if place.stop is None else place.stop - 1
+            try:
+                yield LogExtent(place.ledger_id, place.base, position, last), reader
+            except NoSuchLedgerError as error:
+                await self._view.explain_missing(position, error)
+                raise
+
+    async def _enter_reader(self, position: int, stack: AsyncExitStack) -> tuple[Place, LedgerReader]:
+        while True:
+            self._view.check_open()
+            self._view.check_truncated(position)
+            try:
+                place = await self._view.locate(position)
+                if place is None:
+                    raise NoSuchEntryError(f"log {self.name}: no leader has added position {position} yet")
+                return place, await stack.enter_async_context(self._view.reading(place))
+            except NoSuchLedgerError as error:
+                await self._view.explain_missing(position, error)
 
     # --- changing -----------------------------------------------------------------------------------------------------
 

@@ -121,6 +121,7 @@ class StreamView:
         self._keys_checked: set[int] = set()
         self.end = 0
         self.closed = False
+        self.layout = "stream"
         self.changes = 0
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()

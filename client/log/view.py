@@ -51,6 +51,8 @@ class LogView(Protocol):
     Reading disturbs no leader (rule P3).
     """
 
+    layout: str
+    """Of the log, for people and programs."""
     closed: bool
     end: int
     """The position after the last that can be read, as this handle knows it. Never goes back, and is not below the

@@ -87,10 +87,12 @@ class _PieceWatch(Watch[Versioned[LedgerMetadata] | None]):
         adopt: Callable[[Versioned[StreamMetadata]], Versioned[LedgerMetadata]],
     ) -> None:
         self._watch = watch
+        self._roots = watch
+        """What entering the watch has given."""
         self._adopt = adopt
 
     async def __aenter__(self) -> Self:
-        await self._watch.__aenter__()
+        self._roots = await self._watch.__aenter__()
         return self
 
     async def __aexit__(
@@ -102,5 +104,5 @@ class _PieceWatch(Watch[Versioned[LedgerMetadata] | None]):
         return self
 
     async def __anext__(self) -> Versioned[LedgerMetadata] | None:
-        root = await anext(self._watch)
+        root = await anext(self._roots)
         return None if root is None else self._adopt(root)

@@ -6,7 +6,7 @@ promises, the faults and the bounds of the setting are all shown to be sharp eno
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from model.bookie import Bookie, BookieState
 from model.broken_bookies import (
@@ -38,11 +38,18 @@ from model.deferred_writer import (
     TakesOverWhatAReplacedBookieHad,
     writer_with,
 )
+from model.full_copies_writer import (
+    ChangesBeforeTheCopy,
+    CountsFromTheLac,
+    FullCopiesWriter,
+    OwesWhatTheReplacedLacks,
+)
 from model.machine_recovery import MachineRecovery
 from model.pipeline_writer import PipelineWriter
 from model.sealing import PAYLOADS, metadata, sealed
 from model.setting import Placement, Setting
 from octavo.client.write.deferred_pipeline import DeferredPipeline
+from octavo.metadata.debts import FullCopies
 from octavo.protocol.quorums import Quorums
 
 
@@ -211,6 +218,28 @@ def deferred(
     return make
 
 
+def full_copies(
+    kind: type[FullCopiesWriter], quorums: Quorums, *, kept: FullCopies, entries: int, breaks: int
+) -> Callable[[bool], Setting]:
+    """A writer that keeps books of its copies, and a spare; of a kind when the rule is broken."""
+    count = quorums.ensemble_size + 1
+    books = replace(metadata(quorums), full_copies=kept)
+
+    def make(broken: bool) -> Setting:
+        writer = kind if broken else FullCopiesWriter
+        return Setting(
+            f"full copies, {kind.__name__}",
+            quorums,
+            count,
+            lambda: [Placement(books, (BookieState(),) * count)],
+            lambda placement: [writer(placement.metadata, bookies=count, entries=entries)],
+            PAYLOADS,
+            budget={"breaks": breaks},
+        )
+
+    return make
+
+
 CANARIES = (
     Canary(
         "recovery reads that do not fence",
@@ -282,6 +311,21 @@ CANARIES = (
         "what a replaced bookie had accepted taken for its successor's",
         "I1",
         deferred(TakesOverWhatAReplacedBookieHad, TWO, spares=1, breaks=1),
+    ),
+    Canary(
+        "the LAFR counted from the LAC",
+        "I9",
+        full_copies(CountsFromTheLac, TWO_ACK_ONE, kept=FullCopies.REQUIRED, entries=1, breaks=1),
+    ),
+    Canary(
+        "an ensemble changed before the joiner has the copies",
+        "I1",
+        full_copies(ChangesBeforeTheCopy, TWO_ACK_ONE, kept=FullCopies.REQUIRED, entries=2, breaks=1),
+    ),
+    Canary(
+        "only what the replaced bookie lacks owed",
+        "I9",
+        full_copies(OwesWhatTheReplacedLacks, TWO_ACK_ONE, kept=FullCopies.RECORDED, entries=2, breaks=1),
     ),
     Canary("ordinary reads above the LAC", "I3", bookies(ShowsEverything, TWO, entries=2, recovers=False)),
 )

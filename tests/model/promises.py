@@ -1,4 +1,5 @@
-"""Checks rules I1 to I7 and N1 from outside: from the metadata, what bookies hold, and what clients report to callers.
+"""Checks rules I1 to I7, I9 and N1 from outside: from the metadata, what bookies hold, and what clients report to
+callers.
 
 Every check is computed from scratch in every state, and by other means than the machines use, so that it does not
 repeat their mistakes.
@@ -43,6 +44,7 @@ class Promises:
             or self._confirmed(metadata, bookies, acknowledged)
             or self._readers(metadata, bookies, acknowledged)
             or self._replicated(metadata, bookies, acknowledged, lost)
+            or self._owed(metadata, bookies, lost)
             or (self._end(metadata, clients, acknowledged) if metadata.state is LedgerState.CLOSED else None)
         )
 
@@ -140,6 +142,28 @@ class Promises:
                     f"{'part of the closed ledger' if closed else 'acknowledged'} and durable on "
                     f"{[BOOKIE_NAMES[at] for at in holders]} of its write set {[BOOKIE_NAMES[at] for at in write_set]}"
                 )
+        return None
+
+    def _owed(self, metadata: LedgerMetadata, bookies: Sequence[BookieState], lost: int) -> str | None:
+        """Where books are kept, entries of settled fragments are durable on Qw bookies, or owed."""
+        if metadata.full_copies is None:
+            return None
+        stops: list[int] = [fragment.first_entry_id for fragment in metadata.fragments[1:]]
+        if metadata.state is LedgerState.CLOSED:
+            stops.append(0 if metadata.last_entry_id is None else metadata.last_entry_id + 1)
+        for fragment, stop in zip(metadata.fragments, stops, strict=False):
+            for entry_id in range(fragment.first_entry_id, stop):
+                holders = [
+                    name
+                    for offset in range(self._write_quorum)
+                    if holds_durably(
+                        bookies[bookie_index(name := fragment.bookies[(entry_id + offset) % self._ensemble_size])],
+                        entry_id,
+                    )
+                ]
+                owed = fragment.debt is None or fragment.debt.first <= entry_id <= fragment.debt.last
+                if len(holders) + lost < self._write_quorum and not owed:
+                    return f"I9: entry {entry_id} is durable on {holders} only, and is not owed"
         return None
 
     def _end(self, metadata: LedgerMetadata, clients: Sequence[Client], acknowledged: int) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Self
+from typing import Any, Self
 
 from model.client import Step
 from model.exchange import FENCED, Add, Answer, Done, Failed, Message, Place, Refused
@@ -61,7 +61,7 @@ class Replication:
         self.stopped = False
         self.pipeline = self._made_pipeline(first_entry_id, length)
         never = 0.0
-        self._changes = EnsembleChanges(
+        self._changes = self._made_changes(
             self.pipeline, quorums, ensemble, now=0.0, loss_seconds=never, delay_seconds=never, retry_seconds=never
         )
         self._wanted_spares: tuple[int, ...] = ()
@@ -73,6 +73,9 @@ class Replication:
         return self.make_pipeline(
             self._quorums, retained_bytes_max=_NO_LIMIT, first_entry_id=first_entry_id, length=length
         )
+
+    def _made_changes(self, *arguments: Any, **keywords: Any) -> EnsembleChanges:
+        return EnsembleChanges(*arguments, **keywords)
 
     def copy(self) -> Self:
         """An independent one in the same state."""

@@ -1,7 +1,7 @@
 """The settings that `make model` and the tests explore, and how far."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from model import leftovers
@@ -9,6 +9,7 @@ from model.bookie import Bookie, BookieState
 from model.client import Client
 from model.deferred_writer import DeferredWriter
 from model.explorer import Exploration, explore, walk
+from model.full_copies_writer import FullCopiesWriter
 from model.machine_recovery import MachineRecovery
 from model.pipeline_writer import PipelineWriter
 from model.reference_recovery import ReferenceRecovery
@@ -16,6 +17,7 @@ from model.reference_writer import ReferenceWriter
 from model.sealing import PAYLOADS, metadata
 from model.setting import Placement, Setting
 from model.world import World
+from octavo.metadata.debts import FullCopies
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.quorums import Quorums
 
@@ -67,6 +69,16 @@ def deferred_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, sends
     return DeferredWriter(ledger, bookies=bookies, entries=entries, sends_lac=sends_lac)
 
 
+def bookkeeping_writer(kept: FullCopies) -> "MakeWriter":
+    """The real machines, which keep books of their copies."""
+
+    def make(ledger: LedgerMetadata, *, bookies: int, entries: int, sends_lac: bool) -> Client:
+        books = replace(ledger, full_copies=kept)
+        return FullCopiesWriter(books, bookies=bookies, entries=entries, sends_lac=sends_lac)
+
+    return make
+
+
 def reference_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, sends_lac: bool) -> Client:
     """The specification, with ensemble changes if there are spares."""
     return ReferenceWriter(ledger, bookies=bookies, entries=entries, sends_lac=sends_lac)
@@ -101,6 +113,7 @@ def live(
     sizes: tuple[int, int, int],
     *,
     writer: MakeWriter = pipeline_writer,
+    kept: FullCopies | None = None,
     recovery: MakeRecovery = machine_recovery,
     spares: int = 0,
     entries: int,
@@ -113,6 +126,7 @@ def live(
     """A live writer, and recoveries that begin at any moment."""
     quorums = Quorums(*sizes)
     bookies = quorums.ensemble_size + spares
+    books = replace(metadata(quorums), full_copies=kept)
 
     def clients(placement: Placement) -> Sequence[Client]:
         return [
@@ -127,7 +141,7 @@ def live(
         f"E={sizes[0]} Qw={sizes[1]} Qa={sizes[2]}, {what}",
         quorums,
         bookies,
-        lambda: [Placement(metadata(quorums), (BookieState(),) * bookies)],
+        lambda: [Placement(books, (BookieState(),) * bookies)],
         clients,
         PAYLOADS,
         budget={name.replace("_", " "): times for name, times in budget.items()},
@@ -140,6 +154,11 @@ def live(
 def deferred(what: str, sizes: tuple[int, int, int], **given: Any) -> Callable[[], Setting]:
     """The same with a writer that defers syncs: bookies sync for themselves."""
     return live(what, sizes, writer=deferred_writer, syncs=True, **given)
+
+
+def full_copies(kept: FullCopies, what: str, sizes: tuple[int, int, int], **given: Any) -> Callable[[], Setting]:
+    """The same with a writer that keeps books of its copies."""
+    return live(f"{kept.value}: {what}", sizes, writer=bookkeeping_writer(kept), kept=kept, **given)
 
 
 def left_behind(
@@ -312,6 +331,54 @@ JOBS: tuple[Job, ...] = (
             breaks=1,
         ),
         states_max=LARGE,
+    ),
+    Job(
+        full_copies(
+            FullCopies.REQUIRED,
+            "writer of 1 entry, 1 spare; 2 breaks",
+            (2, 2, 1),
+            spares=1,
+            entries=1,
+            recoveries=0,
+            breaks=2,
+        ),
+        quick=True,
+    ),
+    Job(
+        full_copies(
+            FullCopies.REQUIRED,
+            "writer of 2 entries, 1 spare; 1 break",
+            (2, 2, 1),
+            spares=1,
+            entries=2,
+            recoveries=0,
+            breaks=1,
+        ),
+        quick=True,
+    ),
+    Job(
+        full_copies(
+            FullCopies.REQUIRED,
+            "writer of 1 entry, 1 spare, 1 recovery; 1 break",
+            (2, 2, 1),
+            spares=1,
+            entries=1,
+            recoveries=1,
+            breaks=1,
+        ),
+        quick=True,
+    ),
+    Job(
+        full_copies(
+            FullCopies.RECORDED,
+            "writer of 2 entries, 1 spare; 1 break",
+            (2, 2, 1),
+            spares=1,
+            entries=2,
+            recoveries=0,
+            breaks=1,
+        ),
+        quick=True,
     ),
     Job(
         left_behind("1 recovery after a writer of 1 entry, late adds", entries=1, recoveries=1, late_adds=True),

@@ -8,9 +8,11 @@ from octavo.client.read.ledger_view import LedgerView
 from octavo.client.recover import recovery
 from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.client.write.deferred_pipeline import DeferredPipeline
+from octavo.client.write.full_copies import FullCopiesPipeline
 from octavo.client.write.pipeline import Pipeline, Send
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.changes import Decision, Settled, Write
+from octavo.metadata.debts import NO_DEBT
 from octavo.metadata.model import Fragment, LedgerMetadata
 from octavo.metadata.update import update_ledger
 from octavo.protocol.entries import Opener, Sealer
@@ -192,6 +194,35 @@ def accepted_is_acknowledged() -> list[Patch]:
         return (*original(self, position, number, tenure), *Pipeline.on_confirmed(self, position, number, tenure))
 
     return [on_confirmed]
+
+
+def debt_is_forgotten() -> list[Patch]:
+    @patch(Pipeline, "debt")
+    def debt(_original: Any, _self: Any) -> Any:
+        return NO_DEBT
+
+    return [debt]
+
+
+def joiners_copies_are_believed() -> list[Patch]:
+    @patch(FullCopiesPipeline, "begin_copy")
+    def begin_copy(original: Any, self: Any, positions: Any) -> Any:
+        original(self, positions)
+        for position in positions:
+            self._joiners[position].confirmed.update(run.number for run in self._runs)
+
+    return [begin_copy]
+
+
+def full_is_acknowledged() -> list[Patch]:
+    @patch(FullCopiesPipeline, "_release")
+    def _release(original: Any, self: Any) -> Any:
+        for run in self._runs:
+            if run.number < self._head:
+                run.confirmed = run.holders
+        original(self)
+
+    return [_release]
 
 
 def replaced_bookies_acceptance_is_kept() -> list[Patch]:

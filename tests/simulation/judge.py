@@ -93,8 +93,11 @@ class Judge:
         return 0
 
     async def _compare_copies(self, client: Client, ledger: LedgerHistory, end: int) -> None:
-        """Check that every entry has Qa identical copies (rule I5). Copies on unlucky machines count as present."""
+        """Check that every entry has Qa identical copies (rule I5), and Qw where its ledger keeps books and does not
+        owe them (rule I9). Copies on unlucky machines count as present."""
         world = self.world
+        # Debts as they were before the copies are counted: repair makes copies first, and clears debts then.
+        books = ledger.current
         lost = {bookie_id for machine in world.unlucky for bookie_id in machine.ids}
         copies: Counter[int] = Counter()
         for share in shares(ledger):
@@ -105,6 +108,14 @@ class Judge:
         for entry_id in range(end + 1):
             if copies[entry_id] < ledger.quorums[2]:
                 raise Violation("I5", f"ledger {ledger.ledger_id}: entry {entry_id} has {copies[entry_id]} copies")
+            owed = books.full_copies is None or any(debt.first <= entry_id <= debt.last for _, debt in books.debts)
+            if not owed and copies[entry_id] < ledger.quorums[1]:
+                raise Violation(
+                    "I9", f"ledger {ledger.ledger_id}: entry {entry_id} has {copies[entry_id]} copies and is not owed"
+                )
+        if books.full_copies is not None:
+            world.trace.count(f"ledgers with full copies {books.full_copies.value} judged")
+            world.trace.count("debts judged", len(books.debts))
 
     async def _copies(self, client: Client, ledger: LedgerHistory, share: Share) -> list[int]:
         held: list[int] = []

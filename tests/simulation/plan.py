@@ -164,6 +164,8 @@ class Plan:
     and some ledgers are private."""
     deferred: bool = False
     """Whether ledgers have deferred sync."""
+    full_copies: bool = False
+    """Whether ledgers keep books of their copies: each of them records missing ones, or requires all."""
     repair: RepairSettings = QUICK_REPAIR
     drains: bool = False
     """Whether an operator drains and holds bookies."""
@@ -320,6 +322,25 @@ def defer(plan: Plan, rng: random.Random) -> None:
         "unforced_bytes_max": rng.choice((500, 5000, 1_000_000)),
         "bookie_loss_seconds": rng.choice((0.05, 0.5)),
         "add_quorum_timeout_seconds": rng.choice((4.0, 15.0)),
+    }
+
+
+def keep_books(plan: Plan, rng: random.Random) -> None:
+    """Change the plan so that ledgers keep books of their copies (rule I9), not all bookies are needed to acknowledge,
+    spares are there, and connections and bookies fail. No disk loses synced data: a ledger that requires all copies
+    cannot be closed while one is lost for good."""
+    plan.full_copies, plan.logs, plan.restores_metadata, plan.unlucky = True, 0, False, 0
+    if plan.quorums[1] == plan.quorums[2]:
+        plan.quorums = rng.choice(((3, 3, 2), (2, 2, 1), (3, 2, 1)))
+    plan.bookies = plan.quorums[0] + rng.choice((0, 1, 2))
+    kept = {name: weight for name, weight in plan.disturbances.items() if name not in NEEDS_BUDGET}
+    plan.disturbances = {**kept, "kill bookie": 2.0, "restart bookie": 1.0}
+    plan.adds = max(plan.adds, 16)
+    plan.options |= {
+        "full_copies_patience_seconds": rng.choice((0.01, 0.3, 2.0)),
+        "retained_bytes_max": rng.choice((0, 300, 100_000)),
+        "bookie_loss_seconds": rng.choice((0.05, 0.5)),
+        "window_entries": rng.choice((2, 10, 100)),
     }
 
 

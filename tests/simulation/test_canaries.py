@@ -93,6 +93,13 @@ DEFERRED = {
 }
 """Canary in deferred sync -> the first seed to try, of quick universes whose ledgers have it."""
 
+FULL_COPIES = {
+    "debt-is-forgotten": 8,
+    "copies-are-believed": 11,
+    "full-is-acknowledged": 8,
+}
+"""Canary in full copies -> the first seed to try, of quick universes whose ledgers keep books of their copies."""
+
 REPAIR = {
     "repair-open-fragment": ("", 12),
     "repair-doubt-ends-early": ("blackout", 11),
@@ -143,6 +150,11 @@ def test_known_defect_in_what_bookies_allow_is_found(canary: str) -> None:
 @pytest.mark.parametrize("canary", DEFERRED)
 def test_known_defect_in_deferred_sync_is_found(canary: str) -> None:
     check_found(canary, DEFERRED[canary], "--size", "quick", "--set", "deferred=1")
+
+
+@pytest.mark.parametrize("canary", FULL_COPIES)
+def test_known_defect_in_full_copies_is_found(canary: str) -> None:
+    check_found(canary, FULL_COPIES[canary], "--size", "quick", "--set", "full_copies=1")
 
 
 @pytest.mark.parametrize("canary", REPAIR)

@@ -57,6 +57,20 @@ def test_universes_whose_ledgers_have_deferred_sync_pass() -> None:
         assert re.search(rf"[1-9]\d* in +\d+% of seeds  {counted}$", run.stdout, re.MULTILINE), counted
 
 
+def test_universes_whose_ledgers_keep_books_of_their_copies_pass() -> None:
+    """Bookies are killed and replaced, writers give copies up, and every entry has all copies or is owed (rule I9)."""
+    run = simulate("1-40", "--size", "quick", "--set", "full_copies=1")
+    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
+    for counted in (
+        "debts judged",
+        "ensemble changes",
+        "ledgers with full copies recorded judged",
+        "ledgers with full copies required judged",
+        "recoveries",
+    ):
+        assert re.search(rf"[1-9]\d* in +\d+% of seeds  {counted}$", run.stdout, re.MULTILINE), counted
+
+
 def test_universes_of_one_size_out_of_many_are_what_most_seeds_draw() -> None:
     assert sum(SIZES.values()) == pytest.approx(1.0)
     drawn = Counter(draw_size(seed) for seed in range(5_000))

@@ -19,6 +19,9 @@ from simulation.world import ClientHost, World
 Work = Callable[[ClientHost, Client], Coroutine[Any, Any, None]]
 """One activity of an application."""
 
+BOOKS: tuple[Literal["recorded", "required"], ...] = ("recorded", "required")
+"""What ledgers that keep books of their copies do about missing ones."""
+
 CREATE_ATTEMPTS_MAX = 40
 
 WATCH_SECONDS = 0.2
@@ -87,10 +90,18 @@ class Writing:
         digest = rng.choice((Digest.CRC32C, Digest.HMAC_SHA256))
         private = world.plan.guarded and bool(password)
         sync: Literal["immediate", "deferred"] = "deferred" if world.plan.deferred else "immediate"
+        full_copies = rng.choice(BOOKS) if world.plan.full_copies else None
         for _ in range(CREATE_ATTEMPTS_MAX):
             try:
                 writer = await client.create_ledger(
-                    ensemble, write, ack, password=password, digest=digest, private=private, sync=sync
+                    ensemble,
+                    write,
+                    ack,
+                    password=password,
+                    digest=digest,
+                    private=private,
+                    sync=sync,
+                    full_copies=full_copies,
                 )
             except OctavoError as error:
                 note_answer(world, host.name, "create", error)

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 from octavo.client.read.terms import PieceMovedError
+from octavo.client.stream.piece_source import GrowingSource, SettledSource
 from octavo.client.stream.pieces import Piece, grown_piece, piece_at, same_piece
+from octavo.metadata import open_metadata_store
 from octavo.metadata.model import LedgerState
+from octavo.metadata.store import Version, Versioned
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.places import place
@@ -185,3 +188,43 @@ def test_a_settled_piece_that_was_truncated_or_paged_in_part_has_moved(first: in
     kept = tuple(one for one in THREE_TERMS.fragments if one.first_position >= first)
     with pytest.raises(PieceMovedError):
         same_piece(replace(THREE_TERMS, fragments=kept, start=first), settled(0))
+
+
+# --- where readers have them from ----------------------------------------------------------------------------------
+
+
+async def test_metadata_older_than_a_piece_say_nothing_of_it() -> None:
+    """A watch may begin with metadata in which the fragment is not there yet."""
+    seen: list[Versioned[StreamMetadata]] = []
+    async with await open_metadata_store("memory://") as store:
+        made_from = Versioned(BEGUN, Version(5))
+        source = GrowingSource(store, growing(BEGUN), made_from, seen.append)
+        older = Versioned(stream(fragment(1, 0, 0)), Version(4))
+        assert source.adopt(older) == source.ledger
+        assert seen == []
+        newer = Versioned(stream(fragment(1, 0, 0), fragment(1, 5, 5), fragment(2, 0, 9)), Version(6))
+        assert source.adopt(newer).value.last_entry_id == place(1, 8)
+        assert seen == [newer]
+
+
+async def test_a_settled_piece_is_read_again_from_its_part() -> None:
+    async with await open_metadata_store("memory://") as store:
+        ledger_id = await store.allocate_ledger_id()
+        known = replace(THREE_TERMS, ledger_id=ledger_id)
+        made_from = Versioned(known, await store.create_stream(known))
+
+        async def whole(root: StreamMetadata, position: int) -> StreamMetadata:
+            assert position == 0
+            return root
+
+        seen: list[Versioned[StreamMetadata]] = []
+        source = SettledSource(store, settled(0), made_from, whole, seen.append)
+        assert await source.read_ledger(ledger_id) == source.ledger
+        repaired = known.with_member(place(1, 5), 1, BookieId("x"))
+        version = await store.compare_and_set_stream(repaired, made_from.version)
+        found = await source.read_ledger(ledger_id)
+        assert found.version == version
+        assert found.value.fragments[-1].bookies[1] == "x"
+        assert [one.version for one in seen] == [version]
+        with pytest.raises(AssertionError):
+            source.watch_ledger(ledger_id)

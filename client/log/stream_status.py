@@ -1,0 +1,39 @@
+"""What the metadata of a stream tell of its log, for people and their tools."""
+
+from octavo.client.log.status import SegmentStatus
+from octavo.client.log.stream_document import log_term
+from octavo.metadata.stream_model import StreamMetadata
+
+
+def known_stop_of_stream(stream: StreamMetadata) -> int:
+    """The position up to which the metadata by themselves tell where every entry is."""
+    end = stream.end_position
+    return stream.last_fragment.first_position if end is None else end + 1
+
+
+def bytes_of_stream(stream: StreamMetadata) -> int:
+    """Payload of the fragments that have an end."""
+    before = (stream.pages or stream.fragments)[0].length_before
+    return max(stream.length, stream.last_fragment.length_before) - before
+
+
+def segments_of_stream(stream: StreamMetadata) -> tuple[SegmentStatus, ...]:
+    """The fragments of the stream, without those in pages, as the segments of its log."""
+    segments = []
+    for at, fragment in enumerate(stream.fragments):
+        following = stream.fragments[at + 1] if at + 1 < len(stream.fragments) else None
+        stop = following.first_position if following is not None else None
+        length = following.length_before if following is not None else stream.length
+        if following is None and stream.end_position is not None:
+            stop = stream.end_position + 1
+        segments.append(
+            SegmentStatus(
+                ledger_id=stream.ledger_id,
+                first_position=fragment.first_position,
+                entries=None if stop is None else stop - fragment.first_position,
+                bytes=None if stop is None else length - fragment.length_before,
+                term=log_term(fragment.first_term),
+                created_at_ms=fragment.opened_at_ms,
+            )
+        )
+    return tuple(segments)
