@@ -248,6 +248,7 @@ STREAM_JOBS: tuple[Job, ...] = (
     Job(taken_over("writer of 1 entry, 1 takeover", (3, 3, 2))),
     Job(taken_over("2 takeovers that write nothing", (3, 3, 2), writer=None, takers=(0, 0)), quick=True),
     Job(taken_over("2 takeovers, of which one writes 1 entry", (3, 3, 2), writer=None, takers=(1, 0))),
+    Job(taken_over("2 takeovers that write 1 entry each", (3, 3, 2), writer=None, takers=(1, 1))),
     Job(taken_over("writer of 1 entry, 2 takeovers", (2, 2, 1), takers=(1, 0)), states_max=LARGE),
     Job(taken_over("writer of 1 entry, 2 takeovers", (2, 2, 2), takers=(1, 0)), states_max=LARGE),
     Job(taken_over("writer of 1 entry, 1 takeover, 1 recovery that rests", (2, 2, 1), enders=1), states_max=LARGE),
