@@ -2,6 +2,8 @@
 
 count_calls.py [--adds 2000]
 
+Of adds to a ledger, and of adds to a log of each layout.
+
 Times on a busy machine differ by more than a change of the code costs. The number of calls does not: client and bookies
 run in one process, and the interpreter counts their calls of Python functions and of functions in C while entries are
 added. Run the script with the interpreters of two environments to compare two versions:
@@ -24,6 +26,8 @@ from typing import NamedTuple
 import uvloop
 from bookies_here import start_bookies
 from octavo.bookie.logs import configure_logging
+from octavo.client.log.logs import Layout
+from octavo.client.log.writer import LogWriter
 from octavo.client.write.writer import LedgerWriter
 
 import octavo
@@ -38,7 +42,7 @@ class Load(NamedTuple):
     size: int
     in_flight: int
 
-    async def run(self, ledger: LedgerWriter, adds: int) -> None:
+    async def run(self, ledger: LedgerWriter | LogWriter, adds: int) -> None:
         """Add so many entries."""
         payload = bytes(self.size)
         for _ in range(adds // self.in_flight):
@@ -47,6 +51,8 @@ class Load(NamedTuple):
             else:
                 await asyncio.gather(*(ledger.add(payload) for _ in range(self.in_flight)))
 
+
+LAYOUTS: tuple[Layout, ...] = ("chain", "stream")
 
 LOADS = (Load("lone", 100, 1), Load("100 B", 100, IN_FLIGHT), Load("1 KiB", 1024, IN_FLIGHT))
 
@@ -78,13 +84,24 @@ async def measure(folder: Path, adds: int) -> None:
         uri, _ = await start_bookies(stack, folder)
         client = await stack.enter_async_context(octavo.connect(uri))
         for load in LOADS:
-            ledger = await stack.enter_async_context(client.create_ledger())
-            await load.run(ledger, IN_FLIGHT)  # caches fill, connections come up
-            calls = Calls()
-            calls.start()
-            await load.run(ledger, adds)
-            calls.stop()
-            print(f"{load.name:6} {calls.python / adds:8.2f} of Python  {calls.c / adds:8.2f} of C")
+            async with client.create_ledger() as ledger:
+                await count(load, "ledger", ledger, adds)
+            for layout in LAYOUTS:
+                log = await stack.enter_async_context(
+                    client.create_log(f"{load.name}-{layout}".replace(" ", "-"), layout=layout)
+                )
+                async with log.lead() as writer:
+                    await count(load, layout, writer, adds)
+
+
+async def count(load: Load, what: str, writer: LedgerWriter | LogWriter, adds: int) -> None:
+    """Print the calls of one load."""
+    await load.run(writer, IN_FLIGHT)  # caches fill, connections come up
+    calls = Calls()
+    calls.start()
+    await load.run(writer, adds)
+    calls.stop()
+    print(f"{load.name:6} {what:7} {calls.python / adds:8.2f} of Python  {calls.c / adds:8.2f} of C")
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from octavo.client.client import Client
 
 WARM_UP_SECONDS = 0.5
+
+
+class Layout(StrEnum):
+    """How the log is stored."""
+
+    CHAIN = "chain"
+    STREAM = "stream"
 
 
 def register(app: typer.Typer) -> None:
@@ -57,6 +65,9 @@ async def bench_log(
     lease_seconds: Annotated[
         float, typer.Option("--lease-seconds", metavar="N", min=0.1, help="The lease of the leaders' lock.")
     ] = 2.0,
+    layout: Annotated[
+        Layout, typer.Option("--layout", metavar="LAYOUT", help="How the log is stored: chain or stream.")
+    ] = Layout.CHAIN,
     ensemble: EnsembleOption = 3,
     write_quorum: WriteQuorumOption = 3,
     ack_quorum: AckQuorumOption = 2,
@@ -70,8 +81,9 @@ async def bench_log(
     latency of an add is measured from the time at which it was due.
 
     A failover lasts from the kill of the leading process, which has adds in flight, to the first acknowledged add of a
-    standby that waits for the lead. It consists of the rest of the lease, the takeover (recovery of the last segments,
-    creation of a new one), and the add. The command deletes the logs and ledgers that it has created.
+    standby that waits for the lead. It consists of the rest of the lease, the takeover (of a chain: recovery of the
+    last segments, creation of a new one; of a stream: recovery of the last term), and the add. The command deletes the
+    logs and ledgers that it has created.
     """
     from octavo.cli.bench.failover import measure_failover  # noqa: PLC0415
     from octavo.cli.bench.rolls import measure_rolls  # noqa: PLC0415
@@ -87,7 +99,7 @@ async def bench_log(
     failed_over: list[dict[str, float]] = []
     async with (
         await session.connect(lease_seconds=lease_seconds) as client,
-        _temporary_log(client, shape) as name,
+        _temporary_log(client, shape, layout) as name,
         client.open_log(name) as log,
     ):
         with progress_bar("measuring", rounds + failovers) as progress:
@@ -112,14 +124,14 @@ async def bench_log(
                 except octavo.OctavoError as error:
                     raise CommandError(f"failover {number + 1}: {describe(error)}") from error
                 progress(rounds + number + 1)
-    facts = {"entry_size": entry_size, "in_flight": in_flight, "lease_s": lease_seconds}
+    facts = {"entry_size": entry_size, "in_flight": in_flight, "lease_s": lease_seconds, "layout": layout.value}
     _report(session, rates, processor, rolled, failed_over, facts)
 
 
 @asynccontextmanager
-async def _temporary_log(client: "Client", shape: Sequence[int]) -> AsyncIterator[str]:
+async def _temporary_log(client: "Client", shape: Sequence[int], layout: Layout) -> AsyncIterator[str]:
     name = f"octavo-bench/{os.urandom(6).hex()}"
-    await (await client.create_log(name, *shape)).close()
+    await (await client.create_log(name, *shape, layout=layout.value)).close()
     try:
         yield name
     finally:

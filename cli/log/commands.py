@@ -48,6 +48,7 @@ class LayoutName(StrEnum):
     """How a log is laid out."""
 
     CHAIN = "chain"
+    STREAM = "stream"
 
 
 RetainSecondsOption = Annotated[
@@ -85,7 +86,7 @@ async def create(
     ack_quorum: AckQuorumOption = 2,
     layout: Annotated[
         LayoutName,
-        typer.Option("--layout", metavar="LAYOUT", help="How the log is stored. There is one layout, chain."),
+        typer.Option("--layout", metavar="LAYOUT", help="How the log is stored: as a chain of ledgers or as a stream."),
     ] = LayoutName.CHAIN,
     retain_seconds: RetainSecondsOption = None,
     retain_bytes: RetainBytesOption = None,

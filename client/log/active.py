@@ -16,7 +16,7 @@ class ActiveSegment:
         self.writer: SegmentWriter
         """Set once the ledger is created."""
         self.full_at = 0
-        """The length of what was handed to the ledger from which on the log is to roll."""
+        """The length of the ledger, acknowledged or not, from which on the log is to roll."""
         self.failure: OctavoError | None = None
         """Why it failed; None while it has not."""
         self._listener: SegmentListener | None = None

@@ -17,12 +17,6 @@ class TermSegment(SegmentWriter, TermWriter):
         super().__init__(*arguments, **keywords)
         self._waiting: list[Sequence[bytes]] = []
 
-    @property
-    def length_pushed(self) -> int:
-        """Payload bytes handed to the last fragment, acknowledged or not."""
-        path = self._write_path
-        return 0 if path is None else super().length_pushed - self.stream.last_fragment.length_before
-
     def position_of(self, entry_id: int) -> int:
         """The position of a place of the present term."""
         return entry_id + self._position_shift

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from octavo.client.log.logs import Layout
 from support.processes import Up, environment
 from support.waiting import WAIT_SECONDS
 from support.zookeeper import new_cluster_uri
@@ -21,6 +22,7 @@ import octavo
 
 LEADER = Path(__file__).parent.parent / "support" / "leading_process.py"
 LEASE_SECONDS = 1.0
+LAYOUTS: tuple[Layout, ...] = ("chain", "stream")
 TAKEOVERS = int(os.environ.get("OCTAVO_TAKEOVERS", "4"))
 ENTRIES_BETWEEN = 30
 """Acknowledged adds of a leader before anything happens to it."""
@@ -158,12 +160,12 @@ class Contest:
 
 
 @asynccontextmanager
-async def contest(uri: str, name: str, candidates: int) -> AsyncIterator[Contest]:
+async def contest(uri: str, name: str, candidates: int, layout: Layout = "chain") -> AsyncIterator[Contest]:
     """Candidates that lead, one of them, and a follower. At the end everything is checked."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(octavo.connect(uri, lease_seconds=LEASE_SECONDS))
-        log = await stack.enter_async_context(client.create_log(name))
-        made = Contest(uri, name, stack)
+        log = await stack.enter_async_context(client.create_log(f"{layout}/{name}", layout=layout))
+        made = Contest(uri, log.name, stack)
         following = asyncio.create_task(made.follow(log))
         for _ in range(candidates):
             await made.start()
@@ -229,10 +231,10 @@ def on_zookeeper(module_folder: Path) -> Iterator[Up]:
         yield up.wait_ready()
 
 
-@pytest.mark.parametrize("candidates", [2, 10])
-async def test_leaders_are_killed_one_after_another(on_sqlite: Up, candidates: int) -> None:
+@pytest.mark.parametrize(("candidates", "layout"), [(2, "chain"), (2, "stream"), (10, "chain")])
+async def test_leaders_are_killed_one_after_another(on_sqlite: Up, candidates: int, layout: Layout) -> None:
     takeovers = TAKEOVERS if candidates == 2 else 2
-    async with contest(on_sqlite.uri, f"killed-{candidates}", candidates) as made:
+    async with contest(on_sqlite.uri, f"killed-{candidates}", candidates, layout) as made:
         term = 0
         for _ in range(takeovers):
             leader = await made.leader(after=term)
@@ -241,8 +243,9 @@ async def test_leaders_are_killed_one_after_another(on_sqlite: Up, candidates: i
         await made.leader(after=term)
 
 
-async def test_leaders_stand_still_while_another_takes_over(on_sqlite: Up) -> None:
-    async with contest(on_sqlite.uri, "stopped", 3) as made:
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_leaders_stand_still_while_another_takes_over(on_sqlite: Up, layout: Layout) -> None:
+    async with contest(on_sqlite.uri, "stopped", 3, layout) as made:
         term = 0
         for _ in range(max(2, TAKEOVERS // 10)):
             leader = await made.leader(after=term)
@@ -250,15 +253,17 @@ async def test_leaders_stand_still_while_another_takes_over(on_sqlite: Up) -> No
             await stand_still(made, leader, on_sqlite)
 
 
-async def test_on_sqlite_a_leader_is_cut_off_from_the_bookies_and_from_the_metadata(on_sqlite: Up) -> None:
-    async with contest(on_sqlite.uri, "cut", 2) as made:
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_on_sqlite_a_leader_is_cut_off_from_bookies_and_metadata(on_sqlite: Up, layout: Layout) -> None:
+    async with contest(on_sqlite.uri, "cut", 2, layout) as made:
         leader = await made.leader()
         await cut_from_bookies(made, leader)
         await cut_from_metadata(made, leader)
 
 
-async def test_on_zookeeper_leaders_are_killed_stopped_and_cut_off(on_zookeeper: Up) -> None:
-    async with contest(on_zookeeper.uri, "contest", 3) as made:
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_on_zookeeper_leaders_are_killed_stopped_and_cut_off(on_zookeeper: Up, layout: Layout) -> None:
+    async with contest(on_zookeeper.uri, "contest", 3, layout) as made:
         term = 0
         for turn in range(max(4, TAKEOVERS // 2)):
             leader = await made.leader(after=term)
@@ -277,8 +282,9 @@ async def test_on_zookeeper_leaders_are_killed_stopped_and_cut_off(on_zookeeper:
         await made.leader(after=term)
 
 
-async def test_a_leader_and_a_bookie_are_killed_at_once(on_sqlite: Up) -> None:
-    async with contest(on_sqlite.uri, "both", 2) as made:
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_leader_and_a_bookie_are_killed_at_once(on_sqlite: Up, layout: Layout) -> None:
+    async with contest(on_sqlite.uri, "both", 2, layout) as made:
         leader = await made.leader()
         on_sqlite.kill_bookie("bookie-1")
         await kill(made, leader)

@@ -186,6 +186,10 @@ async def test_a_log_rolls_by_size_and_by_age_and_adds_go_on(logs: LogCluster) -
         while len((await root_of(logs)).fragments) < 5:
             assert await writer.add(b"x" * 100) == count
             count += 1
+        await eventually(lambda: writer._rolling is None)
+        active = writer._active
+        assert active.writer.length_pushed == 100 * count, "of all fragments"
+        assert active.full_at == (await root_of(logs)).last_fragment.length_before + 1000
         sizes = [one.length_before for one in (await root_of(logs)).fragments]
         assert all(later > before for before, later in pairwise(sizes))
         await writer.add(b"y")
