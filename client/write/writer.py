@@ -538,6 +538,8 @@ class LedgerWriter(AddWindow, Closable):
         """Stop, and leave the ledger as a crash would. Used only by the client, for a writer that could not be
         closed."""
         await self._tear_down_write_path()
+        if self._life.state is WriterState.DRAINING:
+            self._life.ended()
 
     async def _tear_down_write_path(self) -> None:
         path = self._write_path

@@ -27,8 +27,11 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import CAPABILITY_REPAIR, Op
+from support.reading import cluster_of
 from support.waiting import WAIT_SECONDS, loop_turns
 from support.writing import PASSWORD, QUICK, FakeCluster, fake_cluster
+
+import octavo
 
 HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.001}
 PATIENT: dict[str, Any] = {"bookie_loss_seconds": 3600.0, "full_copies_patience_seconds": 0.01}
@@ -228,6 +231,67 @@ async def test_a_joiner_that_fails_changes_nothing_and_another_one_is_taken() ->
         closed = await metadata_of(cluster, ledger)
         assert closed.debts == ()
         assert [copies_of(cluster, closed, entry_id) for entry_id in range(4)] == [3] * 4
+
+
+async def test_a_joiner_that_comes_back_as_another_process_is_sent_everything_again(cluster: FakeCluster) -> None:
+    """It may have been wiped, and would not know that it ought to be in doubt (rule G3)."""
+    ledger = await cluster.writer(full_copies=FullCopies.REQUIRED, bookie_quarantine_seconds=0.0, **HASTY)
+    joiner = cluster.bookies[3]
+    cluster.bookies[1].hold(Op.ADD)
+    await ledger.add(b"short")  # acknowledged by b0 and b2
+    await ledger.add(b"short")
+    joiner.hold(Op.ADD)
+    await cluster.bookies[2].stop()
+    adding = asyncio.ensure_future(ledger.add(b"after"))
+    await joiner.received(Op.ADD, 3)
+    joiner.release(Op.ADD, 1)
+    await loop_turns(20)
+    assert "b3" not in ledger.metadata.last_fragment.bookies, "entry 1 is on b0 only, of the new members"
+    await joiner.stop()
+    joiner.restarted()
+    joiner.ledgers.clear()
+    joiner.accept(Op.ADD)
+    joiner.release(Op.ADD)
+    await joiner.start()
+    await cluster.until(lambda: "b3" in ledger.metadata.last_fragment.bookies)
+    cluster.bookies[1].release(Op.ADD)
+    assert await adding == 2
+    await ledger.close()
+    closed = await metadata_of(cluster, ledger)
+    assert closed.debts == ()
+    assert [copies_of(cluster, closed, entry_id) for entry_id in range(3)] == [3, 3, 3]
+
+
+async def test_a_client_that_is_closed_leaves_a_ledger_without_its_copies_open() -> None:
+    async with cluster_of(3) as cluster:
+        options: dict[str, Any] = {"close_timeout_seconds": 0.05, "bookie_loss_seconds": 60.0}
+        client = await octavo.connect(cluster.uri, **options)
+        writer = await client.create_ledger(full_copies="required")
+        name = writer.metadata.last_fragment.bookies[2]
+        slow = next(bookie for bookie in cluster.bookies if bookie.bookie_id == name)
+        slow.hold(Op.ADD)
+        await writer.add(b"x")
+        with pytest.raises(UnderReplicatedError):
+            await client.close()
+        assert not (await cluster.store.read_ledger(writer.id)).value.is_closed
+        assert [task for task in asyncio.all_tasks() if f"ledger {writer.id}" in task.get_name()] == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"full_copies": "all"}, {"full_copies": 1}, {"full_copies": "recorded", "sync": "deferred"}], ids=str
+)
+async def test_wrong_kinds_are_refused(wrong: dict[str, Any]) -> None:
+    async with cluster_of(3) as cluster, octavo.connect(cluster.uri) as client:
+        with pytest.raises(octavo.InvalidArgumentError, match="full_copies"):
+            await client.create_ledger(**wrong)
+
+
+async def test_ids_chosen_by_the_caller_can_have_all_copies() -> None:
+    async with cluster_of(3) as cluster, octavo.connect(cluster.uri) as client:
+        async with client.create_ledger(ids="explicit", full_copies="required") as writer:
+            await asyncio.gather(writer.add(b"b", entry_id=1), writer.add(b"a", entry_id=0))
+        metadata = await client.ledger_metadata(writer.id)
+        assert (metadata.last_entry_id, metadata.full_copies, metadata.debts) == (1, FullCopies.REQUIRED, ())
 
 
 async def test_a_writer_that_has_failed_leaves_a_ledger_without_all_copies_open(cluster: FakeCluster) -> None:

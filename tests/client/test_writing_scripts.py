@@ -2,7 +2,8 @@
 
 Commands (positions are numbers, bookies words, times seconds)::
 
-    quorums E Qw Qa [loss=S] [delay=S] [retry=S]   begin; bookies a, b, c, ...
+    quorums E Qw Qa [loss=S] [delay=S] [retry=S] [copies=KIND]   begin; bookies a, b, c, ...
+                                KIND: recorded or required, for a ledger that keeps books of its copies
     time T                      the clock
     up P...                     connected and taking requests
     down P                      the connection broke: what was outstanding there fails
@@ -11,16 +12,22 @@ Commands (positions are numbers, bookies words, times seconds)::
     refuse P RUN                the bookie does not take it
     poll                        is any bookie to be replaced?
     spares P=BOOKIE...          what the search found; nothing: none
+    joiner P                    the joiner for position P takes requests
+    joined P RUN                it confirms its share of the run
+    copied                      is enough copied for the change?
+    failed                      a joiner cannot join
+    debt                        what the last fragment owes
     committed                   the metadata have the new fragment
     stop
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from octavo.client.write.ensemble_changes import EnsembleChanges, Phase
-from octavo.client.write.pipeline import Acknowledge, Effect, Pipeline, Send
+from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, Phase
+from octavo.client.write.full_copies import FullCopiesPipeline, RequiredChanges
+from octavo.client.write.pipeline import Acknowledge, Effect, Full, Pipeline, Send
 from octavo.protocol.entries import Digest, Sealer, derive_secrets, header_of
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
@@ -47,9 +54,15 @@ class Interpreter:
 
     def do_quorums(self, ensemble: str, write: str, ack: str, *options: str) -> None:
         quorums = Quorums(int(ensemble), int(write), int(ack))
-        given = {name: float(value) for name, value in (option.split("=") for option in options)}
-        self.pipeline = Pipeline(quorums, retained_bytes_max=1 << 20)
-        self.changes = EnsembleChanges(
+        words = dict(option.split("=") for option in options)
+        copies = words.pop("copies", None)
+        given = {name: float(value) for name, value in words.items()}
+        self.pipeline: Pipeline = Pipeline(quorums, retained_bytes_max=1 << 20)
+        if copies is not None:
+            self.pipeline = FullCopiesPipeline(quorums, required=copies == "required", retained_bytes_max=1 << 20)
+        make: Callable[..., EnsembleChanges] = RequiredChanges if copies == "required" else EnsembleChanges
+        self.size = quorums.ensemble_size
+        self.changes = make(
             self.pipeline,
             quorums,
             [BookieId(chr(ord("a") + at)) for at in range(quorums.ensemble_size)],
@@ -106,12 +119,42 @@ class Interpreter:
 
     def do_spares(self, *spares: str) -> Iterable[str]:
         found = {int(position): BookieId(name) for position, name in (spare.split("=") for spare in spares)}
-        commit = self.changes.on_spares(found, self.now)
-        if commit is None:
+        yield from self.tell_commit(self.changes.on_spares(found, self.now))
+
+    def tell_commit(self, commit: Commit | None) -> Iterable[str]:
+        if self.changes.phase is Phase.COPYING:
+            yield "copies first"
+        elif commit is None:
             yield "nobody is replaced"
         else:
             ensemble, length = " ".join(commit.ensemble), commit.length_before
             yield f"commit fragment from {commit.first_entry_id}: {ensemble} (length before {length})"
+            if isinstance(self.pipeline, FullCopiesPipeline) and not commit.debt.is_empty:
+                yield f"the fragment that ends owes {commit.debt.first} to {commit.debt.last}"
+
+    def do_joiner(self, position: str) -> Iterable[str]:
+        pipeline, _ = self.books
+        return self.tell(pipeline.on_joiner_ready(int(position), pipeline.attempt))
+
+    def do_joined(self, position: str, run: str) -> None:
+        pipeline, _ = self.books
+        pipeline.on_joiner_confirmed(int(position), int(run), pipeline.attempt)
+
+    def do_copied(self) -> Iterable[str]:
+        return self.tell_commit(self.books[1].on_copied())
+
+    def do_failed(self) -> None:
+        self.books[1].on_joiner_failed(self.now)
+
+    def do_debt(self) -> Iterable[str]:
+        debt = self.pipeline.debt()
+        yield "nothing is owed" if debt.is_empty else f"owes {debt.first} to {debt.last}"
+
+    @property
+    def books(self) -> tuple[FullCopiesPipeline, RequiredChanges]:
+        assert isinstance(self.pipeline, FullCopiesPipeline)
+        assert isinstance(self.changes, RequiredChanges)
+        return self.pipeline, self.changes
 
     def do_committed(self) -> Iterable[str]:
         assert self.changes.phase is Phase.COMMITTING
@@ -128,6 +171,13 @@ class Interpreter:
         for effect in effects:
             if isinstance(effect, Acknowledge):
                 yield f"acknowledge {effect.first} to {effect.last}; length {self.pipeline.length}"
+            elif isinstance(effect, Full):
+                yield f"full up to {effect.last}"
+            elif isinstance(effect, Send) and effect.position >= self.size:
+                position = effect.position - self.size
+                share = [header_of(sealed).entry_id for sealed in self.pipeline.share(effect.run, position)]
+                joiner = self.books[1].joiners[position]
+                yield f"send run {effect.run.number} to joiner {joiner}: entries {', '.join(map(str, share))}"
             else:
                 assert isinstance(effect, Send)
                 self.outstanding.add((effect.position, effect.run.number))

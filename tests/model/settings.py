@@ -381,6 +381,17 @@ JOBS: tuple[Job, ...] = (
         quick=True,
     ),
     Job(
+        full_copies(
+            FullCopies.REQUIRED,
+            "writer of 1 entry, 1 spare, 1 recovery; 1 break",
+            (3, 3, 2),
+            spares=1,
+            entries=1,
+            recoveries=1,
+            breaks=1,
+        ),
+    ),
+    Job(
         left_behind("1 recovery after a writer of 1 entry, late adds", entries=1, recoveries=1, late_adds=True),
         quick=True,
     ),
