@@ -157,6 +157,9 @@ class ChainLead:
             )
         return {segment.ledger_id: end}
 
+    async def look_after(self) -> None:
+        """As :meth:`LogLead.look_after`: nothing."""
+
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def rest(self) -> None:

@@ -67,6 +67,9 @@ class LogLead(Protocol):
         """Begin a new segment while adds go on. Raises :class:`NotLeaderError`; after any other failure the active
         segment serves on."""
 
+    async def look_after(self) -> None:
+        """What is done once a minute, whether there is anything to be tidied or not."""
+
     async def rest(self) -> None:
         """Give the log an end that the next leader need not look for. Everything sent is acknowledged, or given up."""
 

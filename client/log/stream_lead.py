@@ -197,6 +197,12 @@ class StreamLead:
         # In the background: a roll that finds no room in the tail would have to wait for it (rule U3).
         await tidy_stream(self._access.store, self._ledger_id, writer_token=self._token(), known=writer.root)
 
+    async def look_after(self) -> None:
+        """As :meth:`LogLead.look_after`: a bookie that refuses the term, because it has lost a disk and there is no
+        other one in its place, may take the next term (rules T11 and T12)."""
+        if self.active.writer.is_refused_for_doubt:
+            await self.active.writer.renew()
+
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def rest(self) -> None:

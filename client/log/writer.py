@@ -367,11 +367,13 @@ class LogWriter(AddFront, Closable):
         """Retention, pages and leftovers of dead leaders, once a minute while this writer leads."""
         while True:
             await self._lead.upkeep.wait(self._options.log_retention_seconds)
-            if self._life is not Life.WRITING or not self._lead.upkeep.may_be_due():
+            if self._life is not Life.WRITING:
                 continue
             try:
                 async with self._turns:
-                    await self._lead.upkeep.tidy()
+                    await self._lead.look_after()
+                    if self._lead.upkeep.may_be_due():
+                        await self._lead.upkeep.tidy()
             except NoSuchLogError as error:
                 self._end(error)
             except OctavoError as error:

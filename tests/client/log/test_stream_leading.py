@@ -15,9 +15,10 @@ from octavo.client.options import ClientOptions
 from octavo.metadata.stream_changes import BeginTakeover
 from octavo.metadata.stream_model import StreamMetadata, StreamState
 from octavo.metadata.update import update_stream
-from octavo.protocol.errors import MetadataUnavailableError, OctavoError
+from octavo.protocol.errors import BookieInDoubtError, MetadataUnavailableError, OctavoError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Op
+from octavo.protocol.places import place
 from support.interposed_store import InterposedStore
 from support.log_cluster import QUICK, LogCluster, collect, open_log_cluster
 from support.metadata_clusters import MemoryCluster
@@ -177,6 +178,25 @@ async def test_adds_go_on_across_a_renewal(logs: LogCluster) -> None:
         assert (segment.term, writer.term) == (3, 1)
         assert [entry.payload for entry in await log.read(98, 100)] == [b"98", b"99", b"100"]
     assert {entry.term for entry in await log.read(0, 100)} == {1}
+
+
+async def test_a_bookie_that_refuses_the_term_for_doubt_is_got_back_by_a_renewal(logs: LogCluster) -> None:
+    """There is no spare. The bookie takes the next term, as one does whose floor is the present one (rule T12)."""
+    log = await logs.log(log_retention_seconds=0.02, resend_delay_seconds=0.01)
+    async with log.lead() as writer:
+        await writer.add(b"0")
+        segment: Any = writer._active.writer
+        doubtful = logs.bookies[2]
+        doubtful.refuse(Op.ADD, BookieInDoubtError("it has lost a disk"))
+        await writer.add(b"1")
+        await eventually(lambda: segment.term > 2)
+        assert (await root_of(logs)).last_fragment.first_term == 2
+        doubtful.accept(Op.ADD)
+        await eventually(lambda: not segment.is_refused_for_doubt)
+        term = segment.term
+        assert await writer.add(b"2") == 2
+        await eventually(lambda: place(term, 0) in doubtful.ledger(segment.id).entries)
+        assert (segment.term, writer.term) == (term, 1), "there is no reason for another one"
 
 
 async def test_a_log_rolls_by_size_and_by_age_and_adds_go_on(logs: LogCluster) -> None:

@@ -258,3 +258,22 @@ async def test_a_writer_of_nothing_renews_and_an_empty_term_leaves_nothing(clust
     stream = await cluster.stored(writer.id)
     assert [(one.first_entry_id, one.first_term) for one in stream.fragments] == [(place(4, 0), 1)]
     await writer.close()
+
+
+async def test_a_renewal_waits_until_what_was_sent_is_acknowledged(cluster: StreamCluster) -> None:
+    """The end of the term would otherwise leave out what is acknowledged a moment later."""
+    writer = await cluster.client("first").streams.create(THREE, password=PASSWORD)
+    for bookie in cluster.fake.bookies:
+        bookie.hold(Op.ADD)
+    pending = writer.add_nowait(b"a")
+    await cluster.fake.bookies[0].received(Op.ADD, 1)
+    renewing = asyncio.ensure_future(writer.renew())
+    await loop_turns(50)
+    assert (await cluster.stored(writer.id)).term == 1
+    for bookie in cluster.fake.bookies:
+        bookie.release(Op.ADD)
+    assert await pending == 0
+    await renewing
+    stream = await cluster.stored(writer.id)
+    assert (stream.term, stream.last_fragment.first_position) == (2, 1)
+    assert await writer.add(b"b") == 1
