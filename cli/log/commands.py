@@ -1,7 +1,7 @@
 """``octavo log``: logs from the command line.
 
-Only ``append`` leads, and fences the previous leader. Every other command reads, or changes the log's list, and
-disturbs no leader.
+Only ``append``, ``take-over`` and ``seal`` lead, and end the previous leader. Every other command reads, or changes the
+log's metadata, and disturbs no leader.
 """
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
@@ -397,6 +397,40 @@ async def give_up(
         print_line(f"log {name}: ledger {ledger_id} given up; it held no entries")
     else:
         print_line(f"log {name}: ledger {ledger_id} given up, with positions {gap.first} to {gap.last}")
+
+
+@command(app, "take-over")
+async def take_over(session: Session, name: NameArgument, password_file: PasswordFileOption = None) -> None:
+    """End the leader's term without waiting for its lock.
+
+    The log then has an end that is the same for all, and no leader; a client that waits for the lead can take it. Use
+    this against a leader that hangs, or to let followers of a chain have the last entries of one that crashed.
+    """
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    async with _opened(session, name, password_file) as log, log.take_over() as writer:
+        term, end = writer.term, writer.end
+    if session.as_json:
+        print_json({"name": name, "term": term, "end": end})
+    else:
+        print_line(f"log {name} taken over in term {term}; it ends at {end}")
+
+
+@command(app)
+async def seal(session: Session, name: NameArgument, password_file: PasswordFileOption = None) -> None:
+    """End a log for good: no client can add to it any more.
+
+    Only logs with the layout stream can be sealed. A leader, if there is one, loses its leadership. Followers end after
+    the last entry.
+    """
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+
+    async with _opened(session, name, password_file) as log:
+        end = await log.seal()
+    if session.as_json:
+        print_json({"name": name, "end": end})
+    else:
+        print_line(f"log {name} sealed; it ends at {end}")
 
 
 def _print_first_position(session: Session, name: str, first_position: int) -> None:

@@ -75,6 +75,10 @@ class ChainLayout:
         known = await update_log(self._store, self._name, SetRetention(retention), log_id=self._log_id)
         self.view.take(known.value)
 
+    async def seal(self) -> None:
+        """Raises :class:`InvalidArgumentError`."""
+        raise InvalidArgumentError(f"log {self._name} is a chain, which cannot be sealed; a stream can")
+
     async def status(self, cursors: dict[str, CursorState]) -> LayoutStatus:
         """What the list tells."""
         document = self.view.document

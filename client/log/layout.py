@@ -50,6 +50,9 @@ class LogLayout(Protocol):
     async def set_retention(self, retention: Retention) -> None:
         """Change what retention drops."""
 
+    async def seal(self) -> None:
+        """Let no client add anything any more. Raises :class:`InvalidArgumentError` for a chain."""
+
     async def give_up(self, ledger_id: int, last: int | None) -> Gap:
         """Skip a part that was lost. Raises :class:`InvalidArgumentError`."""
 

@@ -314,6 +314,16 @@ class Log(Closable):
         self._view.check_loop()
         return await self._layout.give_up(ledger_id, last)
 
+    async def seal(self) -> int:
+        """End the log for good: no client can add to it any more, and followers end after the last entry. Gives the
+        end. Takes the log over first, so a leader loses its leadership.
+
+        Raises :class:`InvalidArgumentError` for a chain, which cannot be sealed; else as :meth:`take_over`.
+        """
+        self._view.check_open()
+        await self._layout.seal()
+        return await self.refresh()
+
     async def set_retention(self, retention: Retention) -> None:
         """Change what the leader drops, once a minute, from the front."""
         check_retention(retention)

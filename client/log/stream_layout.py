@@ -7,16 +7,18 @@ from octavo.client.log.document import Retention
 from octavo.client.log.entries import Gap
 from octavo.client.log.layout import LayoutStatus
 from octavo.client.log.ledgers import LedgerAccess
-from octavo.client.log.status import SegmentStatus
 from octavo.client.log.stream_changes import SetStreamRetention
-from octavo.client.log.stream_document import StreamLogDocument, log_term
+from octavo.client.log.stream_document import StreamLogDocument
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
 from octavo.client.log.stream_lead import take_over_stream
+from octavo.client.log.stream_status import bytes_of_stream, segments_of_stream
 from octavo.client.log.stream_view import StreamView
 from octavo.client.log.update import read_stream_log, update_stream_log
 from octavo.client.log.writer import LogWriter
 from octavo.metadata.store import Lease, Versioned
+from octavo.metadata.stream_changes import SealStream
 from octavo.metadata.stream_model import StreamMetadata
+from octavo.metadata.update import update_stream
 from octavo.protocol.entries import derive_secrets, verifier_matches
 from octavo.protocol.errors import InvalidArgumentError, LogDamagedError, NoSuchLedgerError, UnauthorizedError
 
@@ -102,6 +104,19 @@ class StreamLayout:
         known = await update_stream_log(self._store, self._name, SetStreamRetention(retention), log_id=self._log_id)
         self.view.take(known.value)
 
+    async def seal(self) -> None:
+        """Let no client add anything any more. A leader loses its leadership."""
+        if not self.view.is_sealed:
+            writer = await self.take_over(None, lambda _writer: None)
+            await writer.close()
+        root = await self._store.read_stream(self.view.document.ledger_id)
+        change = SealStream(root.value.term)
+        self.view.take_root(
+            await update_stream(
+                self._store, root.value.ledger_id, change, writer_token=self._access.random_token(), known=root
+            )
+        )
+
     async def give_up(self, ledger_id: int, last: int | None) -> Gap:
         """Raises :class:`InvalidArgumentError`."""
         raise InvalidArgumentError(
@@ -117,34 +132,7 @@ class StreamLayout:
             drops_below=max(self.view.first_position, await self._housekeeper.retention_cut(document, stream)),
             segments=segments_of_stream(stream),
             paged_segments=sum(page.fragments for page in stream.pages),
-            bytes=max(stream.length, stream.last_fragment.length_before) - _length_before(stream),
+            bytes=bytes_of_stream(stream),
             idle_cursors=await self._housekeeper.idle_cursors(stream, cursors),
             gaps=(),
         )
-
-
-def _length_before(stream: StreamMetadata) -> int:
-    """Payload bytes before the first fragment that is left."""
-    return (stream.pages or stream.fragments)[0].length_before
-
-
-def segments_of_stream(stream: StreamMetadata) -> tuple[SegmentStatus, ...]:
-    """The fragments of the stream, without those in pages, as the segments of its log."""
-    segments = []
-    for at, fragment in enumerate(stream.fragments):
-        following = stream.fragments[at + 1] if at + 1 < len(stream.fragments) else None
-        stop = following.first_position if following is not None else None
-        length = following.length_before if following is not None else stream.length
-        if following is None and stream.end_position is not None:
-            stop = stream.end_position + 1
-        segments.append(
-            SegmentStatus(
-                ledger_id=stream.ledger_id,
-                first_position=fragment.first_position,
-                entries=None if stop is None else stop - fragment.first_position,
-                bytes=None if stop is None else length - fragment.length_before,
-                term=log_term(fragment.first_term),
-                created_at_ms=fragment.opened_at_ms,
-            )
-        )
-    return tuple(segments)

@@ -5,7 +5,7 @@ import runpy
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from octavo.cli.main import main
@@ -34,11 +34,15 @@ async def write(client: octavo.Client, name: str, payloads: Sequence[bytes], *, 
             await writer.roll()
 
 
-def make_log(uri: str, name: str, payloads: Sequence[bytes]) -> None:
+type Layout = Literal["chain", "stream"]
+both_layouts = pytest.mark.parametrize("layout", ["chain", "stream"])
+
+
+def make_log(uri: str, name: str, payloads: Sequence[bytes], layout: Layout = "chain") -> None:
     """A log of several segments and two leaders."""
 
     async def make(client: octavo.Client) -> None:
-        async with client.create_log(name):
+        async with client.create_log(name, layout=layout):
             half = len(payloads) // 2
             await write(client, name, payloads[:half])
             await write(client, name, payloads[half:])
@@ -118,29 +122,33 @@ def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
 
 @pytest.fixture(scope="module")
 def orders(cluster: Up) -> Up:
-    """A log of many segments and two leaders, for tests that change nothing."""
+    """Logs of many segments and two leaders, for tests that change nothing."""
     make_log(cluster.uri, "spark/orders", PAYLOADS)
+    make_log(cluster.uri, "spark/orders-stream", PAYLOADS, "stream")
     return cluster
 
 
-def test_every_position_is_one_row_with_its_time(spark: SparkSession, orders: Up) -> None:
-    frame = scan(spark, orders.uri, log="spark/orders", minPartitions=4)
+@pytest.mark.parametrize(("name", "ledgers_min"), [("spark/orders", 8), ("spark/orders-stream", 1)])
+def test_every_position_is_one_row_with_its_time(spark: SparkSession, orders: Up, name: str, ledgers_min: int) -> None:
+    frame = scan(spark, orders.uri, log=name, minPartitions=4)
     assert frame.schema.simpleString() == (
         "struct<position:bigint,timestamp:timestamp,ledger_id:bigint,entry_id:bigint,value:binary,length:bigint,"
         "last_add_confirmed:bigint>"
     )
     rows = sorted(frame.collect(), key=lambda row: row.position)
     assert [(row.position, bytes(row.value)) for row in rows] == numbered(0, 30)
-    assert len({row.ledger_id for row in rows}) >= 8, "it rolled"
+    assert len({row.ledger_id for row in rows}) >= ledgers_min, "a chain has rolled"
+    assert frame.rdd.getNumPartitions() >= 4
     now = datetime.now(UTC)
     times = [row.timestamp.astimezone(UTC) for row in rows]
     assert times == sorted(times)
     assert all(now - timedelta(minutes=10) < time <= now for time in times)
 
 
-def test_positions_bound_a_scan(spark: SparkSession, orders: Up) -> None:
+@pytest.mark.parametrize("name", ["spark/orders", "spark/orders-stream"])
+def test_positions_bound_a_scan(spark: SparkSession, orders: Up, name: str) -> None:
     def some(**options: object) -> list[tuple[int, bytes | None]]:
-        return values(scan(spark, orders.uri, log="spark/orders", **options))
+        return values(scan(spark, orders.uri, log=name, **options))
 
     assert some(startingPosition=7, endingPosition=20) == numbered(7, 21)
     assert some(startingPosition=29, endingPosition=1000) == numbered(29, 30)
@@ -148,30 +156,37 @@ def test_positions_bound_a_scan(spark: SparkSession, orders: Up) -> None:
     for enabled in ("true", "false"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
         try:
-            few = scan(spark, orders.uri, log="spark/orders").where("position >= 3 and position < 9 and length > 0")
+            few = scan(spark, orders.uri, log=name).where("position >= 3 and position < 9 and length > 0")
             assert values(few) == numbered(3, 9)
         finally:
             spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_a_truncated_start_obeys_fail_on_data_loss(spark: SparkSession, cluster: Up) -> None:
-    make_log(cluster.uri, "spark/truncated", PAYLOADS)
-    truncate(cluster.uri, "spark/truncated", 11)
-    assert values(scan(spark, cluster.uri, log="spark/truncated")) == numbered(11, 30)
+@both_layouts
+def test_a_truncated_start_obeys_fail_on_data_loss(spark: SparkSession, cluster: Up, layout: Layout) -> None:
+    name = f"spark/truncated-{layout}"
+    make_log(cluster.uri, name, PAYLOADS, layout)
+    truncate(cluster.uri, name, 11)
+    assert values(scan(spark, cluster.uri, log=name)) == numbered(11, 30)
     with pytest.raises(PySparkException, match="positions 5 to 10 have been truncated; the log begins at 11"):
-        scan(spark, cluster.uri, log="spark/truncated", startingPosition=5).count()
-    rest = scan(spark, cluster.uri, log="spark/truncated", startingPosition=5, failOnDataLoss="false")
+        scan(spark, cluster.uri, log=name, startingPosition=5).count()
+    rest = scan(spark, cluster.uri, log=name, startingPosition=5, failOnDataLoss="false")
     assert values(rest) == numbered(11, 30)
     with pytest.raises(PySparkException, match="there is no log spark/none"):
         scan(spark, cluster.uri, log="spark/none").count()
 
 
-def test_a_log_that_is_led_is_read_without_disturbing_its_leader(spark: SparkSession, cluster: Up) -> None:
+@both_layouts
+def test_a_log_that_is_led_is_read_without_disturbing_its_leader(
+    spark: SparkSession, cluster: Up, layout: Layout
+) -> None:
+    name = f"spark/led-{layout}"
+
     async def scenario(client: octavo.Client) -> None:
-        async with client.create_log("spark/led") as log, log.lead() as writer:
+        async with client.create_log(name, layout=layout) as log, log.lead() as writer:
             await writer.add_many(PAYLOADS[:10])
             assert await collect(log, 0, 10) == PAYLOADS[:10]
-            found = await asyncio.to_thread(lambda: values(scan(spark, cluster.uri, log="spark/led")))
+            found = await asyncio.to_thread(lambda: values(scan(spark, cluster.uri, log=name)))
             assert found == numbered(0, 10)
             assert await writer.add(b"10") == 10
             assert writer.term == 1
@@ -215,24 +230,30 @@ class Stream:
         return values(self.spark.read.parquet(str(self.folder / "out")))
 
 
-def test_a_query_goes_on_across_rolls_and_leaders(spark: SparkSession, cluster: Up, tmp_path: Path) -> None:
-    make_log(cluster.uri, "spark/stream", PAYLOADS)
-    stream = Stream(spark, cluster.uri, tmp_path, log="spark/stream", maxEntriesPerTrigger=12)
+@both_layouts
+def test_a_query_goes_on_across_rolls_and_leaders(
+    spark: SparkSession, cluster: Up, tmp_path: Path, layout: Layout
+) -> None:
+    name = f"spark/query-{layout}"
+    make_log(cluster.uri, name, PAYLOADS, layout)
+    stream = Stream(spark, cluster.uri, tmp_path, log=name, maxEntriesPerTrigger=12)
     assert stream.run() == [12, 12, 6]
-    with_client(cluster.uri, lambda client: write(client, "spark/stream", [b"%d" % n for n in range(30, 37)]))
+    with_client(cluster.uri, lambda client: write(client, name, [b"%d" % n for n in range(30, 37)]))
     assert stream.run() == [7]
     assert stream.values() == numbered(0, 37)
     assert stream.run() == [], "nothing new, no batch"
 
 
+@both_layouts
 def test_a_query_over_a_truncated_log_stops_or_goes_on_behind_the_gap(
-    spark: SparkSession, cluster: Up, tmp_path: Path
+    spark: SparkSession, cluster: Up, tmp_path: Path, layout: Layout
 ) -> None:
-    make_log(cluster.uri, "spark/gap", PAYLOADS)
-    stream = Stream(spark, cluster.uri, tmp_path, log="spark/gap", startingOffsets=2)
+    name = f"spark/gap-{layout}"
+    make_log(cluster.uri, name, PAYLOADS, layout)
+    stream = Stream(spark, cluster.uri, tmp_path, log=name, startingOffsets=2)
     assert stream.run() == [28]
-    with_client(cluster.uri, lambda client: write(client, "spark/gap", [b"%d" % n for n in range(30, 40)]))
-    truncate(cluster.uri, "spark/gap", 33)
+    with_client(cluster.uri, lambda client: write(client, name, [b"%d" % n for n in range(30, 40)]))
+    truncate(cluster.uri, name, 33)
     with pytest.raises(StreamingQueryException, match="positions 30 to 32 were truncated before the query read them"):
         stream.run()
     assert stream.run(failOnDataLoss="false") == [7]

@@ -77,11 +77,26 @@ def cursor_positions(cluster: Up, name: str) -> dict[str, int]:
     return {cursor["name"]: cursor["position"] for cursor in map(json.loads, lines)}
 
 
-@pytest.fixture
-def new_log(cluster: Up, request: pytest.FixtureRequest) -> str:
+def made(cluster: Up, request: pytest.FixtureRequest, layout: str) -> str:
     name = f"tests/{request.node.name}"[:200].replace("[", ".").replace("]", "")
-    assert cluster.run("log", "create", name).status == 0
+    assert cluster.run("log", "create", name, "--layout", layout).status == 0
     return name
+
+
+@pytest.fixture(params=["chain", "stream"])
+def new_log(cluster: Up, request: pytest.FixtureRequest) -> str:
+    """Of each layout."""
+    return made(cluster, request, request.param)
+
+
+@pytest.fixture
+def new_chain(cluster: Up, request: pytest.FixtureRequest) -> str:
+    return made(cluster, request, "chain")
+
+
+@pytest.fixture
+def new_stream(cluster: Up, request: pytest.FixtureRequest) -> str:
+    return made(cluster, request, "stream")
 
 
 def test_lines_in_lines_out(cluster: Up, new_log: str) -> None:
@@ -289,7 +304,38 @@ def test_bench_log_measures_both_ways_and_names_the_parts_of_a_failover(cluster:
     assert b"octavo-bench" not in cluster.run("log", "list").stdout
 
 
-def test_retention_is_replaced_and_a_lost_ledger_is_given_up(cluster: Up, new_log: str) -> None:
+def test_a_log_is_taken_over_from_a_leader_that_stands_still(cluster: Up, new_log: str) -> None:
+    with Running(cluster, "append", new_log, "--positions") as leader:
+        leader.send(b"one\n")
+        assert leader.line() == b"0"
+        leader.process.send_signal(signal.SIGSTOP)
+        taken = cluster.run("log", "take-over", new_log, "--json")
+        assert taken.json == {"name": new_log, "term": 2, "end": 1}
+        leader.process.send_signal(signal.SIGCONT)
+        assert leader.process.wait(WAIT_SECONDS) == 1, "it is told, although its input is silent"
+    assert cluster.run("log", "read", new_log).stdout == b"one\n"
+    assert show(cluster, new_log)["term"] == 2
+
+
+def test_a_stream_is_sealed_and_shown_with_its_layout(cluster: Up, new_stream: str) -> None:
+    assert cluster.run("log", "append", new_stream, stdin=b"a\nb\n").status == 0
+    assert cluster.run("log", "seal", new_stream, "--json").json == {"name": new_stream, "end": 2}
+    # It does not end by itself otherwise.
+    assert cluster.run("log", "tail", new_stream).stdout == b"a\nb\n"
+    cluster.run("log", "append", new_stream, stdin=b"c\n").failed_with_one_line(1, new_stream)
+    shown = show(cluster, new_stream)
+    assert (shown["layout"], shown["end"], shown["paged_segments"]) == ("stream", 2, 0)
+    assert shown["segments"][0]["entries"] == 2
+    cluster.run("log", "give-up", new_stream, "--ledger", 1).failed_with_one_line(2, new_stream, "stream")
+    assert cluster.run("log", "delete", new_stream).status == 0
+
+
+def test_a_chain_is_not_sealed(cluster: Up, new_chain: str) -> None:
+    cluster.run("log", "seal", new_chain).failed_with_one_line(2, new_chain, "cannot be sealed")
+
+
+def test_retention_is_replaced_and_a_lost_ledger_is_given_up(cluster: Up, new_chain: str) -> None:
+    new_log = new_chain
     for number in range(3):
         assert cluster.run("log", "append", new_log, stdin=b"%d\n" % number).status == 0
     set_to = cluster.run("log", "set-retention", new_log, "--retain-seconds", 60, "--retain-cursors", "--json")
