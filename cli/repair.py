@@ -298,7 +298,9 @@ async def accept_loss(
     password_file: PasswordFileOption = None,
     yes: YesOption = False,
 ) -> int:
-    """Close a ledger that cannot be recovered, or lay such a stream to rest.
+    """End a ledger or a stream that cannot be recovered.
+
+    The ledger is closed, a stream is laid to rest.
 
     Acknowledged entries may be lost. The bookies given with --without count as if they had denied every entry of which
     they cannot tell. They must be retired or in doubt; a bookie in doubt is asked for what it still has. Of a
