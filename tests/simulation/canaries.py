@@ -13,6 +13,7 @@ from simulation import canaries_client as client
 from simulation import canaries_logs as logs
 from simulation import canaries_repair as repair
 from simulation import canaries_security as security
+from simulation import canaries_streams as streams
 from simulation.patches import Patch
 
 
@@ -145,4 +146,29 @@ CANARIES: dict[str, Canary] = {
     "log-position-unchecked": Canary("expected_position is not compared", "P12", logs.position_unchecked),
     "log-deletion-keeps-ledgers": Canary("a deleted log's ledgers are not deleted", "P13",
                                          logs.deletion_keeps_ledgers),
+    "stream-old-leader-heals": Canary("a leader that another client took over from heals", "T10",
+                                      streams.old_leader_heals),
+    "stream-roll-does-not-wait": Canary("adds are acknowledged while a roll is being stored", "U6",
+                                        streams.roll_does_not_wait),
+    "stream-pages-change": Canary("a page is changed after it was made", "U2", streams.pages_change),
+    "stream-pages-go-early": Canary("a page is deleted before the metadata name another", "U2",
+                                    streams.pages_go_early),
+    "stream-truncates-last-fragment": Canary("truncation removes a part of the last fragment", "U4",
+                                             streams.truncates_last_fragment),
+    "stream-nothing-is-trimmed": Canary("bookies keep what was truncated", "U5", streams.nothing_is_trimmed),
+    "stream-trims-what-is-kept": Canary("bookies trim the first entry that is kept", "U5",
+                                        streams.trims_what_is_kept),
+    "stream-outcome-too-early": Canary("an add's outcome is told while its term goes on", "P6",
+                                       streams.outcome_too_early),
+    "stream-truncates-early": Canary("a stream is truncated before readers are told", "P7",
+                                     streams.truncates_before_readers_know),
+    "stream-retention-ignores-cursors": Canary("retention of a stream drops what a cursor holds back", "P8",
+                                               streams.retention_ignores_cursors),
+    "stream-retention-believes-clock": Canary("retention of a stream by age asks the leader's clock alone", "P8",
+                                              streams.retention_believes_own_clock),
+    "stream-time-falls": Canary("a new term does not start at the last time of sealing", "P10", streams.time_falls),
+    "stream-deletion-keeps-stream": Canary("the stream of a deleted log is not deleted", "P13",
+                                           streams.deletion_keeps_stream),
+    "stream-abandoned-is-forgotten": Canary("the stream of a creator that died is forgotten", "P13",
+                                            streams.abandoned_streams_are_forgotten),
 }  # fmt: skip

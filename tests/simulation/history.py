@@ -8,7 +8,7 @@ must have is known from the beginning.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from octavo.metadata.model import LedgerMetadata, LedgerState, decode_ledger
+from octavo.metadata.model import LedgerMetadata, LedgerState
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import LedgerId
 
@@ -97,14 +97,13 @@ class History:
 
     # --- metadata ---------------------------------------------------------------------------------------------------
 
-    def metadata_changed(self, ledger_id: LedgerId, value: bytes | None) -> None:
+    def metadata_changed(self, ledger_id: LedgerId, metadata: LedgerMetadata | None) -> None:
         """Record and check a new version of a ledger's metadata; None: the ledger was deleted."""
         ledger = self.ledgers.get(ledger_id)
-        if value is None:
+        if metadata is None:
             if ledger is not None:
                 ledger.deleted = True
             return
-        metadata = decode_ledger(ledger_id, value)
         self._check_fragments(metadata)
         versions = ledger.versions if ledger is not None else self.early.setdefault(ledger_id, [])
         if versions:

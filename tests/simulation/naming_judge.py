@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import google_crc32c
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.entries import CHECKSUM, HEADER, MAC_BYTES, RESIDUE
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, LedgerId
 from simulation.disk import Disk
 from simulation.history import Violation
 
@@ -58,15 +58,19 @@ class NamingJudge:
     def check(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
         """Check a new version of a ledger's metadata. Raises :class:`Violation`."""
         for bookie_id, entry_ids in namings(before, after):
-            self._world.trace.count("repair: bookie took a place")
-            machine = next((one for one in self._world.machines if bookie_id in one.ids), None)
-            # Machines of the fault budget may have lost copies since.
-            if machine is None or machine in self._world.unlucky:
-                continue
-            lacking = [entry_id for entry_id in entry_ids if not _is_durable(machine.disk, after.ledger_id, entry_id)]
-            if lacking:
-                raise Violation("N1", f"ledger {after.ledger_id}: {bookie_id} took a place and lacks {lacking}")
-            self._world.trace.count("repair: entries found where they are named", len(entry_ids))
+            self.check_member(after.ledger_id, bookie_id, entry_ids)
+
+    def check_member(self, ledger_id: LedgerId, bookie_id: BookieId, entry_ids: list[int]) -> None:
+        """Check that a bookie which has taken a place has these entries on its disk. Raises :class:`Violation`."""
+        self._world.trace.count("repair: bookie took a place")
+        machine = next((one for one in self._world.machines if bookie_id in one.ids), None)
+        # Machines of the fault budget may have lost copies since.
+        if machine is None or machine in self._world.unlucky:
+            return
+        lacking = [entry_id for entry_id in entry_ids if not _is_durable(machine.disk, ledger_id, entry_id)]
+        if lacking:
+            raise Violation("N1", f"ledger {ledger_id}: {bookie_id} took a place and lacks {lacking}")
+        self._world.trace.count("repair: entries found where they are named", len(entry_ids))
 
 
 def _is_durable(disk: Disk, ledger_id: int, entry_id: int) -> bool:

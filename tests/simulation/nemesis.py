@@ -477,8 +477,9 @@ class Nemesis:
             self.count("metadata: session expired")
 
     def _conflict(self) -> None:
-        ledgers = [ledger for ledger in self.world.history.ledgers.values() if not ledger.deleted]
-        if ledgers and self.world.metadata.rewrite_ledger(self.rng.choice(ledgers).ledger_id):
+        ledger_ids = [ledger.ledger_id for ledger in self.world.history.ledgers.values() if not ledger.deleted]
+        ledger_ids += [stream.document.ledger_id for stream in self.world.log_histories.streams()]
+        if ledger_ids and self.world.metadata.rewrite_ledger(self.rng.choice(ledger_ids)):
             self.count("metadata: conflict made")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from octavo.client.options import ClientOptions
 from octavo.repair.settings import RepairSettings
 from simulation.disk import DiskSettings
+from simulation.knobs import FRAME, FRAME_BYTES, KNOBS, STORAGE, STREAM_KNOBS
 from simulation.network import NetworkSettings
 from simulation.siege_moves import DRAWN, NEEDS_EVERY_MEMBER, STORIES
 
@@ -53,30 +54,6 @@ DISTURBANCES = (
     "metadata lists are empty",
 )
 """Every fault of the nemesis. Those in :data:`NEEDS_BUDGET` strike only machines of the fault budget."""
-
-KNOBS: dict[str, tuple[int | None, ...]] = {
-    "octavo.client.recover.recovery:_READ_BYTES_MAX": (None, 300, 3000),
-    "octavo.client.recover.recovery:ENTRIES_PER_FRAME_MAX": (None, None, 1, 5),
-    "octavo.client.recover.recovery:WINDOW_ENTRIES": (None, 3, 30, 200),
-    "octavo.client.recover.recovery:WINDOW_BYTES": (None, None, 2000),
-    "octavo.client.read.range_read:RANGE_BYTES_MAX": (None, None, 1000),
-    "octavo.client.read.range_read:ENTRIES_PER_FRAME_MAX": (None, None, 2, 10),
-    "octavo.bookie.server.answers:RUNS_PER_ANSWER_MAX": (None, None, 1, 3),
-    "octavo.bookie.storage.checkpoint:_WRITE_BUFFERS": (None, 2),
-}
-"""Limits of the code under test that a small universe would not reach -> values to draw from; None keeps the limit."""
-
-FRAME = "octavo.client.write.adds:FRAME_PAYLOAD_BYTES_TARGET"
-"""Payload bytes per frame. One frame must fit into a journal segment, and segments are small here."""
-
-FRAME_BYTES = 16 * 1024
-
-STORAGE: dict[str, tuple[int | None, ...]] = {
-    "ledgers_hot_max": (None, 1, 2),
-    "checkpoint_ledgers": (None, None, 1, 2),
-    "index_cache_bytes": (None, None, 1),
-}
-"""Limits of the storage that a small universe would not reach -> values to draw from; None keeps the limit."""
 
 NEEDS_BUDGET = frozenset({"rot", "lying sync", "wipe"})
 
@@ -124,6 +101,8 @@ class Plan:
     clock_drift: float = 0.0
     logs: int = 0
     """Number of logs. They take the place of the ledgers: clients lead, follow and tidy them."""
+    log_streams: bool = False
+    """Whether the logs are streams; otherwise they are chains of ledgers."""
     log_clients: int = 2
     """Client processes that each lead every log."""
     log_retain_bytes: int = 0
@@ -382,6 +361,7 @@ def draw_plan(seed: int, size: str | None = None) -> Plan:
     _draw_logs(plan, random.Random(f"{seed} logs"), size)
     if seed % 2 == 0 and not plan.aimed:
         plan.logs = 1
+    _draw_streams(plan, random.Random(f"{seed} streams"))
     rng = random.Random(f"{seed} agents")
     if rng.random() < AGENTS_SHARES[size] and not (plan.aimed or plan.restores_metadata or loses):
         run_agents(plan, rng)
@@ -404,6 +384,12 @@ def _draw_logs(plan: Plan, rng: random.Random, size: str) -> None:
         "cursor_flush_seconds": rng.choice((0.01, 0.2)),
     }
     plan.log_retain_seconds = rng.choice((0.0, 0.0, 0.0, 0.2))
+
+
+def _draw_streams(plan: Plan, rng: random.Random) -> None:
+    """Draw what matters only to logs that are streams: half of all logs; all of them with ``--set log_streams=1``."""
+    plan.log_streams = rng.random() < 0.5
+    plan.knobs |= {name: value for name, values in STREAM_KNOBS.items() if (value := rng.choice(values)) is not None}
 
 
 def _make_small(plan: Plan, rng: random.Random) -> None:

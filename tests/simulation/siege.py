@@ -74,7 +74,7 @@ class Siege:
         world, rng = self._world, self._rng
         ledgers = [
             ledger
-            for ledger in (*world.history.ledgers.values(), *world.chains.targets())
+            for ledger in (*world.history.ledgers.values(), *world.log_histories.targets())
             if ledger.end is None and not ledger.delete_asked
         ]
         ledgers = [ledger for ledger in ledgers if not ledger.orphaned] or ledgers

@@ -65,6 +65,24 @@ LOGS = {
 }
 """Canary in logs -> the first seed to try, of universes with a log."""
 
+STREAMS = {
+    "stream-old-leader-heals": ("quick", 1),
+    "stream-roll-does-not-wait": ("small", 8),
+    "stream-pages-change": ("quick", 1),
+    "stream-pages-go-early": ("quick", 5),
+    "stream-truncates-last-fragment": ("small", 33),
+    "stream-nothing-is-trimmed": ("small", 2),
+    "stream-trims-what-is-kept": ("small", 2),
+    "stream-outcome-too-early": ("quick", 79),
+    "stream-truncates-early": ("quick", 62),
+    "stream-retention-ignores-cursors": ("small", 69),
+    "stream-retention-believes-clock": ("small", 71),
+    "stream-time-falls": ("small", 63),
+    "stream-deletion-keeps-stream": ("small", 86),
+    "stream-abandoned-is-forgotten": ("quick", 22),
+}
+"""Canary in streams -> a size, and the first seed to try, of universes with a log that is a stream."""
+
 QUICK = {"log-outcome-too-early"}
 """Canaries in logs that quick universes find sooner than small ones."""
 
@@ -133,7 +151,16 @@ def test_siege_finds_defect_that_ordinary_seeds_seldom_find(canary: str) -> None
 def test_known_defect_in_logs_is_found(canary: str) -> None:
     size = "quick" if canary in QUICK else "small"
     retained = "log_retain_seconds=1" if canary == "log-retention-believes-clock" else "log_retain_seconds=0"
-    check_found(canary, LOGS[canary], "--size", size, "--set", "logs=1", "--set", "agents=0", "--set", retained)
+    layout = ("--set", "logs=1", "--set", "log_streams=0")
+    check_found(canary, LOGS[canary], "--size", size, *layout, "--set", "agents=0", "--set", retained)
+
+
+@pytest.mark.parametrize("canary", STREAMS)
+def test_known_defect_in_streams_is_found(canary: str) -> None:
+    size, first = STREAMS[canary]
+    layout = ("--set", "logs=1", "--set", "log_streams=1")
+    retained = ("--set", "log_retain_seconds=1") if canary == "stream-retention-believes-clock" else ()
+    check_found(canary, first, "--size", size, *layout, "--set", "agents=0", *retained)
 
 
 @pytest.mark.parametrize("canary", THESEUS)
@@ -172,7 +199,7 @@ def test_every_known_defect_can_be_applied(canary: str) -> None:
 
 def test_the_document_says_how_much_is_run_and_names_every_canary() -> None:
     text = " ".join((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8").split())
-    kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **THESEUS, **GUARDED, **DEFERRED, **REPAIR}))
+    kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **STREAMS, **THESEUS, **GUARDED, **DEFERRED, **REPAIR}))
     assert re.findall(r"(\d+) known defects", text) == re.findall(r"(\d+) canaries in every", text) == [kept]
     assert re.findall(r"runs (\d+) universes", text) == [str(SEEDS + SMALL_SEEDS + LARGE_SEEDS)]
     rules = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
@@ -183,3 +210,4 @@ def test_a_dozen_canaries_are_kept_alive() -> None:
     assert len({**CHEAPEST, **BESIEGED}) >= 12
     assert CHEAPEST.keys() | BESIEGED.keys() <= CANARIES.keys()
     assert LOGS.keys() == {canary for canary in CANARIES if canary.startswith("log-")}
+    assert STREAMS.keys() == {canary for canary in CANARIES if canary.startswith("stream-")}

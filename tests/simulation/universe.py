@@ -16,12 +16,12 @@ from functools import partial
 from octavo.bookie import part_settings
 from octavo.bookie.storage.settings import StorageSettings
 from octavo.protocol.errors import OctavoError
-from simulation.chain_judge import ChainJudge
-from simulation.chain_workload import Following, Leading, Tidying
 from simulation.guarding import Intruding, end_a_principal, guards
 from simulation.history import Violation
 from simulation.judge import Judge
+from simulation.judge_of_logs import JudgeOfLogs
 from simulation.limits import CHANGED_OFTEN, limits_counted
+from simulation.log_workload import Following, Leading, Tidying
 from simulation.logs import LogJudge
 from simulation.nemesis import Nemesis
 from simulation.patches import Patch
@@ -322,7 +322,7 @@ class Universe:
         """Have a new client recover and read every ledger and compare all replicas."""
         if self.world.plan.judge_hindered:
             self._hold_up_machine()
-        judge = ChainJudge(self.world) if self.world.plan.logs else Judge(self.world)
+        judge = JudgeOfLogs(self.world) if self.world.plan.logs else Judge(self.world)
         judging = self.world.host("judge").run(judge.run, "judge")
         _, late = await asyncio.wait([judging], timeout=LIVENESS_SECONDS_MAX)
         if late:

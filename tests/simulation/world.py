@@ -21,13 +21,15 @@ from octavo.bookie.offline.layout import Layout
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore
-from octavo.metadata.model import LedgerMetadata, decode_ledger
+from octavo.metadata.either import decode_either
+from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import LedgerId
 from octavo.repair.agent import Agent
-from simulation.chain_history import LISTS, ChainsHistory
 from simulation.disk import Disk, SimulatedFileSystem
 from simulation.history import History, Violation
+from simulation.log_histories import LogHistories
 from simulation.logs import LogJudge
 from simulation.loop import Process, SimulationLoop
 from simulation.metadata import MetadataService
@@ -381,7 +383,7 @@ class World:
         self.network = Network(self.loop, self.rng_for("network"), plan.network, self.trace)
         self.metadata = MetadataService(self.loop, self.network, self.rng_for("metadata"), self.trace, epoch=EPOCH)
         self.history = History()
-        self.chains = ChainsHistory(self.metadata.server, self.metadata.time_ms, self.history.early)
+        self.log_histories = LogHistories(self.metadata.server, self.metadata.time_ms, self.history.early)
         self.metadata.on_ledger = self._ledger_changed
         self.metadata.on_document = self._document_changed
         self.metadata.on_registered = self._registered
@@ -428,15 +430,18 @@ class World:
             if machine.name == where:  # also if the bookie dies before it is ready
                 machine.ids[bookie_id] = None
 
-    def _ledger_changed(self, ledger_id: Any, value: bytes | None) -> None:
+    def _ledger_changed(self, ledger_id: LedgerId, value: bytes | None) -> None:
         try:
-            before = self._latest.get(ledger_id)
-            self.history.metadata_changed(ledger_id, value)
-            after = self._latest[ledger_id] = None if value is None else decode_ledger(ledger_id, value)
-            if before is not None and after is not None:
-                self.naming.check(before, after)
-            if value is None:
-                self.chains.ledger_deleted(ledger_id)
+            metadata = None if value is None else decode_either(ledger_id, value)
+            if isinstance(metadata, StreamMetadata):
+                self._stream_changed(metadata)
+                return
+            self.history.metadata_changed(ledger_id, metadata)
+            before, self._latest[ledger_id] = self._latest.get(ledger_id), metadata
+            if before is not None and metadata is not None:
+                self.naming.check(before, metadata)
+            if metadata is None:
+                self.log_histories.ledger_deleted(ledger_id)
         except Violation as violation:
             self.violate(violation)
         ledger = self.history.ledgers.get(ledger_id)
@@ -451,13 +456,21 @@ class World:
                 + ("" if ledger.end is None else f" end {ledger.end}"),
             )
 
+    def _stream_changed(self, stream: StreamMetadata) -> None:
+        log = self.log_histories.stream_of(stream.ledger_id)
+        named = log.stream_changed(stream, self.trace.count)
+        self.note("metadata", "%s", log.describe())
+        for member in named:
+            self.naming.check_member(stream.ledger_id, member.bookie_id, member.places)
+
     def _document_changed(self, key: str, value: bytes | None) -> None:
         try:
-            self.chains.document_changed(key, value)
+            described = self.log_histories.document_changed(key, value)
         except Violation as violation:
             self.violate(violation)
-        if key.startswith(LISTS):
-            self.note("metadata", "%s", self.chains.describe(key))
+        else:
+            if described is not None:
+                self.note("metadata", "%s", described)
 
 
 def _finish(finished: asyncio.Future[None]) -> None:

@@ -1,5 +1,5 @@
-"""The applications of a universe with logs: they lead, duel, roll, stand still, follow, move cursors, truncate, recover
-segments by hand and delete. Each accepts every :class:`OctavoError` as a result; the history checks what is legal.
+"""The applications of a universe with logs: they lead, duel, roll, stand still, follow, move cursors, truncate, take
+the lead away by hand and delete. Each accepts every :class:`OctavoError` as a result; the history checks what is legal.
 """
 
 import asyncio
@@ -14,6 +14,8 @@ from octavo.client.log.document import Retention
 from octavo.client.log.entries import Gap, LogEntry
 from octavo.client.log.log import Log
 from octavo.client.log.writer import LogWriter
+from octavo.metadata.stream_changes import BeginTakeover
+from octavo.metadata.update import update_stream
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import (
     InternalError,
@@ -24,8 +26,10 @@ from octavo.protocol.errors import (
     PositionMismatchError,
     TruncatedError,
 )
-from simulation.chain_history import ChainHistory, Fate, Leader
+from simulation.chain_history import ChainHistory
 from simulation.history import Violation
+from simulation.log_history import Fate, Leader, LogHistory
+from simulation.stream_history import StreamLogHistory
 from simulation.workload import note_answer
 from simulation.world import ClientHost, World
 
@@ -35,7 +39,18 @@ OUTCOME_ATTEMPTS = 3
 """Times that an application asks what became of an add in doubt, while that is not known."""
 
 
-class ChainApplication:
+async def create_log(world: World, client: Client, name: str, rng: random.Random | None = None) -> Log:
+    """Create a log as the plan has it."""
+    plan, (ensemble, write, ack) = world.plan, world.plan.quorums
+    return await client.create_log(
+        name, ensemble, write, ack, password=PASSWORD, private=plan.guarded,
+        digest=Digest.CRC32C if rng is None else rng.choice((Digest.CRC32C, Digest.HMAC_SHA256)),
+        retention=Retention(plan.log_retain_seconds or None, plan.log_retain_bytes or None, plan.log_retain_cursors),
+        layout="stream" if plan.log_streams else "chain",
+    )  # fmt: skip
+
+
+class LogApplication:
     """What the applications of one log have in common."""
 
     def __init__(self, world: World, rng: random.Random, name: str, ended: Callable[[], bool]) -> None:
@@ -50,17 +65,17 @@ class ChainApplication:
             await asyncio.sleep(self.rng.uniform(0.0, self._pause_seconds))
             if self.ended():
                 return
-            known = [chain.truncated for chain in self.world.chains.chains.values() if not chain.deleted]
+            known = [history.truncated for history in self.world.log_histories.all.values() if not history.deleted]
             try:
                 log = await self._open(client)
             except OctavoError as error:
                 self._note(host, "open", error)
                 continue
-            chain = self.world.chains.of(log.log_id)
+            history = self.world.log_histories.of(log.log_id)
             try:
-                if len(known) == 1 and not chain.deleted:
-                    chain.opened(log.first_position, min(known))
-                await self._use(host, log, chain)
+                if len(known) == 1 and not history.deleted:
+                    history.opened(log.first_position, min(known))
+                await self._use(host, log, history)
             except OctavoError as error:
                 self._note(host, "use", error)
             finally:
@@ -72,18 +87,18 @@ class ChainApplication:
     async def _open(self, client: Client) -> Log:
         return await client.open_log(self.name, password=PASSWORD)
 
-    async def _use(self, host: ClientHost, log: Log, chain: ChainHistory) -> None:
+    async def _use(self, host: ClientHost, log: Log, history: LogHistory) -> None:
         raise NotImplementedError
 
     def _note(self, host: ClientHost, what: str, error: OctavoError) -> None:
         note_answer(self.world, host.name, f"{type(self).__name__}: {what}", error)
 
-    def _read(self, chain: ChainHistory, entry: LogEntry) -> None:
+    def _read(self, history: LogHistory, entry: LogEntry) -> None:
         self.world.trace.count("log: entries read")
-        chain.read(entry)
+        history.read(entry)
 
 
-class Leading(ChainApplication):
+class Leading(LogApplication):
     """Creates the log if there is none, leads it for a while, adds, and leads it again."""
 
     _pause_seconds = 0.1
@@ -103,22 +118,14 @@ class Leading(ChainApplication):
             await super().run(host, client)
 
     async def _open(self, client: Client) -> Log:
-        ensemble, write, ack = self.world.plan.quorums
         try:
             return await super()._open(client)
         except NoSuchLogError:
-            plan = self.world.plan
             with contextlib.suppress(LogExistsError):
-                return await client.create_log(
-                    self.name, ensemble, write, ack, password=PASSWORD, private=plan.guarded,
-                    digest=self.rng.choice((Digest.CRC32C, Digest.HMAC_SHA256)),
-                    retention=Retention(
-                        plan.log_retain_seconds or None, plan.log_retain_bytes or None, plan.log_retain_cursors
-                    ),
-                )  # fmt: skip
+                return await create_log(self.world, client, self.name, self.rng)
             return await super()._open(client)
 
-    async def _use(self, host: ClientHost, log: Log, chain: ChainHistory) -> None:
+    async def _use(self, host: ClientHost, log: Log, history: LogHistory) -> None:
         rng, world = self.rng, self.world
         try:
             async with asyncio.timeout(rng.uniform(0.5, 4.0)):
@@ -129,7 +136,7 @@ class Leading(ChainApplication):
                 raise
             world.trace.count("log: gave up leading")
             return
-        leader = chain.leads(host.name, writer.term)
+        leader = history.leads(host.name, writer.term, lambda: writer.end)
         world.trace.count("log: leaders")
         world.note(host.name, "leads log %s in term %d", self.name, writer.term)
         try:
@@ -172,7 +179,7 @@ class Leading(ChainApplication):
         if self.rng.random() < 0.5:
             await writer.roll()
         else:
-            await truncate(self.world, log, leader.chain, self.rng)
+            await truncate(self.world, log, leader.log, self.rng)
 
     async def _add(self, host: ClientHost, writer: LogWriter, leader: Leader, index: int) -> None:
         world, rng = self.world, self.rng
@@ -217,21 +224,21 @@ class Leading(ChainApplication):
                 await asyncio.sleep(0.05)
 
 
-class Following(ChainApplication):
+class Following(LogApplication):
     """Follows the log from a position or a cursor, or reads a range of it."""
 
-    async def _use(self, host: ClientHost, log: Log, chain: ChainHistory) -> None:
+    async def _use(self, host: ClientHost, log: Log, history: LogHistory) -> None:
         rng = self.rng
         kind = rng.random()
         if kind < 0.15:
-            await self._read_range(log, chain)
+            await self._read_range(log, history)
         elif kind < 0.4:
             first = rng.choice((log.first_position, log.end, 0))
-            await self._follow(log.follow(first, on_truncated="skip"), first, chain)
+            await self._follow(log.follow(first, on_truncated="skip"), first, history)
         else:
-            await self._consume(log, chain)
+            await self._consume(log, history)
 
-    async def _read_range(self, log: Log, chain: ChainHistory) -> None:
+    async def _read_range(self, log: Log, history: LogHistory) -> None:
         end = await log.refresh()
         if end == log.first_position:
             return
@@ -240,15 +247,15 @@ class Following(ChainApplication):
         try:
             entries = await log.read(first, last)
         except TruncatedError as error:
-            chain.truncated_until(error.first_position)
+            history.truncated_until(error.first_position)
             return
         if [entry.position for entry in entries] != list(range(first, last + 1)):
             raise Violation("P1", f"log {self.name}: a read of {first} to {last} gave other positions")
         for entry in entries:
-            self._read(chain, entry)
+            self._read(history, entry)
 
     async def _follow(
-        self, items: Any, first: int, chain: ChainHistory, on_entry: Callable[[LogEntry], Any] | None = None
+        self, items: Any, first: int, history: LogHistory, on_entry: Callable[[LogEntry], Any] | None = None
     ) -> None:
         expected = first
         try:
@@ -257,14 +264,14 @@ class Following(ChainApplication):
                     if isinstance(item, Gap):
                         if item.first != expected or item.last < item.first:
                             raise Violation("P7", f"log {self.name}: {item} after position {expected - 1}")
-                        chain.truncated_until(item.last + 1)
+                        history.truncated_until(item.last + 1)
                         expected = item.last + 1
                         continue
                     if item.position != expected:
                         raise Violation("P1", f"log {self.name}: position {item.position} after {expected - 1}")
                     expected += 1
                     self.world.trace.count("log: entries followed")
-                    self._read(chain, item)
+                    self._read(history, item)
                     if on_entry is not None:
                         await on_entry(item)
                     if self.ended():
@@ -272,15 +279,15 @@ class Following(ChainApplication):
         except TruncatedError as error:
             if error.first_position <= expected:
                 raise Violation("P7", f"log {self.name}: truncated to {error.first_position}, at {expected}") from error
-            chain.truncated_until(error.first_position)
+            history.truncated_until(error.first_position)
         except TimeoutError as error:
             if isinstance(error, OctavoError):
                 raise
 
-    async def _consume(self, log: Log, chain: ChainHistory) -> None:
+    async def _consume(self, log: Log, history: LogHistory) -> None:
         rng = self.rng
         name = rng.choice(("shared", "shared", "shared", "own"))
-        stored = chain.cursors.get(name, 0)
+        stored = history.cursors.get(name, 0)
         cursor = await log.cursor(name)
         if cursor.position < stored:
             raise Violation("P11", f"log {self.name}: cursor {name} stands at {cursor.position}, {stored} was stored")
@@ -292,53 +299,81 @@ class Following(ChainApplication):
                 await cursor.advance(entry.position + 1)
                 if rng.random() < 0.2:
                     await cursor.flush()
-                    if chain.cursors.get(name, 0) < entry.position + 1 and not chain.deleted:
+                    if history.cursors.get(name, 0) < entry.position + 1 and not history.deleted:
                         raise Violation("P11", f"log {self.name}: cursor {name} was flushed and is not stored")
                     self.world.trace.count("log: cursors flushed")
 
         on_truncated = rng.choice(("raise", "skip"))
-        await self._follow(cursor.follow(on_truncated=on_truncated), cursor.position, chain, advance)
+        await self._follow(cursor.follow(on_truncated=on_truncated), cursor.position, history, advance)
 
 
-async def truncate(world: World, log: Log, chain: ChainHistory, rng: random.Random) -> None:
+async def truncate(world: World, log: Log, history: LogHistory, rng: random.Random) -> None:
     """Truncate the log somewhere, and check that the handle knows."""
     before = rng.randrange(log.first_position, log.end + 1)
-    chain.asked_before = max(chain.asked_before, before)
+    history.asked_before = max(history.asked_before, before)
     try:
         await log.truncate(before)
     except InvalidArgumentError as error:
-        raise Violation("P7", f"log {chain.name}: {error.message}") from error
-    chain.truncated = max(chain.truncated, before)
-    chain.opened(log.first_position, before)
+        raise Violation("P7", f"log {history.name}: {error.message}") from error
+    history.truncated = max(history.truncated, before)
+    history.opened(log.first_position, before)
     world.trace.count("log: truncated")
 
 
-class Tidying(ChainApplication):
-    """An operator: truncates, applies retention, recovers the newest segment by hand, and at times deletes the log."""
+class Tidying(LogApplication):
+    """An operator: truncates, applies retention, takes the lead away by hand, and at times deletes the log."""
 
     _pause_seconds = 0.6
-
-    async def _use(self, host: ClientHost, log: Log, chain: ChainHistory) -> None:
-        rng, world = self.rng, self.world
-        kind = rng.random()
-        if kind < 0.4:
-            await truncate(world, log, chain, rng)
-        elif kind < 0.6:
-            await log.retain()
-        elif kind < 0.9 or not world.plan.deletes:
-            newest = chain.document.newest
-            if newest is not None:
-                world.note(host.name, "recovers ledger %d by hand", newest.ledger_id)
-                world.trace.count("log: segment recovered by hand")
-                async with self._client.open_ledger(newest.ledger_id, password=PASSWORD):
-                    pass
-        else:
-            world.note(host.name, "deletes log %s", self.name)
-            await self._client.delete_log(self.name)
-            world.trace.count("log: deleted")
-            if not chain.deleted:
-                raise Violation("P13", f"log {self.name}: said to be deleted, and is not")
 
     async def run(self, host: ClientHost, client: Client) -> None:
         self._client = client
         await super().run(host, client)
+
+    async def _use(self, host: ClientHost, log: Log, history: LogHistory) -> None:
+        rng = self.rng
+        kind = rng.random()
+        if kind < 0.4:
+            await truncate(self.world, log, history, rng)
+        elif kind < 0.6:
+            await log.retain()
+        elif kind < 0.9 or not self.world.plan.deletes:
+            if isinstance(history, StreamLogHistory):
+                await self._disturb_term(host, log, history)
+            elif isinstance(history, ChainHistory):
+                await self._recover_segment(host, history)
+        else:
+            await self._delete(host, history)
+
+    async def _recover_segment(self, host: ClientHost, history: ChainHistory) -> None:
+        """Recover the newest segment, as a client of ledgers does; its leader has to heal."""
+        newest = history.document.newest
+        if newest is not None:
+            self.world.note(host.name, "recovers ledger %d by hand", newest.ledger_id)
+            self.world.trace.count("log: segment recovered by hand")
+            async with self._client.open_ledger(newest.ledger_id, password=PASSWORD):
+                pass
+
+    async def _disturb_term(self, host: ClientHost, log: Log, history: StreamLogHistory) -> None:
+        """Take the log over without adding anything; or begin a takeover and go no further, so that the leader has to
+        heal."""
+        world = self.world
+        if self.rng.random() < 0.5:
+            world.note(host.name, "begins a takeover of log %s by hand, and goes no further", self.name)
+            world.trace.count("log: takeover begun by hand")
+            root = history.roots.current
+            change = BeginTakeover(root.term, world.wall_clock(), host.name)
+            await update_stream(host.store, root.ledger_id, change, writer_token=f"{self.rng.getrandbits(64):x}")
+            return
+        writer = await log.take_over()
+        history.leads(host.name, writer.term, lambda: writer.end)
+        world.note(host.name, "takes log %s over by hand in term %d", self.name, writer.term)
+        world.trace.count("log: taken over by hand")
+        if self.rng.random() < 0.5:
+            await writer.close()
+
+    async def _delete(self, host: ClientHost, history: LogHistory) -> None:
+        self.world.note(host.name, "deletes log %s", self.name)
+        await self._client.delete_log(self.name)
+        self.world.trace.count("log: deleted")
+        if not history.deleted:
+            raise Violation("P13", f"log {self.name}: said to be deleted, and is not")

@@ -1,0 +1,144 @@
+"""Canaries in logs that are streams: terms, pages, truncation and what it frees."""
+
+from dataclasses import replace
+from typing import Any
+
+from octavo.bookie.upkeep.truncated import TruncatedStreams
+from octavo.client.log.stream_document import StreamLogDocument, log_term
+from octavo.client.log.stream_housekeeping import StreamHousekeeper
+from octavo.client.log.stream_lead import StreamLead
+from octavo.client.log.stream_view import StreamView
+from octavo.client.log.update import read_stream_log
+from octavo.client.stream.taking_over import StreamTaker
+from octavo.metadata import page_out
+from octavo.metadata.pages import page_document
+from octavo.metadata.stream_changes import PageOut
+from octavo.metadata.stream_model import StreamMetadata
+from octavo.protocol.ids import EntryId
+from octavo.protocol.places import place
+from simulation.canaries_client import ack_during_change
+from simulation.patches import Patch, patch
+
+roll_does_not_wait = ack_during_change
+"""Adds are acknowledged while a roll is being stored."""
+
+
+def time_falls() -> list[Patch]:
+    @patch(StreamTaker, "_last_sealed_at_ms")
+    async def last_sealed_at_ms(_original: Any, _self: Any, *_arguments: Any, **_keywords: Any) -> int:
+        return 0
+
+    return [last_sealed_at_ms]
+
+
+def old_leader_heals() -> list[Patch]:
+    @patch(StreamLead, "_read_own")
+    async def read_own(_original: Any, self: Any) -> Any:
+        return await self._read()
+
+    return [read_own]
+
+
+def outcome_too_early() -> list[Patch]:
+    @patch(StreamView, "end_of_term")
+    async def end_of_term(original: Any, self: Any, term: int) -> int | None:
+        found: int | None = await original(self, term)
+        last = self.root.value.last_fragment
+        return last.first_position if found is None and term == log_term(last.first_term) else found
+
+    return [end_of_term]
+
+
+def pages_go_early() -> list[Patch]:
+    @patch(page_out, "_make")
+    async def make(original: Any, store: Any, ledger_id: Any, change: PageOut, *arguments: Any) -> Any:
+        if change.replaced is not None:
+            await store.delete_document(page_document(ledger_id, change.replaced))
+        return await original(store, ledger_id, change, *arguments)
+
+    return [make]
+
+
+def pages_change() -> list[Patch]:
+    @patch(page_out, "store_page")
+    async def store_page(original: Any, store: Any, ledger_id: Any, page: Any) -> None:
+        await original(store, ledger_id, page)
+        name = page_document(ledger_id, page.reference)
+        found = await store.read_document(name)
+        if found is not None:
+            await store.compare_and_set_document(name, found.value + b" ", found.version)
+
+    return [store_page]
+
+
+def truncates_last_fragment() -> list[Patch]:
+    @patch(StreamMetadata, "truncated")
+    def truncated(original: Any, self: Any, before: int, before_place: Any = None) -> Any:
+        last = self.last_fragment
+        if not self.has_end and before > last.first_position:
+            place_of = EntryId(last.first_entry_id + before - last.first_position)
+            moved = replace(last, first_entry_id=place_of, first_position=before)
+            return replace(self, start=before, fragments=(moved,), pages=(), start_entry_id=None)
+        return original(self, before, before_place)
+
+    return [truncated]
+
+
+def truncates_before_readers_know() -> list[Patch]:
+    @patch(StreamHousekeeper, "truncate")
+    async def truncate(original: Any, self: Any, before: int) -> Any:
+        document = (await read_stream_log(self._store, self._name, log_id=self._log_id)).value
+        await self.follow_document(replace(document, first_position=before))
+        return await original(self, before)
+
+    return [truncate]
+
+
+def nothing_is_trimmed() -> list[Patch]:
+    @patch(TruncatedStreams, "round")
+    async def round_of_none(_original: Any, _self: Any) -> int:
+        return 0
+
+    return [round_of_none]
+
+
+def trims_what_is_kept() -> list[Patch]:
+    @patch(TruncatedStreams, "_start_of")
+    async def start_of(original: Any, self: Any, ledger_id: Any) -> int:
+        start = int(await original(self, ledger_id))
+        return start + 1 if start > place(1, 0) else start
+
+    return [start_of]
+
+
+def retention_ignores_cursors() -> list[Patch]:
+    @patch(StreamHousekeeper, "_retention_cut")
+    async def retention_cut(original: Any, self: Any, document: Any, root: Any, _cursors: Any, now_ms: int) -> int:
+        free = replace(document, retention=replace(document.retention, cursors=False))
+        return int(await original(self, free, root, {}, now_ms))
+
+    return [retention_cut]
+
+
+def retention_believes_own_clock() -> list[Patch]:
+    @patch(StreamHousekeeper, "retention_cut")
+    async def retention_cut(_original: Any, self: Any, document: Any, root: Any) -> int:
+        return int(await self._retention_cut(document, root, {}, self._access.clock_ms()))
+
+    return [retention_cut]
+
+
+def deletion_keeps_stream() -> list[Patch]:
+    @patch(StreamHousekeeper, "_delete")
+    async def delete(_original: Any, _self: Any, _ledger_id: Any) -> bool:
+        return True
+
+    return [delete]
+
+
+def abandoned_streams_are_forgotten() -> list[Patch]:
+    @patch(StreamLogDocument, "in_place_of")
+    def in_place_of(_original: Any, self: Any, _other: Any) -> Any:
+        return self
+
+    return [in_place_of]
