@@ -194,6 +194,8 @@ class TermWriter(LedgerWriter):
 
     async def _wait_acknowledged(self) -> None:
         """Wait until everything sent is acknowledged. Raises the failure of the writer."""
+        if self._life.failure is not None:
+            raise self._life.failure  # what is waited for from now on is not told
         if self._pipeline.pending:
             acknowledged: asyncio.Future[None] = self._loop.create_future()
             wanted = (self._pipeline.next_entry_id - 1, acknowledged)

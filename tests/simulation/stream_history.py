@@ -4,15 +4,17 @@ docs/simulator.md, rules P7 and P8.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from octavo.client.log.document import LogState
 from octavo.client.log.entries import LogEntry
 from octavo.client.log.stream_document import StreamLogDocument, stream_term
 from octavo.client.stream.term_ledger import current_term
+from octavo.metadata.model import LedgerState
 from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.entries import Digest
-from octavo.protocol.ids import LedgerId
+from octavo.protocol.ids import EntryId, LedgerId
 from simulation.history import LedgerHistory, Violation
 from simulation.log_history import Leader, LogHistory
 from simulation.log_store import LogStore
@@ -114,6 +116,7 @@ class StreamLogHistory(LogHistory):
         if after.start > self.document.first_position:
             raise Violation("P7", f"log {self.name}: its stream begins at {after.start}, readers were told "
                             f"{self.document.first_position}")  # fmt: skip
+        self._follow_targets(after)
         extents = self.roots.extents
         for one, following in pairwise(extents):
             size = following.fragment.length_before - one.fragment.length_before
@@ -124,6 +127,8 @@ class StreamLogHistory(LogHistory):
     def stream_deleted(self) -> None:
         """Record and check that the stream is gone."""
         self.roots.deleted = True
+        for target in self._targets.values():
+            target.deleted = True
         if not self.deleted and self.document.state is LogState.ACTIVE:
             raise Violation("P13", f"log {self.name}: its stream was deleted, and it was not")
 
@@ -153,6 +158,18 @@ class StreamLogHistory(LogHistory):
         target.versions = [current_term(root)]
         target.acknowledged = self.held_stop - 1 - self.roots.begin_of(root.term)
         return target
+
+    def _follow_targets(self, root: StreamMetadata) -> None:
+        """Let sieges that have begun see what becomes of their term."""
+        for term, target in self._targets.items():
+            if term == root.term:
+                target.versions = [current_term(root)]
+            elif not target.current.is_closed:
+                known, fragment = target.current, target.current.last_fragment
+                # An empty last fragment goes with the term. Nothing depends on the length.
+                last = max(self.roots.last_place_of(term), EntryId(fragment.first_entry_id - 1))
+                closed = replace(known, state=LedgerState.CLOSED, last_entry_id=last, length=fragment.length_before)
+                target.versions = [closed]
 
     def describe(self) -> str:
         """The stream, for the trace."""

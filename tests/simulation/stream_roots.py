@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from octavo.metadata.pages import decode_page, page_document
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
-from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from simulation.history import Violation
 from simulation.log_store import LogStore
 
@@ -76,6 +76,10 @@ class StreamRoots:
     def begin_of(self, term: int) -> int:
         """The first position of a term."""
         return self._begins[term]
+
+    def last_place_of(self, term: int) -> EntryId:
+        """The last place of a term that is over; one below its first place if it is empty."""
+        return EntryId(self.stops.get(term, self._begins[term]) + self._shifts[term] - 1)
 
     def stop_of_leader(self, first_term: int) -> int | None:
         """The position after the last one of the leader whose first term was ``first_term``; None while no other one

@@ -1,9 +1,10 @@
 """Theseus universes: the cluster loses one bookie after another for good, until none of the first is left.
 
-After the ordinary safety phase every ledger is recovered. Then, one after another, a new machine joins and an old one
-is destroyed, while bookies are killed, paused and cut off, the auditor and targets among them. Repair must make
-everything whole again before the next machine goes: every member that the metadata name holds all that it should (rules
-C2 to C5). In the end everything that was acknowledged is on machines that did not exist at the beginning.
+After the ordinary safety phase every ledger is recovered, or the log is taken over and read. Then, one after another, a
+new machine joins and an old one is destroyed, while bookies are killed, paused and cut off, the auditor and targets
+among them. Repair must make everything whole again before the next machine goes: every member that the metadata name
+holds all that it should (rules C2 to C5). In the end everything that was acknowledged is on machines that did not exist
+at the beginning.
 """
 
 import asyncio
@@ -27,12 +28,15 @@ QUORUMS = ((3, 3, 2), (3, 2, 2), (2, 2, 2), (4, 3, 2), (3, 3, 3), (2, 2, 1))
 
 
 def draw_theseus_plan(seed: int) -> Plan:
-    """A small universe with repair, one or two spare bookies, and faults that destroy nothing."""
+    """A small universe with repair, one or two spare bookies, and faults that destroy nothing. Every third seed has,
+    instead of ledgers, a log that is a stream."""
     plan = draw_plan(seed, "small")
     rng = random.Random(f"{seed} theseus")
     plan.quorums = rng.choice(QUORUMS)
     plan.bookies = max(plan.quorums[0] + 1, 4)
-    plan.ledgers, plan.logs = rng.choice((1, 2, 3)), 0
+    plan.ledgers = rng.choice((1, 2, 3))
+    plan.logs = 1 if seed % 3 == 0 else 0
+    plan.log_streams = bool(plan.logs)
     plan.adds = rng.choice((10, 30, 60))
     plan.unlucky, plan.deletes, plan.clients_die, plan.rolling_restart = 0, False, False, False
     plan.bookie["lease_seconds"] = rng.choice((1.0, 3.0))

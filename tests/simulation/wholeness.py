@@ -4,14 +4,16 @@ reason (rule A10)."""
 import asyncio
 
 from octavo.client.client import Client
-from octavo.metadata.model import LedgerMetadata
-from octavo.protocol.errors import OctavoError
+from octavo.metadata.either import EitherMetadata
+from octavo.metadata.paging import walk_stream
+from octavo.protocol.errors import NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.holes import ask_members
 from octavo.repair.operators import RepairStatus, read_status
 from octavo.repair.planning import BlockedClass
 from octavo.repair.settled import settled_ranges
 from simulation.history import Violation
+from simulation.stream_history import StreamLogHistory
 from simulation.world import ClientHost, World
 
 PAUSE_SECONDS = 0.5
@@ -50,6 +52,9 @@ class _Observer:
             for ledger in list(world.history.ledgers.values()):
                 if not ledger.deleted and not await self._ledger_is_whole(client, ledger.ledger_id, there, status):
                     return False
+            for log in world.log_histories.streams():
+                if not log.deleted and not await self._stream_is_whole(host, client, log, there, status):
+                    return False
         except OctavoError as error:
             self.lacking = f"{type(error).__name__} {error.message}"
             return False
@@ -59,19 +64,44 @@ class _Observer:
         self, client: Client, ledger_id: LedgerId, there: frozenset[BookieId], status: RepairStatus
     ) -> bool:
         metadata = await client.ledger_metadata(ledger_id)
+        if not metadata.is_closed:
+            self.lacking = f"ledger {ledger_id} is {metadata.state.value}"
+            return False
+        return await self._part_is_whole(client, metadata, there, status)
+
+    async def _stream_is_whole(
+        self, host: ClientHost, client: Client, log: StreamLogHistory, there: frozenset[BookieId], status: RepairStatus
+    ) -> bool:
+        """Whether the stream is at rest, and all members of all its fragments have what they should, also in pages."""
+        try:
+            root = (await host.store.read_stream(log.document.ledger_id)).value
+            async for part in walk_stream(host.store, root):
+                if not part.has_end:
+                    self.lacking = f"stream {root.ledger_id} is {part.state.value}"
+                    return False
+                if not await self._part_is_whole(client, part, there, status):
+                    return False
+        except NoSuchLedgerError:
+            return log.deleted
+        host.world.trace.count("repair: stream found whole")
+        return True
+
+    async def _part_is_whole(
+        self, client: Client, metadata: EitherMetadata, there: frozenset[BookieId], status: RepairStatus
+    ) -> bool:
         gone = metadata.members - there
         if gone and not _rightly_blocked(metadata, gone, there, status):
-            self.lacking = f"ledger {ledger_id} names {sorted(gone)}"
+            self.lacking = f"ledger {metadata.ledger_id} names {sorted(gone)}"
             return False
         holes = await ask_members(client._pool, metadata, there, timeout_seconds=2.0)
-        if not metadata.is_closed or holes.short or holes.silent:
-            self.lacking = f"ledger {ledger_id}, {metadata.state.value}: {holes}"
+        if holes.short or holes.silent:
+            self.lacking = f"ledger {metadata.ledger_id}: {holes}"
             return False
         return True
 
 
 def _rightly_blocked(
-    metadata: LedgerMetadata, gone: frozenset[BookieId], there: frozenset[BookieId], status: RepairStatus
+    metadata: EitherMetadata, gone: frozenset[BookieId], there: frozenset[BookieId], status: RepairStatus
 ) -> bool:
     """Whether the ledger is shown as without a target, and every bookie that could be one is a member already, or has a
     condition of its own."""

@@ -19,6 +19,7 @@ from octavo.protocol.errors import (
     OctavoError,
     TermOverError,
 )
+from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Add, Op
 from octavo.protocol.places import offset_of, place, term_of
 from octavo.protocol.quorums import Quorums
@@ -277,3 +278,29 @@ async def test_a_renewal_waits_until_what_was_sent_is_acknowledged(cluster: Stre
     stream = await cluster.stored(writer.id)
     assert (stream.term, stream.last_fragment.first_position) == (2, 1)
     assert await writer.add(b"b") == 1
+
+
+async def test_a_writer_that_fails_while_its_renewal_looks_for_bookies_ends_the_renewal(cluster: StreamCluster) -> None:
+    """The writer would never tell it that what it waits for is lost, and a leader could not heal."""
+    writer = await cluster.client("first").streams.create(THREE, password=PASSWORD)
+    for bookie in cluster.fake.bookies:
+        bookie.hold(Op.ADD)
+    pending = writer.add_nowait(b"a")
+    await cluster.fake.bookies[0].received(Op.ADD, 1)
+    looking, found = asyncio.Event(), asyncio.Event()
+
+    async def bookies_of_next_term() -> tuple[BookieId, ...]:
+        looking.set()
+        await found.wait()
+        return writer.stream.last_fragment.bookies
+
+    writer._bookies_of_next_term = bookies_of_next_term  # type: ignore[method-assign]
+    renewing = asyncio.ensure_future(writer.renew())
+    await looking.wait()
+    writer._fail(TermOverError("its term is over"))
+    found.set()
+    async with asyncio.timeout(5):
+        await renewing
+    with pytest.raises(TermOverError):
+        await pending
+    assert (await cluster.stored(writer.id)).term == 1
