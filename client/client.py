@@ -30,6 +30,7 @@ from octavo.client.bookie_status import BookieStatus, bookie_statuses
 from octavo.client.client_name import default_client_name
 from octavo.client.closable import Closable
 from octavo.client.creations import Creations, delete_created
+from octavo.client.deleting import delete_by_id
 from octavo.client.departures import Departures
 from octavo.client.log.ledgers import LOG_KEY, LedgerAccess, NewSegment
 from octavo.client.log.logs import LogFace, Logs
@@ -341,11 +342,11 @@ class Client(LogFace, Closable):
         """Delete a ledger. The bookies free its space later. If a writer is still writing it, that writer fails at its
         next add or change of the metadata.
 
-        Raises :class:`NoSuchLedgerError`.
+        Raises :class:`NoSuchLedgerError`, and :class:`LedgerKindError` for the stream of a log: delete the log.
         """
         check_ledger_id(ledger_id)
         self._check_open()
-        await self._store.delete_ledger(LedgerId(ledger_id))
+        await delete_by_id(self._store, LedgerId(ledger_id))
         writer = self._writers.get(LedgerId(ledger_id))
         if writer is not None:
             writer._on_ledger_deleted()

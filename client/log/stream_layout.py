@@ -13,28 +13,20 @@ from octavo.client.log.stream_housekeeping import StreamHousekeeper
 from octavo.client.log.stream_lead import take_over_stream
 from octavo.client.log.stream_status import bytes_of_stream, segments_of_stream
 from octavo.client.log.stream_view import StreamView
-from octavo.client.log.update import read_stream_log, update_stream_log
+from octavo.client.log.update import read_root, update_stream_log
 from octavo.client.log.writer import LogWriter
 from octavo.metadata.store import Lease, Versioned
 from octavo.metadata.stream_changes import SealStream
 from octavo.metadata.stream_model import StreamMetadata
 from octavo.metadata.update import update_stream
 from octavo.protocol.entries import derive_secrets, verifier_matches
-from octavo.protocol.errors import InvalidArgumentError, LogDamagedError, NoSuchLedgerError, UnauthorizedError
+from octavo.protocol.errors import InvalidArgumentError, UnauthorizedError
 
 
 async def open_stream_layout(access: LedgerAccess, document: StreamLogDocument, password: bytes) -> "StreamLayout":
     """The layout for a handle on a log. Raises :class:`UnauthorizedError` for a wrong password, before anything is
     fenced (rule F0); :class:`NoSuchLogError`, :class:`LogDamagedError`."""
-    try:
-        root = await access.store.read_stream(document.ledger_id)
-    except NoSuchLedgerError as error:
-        # Raises that the log is gone, if it is.
-        await read_stream_log(access.store, document.name, log_id=document.log_id)
-        raise LogDamagedError(
-            f"log {document.name}: its stream, ledger {document.ledger_id}, does not exist any more; it was deleted by "
-            "hand"
-        ) from error
+    root = await read_root(access.store, document)
     key = root.value.keys[root.value.last_fragment.key]
     if not verifier_matches(key.verifier, derive_secrets(password, document.ledger_id), key.digest, key.salt):
         raise UnauthorizedError(f"log {document.name}: wrong password")
@@ -109,7 +101,7 @@ class StreamLayout:
         if not self.view.is_sealed:
             writer = await self.take_over(None, lambda _writer: None)
             await writer.close()
-        root = await self._store.read_stream(self.view.document.ledger_id)
+        root = await read_root(self._store, self.view.document)
         change = SealStream(root.value.term)
         self.view.take_root(
             await update_stream(

@@ -20,6 +20,7 @@ from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
 from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log, log_term
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
+from octavo.client.log.update import explain_missing, read_root
 from octavo.client.log.writer import LogWriter
 from octavo.client.stream.streams import NewTermSegment, checked_secrets
 from octavo.client.stream.term_segment import TermSegment
@@ -75,6 +76,7 @@ class StreamLead:
         self.term = 0
         self.upkeep = upkeep
         self.active: StreamSegment
+        self._document = document
         self._ledger_id = document.ledger_id
         self._access = access
         self._secrets = secrets
@@ -121,7 +123,7 @@ class StreamLead:
                 f"log {self.name}: its stream, ledger {self._ledger_id}, was closed; it takes no adds any more"
             ) from error
         except NoSuchLedgerError as error:
-            raise await self._explain_gone() from error
+            raise await explain_missing(self._access.store, self._document) from error
         segment.writer = writer
         segment.first_position = writer.last_position + 1
         self._set_limit(segment)
@@ -134,23 +136,7 @@ class StreamLead:
         segment.full_at = length_before + self._access.options.log_segment_bytes
 
     async def _read(self) -> Versioned[StreamMetadata]:
-        try:
-            return await self._access.store.read_stream(self._ledger_id)
-        except NoSuchLedgerError as error:
-            raise await self._explain_gone() from error
-
-    async def _explain_gone(self) -> OctavoError:
-        """Why the stream does not exist."""
-        if await self._is_deleted():
-            return NoSuchLogError(f"log {self.name} has been deleted", may_have_happened=False)
-        return LogDamagedError(
-            f"log {self.name}: its stream, ledger {self._ledger_id}, does not exist; it was deleted by hand. Restore "
-            "its metadata"
-        )
-
-    async def _is_deleted(self) -> bool:
-        found = await self._access.store.read_document(list_document(self.name))
-        return found is None or not self._is_named(decode_any_log(found.value, self.name))
+        return await read_root(self._access.store, self._document)
 
     def _is_named(self, document: AnyLogDocument) -> bool:
         return document.log_id == self.log_id and document.state is not LogState.DELETED
@@ -173,13 +159,17 @@ class StreamLead:
 
     async def heal(self) -> ActiveSegment:
         """As :meth:`LogLead.heal`."""
+        sealed_at_ms = self.active.writer.sealed_at_ms
         async with self._access.pacing.turn():
-            stream = await self._read_own()
-            sealed_at_ms = self.active.writer.sealed_at_ms
-            try:
-                return await self._open(stream, sealed_at_ms_min=sealed_at_ms, from_itself=True)
-            except TermOverError as error:
-                raise self._not_leader("another client has taken it over") from error
+            for _ in range(_ATTEMPTS_MAX):
+                stream = await self._read_own()
+                try:
+                    return await self._open(stream, sealed_at_ms_min=sealed_at_ms, from_itself=True)
+                except TermOverError:
+                    # A rival's success; or a renewal or a takeover of this leader itself, given up without an answer,
+                    # has reached the store only now. Nothing was sent in that term (rule T6).
+                    continue
+        raise self._not_leader("its stream is taken over again and again")
 
     def healed(self, segment: ActiveSegment) -> None:
         """As :meth:`LogLead.healed`."""
@@ -249,7 +239,7 @@ async def take_over_stream(
 ) -> LogWriter:
     """Take over a log that is a stream, and give its writer. Raises as ``Log.lead``, and :class:`UnauthorizedError`
     before anything is fenced."""
-    stream = await access.store.read_stream(document.ledger_id)
+    stream = await read_root(access.store, document)
     lead = StreamLead(access, document, checked_secrets(stream.value, password), upkeep=upkeep, on_root=on_root)
     await lead.take_over(stream)
     return LogWriter(access, lead, lease=lease, on_close=on_close)

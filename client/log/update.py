@@ -7,7 +7,8 @@ from octavo.client.log.stream_changes import StreamLogChange, WriteStreamLog
 from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log
 from octavo.metadata.settling import settle_change
 from octavo.metadata.store import MetadataStore, Version, Versioned
-from octavo.protocol.errors import InternalError, NoSuchLogError
+from octavo.metadata.stream_model import StreamMetadata
+from octavo.protocol.errors import InternalError, LogDamagedError, NoSuchLedgerError, NoSuchLogError, OctavoError
 
 
 async def read_document(
@@ -47,6 +48,27 @@ async def read_stream_log(
     if not isinstance(document, StreamLogDocument):
         raise InternalError(f"log {name} is no stream")
     return Versioned(document, version)
+
+
+async def read_root(store: MetadataStore, document: StreamLogDocument) -> Versioned[StreamMetadata]:
+    """The metadata of the stream of a log. Raises as :func:`explain_missing` gives it when there are none."""
+    try:
+        return await store.read_stream(document.ledger_id)
+    except NoSuchLedgerError as error:
+        raise await explain_missing(store, document) from error
+
+
+async def explain_missing(store: MetadataStore, document: StreamLogDocument) -> OctavoError:
+    """Why the stream of a log does not exist: :class:`NoSuchLogError` when the log does not exist any more either, else
+    :class:`LogDamagedError`."""
+    try:
+        await read_stream_log(store, document.name, log_id=document.log_id)
+    except NoSuchLogError as error:
+        return error
+    return LogDamagedError(
+        f"log {document.name}: its stream, ledger {document.ledger_id}, does not exist any more; it was deleted by "
+        "hand. Restore its metadata"
+    )
 
 
 async def update_log(

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 from octavo.client.client import Client
+from octavo.client.log.names import list_document
 from octavo.client.log.writer import Life
 from octavo.client.options import ClientOptions
+from octavo.metadata.page_out import page_out
+from octavo.metadata.pages import pages_prefix
 from octavo.metadata.stream_changes import BeginTakeover
 from octavo.metadata.stream_model import StreamMetadata, StreamState
 from octavo.metadata.update import update_stream
@@ -127,6 +130,45 @@ async def test_a_leader_whose_takeover_from_itself_lost_an_answer_knows_its_own_
         assert lost
         assert not writer.lost.is_set()
     assert await collect(log, 0, 2) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("given_up", ["renewal", "takeover"])
+async def test_a_term_that_a_leader_gave_up_opening_and_that_stands_after_all_is_no_rivals(
+    logs: LogCluster, given_up: str
+) -> None:
+    """The request arrives when the leader takes over from itself already, from the term before."""
+    await logs.log()
+    client, store = await interposed_client(logs, recovery_timeout_seconds=0.05)
+    log = await client.open_log("orders")
+    sent = asyncio.Event()
+    late: list[tuple[StreamMetadata, Any]] = []
+
+    async def delayed(metadata: StreamMetadata, expected: Any) -> Any:
+        if metadata.term == 3 and not sent.is_set():
+            late.append((metadata, expected))
+            sent.set()
+            raise MetadataUnavailableError("it is on its way")
+        if late:
+            if metadata.owner == late[0][0].owner:
+                raise MetadataUnavailableError("it is on its way")
+            await store.real.compare_and_set_stream(*late.pop())
+        return await store.real.compare_and_set_stream(metadata, expected)
+
+    async with log.lead() as writer:
+        await writer.add(b"0")
+        store.interpose("compare_and_set_stream", delayed)
+        if given_up == "renewal":
+            renewing = asyncio.ensure_future(writer._active.writer.renew())  # type: ignore[attr-defined]
+            await asyncio.wait_for(sent.wait(), WAIT_SECONDS)
+        await fail(writer, octavo.QuorumLostError("for a test"))
+        assert await asyncio.wait_for(writer.add(b"1"), WAIT_SECONDS) == 1
+        if given_up == "renewal":
+            await renewing
+        assert sent.is_set()
+        assert not late
+        assert not writer.lost.is_set()
+    assert await collect(log, 0, 2) == [b"0", b"1"]
+    assert {entry.term for entry in await log.read(0, 1)} == {1}
 
 
 async def test_a_rival_that_was_quicker_ends_the_leader_and_its_adds_are_told_apart(logs: LogCluster) -> None:
@@ -251,6 +293,28 @@ async def test_a_stream_that_was_deleted_by_hand_ends_the_leader(logs: LogCluste
     await asyncio.wait_for(writer.lost.wait(), WAIT_SECONDS)
     with pytest.raises(octavo.LogDamagedError, match="deleted by hand"):
         await writer.add(b"1")
+
+
+async def test_the_stream_of_a_log_is_deleted_with_its_log_and_with_its_pages(logs: LogCluster) -> None:
+    log = await logs.log()
+    client = await logs.client()
+    for number in range(3):
+        async with log.lead() as writer:
+            await writer.add(b"%d" % number)
+    (ledger_id,) = await logs.ledgers()
+    await page_out(logs.store, LedgerId(ledger_id), writer_token="test")
+    assert await pages_of(logs, ledger_id)
+    with pytest.raises(octavo.LedgerKindError, match="the stream of log orders"):
+        await client.delete_ledger(ledger_id)
+    assert await collect(log, 0, 3) == [b"0", b"1", b"2"]
+    await logs.store.delete_document(list_document("orders"))
+    await client.delete_ledger(ledger_id)  # nothing else would
+    assert not await logs.ledgers()
+    assert not await pages_of(logs, ledger_id)
+
+
+async def pages_of(logs: LogCluster, ledger_id: int) -> list[str]:
+    return [name async for name in logs.store.list_documents(pages_prefix(LedgerId(ledger_id)))]
 
 
 def clock(start: datetime) -> Callable[[], datetime]:
