@@ -32,8 +32,9 @@ Truncate, PageOut    write             write            write                wri
   the fragments that it moves: then the page is made anew (rule U2).
 - A change that adds a fragment asks for *paging first* instead of a write that would make the tail too large (rule U3).
 
-:class:`ReplaceStreamMember` is repair's change. It depends on a settled fragment and on no column, as
-:class:`octavo.metadata.changes.ReplaceMember` does.
+:class:`ReplaceStreamMember` and :class:`PayStreamDebt` are repair's changes. They depend on a settled fragment and on
+no column, as :class:`octavo.metadata.changes.ReplaceMember` and :class:`octavo.metadata.changes.PayDebt` do. In pages
+the same is done with :class:`ReplacePages`.
 
 Older fragments, the start and unknown fields are taken as found. A refused change has changed nothing, and each refusal
 means that another client got ahead (rule T10).
@@ -44,6 +45,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from octavo.metadata.changes import Refuse, Settled, who_fenced
+from octavo.metadata.debts import NO_DEBT, Debt
 from octavo.metadata.page_reference import PageReference
 from octavo.metadata.stream_encoding import encoded_fragments_bytes
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
@@ -85,6 +87,9 @@ class TermEnd:
     """Its last place; one below the first place of its last fragment if that is empty."""
     length: int
     """Payload bytes of all positions of the stream up to it."""
+    debts: tuple[tuple[EntryId, Debt], ...] = ()
+    """The first places of the fragments that get their end with it, as far as their debts are known, and what is owed
+    of them (rule I9). They are recorded by the change that writes the end, and compared by none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +100,21 @@ class ChangeFragment:
     """The last fragment that the writer knows."""
     fragment: StreamFragment
     """Of the same term. It replaces :attr:`base` when both start at the same place."""
+    debt: Debt | None = None
+    """What is owed of :attr:`base`, which this change ends; None: not recorded."""
 
     def decide(self, current: StreamMetadata) -> StreamDecision:
         if (lost := _lost(current, self.base.term)) is not None:
             return lost
         if current.state is StreamState.OPEN and _same(current.last_fragment, self.fragment):
             return Settled()
-        return _not_the_writers(current, self.base) or _grown(current.with_fragment(self.fragment))
+        if (refusal := _not_the_writers(current, self.base)) is not None:
+            return refusal
+        changed = current.with_fragment(self.fragment)
+        replaces_base = self.fragment.first_entry_id == self.base.first_entry_id
+        if self.debt is not None and not replaces_base:
+            changed = changed.with_debt(self.base.first_entry_id, self.debt)
+        return _grown(changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +300,8 @@ class PageOut:
 
 @dataclass(frozen=True, slots=True)
 class ReplacePages:
-    """Repair names copies of pages in which it has replaced bookies of settled fragments, any number at once (rules C2
-    and U2)."""
+    """Repair names copies of pages in which it has replaced bookies of settled fragments, or cleared debts, any number
+    at once (rules C2, G6 and U2)."""
 
     pages: tuple[tuple[PageReference, PageReference], ...]
     """The old ones and the new ones. The documents exist."""
@@ -341,6 +354,34 @@ class ReplaceStreamMember:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PayStreamDebt:
+    """Every member of a settled fragment of the tail has said that it lacks nothing of what was owed (rule G6)."""
+
+    first_entry_id: EntryId
+    """The first place of the fragment."""
+    bookies: tuple[BookieId, ...]
+    """The members that were asked."""
+    paid: Debt
+    """The places that they were asked about."""
+
+    def decide(self, current: StreamMetadata) -> WriteStream | Settled | Refuse:
+        fragment = next((found for found in current.fragments if found.first_entry_id == self.first_entry_id), None)
+        if fragment is None:
+            return self._refuse(current, "it is not in the tail any more")
+        debt = current.debt_of(fragment)
+        if debt.is_empty:
+            return Settled()
+        if fragment.bookies != self.bookies:
+            return self._refuse(current, "another bookie is a member now")
+        if debt.within(*self.paid) != debt:
+            return self._refuse(current, f"entries {debt.first} to {debt.last} are owed")
+        return WriteStream(current.with_debt(self.first_entry_id, NO_DEBT))
+
+    def _refuse(self, current: StreamMetadata, reason: str) -> Refuse:
+        return _conflict(current, f"fragment from entry {self.first_entry_id}: {reason}; its debt stays")
+
+
 def _lost(current: StreamMetadata, term: int) -> Refuse | None:
     """The refusal of a change for ``term`` in every state but the three of that term."""
     if current.state is StreamState.CLOSED:
@@ -383,12 +424,15 @@ def _opened_by(current: StreamMetadata, after: int, owner: str) -> bool:
 def _ended(current: StreamMetadata, fragments: tuple[StreamFragment, ...], end: TermEnd) -> StreamMetadata:
     for fragment in fragments:
         current = current.with_fragment(fragment)
-    return current.at_rest(end.last_entry_id, end.length)
+    ended = current.at_rest(end.last_entry_id, end.length)
+    for first_entry_id, debt in end.debts:
+        ended = ended.with_debt(first_entry_id, debt)
+    return ended
 
 
 def _same(one: StreamFragment, other: StreamFragment) -> bool:
-    # The store may hold a later time than the one asked for, because times never fall.
-    return one == replace(other, opened_at_ms=one.opened_at_ms)
+    # The store may hold a later time than the one asked for, because times never fall; and repair pays debts.
+    return one == replace(other, opened_at_ms=one.opened_at_ms, debt=one.debt)
 
 
 def _grown(wanted: StreamMetadata) -> WriteStream | PageFirst:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from octavo.metadata.debts import Debt, FullCopies, debt_from, stored_debt
 from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_bytes, encode_instant, encode_object
 from octavo.metadata.page_reference import PageReference
 from octavo.metadata.stream_model import StreamFragment, StreamKey, StreamMetadata, StreamState
@@ -47,6 +48,8 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         }
     if stream.terms_skipped:
         fields["stream"]["terms_skipped"] = stream.terms_skipped
+    if stream.full_copies is not None:
+        fields["stream"]["full_copies"] = stream.full_copies.value
     if stream.private:
         fields["private"] = True
     if stream.fenced_at is not None:
@@ -102,6 +105,7 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
             custom_metadata={key: FieldReader(custom, what).bytes_of(key) for key in custom},
             created_at=reader.instant("created_at"),
             private=reader.added_later("private", bool, False),
+            full_copies=FullCopies(part.get("full_copies", str)) if "full_copies" in part else None,
             writer_token=reader.get("writer_token", str),
             fenced_at=reader.instant("fenced_at") if "fenced_at" in reader else None,
             fenced_by=reader.added_later("fenced_by", str, ""),
@@ -125,6 +129,7 @@ def encode_fragment(fragment: StreamFragment) -> dict[str, Any]:
         "length_before": fragment.length_before,
         "opened_at_ms": fragment.opened_at_ms,
         **({"leader_term": fragment.leader_term} if fragment.leader_term else {}),
+        **({} if fragment.debt is None else {"debt": stored_debt(fragment.debt)}),
     }
 
 
@@ -141,6 +146,7 @@ def decode_fragment(fields: object, what: str) -> StreamFragment:
         length_before=reader.get("length_before", int),
         opened_at_ms=reader.get("opened_at_ms", int),
         leader_term=reader.added_later("leader_term", int, 0),
+        debt=_debt(reader),
         unknown_fields=_unknown_fields(reader),
     )
 
@@ -162,6 +168,15 @@ def _decode_key(fields: object, what: str) -> StreamKey:
         salt=reader.bytes_of("salt"),
         unknown_fields=_unknown_fields(reader),
     )
+
+
+def _debt(reader: FieldReader) -> Debt | None:
+    if "debt" not in reader:
+        return None
+    try:
+        return debt_from(reader.get("debt", list))
+    except ValueError as error:
+        raise reader.damaged(str(error)) from error
 
 
 def _text(reader: FieldReader, value: object) -> str:

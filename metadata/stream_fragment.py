@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.metadata.debts import Debt
 from octavo.metadata.encoding import NO_FIELDS
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId
@@ -45,6 +46,9 @@ class StreamFragment:
     leader_term: int = 0
     """The first of the terms that one client opened one after another: it has renewed its term, or has taken the stream
     over from itself, and goes on with the same adds (rule T11). 0 stands for the fragment's own term."""
+    debt: Debt | None = None
+    """Places whose entries may have fewer copies than the write quorum (rule I9). None: not recorded
+    (:mod:`octavo.metadata.debts`)."""
     unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, compare=False, repr=False)
     """Stored fields that this version does not know, as decoded JSON: kept as long as the fragment is kept."""
 

@@ -37,6 +37,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Self
 
+from octavo.metadata.debts import Debt, FullCopies, debt_in_range
 from octavo.metadata.encoding import NO_FIELDS
 from octavo.metadata.model import (
     CLIENT_NAME_CHARACTERS_MAX,
@@ -104,6 +105,9 @@ class StreamMetadata:
     """Aware. Informational only: no decision depends on it."""
     private: bool = False
     """Bookies give its entries only to clients that have its key, and to repairs (rule S3). Never changes."""
+    full_copies: FullCopies | None = None
+    """What is promised about all Qw copies of its entries (rule I9); None: nothing, and no debts are recorded. Never
+    changes."""
     writer_token: str = ""
     """Token of the handle that made the latest change, including creation (rule M1)."""
     fenced_at: datetime | None = None
@@ -185,6 +189,20 @@ class StreamMetadata:
         if at == len(self.fragments):
             return self.last_entry_id
         return EntryId(fragment.first_entry_id + self.fragments[at].first_position - fragment.first_position - 1)
+
+    def debt_of(self, fragment: StreamFragment) -> Debt:
+        """What is owed of a fragment of the tail (rule I9): nothing while it is not settled, and nothing of what was
+        truncated."""
+        first = max(fragment.first_entry_id, self.start_place)
+        return debt_in_range(self.full_copies, fragment.debt, first, self.last_place_of(fragment))
+
+    @property
+    def debts(self) -> tuple[tuple[StreamFragment, Debt], ...]:
+        """The fragments of the tail of which something is owed, with what it is."""
+        if self.full_copies is None:
+            return ()
+        owed = ((fragment, self.debt_of(fragment)) for fragment in self.fragments)
+        return tuple((fragment, debt) for fragment, debt in owed if not debt.is_empty)
 
     def fragment_at(self, position: int) -> StreamFragment:
         """The fragment of the tail that holds a position, or would be the one to hold it. Raises
@@ -274,7 +292,7 @@ class StreamMetadata:
 
     def with_fragment(self, fragment: StreamFragment) -> Self:
         """The same stream with a new last fragment of the current term; it replaces the current one when both start at
-        the same place (rule W3). It is never noted as older than the one before it.
+        the same place (rule W3). It is never noted as older than the one before it, and owes nothing yet.
 
         Raises :class:`LedgerClosedError`, and :class:`InvalidArgumentError` at rest and when it does not follow.
         """
@@ -283,7 +301,7 @@ class StreamMetadata:
         opened_at_ms = max(fragment.opened_at_ms, kept[-1].opened_at_ms)
         if kept[-1].first_entry_id == fragment.first_entry_id:
             kept = kept[:-1]
-        return replace(self, fragments=(*kept, replace(fragment, opened_at_ms=opened_at_ms)))
+        return replace(self, fragments=(*kept, replace(fragment, opened_at_ms=opened_at_ms, debt=None)))
 
     def at_rest(self, last_entry_id: EntryId, length: int) -> Self:
         """The same stream with this end of the current term and no writer (rule T8): the last place (one below the
@@ -314,6 +332,7 @@ class StreamMetadata:
             first_position=end + 1,
             length_before=self.length,
             opened_at_ms=max(fragment.opened_at_ms, last.opened_at_ms),
+            debt=None,
         )
         return replace(
             self,
@@ -401,6 +420,15 @@ class StreamMetadata:
         opened after the dump (rule T1). Without that, a bookie could hold the entries of two writers at one place."""
         skipped = min(self.terms_skipped + terms_skipped, TERM_MAX - self.term)
         return replace(self, terms_skipped=skipped)
+
+    def with_debt(self, first_entry_id: EntryId, debt: Debt) -> Self:
+        """The same stream with this debt recorded in the fragment of the tail that begins at ``first_entry_id``; itself
+        if there is no such fragment, or no debts are recorded in this stream."""
+        at = bisect_right(self.fragments, int(first_entry_id), key=_first_entry_id) - 1
+        if self.full_copies is None or at < 0 or self.fragments[at].first_entry_id != first_entry_id:
+            return self
+        owing = replace(self.fragments[at], debt=debt)
+        return replace(self, fragments=(*self.fragments[:at], owing, *self.fragments[at + 1 :]))
 
     def written_by(self, writer_token: str) -> Self:
         """The same metadata with the token of the handle that is about to write them."""

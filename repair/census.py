@@ -68,7 +68,7 @@ class Seen:
         if isinstance(metadata, LedgerMetadata):
             return cls(metadata.members, metadata.is_closed, metadata.ack_quorum - 1, owes=bool(metadata.debts))
         spare_copies = min(fragment.ack_quorum for fragment in metadata.fragments) - 1
-        return cls(metadata.members, False, spare_copies, is_stream=True)
+        return cls(metadata.members, False, spare_copies, is_stream=True, owes=bool(metadata.debts))
 
 
 @dataclass(slots=True)

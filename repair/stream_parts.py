@@ -32,6 +32,9 @@ class _PageFacts(NamedTuple):
     bookies: frozenset[BookieId]
     spare_copies: int
     """The least that one of its fragments has: Qa - 1."""
+    last_owed: int
+    """The highest place of which copies are owed; -1: none. It is owed until it is truncated or the page is
+    replaced."""
 
 
 class StreamParts:
@@ -57,6 +60,7 @@ class StreamParts:
             seen.closed,
             min(seen.spare_copies, *(one.spare_copies for one in facts)) if facts else seen.spare_copies,
             is_stream=True,
+            owes=seen.owes or any(one.last_owed >= metadata.start_place for one in facts),
         )
 
     async def members(self, metadata: EitherMetadata) -> frozenset[BookieId]:
@@ -142,4 +146,5 @@ class StreamParts:
 
 
 def _facts(part: StreamMetadata) -> _PageFacts:
-    return _PageFacts(part.members, min(fragment.ack_quorum for fragment in part.fragments) - 1)
+    last_owed = max((debt.last for _, debt in part.debts), default=-1)
+    return _PageFacts(part.members, min(fragment.ack_quorum for fragment in part.fragments) - 1, last_owed)

@@ -432,7 +432,7 @@ async def tail(
 @command(app)
 async def show(session: Session, ledger_id: LedgerArgument) -> None:
     """Show the metadata of a ledger or a stream."""
-    from octavo.cli.ledger.views import ledger_as_json, owed_of, stream_as_json  # noqa: PLC0415
+    from octavo.cli.ledger.views import debts_of, describe_debt, ledger_as_json, stream_as_json  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
     from octavo.metadata.model import LedgerMetadata  # noqa: PLC0415
     from octavo.metadata.paging import parts_of  # noqa: PLC0415
@@ -444,7 +444,7 @@ async def show(session: Session, ledger_id: LedgerArgument) -> None:
         facts = ledger_as_json(metadata)
     else:
         streams = [part for part in parts if not isinstance(part, LedgerMetadata)]
-        facts = stream_as_json(metadata, [fragment for part in streams for fragment in part.fragments])
+        facts = stream_as_json(metadata, streams)
     if session.as_json:
         print_json(facts)
         return
@@ -455,15 +455,13 @@ async def show(session: Session, ledger_id: LedgerArgument) -> None:
     for key, value in facts.items():
         print_line(f"{key.replace('_', ' '):<{width}}  {'-' if value is None else value}")
     print_line("")
-    if isinstance(metadata, LedgerMetadata) and metadata.full_copies is not None:
-        print_table(
-            ["first entry", "bookies", "owes copies of"],
-            [(one.first_entry_id, " ".join(one.bookies), owed_of(metadata, one)) for one in metadata.fragments],
-        )
+    rows = [(fragment.first_entry_id, " ".join(fragment.bookies)) for part in parts for fragment in part.fragments]
+    if metadata.full_copies is None:
+        print_table(["first entry", "bookies"], rows)
         return
+    owed = map(describe_debt, debts_of(parts))
     print_table(
-        ["first entry", "bookies"],
-        [(fragment.first_entry_id, " ".join(fragment.bookies)) for part in parts for fragment in part.fragments],
+        ["first entry", "bookies", "owes copies of"], [(*row, debt) for row, debt in zip(rows, owed, strict=True)]
     )
 
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.output import custom_metadata_as_json
-from octavo.metadata.debts import stored_debt
-from octavo.metadata.model import Fragment, LedgerMetadata
+from octavo.metadata.debts import Debt, stored_debt
+from octavo.metadata.model import LedgerMetadata
 
 if TYPE_CHECKING:
     from octavo.metadata.either import EitherMetadata
-    from octavo.metadata.stream_model import StreamFragment, StreamMetadata
+    from octavo.metadata.stream_model import StreamMetadata
 
 
 def summary_as_json(metadata: "EitherMetadata") -> dict[str, Any]:
@@ -54,15 +54,25 @@ def ledger_as_json(metadata: LedgerMetadata) -> dict[str, Any]:
     }
 
 
-def owed_of(metadata: LedgerMetadata, fragment: Fragment) -> str:
+def describe_debt(debt: Debt) -> str:
     """The entries of a fragment that may have fewer copies than the write quorum."""
-    debt = metadata.debt_of(fragment)
     return "-" if debt.is_empty else f"{debt.first} to {debt.last}"
 
 
-def stream_as_json(metadata: "StreamMetadata", fragments: "Sequence[StreamFragment]") -> dict[str, Any]:
+def debts_of(parts: "Sequence[EitherMetadata]") -> list[Debt]:
+    """What is owed of each fragment of all parts."""
+    found: list[Debt] = []
+    for part in parts:
+        if isinstance(part, LedgerMetadata):
+            found += [part.debt_of(fragment) for fragment in part.fragments]
+        else:
+            found += [part.debt_of(fragment) for fragment in part.fragments]
+    return found
+
+
+def stream_as_json(metadata: "StreamMetadata", parts: "Sequence[StreamMetadata]") -> dict[str, Any]:
     """Everything but the verifiers, the salts and the owner. Quorums and digest are those of the last fragment.
-    ``fragments``: all of them, also those in pages."""
+    ``parts``: all of them, also those in pages."""
     last = metadata.last_fragment
     return {
         "ledger_id": metadata.ledger_id,
@@ -78,6 +88,7 @@ def stream_as_json(metadata: "StreamMetadata", fragments: "Sequence[StreamFragme
         "length": metadata.length,
         "digest": metadata.keys[last.key].digest.value,
         "private": metadata.private,
+        "full_copies": None if metadata.full_copies is None else metadata.full_copies.value,
         "created_at": metadata.created_at.isoformat(),
         "fenced_at": metadata.fenced_at.isoformat() if metadata.fenced_at is not None else None,
         "fenced_by": metadata.fenced_by or None,
@@ -89,7 +100,9 @@ def stream_as_json(metadata: "StreamMetadata", fragments: "Sequence[StreamFragme
                 "term": fragment.term,
                 "first_position": fragment.first_position,
                 "bookies": list(fragment.bookies),
+                "debt": stored_debt(part.debt_of(fragment)),
             }
-            for fragment in fragments
+            for part in parts
+            for fragment in part.fragments
         ],
     }

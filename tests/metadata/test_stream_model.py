@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from octavo.metadata.debts import NO_DEBT
 from octavo.metadata.encoding import decode_object, encode_object
 from octavo.metadata.model import decode_ledger, encode_ledger
 from octavo.metadata.stream_encoding import FORMAT, decode_stream, encode_stream
@@ -34,7 +35,7 @@ FULL = replace(
     unknown_fields={"aardvark": None, "zebra": [1]},
     unknown_stream_fields={"pages": [{"first": 1}]},
     keys=(replace(KEY, unknown_fields={"epoch": 4}), KEY),
-    fragments=(replace(FIRST, unknown_fields={"debt": []}), SECOND, replace(THIRD, key=1, opened_at_ms=17)),
+    fragments=(replace(FIRST, debt=NO_DEBT), SECOND, replace(THIRD, key=1, opened_at_ms=17)),
     writer_token="me",
 )
 
@@ -218,10 +219,11 @@ def test_stored_form_gives_the_same_stream(stream: StreamMetadata) -> None:
 
 
 def test_changes_keep_the_fields_of_a_newer_version() -> None:
-    opened = FULL.truncated(3).with_next_term("you", replace(THIRD, key=1)).in_recovery().written_by("x")
+    newer = replace(FULL, fragments=(replace(FULL.fragments[0], unknown_fields={"zone": [1]}), *FULL.fragments[1:]))
+    opened = newer.truncated(3).with_next_term("you", replace(THIRD, key=1)).in_recovery().written_by("x")
     again = decode_stream(SEVEN, encode_stream(opened))
     assert (again.unknown_fields, again.unknown_stream_fields) == (FULL.unknown_fields, FULL.unknown_stream_fields)
-    assert [dict(one.unknown_fields) for one in again.fragments] == [{"debt": []}, {}, {}, {}]
+    assert [dict(one.unknown_fields) for one in again.fragments] == [{"zone": [1]}, {}, {}, {}]
     assert again.keys[0].unknown_fields == {"epoch": 4}
 
 
