@@ -82,8 +82,10 @@ class DebtPayer:
     async def _pay_page(self, root: StreamMetadata, page: PageReference, whole: StreamMetadata) -> StreamMetadata:
         paid: list[Debt] = []
         wanted, kept = whole, whole.truncated(root.start)
-        for fragment, debt in kept.debts:
-            if await self._is_paid(kept, fragment.bookies, debt):
+        for fragment, recorded in kept.debts:
+            # The stream may begin within the last fragment of the page.
+            debt = recorded.within(root.start_place, recorded.last)
+            if debt.is_empty or await self._is_paid(kept, fragment.bookies, debt):
                 wanted = wanted.with_debt(fragment.first_entry_id, NO_DEBT)
                 paid.append(debt)
         if not paid:

@@ -459,7 +459,7 @@ async def show(session: Session, ledger_id: LedgerArgument) -> None:
     if metadata.full_copies is None:
         print_table(["first entry", "bookies"], rows)
         return
-    owed = map(describe_debt, debts_of(parts))
+    owed = map(describe_debt, debts_of(metadata, parts))
     print_table(
         ["first entry", "bookies", "owes copies of"], [(*row, debt) for row, debt in zip(rows, owed, strict=True)]
     )

@@ -59,14 +59,16 @@ def describe_debt(debt: Debt) -> str:
     return "-" if debt.is_empty else f"{debt.first} to {debt.last}"
 
 
-def debts_of(parts: "Sequence[EitherMetadata]") -> list[Debt]:
+def debts_of(metadata: "EitherMetadata", parts: "Sequence[EitherMetadata]") -> list[Debt]:
     """What is owed of each fragment of all parts."""
+    if isinstance(metadata, LedgerMetadata):
+        return [metadata.debt_of(fragment) for fragment in metadata.fragments]
     found: list[Debt] = []
     for part in parts:
-        if isinstance(part, LedgerMetadata):
-            found += [part.debt_of(fragment) for fragment in part.fragments]
-        else:
-            found += [part.debt_of(fragment) for fragment in part.fragments]
+        if not isinstance(part, LedgerMetadata):
+            owed = (part.debt_of(fragment) for fragment in part.fragments)
+            # A part that was a page begins with the fragment in which the stream begins, not within it.
+            found += [debt.within(metadata.start_place, debt.last) for debt in owed]
     return found
 
 
@@ -74,6 +76,7 @@ def stream_as_json(metadata: "StreamMetadata", parts: "Sequence[StreamMetadata]"
     """Everything but the verifiers, the salts and the owner. Quorums and digest are those of the last fragment.
     ``parts``: all of them, also those in pages."""
     last = metadata.last_fragment
+    fragments = [fragment for part in parts for fragment in part.fragments]
     return {
         "ledger_id": metadata.ledger_id,
         "kind": "stream",
@@ -100,9 +103,8 @@ def stream_as_json(metadata: "StreamMetadata", parts: "Sequence[StreamMetadata]"
                 "term": fragment.term,
                 "first_position": fragment.first_position,
                 "bookies": list(fragment.bookies),
-                "debt": stored_debt(part.debt_of(fragment)),
+                "debt": stored_debt(debt),
             }
-            for part in parts
-            for fragment in part.fragments
+            for fragment, debt in zip(fragments, debts_of(metadata, parts), strict=True)
         ],
     }

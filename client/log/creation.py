@@ -21,6 +21,7 @@ from octavo.client.log.stream_changes import MarkActive
 from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
 from octavo.client.log.update import update_stream_log
+from octavo.metadata.debts import FullCopies
 from octavo.metadata.store import Version, Versioned
 from octavo.protocol.errors import (
     LogExistsError,
@@ -66,7 +67,12 @@ class LogMaker:
         return Versioned(document, await self._put(name, document.encode(), present))
 
     async def create_stream(
-        self, name: str, quorums: Quorums, protection: Protection, retention: Retention
+        self,
+        name: str,
+        quorums: Quorums,
+        protection: Protection,
+        retention: Retention,
+        full_copies: FullCopies | None = None,
     ) -> Versioned[StreamLogDocument]:
         """Make a log that is a stream. Raises :class:`LogExistsError`, and :class:`NotEnoughBookiesError`."""
         document = StreamLogDocument(
@@ -83,7 +89,11 @@ class LogMaker:
         known = Versioned(document, await self._put(name, document.encode(), present))
         try:
             await self._access.streams.create_at_rest(
-                document.ledger_id, quorums, protection, custom_metadata={LOG_KEY: name.encode()}
+                document.ledger_id,
+                quorums,
+                protection,
+                custom_metadata={LOG_KEY: name.encode()},
+                full_copies=full_copies,
             )
             known = await update_stream_log(self._store, name, MarkActive(), log_id=document.log_id, known=known)
         except NoSuchLogError as error:

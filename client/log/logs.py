@@ -18,6 +18,7 @@ from octavo.client.log.stream_layout import open_stream_layout
 from octavo.client.log.update import read_document
 from octavo.client.log.writer import LogWriter
 from octavo.client.opening import Opening
+from octavo.metadata.debts import FullCopies
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
 from octavo.protocol.quorums import Quorums, quorums_of
@@ -43,12 +44,22 @@ class Logs:
         self._writers: dict[LogWriter, None] = {}
 
     async def create(
-        self, name: str, quorums: Quorums, protection: Protection, retention: Retention, layout: Layout
+        self,
+        name: str,
+        quorums: Quorums,
+        protection: Protection,
+        retention: Retention,
+        layout: Layout,
+        *,
+        full_copies: FullCopies | None = None,
     ) -> Log:
-        """Make the log, and open it. Raises :class:`LogExistsError`."""
-        make = self._maker.create_stream if layout == "stream" else self._maker.create_chain
-        known = await make(name, quorums, protection, retention)
-        return await self._opened(known.value, protection.password)
+        """Make the log, and open it. Raises :class:`LogExistsError`. ``full_copies``: of a stream."""
+        document: AnyLogDocument
+        if layout == "stream":
+            document = (await self._maker.create_stream(name, quorums, protection, retention, full_copies)).value
+        else:
+            document = (await self._maker.create_chain(name, quorums, protection, retention)).value
+        return await self._opened(document, protection.password)
 
     async def open(self, name: str, password: bytes) -> Log:
         """A handle on the log. Raises :class:`NoSuchLogError`, :class:`UnauthorizedError`."""
@@ -126,6 +137,7 @@ class LogFace:
         private: bool = False,
         retention: Retention | None = None,
         layout: Layout = "chain",
+        full_copies: Literal["recorded"] | None = None,
     ) -> Opening[Log]:
         """A new log; ``await`` it, or ``async with`` it. Nothing is written yet: become its leader with ``log.lead()``.
 
@@ -133,6 +145,10 @@ class LogFace:
         are 1 to 255 letters, digits and ``._-``, with ``/`` between parts. ``retention``: what the leader drops from
         the front; by default nothing. ``private``: bookies give the entries only to clients that have the password, and
         to repairs.
+
+        ``full_copies="recorded"``, with ``layout="stream"`` only: the metadata name the entries that may have fewer
+        than ``write_quorum`` copies, for repair to copy. Closing the leader's writer waits up to
+        ``full_copies_patience_seconds`` for missing copies.
 
         Raises :class:`LogExistsError`, :class:`InvalidArgumentError`.
         """
@@ -143,10 +159,16 @@ class LogFace:
             check_retention(retention)
         if layout not in ("chain", "stream"):
             raise InvalidArgumentError(f"layout must be 'chain' or 'stream', not {layout!r}")
+        if full_copies not in (None, "recorded"):
+            raise InvalidArgumentError(f"full_copies of a log must be 'recorded' or None, not {full_copies!r}")
+        if full_copies is not None and layout != "stream":
+            raise InvalidArgumentError("full_copies is for logs with layout='stream' only")
+        kept = None if full_copies is None else FullCopies(full_copies)
 
         async def create() -> Log:
             self._check_open()
-            return await self._logs.create(name, quorums, protection, retention or Retention(), layout)
+            keep = retention or Retention()
+            return await self._logs.create(name, quorums, protection, keep, layout, full_copies=kept)
 
         return Opening(create, f"create_log({name!r})")
 

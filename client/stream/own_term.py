@@ -120,7 +120,7 @@ class OwnTerm(OwnMetadata):
         )
         while is_wanted():
             try:
-                await self._make(ChangeFragment(base, fragment))
+                await self._make(ChangeFragment(base, fragment, change.debt))
             except MetadataUnavailableError:
                 await asyncio.sleep(self._retry_seconds)
             else:
@@ -166,19 +166,20 @@ class OwnTerm(OwnMetadata):
         self._note(stream)
 
     async def close(self, last_add_confirmed: EntryId | None, length: int, debt: Debt) -> None:
-        """Lay the stream to rest at this end (rule T8). Raises the error that prevented it."""
+        """Lay the stream to rest at this end (rule T8), and record what the last fragment owes (rule G4). Raises the
+        error that prevented it."""
         assert last_add_confirmed is not None, "a term without entries ends below its first place"
         if self._renewal is not None:
             await self._settle_renewal()
         # A term that has just been opened by renewal is empty.
-        end = TermEnd(EntryId(max(last_add_confirmed, self._base.first_entry_id - 1)), length)
+        last = EntryId(max(last_add_confirmed, self._base.first_entry_id - 1))
         try:
-            await self._make(Rest(self._base, end))
+            await self._make(_rest(self._base, last, length, debt))
         except (InternalError, MetadataConflictError):
             # The store may have made a change of this writer whose answer was lost (rule M1).
             if self._base_in_doubt is None:
                 raise
-            await self._make(Rest(self._base_in_doubt, end))
+            await self._make(_rest(self._base_in_doubt, last, length, debt))
 
     async def _settle_renewal(self) -> None:
         """Find out whether a renewal whose answer was lost has been made. What stands afterwards is laid to rest, so
@@ -198,3 +199,8 @@ class OwnTerm(OwnMetadata):
             writer_token=self.value.writer_token,
             known=self._stream,
         )
+
+
+def _rest(base: StreamFragment, last: EntryId, length: int, debt: Debt) -> Rest:
+    owed = debt.within(base.first_entry_id, last)
+    return Rest(base, TermEnd(last, length, ((base.first_entry_id, owed),)))

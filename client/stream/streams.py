@@ -7,9 +7,10 @@ from datetime import datetime
 from octavo.client.arguments import Protection
 from octavo.client.stream.ensembles import Ensembles
 from octavo.client.stream.taking_over import StreamTaker
-from octavo.client.stream.term_segment import TermSegment
+from octavo.client.stream.term_segment import TermSegment, segment_kind
 from octavo.client.stream.term_writer import TermWriter
 from octavo.client.write.writer import WriterTools
+from octavo.metadata.debts import FullCopies
 from octavo.metadata.store import Version, Versioned
 from octavo.metadata.stream_model import FIRST_TERM, StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
@@ -94,6 +95,7 @@ class Streams:
         protection: Protection,
         *,
         custom_metadata: Mapping[str, bytes],
+        full_copies: FullCopies | None = None,
     ) -> Versioned[StreamMetadata]:
         """Create an empty stream at rest, under an id that this client has allocated: any client takes it over, and
         asks no bookie for that. Raises as :meth:`create`, but may return before a bookie has been reached."""
@@ -121,6 +123,7 @@ class Streams:
             custom_metadata=custom_metadata,
             created_at=self._wall_clock(),
             private=protection.private,
+            full_copies=full_copies,
             writer_token=owner,
         )
         return Versioned(metadata, await self._create(metadata))
@@ -144,6 +147,7 @@ class Streams:
         :class:`UnauthorizedError` for a wrong password (rule F0), before anything is fenced."""
         stream = await self._tools.store.read_stream(ledger_id)
         secrets = checked_secrets(stream.value, password)
+        segment_kind(stream.value)  # refuses what this version cannot write
         opened = await self._taker.take_over(stream, secrets)
         return TermWriter(opened, secrets, self._tools, token=self._token)
 
@@ -155,7 +159,9 @@ class Streams:
         *,
         from_itself: bool = False,
     ) -> TermSegment:
-        """Take over the stream of a log. ``from_itself``: as in :meth:`StreamTaker.take_over`; raises as that."""
+        """Take over the stream of a log. ``from_itself``: as in :meth:`StreamTaker.take_over`; raises as that,
+        and :class:`LedgerKindError` for a stream that this version cannot write."""
+        make = segment_kind(stream.value)  # before anything is fenced
         opened = await self._taker.take_over(
             stream,
             secrets,
@@ -163,7 +169,7 @@ class Streams:
             from_itself=from_itself,
             not_before_ms=segment.sealed_at_ms_min if from_itself else None,
         )
-        writer = TermSegment(
+        writer = make(
             opened,
             secrets,
             self._tools,

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.client.stream.term_writer import TermWriter
+from octavo.client.write.full_copies_writer import RecordedCopiesWriter
 from octavo.client.write.segment_writer import SegmentWriter
+from octavo.metadata.debts import FullCopies
+from octavo.metadata.stream_model import StreamMetadata
+from octavo.protocol.errors import LedgerKindError
 
 
 class TermSegment(SegmentWriter, TermWriter):
@@ -38,3 +42,17 @@ class TermSegment(SegmentWriter, TermWriter):
         waiting, self._waiting = self._waiting, []
         for payloads in waiting:
             self.push(payloads)
+
+
+class RecordedTermSegment(RecordedCopiesWriter, TermSegment):
+    """Of a stream that keeps books of its copies: laying it to rest waits for them (rule G4). A roll and a renewal wait
+    for nothing, because adds would; they record what is short."""
+
+
+def segment_kind(stream: StreamMetadata) -> type[TermSegment]:
+    """The class of the writer that a stream needs. Raises :class:`LedgerKindError` if this version has none."""
+    if stream.full_copies is FullCopies.REQUIRED:
+        raise LedgerKindError(
+            f"stream {stream.ledger_id} requires all copies of its entries, and this version cannot write such streams"
+        )
+    return TermSegment if stream.full_copies is None else RecordedTermSegment

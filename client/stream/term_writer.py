@@ -170,7 +170,8 @@ class TermWriter(LedgerWriter):
             pipeline = self._pipeline
             assert not pipeline.pending, "the end of the term is its last acknowledged entry"
             assert pipeline.last_add_confirmed is not None, "a term without entries ends below its first place"
-            end = TermEnd(pipeline.last_add_confirmed, pipeline.length)
+            owed = (self.stream.last_fragment.first_entry_id, pipeline.debt())
+            end = TermEnd(pipeline.last_add_confirmed, pipeline.length, (owed,))
             renewed = await self._own_term.renew(end, bookies, self._token(), lambda: self._life.failure is None)
             if renewed is not None:
                 await self._go_on(renewed)

@@ -10,6 +10,7 @@ import pytest
 from octavo.cli.cluster.transfer import TERMS_SKIPPED
 from octavo.cli.main import main
 from octavo.metadata import open_metadata_store
+from octavo.metadata.debts import FullCopies
 from octavo.metadata.either import EitherMetadata
 from octavo.metadata.garbage_hold import read_hold
 from octavo.metadata.page_out import page_out
@@ -147,6 +148,25 @@ def test_what_lies_in_pages_is_shown_and_counted_and_found(octavo: Run, uri: str
         member = archive.extractfile("octavo-support/ledgers.json")
         assert member is not None
         assert json.loads(member.read())["fragments"] == 5
+
+
+async def _keep_books(uri: str) -> None:
+    async with await open_metadata_store(uri) as store:
+        current = await store.read_stream(OPEN.ledger_id)
+        await store.compare_and_set_stream(replace(current.value, full_copies=FullCopies.RECORDED), current.version)
+
+
+def test_what_a_stream_owes_is_shown_also_of_pages(octavo: Run, uri: str) -> None:
+    """Position 3 is the first one that is kept, and what goes on owes nothing yet (rule I9)."""
+    asyncio.run(_page_out(uri))
+    assert b"owes" not in octavo("ledger", "show", 1).stdout
+    asyncio.run(_keep_books(uri))
+    shown = octavo("ledger", "show", 1, "--json").json
+    assert shown["full_copies"] == "recorded"
+    assert [one["debt"] for one in shown["fragments"]] == [[place(1, 3), place(1, 4)], []]
+    table = octavo("ledger", "show", 1).stdout
+    assert b"owes copies of" in table
+    assert b"%d to %d" % (place(1, 3), place(1, 4)) in table
 
 
 def test_a_dump_has_exactly_the_pages_that_the_metadata_name(octavo: Run, uri: str, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ async def test_a_debt_stays_unless_every_member_has_everything(name: str) -> Non
         payer = DebtPayer(MemoryBookie("x", cluster.store, cluster.cluster_id), pool, timeout_seconds=0.05, token="t")
         paid = await payer.pay(Versioned(owing, version))
         stored = (await cluster.store.read_ledger(LEDGER)).value
-        assert stored.debts == paid.debts  # type: ignore[union-attr]
+        assert stored.debts == paid.debts
         assert (stored.debts == ()) is (name == "has everything")
 
 

@@ -1,0 +1,172 @@
+"""Logs that are streams and keep books of their copies (rules I9, G3 to G5), on bookies in memory. With three bookies
+each of them is a member of every fragment; the third one answers late, or never."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from octavo.client.stream.term_segment import RecordedTermSegment, TermSegment
+from octavo.metadata.debts import NO_DEBT, Debt, FullCopies
+from octavo.metadata.stream_model import StreamMetadata, StreamState
+from octavo.protocol.errors import InvalidArgumentError, LedgerKindError
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.messages import Op
+from octavo.protocol.places import place
+from support.log_cluster import LogCluster, collect, open_log_cluster
+from support.metadata_clusters import MemoryCluster
+from support.waiting import WAIT_SECONDS, loop_turns
+
+import octavo
+
+PATIENT: dict[str, Any] = {"bookie_loss_seconds": 3600.0, "full_copies_patience_seconds": 0.01}
+
+
+@pytest.fixture
+async def logs() -> AsyncIterator[LogCluster]:
+    async with open_log_cluster(MemoryCluster(Path()), "stream") as made:
+        yield made
+
+
+async def recorded_log(logs: LogCluster, **options: Any) -> octavo.Log:
+    client = await logs.client(**(PATIENT | options))
+    return await client.create_log("orders", layout="stream", full_copies="recorded")
+
+
+async def root_of(logs: LogCluster) -> StreamMetadata:
+    (ledger_id,) = await logs.ledgers()
+    return (await logs.store.read_stream(LedgerId(ledger_id))).value
+
+
+async def recorded(logs: LogCluster) -> dict[int, Debt | None]:
+    """What each fragment that holds something says that it owes, by its first place."""
+    root = await root_of(logs)
+    return {int(one.first_entry_id): one.debt for one in root.fragments}
+
+
+def owing(term: int, first: int, last: int) -> Debt:
+    return Debt(place(term, first), place(term, last))
+
+
+async def test_a_log_with_all_copies_rests_without_debt(logs: LogCluster) -> None:
+    log = await recorded_log(logs, full_copies_patience_seconds=WAIT_SECONDS)
+    async with log.lead() as writer:
+        assert isinstance(writer._active.writer, RecordedTermSegment)
+        await asyncio.gather(*(writer.add(b"x") for _ in range(10)))
+    root = await root_of(logs)
+    assert (root.state, root.full_copies) == (StreamState.AT_REST, FullCopies.RECORDED)
+    assert root.last_fragment.debt == NO_DEBT
+    assert root.debts == ()
+
+
+async def test_resting_waits_for_a_slow_bookie(logs: LogCluster) -> None:
+    log = await recorded_log(logs, full_copies_patience_seconds=WAIT_SECONDS)
+    writer = await log.lead()
+    logs.bookies[2].hold(Op.ADD)
+    for _ in range(3):
+        await writer.add(b"x")
+    closing = asyncio.ensure_future(writer.close())
+    await loop_turns(50)
+    assert not closing.done()
+    logs.bookies[2].release(Op.ADD)
+    await closing
+    assert (await root_of(logs)).last_fragment.debt == NO_DEBT
+
+
+async def test_what_lacks_copies_at_rest_is_recorded(logs: LogCluster) -> None:
+    log = await recorded_log(logs)
+    writer = await log.lead()
+    await writer.add(b"x")
+    await logs.bookies[2].until(lambda: logs.bookies[2].count(Op.ADD) == 1)
+    await loop_turns(20)
+    logs.bookies[2].hold(Op.ADD)
+    for _ in range(3):
+        await writer.add(b"x")
+    await writer.close()
+    root = await root_of(logs)
+    assert root.debts == ((root.last_fragment, owing(root.term, 1, 3)),)
+
+
+async def test_a_roll_and_a_renewal_record_what_they_leave_behind_and_wait_for_nothing(logs: LogCluster) -> None:
+    log = await recorded_log(logs, full_copies_patience_seconds=WAIT_SECONDS)
+    writer = await log.lead()
+    segment = writer._active.writer
+    assert isinstance(segment, RecordedTermSegment)
+    term = segment.term
+    logs.bookies[2].hold(Op.ADD)
+    for _ in range(3):
+        await writer.add(b"x")
+    assert await segment.roll()
+    for _ in range(2):
+        await writer.add(b"x")
+    await segment.renew()
+    assert segment.term == term + 1
+    assert await recorded(logs) == {
+        place(term, 0): owing(term, 0, 2),
+        place(term, 3): owing(term, 3, 4),
+        place(term + 1, 0): None,
+    }
+    logs.bookies[2].release(Op.ADD)
+    await writer.add(b"y")
+    await writer.close()
+    assert (await root_of(logs)).last_fragment.debt == NO_DEBT
+
+
+async def test_what_a_takeover_ends_is_owed_whole(logs: LogCluster) -> None:
+    """Which entries of a writer that is gone have all copies is not known: repair asks (rule G6)."""
+    log = await recorded_log(logs)
+    writer = await log.lead()
+    term = (await root_of(logs)).term
+    for number in range(3):
+        await writer.add(b"%d" % number)
+    other = await (await logs.client(**PATIENT)).open_log("orders")
+    successor = await other.take_over()
+    await successor.add(b"3")
+    await successor.close()
+    root = await root_of(logs)
+    assert root.debts == ((root.fragments[0], owing(term, 0, 2)),)
+    assert root.fragments[0].debt is None
+    assert await collect(other, 0, 4) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_log_without_the_option_records_nothing(logs: LogCluster) -> None:
+    log = await logs.log(**PATIENT)
+    writer = await log.lead()
+    logs.bookies[2].hold(Op.ADD)
+    await writer.add(b"x")
+    segment = writer._active.writer
+    assert type(segment) is TermSegment
+    assert await segment.roll()
+    await writer.close()
+    root = await root_of(logs)
+    assert root.full_copies is None
+    assert [one.debt for one in root.fragments] == [None] * len(root.fragments)
+    assert root.debts == ()
+
+
+async def test_a_stream_that_requires_copies_is_not_led_and_not_fenced(logs: LogCluster) -> None:
+    """A later version may write such streams."""
+    log = await recorded_log(logs)
+    stream = await logs.store.read_stream(LedgerId(next(iter(await logs.ledgers()))))
+    required = replace(stream.value, full_copies=FullCopies.REQUIRED)
+    await logs.store.compare_and_set_stream(required, stream.version)
+    with pytest.raises(LedgerKindError, match="requires all copies"):
+        await log.lead()
+    assert await root_of(logs) == required
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"full_copies": "required", "layout": "stream"}, "'recorded' or None"),
+        ({"full_copies": True, "layout": "stream"}, "'recorded' or None"),
+        ({"full_copies": "recorded"}, "layout='stream' only"),
+        ({"full_copies": "recorded", "layout": "chain"}, "layout='stream' only"),
+    ],
+)
+async def test_wrong_options_are_refused(logs: LogCluster, options: dict[str, Any], complaint: str) -> None:
+    client = await logs.client()
+    with pytest.raises(InvalidArgumentError, match=complaint):
+        await client.create_log("orders", **options)
