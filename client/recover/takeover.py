@@ -208,7 +208,9 @@ class Takeover:
         for a client that takes over from itself (:attr:`StreamFragment.leader_term`)."""
         fragment = replace(self.base, bookies=bookies, opened_at_ms=opened_at_ms, leader_term=leader_term)
         end = self._decide()
-        return OpenTerm(self.base, self._fragments, end, self._owner, fragment)
+        # The clock that sealed the entries below them may have been ahead of the one that they were noted by (rule U7).
+        fragments = tuple(replace(one, opened_at_ms=max(one.opened_at_ms, opened_at_ms)) for one in self._fragments)
+        return OpenTerm(self.base, fragments, end, self._owner, fragment)
 
     def lay_to_rest(self) -> LayToRest:
         """The change that gives the term its end, for a client that wants no term of its own (rule T8)."""

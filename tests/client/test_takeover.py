@@ -150,6 +150,16 @@ def test_changes_of_the_ensemble_stay_with_the_takeover_until_the_end_is_written
     assert [part.length_before for part in store.current.fragments] == [0, 1, 2]
 
 
+def test_no_fragment_of_a_takeover_is_noted_as_begun_before_an_entry_below_it_was_sealed() -> None:
+    """Rule U7: the old writer's clock was ahead, which the takeover learns from the last entry only."""
+    store = Store(stream())
+    takeover = begun(store, "mine")
+    takeover.on_ensemble_changed(Commit(place(1, 1), ABD, 1), 8)
+    recover(takeover, {place(1, 0): entry(place(1, 0), 0), place(1, 1): entry(place(1, 1), 1)})
+    store.settle(takeover.open_term(ABD, 500))
+    assert [part.opened_at_ms for part in store.current.fragments[1:]] == [500, 500]
+
+
 def test_of_two_that_take_over_the_first_wins_and_the_other_withdraws() -> None:
     store = Store(stream())
     one, other = begun(store, "one"), begun(store, "other")
