@@ -34,6 +34,7 @@ WRONG: Mapping[str, tuple[object, ...]] = {
     "Retention": (None, 5),
     "Literal": (None, 5, "other"),
     "Optional[Literal['recorded', 'required']]": (5, "other", b"recorded"),
+    "Optional[Literal['recorded']]": (5, "other", "required", b"recorded"),
     "Layout": (None, 5, "other"),
     "OnTruncated": (None, 5, "other"),
     "datetime": (None, 5, "2026-01-01", datetime(2026, 1, 1)),  # noqa: DTZ001
