@@ -10,7 +10,7 @@ says so with the position at which the log begins now (rule P7); or it was delet
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Literal
 
@@ -149,6 +149,7 @@ class Log(Closable):
             cursors=cursors,
             idle_cursors=stored.idle_cursors,
             gaps=stored.gaps,
+            sealed=self._view.is_sealed,
         )
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -251,8 +252,7 @@ class Log(Closable):
             position = stop + 1
         return found
 
-    @asynccontextmanager
-    async def reader_at(self, position: int) -> AsyncIterator[tuple[LogExtent, LedgerReader]]:
+    def reader_at(self, position: int) -> AbstractAsyncContextManager[tuple[LogExtent, LedgerReader]]:
         """A reader of the ledger or the part of a stream that holds ``position``, and the positions that it gives from
         there on: for bulk readers, which read batches. It may be shared, and disturbs no leader.
 
@@ -260,7 +260,12 @@ class Log(Closable):
         raises :class:`NoSuchLedgerError` when the part is not what it was: ask again with the position that comes next.
         Raises as :meth:`read`.
         """
+        self._view.check_open()
         _check_range(position, position)
+        return self._reader_at(position)
+
+    @asynccontextmanager
+    async def _reader_at(self, position: int) -> AsyncIterator[tuple[LogExtent, LedgerReader]]:
         async with AsyncExitStack() as stack:
             place, reader = await self._enter_reader(position, stack)
             last = ID_MAX if place.stop is None else place.stop - 1

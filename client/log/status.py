@@ -42,6 +42,8 @@ class LogStatus(NamedTuple):
     """Names of cursors behind the end that no consumer has moved for ``log_cursor_idle_seconds``: retention ignores
     them."""
     gaps: tuple[tuple[int, int], ...]
+    sealed: bool = False
+    """Whether the log takes no adds any more (``log.seal``)."""
 
 
 def segments_of(document: LogDocument) -> tuple[SegmentStatus, ...]:

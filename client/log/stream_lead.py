@@ -120,7 +120,7 @@ class StreamLead:
             )
         except LedgerClosedError as error:
             raise LogDamagedError(
-                f"log {self.name}: its stream, ledger {self._ledger_id}, was closed; it takes no adds any more"
+                f"log {self.name} is sealed: its stream, ledger {self._ledger_id}, is closed and takes no adds any more"
             ) from error
         except NoSuchLedgerError as error:
             raise await explain_missing(self._access.store, self._document) from error

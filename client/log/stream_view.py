@@ -174,7 +174,7 @@ class StreamView:
                 if attempt:
                     raise LogDamagedError(
                         f"log {self.name}: its stream, ledger {self.document.ledger_id}, does not exist any more; it "
-                        "was deleted by hand"
+                        "was deleted by hand. Restore its metadata, or delete the log (`octavo log delete`)"
                     ) from error
             else:
                 return

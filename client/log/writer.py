@@ -215,7 +215,9 @@ class LogWriter(AddFront, Closable):
             return
         self._hold()
         self._move(Life.HEALING)
-        log.warning("log %s: its segment failed; the leader continues in a new one: %s", self._name, error.message)
+        log.warning(
+            "log %s: its segment failed; the leader tries to continue in a new one: %s", self._name, error.message
+        )
         self._supervisor.start(self._heal(error))
 
     # --- healing ------------------------------------------------------------------------------------------------------

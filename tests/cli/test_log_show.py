@@ -70,3 +70,11 @@ def test_idle_cursors_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     print_cursors(found)
     _, billing, mail = capsys.readouterr().out.splitlines()
     assert (billing.split()[-1], mail.split()[-1]) == ("idle", "-")
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_sealed_log_is_said_to_be(sealed: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    found = status(octavo.Retention(), {})._replace(sealed=sealed)
+    print_status(found)
+    assert ("the log is sealed" in capsys.readouterr().out) is sealed
+    assert status_as_json(found)["sealed"] is sealed

@@ -132,6 +132,7 @@ async def faces() -> AsyncIterator[dict[str, tuple[Any, dict[str, dict[str, obje
                         "read": one,
                         "extents": one,
                         "position_at": {"time": now},
+                        "reader_at": {"position": 0},
                         "truncate": {"before": 0},
                         "give_up": {"ledger_id": ledger_id},
                         "set_retention": {"retention": octavo.Retention()},

@@ -322,9 +322,9 @@ def test_a_stream_is_sealed_and_shown_with_its_layout(cluster: Up, new_stream: s
     assert cluster.run("log", "seal", new_stream, "--json").json == {"name": new_stream, "end": 2}
     # It does not end by itself otherwise.
     assert cluster.run("log", "tail", new_stream).stdout == b"a\nb\n"
-    cluster.run("log", "append", new_stream, stdin=b"c\n").failed_with_one_line(1, new_stream)
+    cluster.run("log", "append", new_stream, stdin=b"c\n").failed_with_one_line(1, new_stream, "is sealed")
     shown = show(cluster, new_stream)
-    assert (shown["layout"], shown["end"], shown["paged_segments"]) == ("stream", 2, 0)
+    assert (shown["layout"], shown["end"], shown["paged_segments"], shown["sealed"]) == ("stream", 2, 0, True)
     assert shown["segments"][0]["entries"] == 2
     cluster.run("log", "give-up", new_stream, "--ledger", 1).failed_with_one_line(2, new_stream, "stream")
     assert cluster.run("log", "delete", new_stream).status == 0
