@@ -2,7 +2,7 @@
 
 python scripts/simulate.py 42                      run one universe; print its trace if it fails, or with --trace
 python scripts/simulate.py 1-400 --jobs 2          run a range of seeds
-python scripts/simulate.py 1-20000 --record FILE   run a range, and resume it when started again
+python scripts/simulate.py 1-20000 --record FILE   run a range, and resume it when started again; also with --set
 python scripts/simulate.py --minutes 10            run new seeds, starting at one derived from the clock
 python scripts/simulate.py 42 --shrink             look for a smaller universe that fails the same way
 python scripts/simulate.py 1-200 --canary NAME     run with a known defect
@@ -64,9 +64,9 @@ def parse() -> argparse.Namespace:
         parser.error("give a seed, a range of seeds, or --minutes")
     if arguments.canary == "all" and arguments.seeds is None:
         parser.error("--canary all needs a range of seeds")
-    changes = (arguments.canary, arguments.size, arguments.siege, arguments.set, arguments.without, arguments.theseus)
+    changes = (arguments.canary, arguments.size, arguments.siege, arguments.without, arguments.theseus)
     if arguments.record is not None and any(changes):
-        parser.error("--record cannot be combined with --canary, --size, --siege, --set, --without or --theseus")
+        parser.error("--record cannot be combined with --canary, --size, --siege, --without or --theseus")
     if arguments.theseus and (arguments.size or arguments.siege):
         parser.error("--theseus has a size and faults of its own")
     return arguments
@@ -78,9 +78,14 @@ def seed_range(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
+def settings_of(arguments: argparse.Namespace) -> dict[str, int]:
+    """Field of the plan -> value."""
+    return {name: int(value) for name, _, value in (setting.partition("=") for setting in arguments.set)}
+
+
 def orders(arguments: argparse.Namespace) -> Iterator[Order]:
     """The universes to run."""
-    settings = {name: int(value) for name, _, value in (setting.partition("=") for setting in arguments.set)}
+    settings = settings_of(arguments)
     if arguments.seeds is None:
         numbers: Iterator[int] = itertools.count(int(time.time()) * 1000)
         deadline = time.monotonic() + arguments.minutes * 60
@@ -130,12 +135,13 @@ def run_one(arguments: argparse.Namespace, order: Order) -> int:
 def run_campaign(arguments: argparse.Namespace) -> int:
     """Run many universes and print a report. Returns the exit status."""
     report = Report()
-    record = Record(arguments.record, commit()) if arguments.record is not None else None
+    settings = settings_of(arguments)
+    record = Record(arguments.record, commit(), settings) if arguments.record is not None else None
     done: Counter[str] = Counter()
     known = set()
     try:
         for ran_by, outcome in record.outcomes() if record is not None else ():
-            report.add(Order(outcome.seed), outcome)
+            report.add(Order(outcome.seed, settings=settings), outcome)
             known.add(outcome.seed)
             done[ran_by] += 1
     except ValueError as error:

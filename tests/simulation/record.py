@@ -1,7 +1,8 @@
 """The record of a campaign: one line of JSON for each seed, so that a campaign can be interrupted and resumed.
 
-A line has the seed, the commit of the code that ran it, the failure (null: none), the virtual seconds, and the
-counters. Seeds in the record are not run again; the report covers all lines.
+A line has the seed, the settings of the plan (none: as the seed draws it), the commit of the code that ran it, the
+failure (null: none), the virtual seconds, and the counters. Seeds in the record are not run again; the report covers
+all lines. All lines have the same settings: a record of others is refused.
 """
 
 import json
@@ -15,12 +16,15 @@ from simulation.universe import Outcome
 class Record:
     """A campaign's record in a file, used by one process at a time."""
 
-    def __init__(self, path: Path, commit: str) -> None:
+    def __init__(self, path: Path, commit: str, settings: dict[str, int]) -> None:
+        """``settings``: field of the plan -> value, the same for every seed."""
         self._path = path
         self._commit = commit
+        self._settings = settings
 
     def outcomes(self) -> Iterator[tuple[str, Outcome]]:
-        """The commit and the outcome of every seed in the record. Raises :class:`ValueError` for a damaged line."""
+        """The commit and the outcome of every seed in the record. Raises :class:`ValueError` for a damaged line and for
+        one of a campaign with other settings."""
         if not self._path.exists():
             return
         with self._path.open() as lines:
@@ -29,6 +33,11 @@ class Record:
                     fields = json.loads(line)
                 except ValueError:
                     raise ValueError(f"{self._path}, line {number}: not a record of a seed; remove the line") from None
+                if (settings := fields.get("settings", {})) != self._settings:
+                    raise ValueError(
+                        f"{self._path}, line {number}: of a campaign with {_words(settings)}, not with "
+                        f"{_words(self._settings)}; give another file"
+                    )
                 outcome = Outcome(
                     seed=fields["seed"],
                     hash=fields["hash"],
@@ -43,6 +52,7 @@ class Record:
         """Append an outcome."""
         fields = {
             "seed": outcome.seed,
+            "settings": self._settings,
             "commit": self._commit,
             "hash": outcome.hash,
             "failure": outcome.failure,
@@ -52,3 +62,7 @@ class Record:
         }
         with self._path.open("a") as file:
             file.write(json.dumps(fields) + "\n")
+
+
+def _words(settings: dict[str, int]) -> str:
+    return " ".join(f"--set {name}={value}" for name, value in sorted(settings.items())) or "no settings"
