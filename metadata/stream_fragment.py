@@ -9,6 +9,7 @@ from octavo.metadata.encoding import NO_FIELDS
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.places import last_place, offset_of, term_of
+from octavo.protocol.quorums import Quorums, quorums_of
 
 FIRST_TERM = 1
 """Of every stream. Term 0 stands for ledgers with one writer."""
@@ -58,6 +59,16 @@ class StreamFragment:
         return term_of(self.first_entry_id)
 
     @property
+    def quorums(self) -> Quorums:
+        """E, Qw and Qa."""
+        return quorums_of(len(self.bookies), self.write_quorum, self.ack_quorum)
+
+    @property
+    def form(self) -> tuple[int, int, int, int]:
+        """E, Qw, Qa and the number of the key: the same for all fragments of a term (rule T13)."""
+        return len(self.bookies), self.write_quorum, self.ack_quorum, self.key
+
+    @property
     def first_term(self) -> int:
         """The first term of the client that wrote it (:attr:`leader_term`)."""
         return self.leader_term or self.term
@@ -83,6 +94,10 @@ def following_problem(one: StreamFragment, following: StreamFragment) -> str | N
         (following.term != one.term and not begins_term, "is of another term, and does not begin a later one"),
         (following.length_before < one.length_before, "has less before it than the one before it"),
         (following.key < one.key, "has an older key than the one before it"),
+        (
+            following.term == one.term and following.form != one.form,
+            "has other quorums or another key than the one before it, which is of the same term",
+        ),
         (following.first_term < one.first_term, "continues a term of another client than the one before it"),
         (following.opened_at_ms < one.opened_at_ms, "was begun before the one before it"),
     )

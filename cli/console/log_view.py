@@ -2,7 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.log.show import cursors_as_json, retention_as_json, segments_as_json, status_as_json
+from octavo.cli.log.show import (
+    cursors_as_json,
+    quorums_as_json,
+    retention_as_json,
+    segments_as_json,
+    status_as_json,
+)
 from octavo.client.log.cursors import read_cursors
 from octavo.client.log.document import LogDocument
 from octavo.client.log.names import lock_name
@@ -50,6 +56,7 @@ async def _chain(document: LogDocument) -> dict[str, Any]:
         "segments": segments_as_json(segments),
         "paged_segments": sum(page.segments for page in document.pages),
         "gaps": [list(gap) for gap in document.gaps],
+        "quorums": quorums_as_json(document.quorums),
     }
 
 
@@ -65,4 +72,5 @@ async def _stream(store: "MetadataStore", document: StreamLogDocument) -> dict[s
         "segments": segments_as_json(segments_of_stream(stream)),
         "paged_segments": sum(page.fragments for page in stream.pages),
         "gaps": [],
+        "quorums": quorums_as_json(stream.last_fragment.quorums),
     }

@@ -1,7 +1,7 @@
 """``octavo log``: logs from the command line.
 
-Only ``append``, ``take-over`` and ``seal`` lead, and end the previous leader. Every other command reads, or changes the
-log's metadata, and disturbs no leader.
+Only ``append``, ``take-over``, ``change`` and ``seal`` lead, and end the previous leader. Every other command reads, or
+changes the log's metadata, and disturbs no leader.
 """
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
@@ -414,6 +414,46 @@ async def take_over(session: Session, name: NameArgument, password_file: Passwor
         print_json({"name": name, "term": term, "end": end})
     else:
         print_line(f"log {name} taken over in term {term}; it ends at {end}")
+
+
+@command(app)
+async def change(
+    session: Session,
+    name: NameArgument,
+    ensemble: Annotated[
+        int | None, typer.Option("-E", "--ensemble", metavar="N", help="New ensemble size. By default it stays.")
+    ] = None,
+    write_quorum: Annotated[
+        int | None, typer.Option("-W", "--write-quorum", metavar="N", help="New write quorum. By default it stays.")
+    ] = None,
+    ack_quorum: Annotated[
+        int | None, typer.Option("-A", "--ack-quorum", metavar="N", help="New ack quorum. By default it stays.")
+    ] = None,
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Store what is added from now on with other quorums.
+
+    Only for logs with the layout stream. The command takes the log over, like `octavo log take-over`: a leader, if
+    there is one, loses its leadership, and the next leader keeps to the new quorums. What has been added before stays
+    as it is.
+    """
+    from octavo.cli.log.show import quorums_as_json, quorums_in_words  # noqa: PLC0415
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    from octavo.client.log.quorum_change import QuorumChange  # noqa: PLC0415
+
+    wanted = QuorumChange(ensemble, write_quorum, ack_quorum)
+    async with _opened(session, name, password_file) as log:
+        if log.layout != "stream":
+            raise InvalidArgumentError(f"log {name} has the layout {log.layout}; only streams can change their quorums")
+        wanted.of((await log.status()).quorums)  # before a leader is disturbed
+        async with log.take_over() as writer:
+            await writer.change(ensemble_size=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum)
+            end = writer.end
+        quorums = (await log.status()).quorums
+    if session.as_json:
+        print_json({"name": name, "quorums": quorums_as_json(quorums), "end": end})
+    else:
+        print_line(f"log {name}: {quorums_in_words(quorums)} from position {end} on")
 
 
 @command(app)

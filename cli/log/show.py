@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from octavo.client.log.document import Retention
     from octavo.client.log.entries import LogEntry
     from octavo.client.log.status import LogStatus, SegmentStatus
+    from octavo.protocol.quorums import Quorums
 
 
 def entry_as_json(entry: "LogEntry") -> dict[str, Any]:
@@ -57,6 +58,7 @@ def status_as_json(status: "LogStatus") -> dict[str, Any]:
         "term": status.term,
         "leader": status.leader,
         "sealed": status.sealed,
+        "quorums": quorums_as_json(status.quorums),
         "bytes": status.bytes,
         "retention": retention_as_json(status.retention),
         "drops_below": status.drops_below,
@@ -65,6 +67,11 @@ def status_as_json(status: "LogStatus") -> dict[str, Any]:
         "cursors": cursors_as_json(status.cursors, status.end, status.idle_cursors),
         "gaps": [list(gap) for gap in status.gaps],
     }
+
+
+def quorums_as_json(quorums: "Quorums") -> list[int]:
+    """E, Qw and Qa."""
+    return [quorums.ensemble_size, quorums.write_quorum, quorums.ack_quorum]
 
 
 def segments_as_json(segments: "Sequence[SegmentStatus]") -> list[dict[str, Any]]:
@@ -77,6 +84,7 @@ def segments_as_json(segments: "Sequence[SegmentStatus]") -> list[dict[str, Any]
             "bytes": segment.bytes,
             "term": segment.term,
             "created_at": _time(segment.created_at_ms),
+            "quorums": None if segment.quorums is None else quorums_as_json(segment.quorums),
         }
         for segment in segments
     ]
@@ -92,6 +100,7 @@ def print_status(status: "LogStatus") -> None:
         "leader": "none; the log is sealed" if status.sealed else status.leader or "none",
         "term": status.term,
         "closed segments": f"{status.bytes} bytes",
+        "quorums": quorums_in_words(status.quorums),
         "retention": _retention_and_what_is_due(status),
     }
     if status.gaps:
@@ -103,7 +112,7 @@ def print_status(status: "LogStatus") -> None:
     if status.paged_segments:
         print_line(f"{status.paged_segments} older segments are not shown")
     print_table(
-        ["ledger", "first position", "entries", "bytes", "term", "created"],
+        ["ledger", "first position", "entries", "bytes", "term", "E/Qw/Qa", "created"],
         [
             (
                 segment.ledger_id,
@@ -111,6 +120,7 @@ def print_status(status: "LogStatus") -> None:
                 _known(segment.entries),
                 _known(segment.bytes),
                 segment.term,
+                "-" if segment.quorums is None else "/".join(map(str, quorums_as_json(segment.quorums))),
                 _time(segment.created_at_ms),
             )
             for segment in status.segments
@@ -130,6 +140,11 @@ def print_cursors(status: "LogStatus") -> None:
             for cursor in cursors_as_json(status.cursors, status.end, status.idle_cursors)
         ],
     )
+
+
+def quorums_in_words(quorums: "Quorums") -> str:
+    """E, Qw and Qa as text."""
+    return f"E={quorums.ensemble_size}, Qw={quorums.write_quorum}, Qa={quorums.ack_quorum}"
 
 
 def retention_in_words(retention: "Retention") -> str:

@@ -92,6 +92,7 @@ class ChainLayout:
             bytes=sum(page.bytes for page in document.pages) + sum(segment.bytes or 0 for segment in segments),
             idle_cursors=await self._housekeeper.idle_cursors(document, cursors),
             gaps=document.gaps,
+            quorums=document.quorums,
         )
 
     # --- lost segments ------------------------------------------------------------------------------------------------

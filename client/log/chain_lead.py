@@ -19,10 +19,12 @@ from octavo.client.log.lead import LeadHost
 from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
+from octavo.client.log.quorum_change import QuorumChange
 from octavo.client.log.update import update_log
 from octavo.client.log.view import Reach
 from octavo.metadata.store import Versioned
 from octavo.protocol.errors import (
+    InvalidArgumentError,
     LogDamagedError,
     MetadataUnavailableError,
     NoSuchLogError,
@@ -156,6 +158,14 @@ class ChainLead:
                 f"log {self.name}: ledger {segment.ledger_id} does not exist any more; it was deleted by hand"
             )
         return {segment.ledger_id: end}
+
+    async def change(self, change: QuorumChange) -> None:
+        """As :meth:`LogLead.change`: refused."""
+        raise InvalidArgumentError(
+            f"log {self.name} is a chain of ledgers, whose quorums stay as they are; only logs with the layout stream "
+            "can change theirs",
+            may_have_happened=False,
+        )
 
     async def look_after(self) -> None:
         """As :meth:`LogLead.look_after`: nothing."""

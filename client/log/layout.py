@@ -15,6 +15,7 @@ from octavo.client.log.status import SegmentStatus
 from octavo.client.log.view import LogView
 from octavo.client.log.writer import LogWriter
 from octavo.metadata.store import Lease
+from octavo.protocol.quorums import Quorums
 
 
 class LayoutStatus(NamedTuple):
@@ -28,6 +29,7 @@ class LayoutStatus(NamedTuple):
     bytes: int
     idle_cursors: frozenset[str]
     gaps: tuple[tuple[int, int], ...]
+    quorums: Quorums
 
 
 class LogLayout(Protocol):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from octavo.client.log.active import ActiveSegment
+from octavo.client.log.quorum_change import QuorumChange
 from octavo.client.log.view import Reach
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import LedgerId
@@ -66,6 +67,11 @@ class LogLead(Protocol):
     async def roll(self, host: LeadHost) -> None:
         """Begin a new segment while adds go on. Raises :class:`NotLeaderError`; after any other failure the active
         segment serves on."""
+
+    async def change(self, change: QuorumChange) -> None:
+        """Go on with other quorums. Returns at once if they are as wanted. Raises :class:`InvalidArgumentError`,
+        :class:`NotEnoughBookiesError` and :class:`MetadataUnavailableError` before anything is changed; any other
+        failure is that of the active segment."""
 
     async def look_after(self) -> None:
         """What is done once a minute, whether there is anything to be tidied or not."""

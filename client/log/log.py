@@ -149,6 +149,7 @@ class Log(Closable):
             cursors=cursors,
             idle_cursors=stored.idle_cursors,
             gaps=stored.gaps,
+            quorums=stored.quorums,
             sealed=self._view.is_sealed,
         )
 

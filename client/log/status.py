@@ -5,6 +5,7 @@ from typing import NamedTuple
 from octavo.client.log.cursors import CursorState
 from octavo.client.log.document import LogDocument, Retention
 from octavo.protocol.ids import LedgerId
+from octavo.protocol.quorums import Quorums
 
 
 class SegmentStatus(NamedTuple):
@@ -16,6 +17,8 @@ class SegmentStatus(NamedTuple):
     bytes: int | None
     term: int
     created_at_ms: int
+    quorums: Quorums | None
+    """With which it is stored; None of a chain's, whose ledgers tell."""
 
 
 class LogStatus(NamedTuple):
@@ -42,6 +45,8 @@ class LogStatus(NamedTuple):
     """Names of cursors behind the end that no consumer has moved for ``log_cursor_idle_seconds``: retention ignores
     them."""
     gaps: tuple[tuple[int, int], ...]
+    quorums: Quorums
+    """E, Qw and Qa, with which a leader stores what it adds (``LogWriter.change``)."""
     sealed: bool = False
     """Whether the log takes no adds any more (``log.seal``)."""
 
@@ -56,6 +61,7 @@ def segments_of(document: LogDocument) -> tuple[SegmentStatus, ...]:
             None if segment.end is None else segment.end.bytes,
             segment.term,
             segment.created_at_ms,
+            quorums=None,
         )
         for segment in document.segments
     )

@@ -127,4 +127,5 @@ class StreamLayout:
             bytes=bytes_of_stream(stream),
             idle_cursors=await self._housekeeper.idle_cursors(stream, cursors),
             gaps=(),
+            quorums=stream.last_fragment.quorums,
         )

@@ -9,6 +9,7 @@ Every term that this leader opens has an owner's token that begins with a random
 its own terms also if the answer to a takeover or a renewal was lost, and a rival's.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -18,6 +19,7 @@ from octavo.client.log.document import LogState
 from octavo.client.log.lead import LeadHost
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
+from octavo.client.log.quorum_change import QuorumChange
 from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log, log_term
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
 from octavo.client.log.update import explain_missing, read_root
@@ -183,6 +185,17 @@ class StreamLead:
         del host
         writer = self.active.writer
         await writer.roll()
+        await self._tidy_tail(writer)
+
+    async def change(self, change: QuorumChange) -> None:
+        """As :meth:`LogLead.change` (rule T13)."""
+        writer = self.active.writer
+        await writer.change_quorums(change.of(writer.quorums))
+        with contextlib.suppress(OctavoError):  # the change has been made
+            await self._tidy_tail(writer)
+
+    async def _tidy_tail(self, writer: TermSegment) -> None:
+        """A fragment has been begun."""
         self._set_limit(self.active)
         # In the background: a roll that finds no room in the tail would have to wait for it (rule U3).
         await tidy_stream(self._access.store, self._ledger_id, writer_token=self._token(), known=writer.root)

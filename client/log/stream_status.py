@@ -34,6 +34,7 @@ def segments_of_stream(stream: StreamMetadata) -> tuple[SegmentStatus, ...]:
                 bytes=None if stop is None else length - fragment.length_before,
                 term=log_term(fragment.first_term),
                 created_at_ms=fragment.opened_at_ms,
+                quorums=fragment.quorums,
             )
         )
     return tuple(segments)

@@ -34,6 +34,7 @@ from octavo.client.log.active import ActiveSegment
 from octavo.client.log.adds import AddFront, Run, copy_error
 from octavo.client.log.lead import LogLead
 from octavo.client.log.ledgers import LedgerAccess, used_before
+from octavo.client.log.quorum_change import QuorumChange
 from octavo.client.log.view import Reach
 from octavo.client.same_loop import check_loop
 from octavo.client.supervisor import Supervisor
@@ -118,6 +119,8 @@ class LogWriter(AddFront, Closable):
         self._rolling: asyncio.Task[None] | None = None
         self._roll_not_before = 0.0
         self._drained: asyncio.Future[None] | None = None
+        self._moved = asyncio.Event()
+        """Set when the life moves on."""
         self.lost = asyncio.Event()
         """Set once this client no longer leads: stop whatever else you do as the leader."""
         self._supervisor = Supervisor(f"octavo writer of log {self._name}", self._defect)
@@ -331,6 +334,39 @@ class LogWriter(AddFront, Closable):
             self._roll_not_before = self._loop.time() + _ROLL_RETRY_SECONDS
             log.warning("log %s: not rolled: %s", self._name, error.message)
 
+    async def change(
+        self, *, ensemble_size: int | None = None, write_quorum: int | None = None, ack_quorum: int | None = None
+    ) -> None:
+        """Store what is added from now on with other quorums; None leaves one as it is. Later leaders keep to them.
+        What has been added stays as it is. Adds wait meanwhile, and none fails. Only for logs with the layout stream.
+
+        May be called again after any failure, with the same values. Raises :class:`InvalidArgumentError` (a chain; or
+        E >= Qw >= Qa would not hold), :class:`NotEnoughBookiesError` and :class:`MetadataUnavailableError`, and nothing
+        has changed then; else as :meth:`add` when the writer fails.
+        """
+        check_loop(self._loop)
+        change = QuorumChange(ensemble_size, write_quorum, ack_quorum)
+        while True:
+            self.check_usable()
+            async with self._turns:
+                segment = self._active
+                if self._life is Life.WRITING:
+                    try:
+                        await self._lead.change(change)
+                    except OctavoError:
+                        if segment.failure is None:
+                            raise  # the segment serves on
+                    else:
+                        self._active_since = self._loop.time()
+                        return
+            # The segment has failed, and whether the change stands is known once it is healed.
+            await self._wait_healed()
+
+    async def _wait_healed(self) -> None:
+        while self._life is Life.HEALING:
+            self._moved.clear()
+            await self._moved.wait()
+
     def begin_segment(self, following: ActiveSegment) -> None:
         """Send to this segment from now on."""
         assert not self._runs, "everything sent is acknowledged, and nothing was sent meanwhile"
@@ -422,6 +458,7 @@ class LogWriter(AddFront, Closable):
     def _move(self, life: Life) -> None:
         assert life in _NEXT[self._life], f"{self._life} -> {life}"
         self._life = life
+        self._moved.set()
 
     # --- closing ------------------------------------------------------------------------------------------------------
 

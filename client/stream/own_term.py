@@ -8,6 +8,7 @@ not the highest one, it is over for this writer (rule T10).
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from octavo.client.stream.term_ledger import current_term
 from octavo.client.write.ensemble_changes import Commit
@@ -27,6 +28,15 @@ from octavo.protocol.errors import (
     TermOverError,
 )
 from octavo.protocol.ids import BookieId, EntryId
+from octavo.protocol.quorums import Quorums
+
+
+class NextTerm(NamedTuple):
+    """What the next term begins with."""
+
+    quorums: Quorums
+    bookies: tuple[BookieId, ...]
+    """As many as the ensemble has."""
 
 
 class OwnTerm(OwnMetadata):
@@ -139,13 +149,20 @@ class OwnTerm(OwnMetadata):
             raise lost
 
     async def renew(
-        self, end: TermEnd, bookies: tuple[BookieId, ...], owner: str, is_wanted: Callable[[], bool]
+        self, end: TermEnd, following: NextTerm, owner: str, is_wanted: Callable[[], bool]
     ) -> Versioned[StreamMetadata] | None:
         """End the term and open the next one (rule T11); the stream then. Asks again for as long as the store does not
         answer, because nothing may be sent until the outcome is known. None if ``is_wanted`` says meanwhile that the
         renewal is not wanted any more. Raises :class:`TermOverError`, and what the store raises."""
         base = self._base
-        fragment = replace(base, bookies=bookies, opened_at_ms=self._clock_ms(), leader_term=base.first_term)
+        fragment = replace(
+            base,
+            bookies=following.bookies,
+            write_quorum=following.quorums.write_quorum,
+            ack_quorum=following.quorums.ack_quorum,
+            opened_at_ms=self._clock_ms(),
+            leader_term=base.first_term,
+        )
         self._renewal = RenewTerm(base, end, owner, fragment)
         while is_wanted():
             try:

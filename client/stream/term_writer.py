@@ -7,7 +7,7 @@ lays the stream to rest. A writer whose term is over fails, and writes nothing a
 Two things go on without a failed add. A *roll* begins a new fragment of the same term (rule U6). A *renewal* opens the
 next term (rule T11): near the last place of the term nothing more is sent, and once everything sent is acknowledged the
 writer ends its own term and opens the next one, with one compare-and-set. Until it is known to stand nothing is sent or
-acknowledged; adds wait in the window and in the queue.
+acknowledged; adds wait in the window and in the queue. A renewal is also how the writer changes its quorums (rule T13).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Final
 
 from octavo.client.recover.takeover import quorums_of
 from octavo.client.stream.ensembles import Ensembles
-from octavo.client.stream.own_term import OwnTerm
+from octavo.client.stream.own_term import NextTerm, OwnTerm
 from octavo.client.write.adds import internal_error
 from octavo.client.write.write_path import EmptyPipeline
 from octavo.client.write.writer import LedgerWriter, WriterTools
@@ -30,6 +30,7 @@ from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import MetadataUnavailableError, NotEnoughBookiesError, OctavoError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.places import place
+from octavo.protocol.quorums import Quorums
 
 RENEWAL_OFFSET: Final = 2**35 - 2**20
 """Offset from which a term is renewed. A turn of the event loop sends at most one window, of at most a million adds, so
@@ -153,14 +154,40 @@ class TermWriter(LedgerWriter):
         if renewing is not None:
             await asyncio.wait([renewing])
 
-    def _begin_renewal(self) -> asyncio.Task[None] | None:
+    @property
+    def quorums(self) -> Quorums:
+        """E, Qw and Qa of the term that it writes."""
+        return quorums_of(self.stream.last_fragment)
+
+    async def change_quorums(self, quorums: Quorums) -> None:
+        """Go on with these quorums, in the next term and on newly placed bookies (rule T13); at once if they are those
+        of the present term. Adds go on as in :meth:`renew`.
+
+        Raises :class:`NotEnoughBookiesError`, and what the metadata store raises, before anything is changed: then the
+        present term serves on. Else raises the failure of the writer.
+        """
+        if self.quorums == quorums:
+            return
+        # Asked first, so that a store that does not answer holds up no adds.
+        await self._own_term.refresh()
+        bookies = await self._ensembles.reachable(quorums, await self._placer.new_ensemble(quorums))
+        while self.quorums != quorums:
+            self._check_usable()
+            if self._renewing is None:
+                self._begin_renewal(NextTerm(quorums, bookies))
+            if self._renewing is not None:
+                await asyncio.wait([self._renewing])
+
+    def _begin_renewal(self, following: NextTerm | None = None) -> asyncio.Task[None] | None:
+        """``following``: for another term than one like the present one."""
         if self._renewing is None and self._life.state in (WriterState.OPEN, WriterState.DRAINING):
-            self._renewing = self._loop.create_task(self._renew(), name=f"octavo renewal of stream {self.id}")
+            self._renewing = self._loop.create_task(self._renew(following), name=f"octavo renewal of stream {self.id}")
         return self._renewing
 
-    async def _renew(self) -> None:
+    async def _renew(self, following: NextTerm | None) -> None:
         try:
-            bookies = await self._bookies_of_next_term()
+            if following is None:
+                following = NextTerm(self.quorums, await self._bookies_of_next_term())
             self._holds = True
             await self._wait_acknowledged()
             if self._write_path is not None:
@@ -172,7 +199,7 @@ class TermWriter(LedgerWriter):
             assert pipeline.last_add_confirmed is not None, "a term without entries ends below its first place"
             owed = (self.stream.last_fragment.first_entry_id, pipeline.debt())
             end = TermEnd(pipeline.last_add_confirmed, pipeline.length, (owed,))
-            renewed = await self._own_term.renew(end, bookies, self._token(), lambda: self._life.failure is None)
+            renewed = await self._own_term.renew(end, following, self._token(), lambda: self._life.failure is None)
             if renewed is not None:
                 await self._go_on(renewed)
         except OctavoError as error:

@@ -3,7 +3,9 @@
 import pytest
 from octavo.cli.log.show import print_cursors, print_status, status_as_json
 from octavo.client.log.cursors import CursorState
-from octavo.client.log.status import LogStatus
+from octavo.client.log.status import LogStatus, SegmentStatus
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.quorums import Quorums
 
 import octavo
 
@@ -27,6 +29,7 @@ def status(retention: octavo.Retention, cursors: dict[str, CursorState], *idle: 
         cursors=cursors,
         idle_cursors=frozenset(idle),
         gaps=(),
+        quorums=Quorums(5, 3, 2),
     )
 
 
@@ -78,3 +81,18 @@ def test_a_sealed_log_is_said_to_be(sealed: bool, capsys: pytest.CaptureFixture[
     print_status(found)
     assert ("the log is sealed" in capsys.readouterr().out) is sealed
     assert status_as_json(found)["sealed"] is sealed
+
+
+@pytest.mark.parametrize(("stored", "shown"), [(Quorums(3, 3, 2), "3/3/2"), (None, "-")])
+def test_quorums_of_a_log_and_of_its_segments(
+    stored: Quorums | None, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    segment = SegmentStatus(LedgerId(7), 0, 5, 50, 1, 0, stored)
+    found = status(octavo.Retention(), {})._replace(segments=(segment,))
+    print_status(found)
+    lines = capsys.readouterr().out.splitlines()
+    assert "E=5, Qw=3, Qa=2" in next(line for line in lines if line.startswith("quorums"))
+    assert lines[-1].split()[5] == shown
+    as_json = status_as_json(found)
+    assert as_json["quorums"] == [5, 3, 2]
+    assert as_json["segments"][0]["quorums"] == (None if stored is None else [3, 3, 2])

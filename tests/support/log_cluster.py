@@ -95,11 +95,13 @@ async def _reaches(log: octavo.Log, stop: int) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def open_log_cluster(metadata: MetadataCluster, layout: str = "chain") -> AsyncIterator[LogCluster]:
-    """Three bookies on this metadata store. Clients and bookies are closed at the end."""
+async def open_log_cluster(
+    metadata: MetadataCluster, layout: str = "chain", bookies_count: int = 3
+) -> AsyncIterator[LogCluster]:
+    """So many bookies on this metadata store. Clients and bookies are closed at the end."""
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(metadata.stack)
         store = await metadata.open()
-        bookies = await stack.enter_async_context(registered_bookies(store, 3))
+        bookies = await stack.enter_async_context(registered_bookies(store, bookies_count))
         clients = await stack.enter_async_context(contextlib.AsyncExitStack())
         yield LogCluster(metadata, store, await store.cluster_id(), bookies, layout, clients)

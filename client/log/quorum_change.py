@@ -1,0 +1,27 @@
+"""What a leader is asked to change of the quorums of its log. Pure."""
+
+from dataclasses import dataclass
+
+from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.quorums import Quorums, quorums_of
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumChange:
+    """The new values; None for what stays as it is. Raises :class:`InvalidArgumentError` where all stay."""
+
+    ensemble_size: int | None = None
+    write_quorum: int | None = None
+    ack_quorum: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.ensemble_size, self.write_quorum, self.ack_quorum) == (None, None, None):
+            raise InvalidArgumentError("give at least one of ensemble_size, write_quorum and ack_quorum")
+
+    def of(self, present: Quorums) -> Quorums:
+        """The quorums after the change of ``present``. Raises :class:`InvalidArgumentError` if there are none such."""
+        return quorums_of(
+            present.ensemble_size if self.ensemble_size is None else self.ensemble_size,
+            present.write_quorum if self.write_quorum is None else self.write_quorum,
+            present.ack_quorum if self.ack_quorum is None else self.ack_quorum,
+        )
