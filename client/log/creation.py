@@ -154,6 +154,12 @@ class LogMaker:
         if found is None or not isinstance(stored, StreamLogDocument) or stored.log_id != document.log_id:
             await self._access.delete(document.ledger_id)
         elif stored.state is LogState.MAKING:
+            found_all = all([await self._access.delete(one.ledger_id) for one in stored.abandoned])
+            if not found_all:
+                # Other creators may still be about to make their streams, of which only this document tells. It stays
+                # MAKING, for the next creator.
+                await self._access.delete(document.ledger_id)
+                return
             # Before the stream goes: the log must not become ACTIVE any more.
             deleted = replace(stored, state=LogState.DELETED)
             await self._store.compare_and_set_document(list_document(document.name), deleted.encode(), found.version)

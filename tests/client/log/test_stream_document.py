@@ -354,6 +354,52 @@ async def test_without_bookies_no_log_is_made_and_nothing_is_left(logs: LogClust
     assert not await logs.ledgers()
 
 
+async def test_a_creation_that_fails_forgets_no_stream_that_a_dead_creator_has_made_late(logs: LogCluster) -> None:
+    dying, store = await creator(logs)
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    real = store.real.create_stream
+
+    async def held(*arguments: Any) -> Any:
+        reached.set()
+        await go_on.wait()
+        await real(*arguments)
+        for method in ("read_document", "compare_and_set_document", "delete_ledger"):
+            store.make_unavailable(method)
+        raise MetadataUnavailableError("dead")
+
+    store.interpose("create_stream", held)
+    creating = asyncio.create_task(create(dying))
+    await reached.wait()
+    other, _ = await creator(logs)
+    with pytest.raises(NotEnoughBookiesError):
+        await other._logs.create("orders", Quorums(9, 9, 9), Protection(b"", Digest.CRC32C), NO_RETENTION, "stream")
+    assert [name async for name in other.list_logs()] == []
+    go_on.set()
+    with pytest.raises(MetadataUnavailableError):
+        await creating
+    log = await create(other)
+    await log.retain()
+    stored = await document(logs.store)
+    assert isinstance(stored, StreamLogDocument)
+    assert await logs.ledgers() == {stored.ledger_id}
+
+
+async def test_a_creation_that_fails_leaves_nothing_when_it_finds_what_the_dead_creator_has_made(
+    logs: LogCluster,
+) -> None:
+    dying, store = await creator(logs)
+    for method in ("compare_and_set_document", "delete_ledger"):
+        store.make_unavailable(method)
+    with pytest.raises(MetadataUnavailableError):
+        await create(dying)
+    assert len(await logs.ledgers()) == 1
+    other, _ = await creator(logs)
+    with pytest.raises(NotEnoughBookiesError):
+        await other._logs.create("orders", Quorums(9, 9, 9), Protection(b"", Digest.CRC32C), NO_RETENTION, "stream")
+    assert await document(logs.store) is None
+    assert not await logs.ledgers()
+
+
 async def test_a_log_that_is_being_deleted_is_finished_and_created_again(logs: LogCluster) -> None:
     client, store = await creator(logs)
     first = await create(client)
