@@ -148,6 +148,7 @@ CANARIES: dict[str, Canary] = {
                                          logs.deletion_keeps_ledgers),
     "stream-old-leader-heals": Canary("a leader that another client took over from heals", "T10",
                                       streams.old_leader_heals),
+    "stream-term-not-compared": Canary("adds of a term that is over are accepted", "T7", streams.term_not_compared),
     "stream-roll-does-not-wait": Canary("adds are acknowledged while a roll is being stored", "U6",
                                         streams.roll_does_not_wait),
     "stream-pages-change": Canary("a page is changed after it was made", "U2", streams.pages_change),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from octavo.bookie.storage.writes import EntryWriter
 from octavo.bookie.upkeep.truncated import TruncatedStreams
 from octavo.client.log.stream_document import StreamLogDocument, log_term
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
@@ -21,6 +22,17 @@ from simulation.patches import Patch, patch
 
 roll_does_not_wait = ack_during_change
 """Adds are acknowledged while a roll is being stored."""
+
+
+def term_not_compared() -> list[Patch]:
+    @patch(EntryWriter, "add_then")
+    def add_then(original: Any, self: Any, ledger_id: Any, *arguments: Any, term: int = 0, **keywords: Any) -> None:
+        ledger = self._ledgers.get(ledger_id)
+        if 0 < term <= ledger.fenced_term:
+            term = ledger.fenced_term + 1
+        original(self, ledger_id, *arguments, term=term, **keywords)
+
+    return [add_then]
 
 
 def time_falls() -> list[Patch]:
