@@ -35,15 +35,18 @@ class Bookies:
         ready = cluster.wait_for("ready")
         self.uri: str = ready["metadata"]
         self._cluster = cluster
-        self._pids = {bookie["name"]: bookie["pid"] for bookie in ready["bookies"]}
+        self._pids: dict[str, int] = {bookie["name"]: bookie["pid"] for bookie in ready["bookies"]}
         self._cookies = {
             bookie["name"]: (Path(bookie["data_dir"]) / "cookie").read_bytes() for bookie in ready["bookies"]
         }
 
+    def pid_of(self, bookie_id: str) -> int:
+        """The process of a bookie."""
+        return self._pids[next(name for name, cookie in self._cookies.items() if bookie_id.encode() in cookie)]
+
     def kill(self, bookie_id: str) -> None:
         """SIGKILL a bookie."""
-        name = next(name for name, cookie in self._cookies.items() if bookie_id.encode() in cookie)
-        os.kill(self._pids[name], signal.SIGKILL)
+        os.kill(self.pid_of(bookie_id), signal.SIGKILL)
 
     def wait_started_again(self) -> None:
         """Wait until the killed bookie has been restarted."""

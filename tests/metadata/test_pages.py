@@ -291,12 +291,14 @@ def test_paging_is_due_when_the_tail_has_many_fragments_or_many_bytes() -> None:
     assert not paging_is_due(open_stream(*many_fragments(TAIL_FRAGMENTS_MAX)))
     assert paging_is_due(open_stream(*many_fragments(TAIL_FRAGMENTS_MAX + 1)))
     assert not paging_is_due(paged_stream(TAIL_FRAGMENTS_MAX + 9, 9)[0])
-    long = [f"{name}{'-long' * 20}" for name in "abc"]
-    large = tuple(replace(one, bookies=tuple(map(BookieId, long))) for one in many_fragments(110))
-    assert not paging_is_due(open_stream(*large[:100]))
-    assert not paging_is_due(open_stream(*large))
-    longest = tuple(replace(one, bookies=tuple(BookieId(name[:60] + "x" * 68) for name in long)) for one in large)
-    assert 98_304 > fragments_bytes(longest) > fragments_bytes(large)
+    names = [BookieId(f"{number:03}{'x' * 125}") for number in range(30)]
+
+    def tail_of(bookies: int) -> StreamMetadata:
+        return open_stream(*(replace(one, bookies=tuple(names[:bookies])) for one in many_fragments(30)))
+
+    assert fragments_bytes(tail_of(20).fragments) < 98_304 < fragments_bytes(tail_of(30).fragments)
+    assert not paging_is_due(tail_of(20))
+    assert paging_is_due(tail_of(30))
 
 
 def grown(count: int, fragments: tuple[StreamFragment, ...] | None = None) -> tuple[StreamMetadata, dict[str, Page]]:
@@ -320,14 +322,14 @@ def grown(count: int, fragments: tuple[StreamFragment, ...] | None = None) -> tu
 
 
 def test_a_stream_that_grows_keeps_a_small_root() -> None:
-    stream, pages = grown(5000)
+    stream, pages = grown(1500)
     assert TAIL_FRAGMENTS_MAX // 2 <= len(stream.fragments) <= TAIL_FRAGMENTS_MAX
     assert [page.fragments for page in stream.pages[:-1]] == [PAGE_FRAGMENTS_MAX] * (len(stream.pages) - 1)
-    assert len(encode_stream(stream)) < 40_000
+    assert len(encode_stream(stream)) < 10_000
     everything = [
         fragment for page in stream.pages for fragment in decode_page(stream, page, pages[page.name].value).fragments
     ]
-    assert (*everything, *stream.fragments) == many_fragments(5000)
+    assert (*everything, *stream.fragments) == many_fragments(1500)
 
 
 def test_pages_and_tails_of_long_names_are_limited_by_bytes() -> None:

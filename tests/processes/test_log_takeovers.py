@@ -1,5 +1,5 @@
 """Leaders of a log that are killed, stand still, and are cut off: one writes at a time, followers see every position
-once, and nothing of an old leader comes late. ``OCTAVO_TAKEOVERS`` (`make soak`: 100) says how often in a row."""
+once, and nothing of an old leader comes late. ``OCTAVO_TAKEOVERS`` (`make soak`: 200) says how often in a row."""
 
 import asyncio
 import os
