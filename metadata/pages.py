@@ -39,7 +39,7 @@ PAGE_BYTES_MAX: Final = 256 * 1024
 
 TAIL_FRAGMENTS_MAX: Final = 32
 """Fragments of the tail above which the oldest are paged out: 7 KiB with names of usual length (rule U3). A takeover
-writes the root twice and everybody who follows reads it, so that a fragment in the tail costs more than one in a
+writes the root twice and every follower reads it, so that a fragment in the tail costs more than one in a
 page."""
 
 TAIL_BYTES_MAX: Final = 128 * 1024
