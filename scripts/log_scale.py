@@ -87,7 +87,7 @@ async def measure_segments_of(uri: str, count: int) -> dict[str, Any]:
     """What opening, seeking, leading, adding and rolling take in a log of so many segments."""
     name = f"segments/{count}"
     async with octavo.connect(uri) as client:
-        await (await client.create_log(name)).close()
+        await (await client.create_log(name, layout="chain")).close()
         facts: dict[str, Any] = dict(await write_segments(uri, name, count))
 
         async def open_and_close() -> None:

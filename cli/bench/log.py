@@ -66,8 +66,8 @@ async def bench_log(
         float, typer.Option("--lease-seconds", metavar="N", min=0.1, help="The lease of the leaders' lock.")
     ] = 2.0,
     layout: Annotated[
-        Layout, typer.Option("--layout", metavar="LAYOUT", help="How the log is stored: chain or stream.")
-    ] = Layout.CHAIN,
+        Layout, typer.Option("--layout", metavar="LAYOUT", help="How the log is stored: stream or chain.")
+    ] = Layout.STREAM,
     ensemble: EnsembleOption = 3,
     write_quorum: WriteQuorumOption = 3,
     ack_quorum: AckQuorumOption = 2,

@@ -86,8 +86,8 @@ async def create(
     ack_quorum: AckQuorumOption = 2,
     layout: Annotated[
         LayoutName,
-        typer.Option("--layout", metavar="LAYOUT", help="How the log is stored: as a chain of ledgers or as a stream."),
-    ] = LayoutName.CHAIN,
+        typer.Option("--layout", metavar="LAYOUT", help="How the log is stored: as a stream or as a chain of ledgers."),
+    ] = LayoutName.STREAM,
     retain_seconds: RetainSecondsOption = None,
     retain_bytes: RetainBytesOption = None,
     retain_cursors: RetainCursorsOption = False,

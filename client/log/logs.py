@@ -136,7 +136,7 @@ class LogFace:
         digest: Digest = Digest.CRC32C,
         private: bool = False,
         retention: Retention | None = None,
-        layout: Layout = "chain",
+        layout: Layout = "stream",
         full_copies: Literal["recorded"] | None = None,
     ) -> Opening[Log]:
         """A new log; ``await`` it, or ``async with`` it. Nothing is written yet: become its leader with ``log.lead()``.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Literal
 
 import pytest
 from octavo.metadata import open_metadata_store
@@ -21,6 +22,7 @@ from octavo.protocol.messages import (
     Reply,
     Request,
 )
+from octavo.protocol.places import place
 from octavo.security.roles import Role
 from support.copies import StorageHost
 from support.faulty_filesystem import MemoryFileSystem
@@ -233,20 +235,26 @@ async def test_clients_write_follow_recover_and_check_private_ledgers(plain: Clu
         await ledger.close()  # finds the ledger closed where it would close it
 
 
-async def test_the_segments_of_a_private_log_are_private(plain: Cluster) -> None:
+@pytest.mark.parametrize(("layout", "first", "ledgers"), [("chain", 0, 2), ("stream", place(2, 0), 1)])
+async def test_the_segments_of_a_private_log_are_private(
+    plain: Cluster, layout: Literal["chain", "stream"], first: int, ledgers: int
+) -> None:
+    """``first``: the id of the first entry on bookies."""
     async with plain.client() as client:
         async with (
-            client.create_log("orders", 1, 1, 1, password=PASSWORD, private=True) as log,
+            client.create_log("orders", 1, 1, 1, password=PASSWORD, private=True, layout=layout) as log,
             log.lead() as leader,
         ):
             await leader.add(b"one")
         async with client.open_log("orders", password=PASSWORD) as log, log.lead() as leader:
-            await leader.add(b"two")  # in another segment, made by the stored list
+            await leader.add(b"two")  # in another segment or term, made by what is stored
         ids = [ledger_id async for ledger_id in client.list_ledgers()]
-        assert len(ids) >= 2
-        assert all([(await client.ledger_metadata(ledger_id)).private for ledger_id in ids])
-        with pytest.raises(UnauthorizedError, match="is private"):
-            await client.read_replica("b1", ids[0], 0, 1)
+        assert len(ids) >= ledgers
+        for ledger_id in ids[:ledgers]:
+            with pytest.raises(UnauthorizedError, match="is private"):
+                await client.read_replica("b1", ledger_id, first, first + 1)
+            replica = await client.read_replica("b1", ledger_id, first, first + 1, password=PASSWORD)
+            assert replica.sealed, "there is something to keep private"
 
 
 async def test_a_private_ledger_without_a_password_is_refused_before_it_exists(plain: Cluster) -> None:

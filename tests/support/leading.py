@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from octavo.client.log.logs import Layout
 from support.reading import Cluster, cluster_of
 
 import octavo
@@ -19,12 +20,12 @@ class Led(NamedTuple):
 
 
 @asynccontextmanager
-async def led_log(**options: Any) -> AsyncIterator[Led]:
+async def led_log(*, layout: Layout = "stream", **options: Any) -> AsyncIterator[Led]:
     """A new log that a client with these options leads."""
     async with (
         cluster_of() as cluster,
         octavo.connect(cluster.uri, **options) as client,
-        client.create_log("orders") as log,
+        client.create_log("orders", layout=layout) as log,
         log.lead() as writer,
     ):
         yield Led(cluster, client, log, writer)

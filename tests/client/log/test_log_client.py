@@ -27,7 +27,8 @@ import octavo
 
 async def test_segments_that_the_log_abandons_raise_no_resource_warning() -> None:
     """A segment is no writer of the application's: warnings are errors here, also those of the garbage collector."""
-    async with led_log(log_duel_pause_seconds=0.001, resend_delay_seconds=0.01) as (_, client, log, writer):
+    options = {"log_duel_pause_seconds": 0.001, "resend_delay_seconds": 0.01}
+    async with led_log(layout="chain", **options) as (_, client, log, writer):
         await writer.add(b"0")
         (ledger_id,) = [ledger_id async for ledger_id in client.list_ledgers()]
         async with client.open_ledger(ledger_id):  # recovers the segment: the leader heals, and abandons it
@@ -80,7 +81,7 @@ async def test_reading_many_segments_leaves_a_followed_ledger_open() -> None:
     async with (
         cluster_of() as cluster,
         octavo.connect(cluster.uri, explicit_lac_delay_seconds=0.001) as client,
-        client.create_log("orders") as log,
+        client.create_log("orders", layout="chain") as log,
         log.lead() as writer,
     ):
         for number in range(segments):
@@ -123,7 +124,7 @@ async def test_a_leader_reads_across_a_roll_while_the_segment_before_is_still_be
             options=ClientOptions(**(QUICK | {"explicit_lac_delay_seconds": 3600.0})),
             rng=random.Random(1),
         )
-        async with client, client.create_log("orders") as log, log.lead() as writer:
+        async with client, client.create_log("orders", layout="chain") as log, log.lead() as writer:
             await writer.add_many([b"0", b"1"])
             await writer.roll()
             assert await writer.add(b"2") == 2

@@ -162,7 +162,6 @@ async def test_a_stream_that_requires_copies_is_not_led_and_not_fenced(logs: Log
     [
         ({"full_copies": "required", "layout": "stream"}, "'recorded' or None"),
         ({"full_copies": True, "layout": "stream"}, "'recorded' or None"),
-        ({"full_copies": "recorded"}, "layout='stream' only"),
         ({"full_copies": "recorded", "layout": "chain"}, "layout='stream' only"),
     ],
 )
