@@ -3,6 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from octavo.bookie.journal.journal import RecordKind
+from octavo.bookie.storage import replay
+from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.writes import EntryWriter
 from octavo.bookie.upkeep.truncated import TruncatedStreams
 from octavo.client.log.stream_document import StreamLogDocument, log_term
@@ -33,6 +36,18 @@ def term_not_compared() -> list[Patch]:
         original(self, ledger_id, *arguments, term=term, **keywords)
 
     return [add_then]
+
+
+def fence_ends_doubt() -> list[Patch]:
+    @patch(EntryWriter, "fence")
+    def fence(original: Any, self: Any, ledger_id: Any, ledger_key: Any, term: int = 0) -> Any:
+        durable = original(self, ledger_id, ledger_key, term)
+        doubt = self._ledgers.doubt
+        if term and doubt is not None and ledger_id < doubt.stop:
+            self._ledgers.doubt = doubt.with_term_floors({ledger_id: term})
+        return durable
+
+    return [fence]
 
 
 def time_falls() -> list[Patch]:
@@ -112,6 +127,21 @@ def nothing_is_trimmed() -> list[Patch]:
         return 0
 
     return [round_of_none]
+
+
+def trims_are_not_durable() -> list[Patch]:
+    @patch(replay, "_replay_record")
+    def replay_record(original: Any, kind: Any, *arguments: Any) -> Any:
+        return None if kind is RecordKind.TRIM else original(kind, *arguments)
+
+    @patch(LedgerState, "encode")
+    def encode(original: Any, self: Any) -> bytes:
+        first_kept, self.first_kept = self.first_kept, 0
+        encoded: bytes = original(self)
+        self.first_kept = first_kept
+        return encoded
+
+    return [replay_record, encode]
 
 
 def trims_what_is_kept() -> list[Patch]:

@@ -54,6 +54,13 @@ class LogHistories:
         """The logs that are streams, and exist."""
         return [log for log in self._streams.values() if log.roots.extents and not log.roots.deleted]
 
+    def last_recovered(self, ledger_id: LedgerId) -> int | None:
+        """The last term of a stream below its present one of which a takeover has begun; None: there is none."""
+        stream = self._streams.get(ledger_id)
+        if stream is None or not stream.roots.extents:
+            return None
+        return max((term for term in stream.roots.recovered if term < stream.roots.current.term), default=None)
+
     # --- documents --------------------------------------------------------------------------------------------------
 
     def document_changed(self, key: str, value: bytes | None) -> str | None:

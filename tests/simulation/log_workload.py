@@ -167,7 +167,7 @@ class Leading(LogApplication):
             self.adds -= burst
             if rng.random() < 0.1:
                 await self._disturb(log, writer, leader)
-            if rng.random() < 0.3 and pending:
+            if rng.random() < 0.3 and pending and not plan.steady:
                 await asyncio.wait(list(pending), return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(self._pause * rng.random())
         if rng.random() < 0.2:

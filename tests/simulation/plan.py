@@ -225,6 +225,20 @@ def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
         plan.options |= {"request_timeout_seconds": 3.0, "add_quorum_timeout_seconds": 15.0}
         run_agents(plan, rng)
         plan.drains = False
+    elif siege == "rivals":
+        # A log that is a stream, whose takeover needs two of three bookies. Adds wait for the end of the story.
+        plan.quorums, plan.bookies, plan.unlucky = (3, 3, 2), 4, 1
+        plan.safety_seconds, plan.adds, plan.repairs_die = 9.0, 200, False
+        plan.logs, plan.log_streams, plan.log_retain_seconds, plan.log_retain_bytes = 1, True, 0.0, 0
+        plan.options |= {
+            "request_timeout_seconds": 3.0,
+            "add_quorum_timeout_seconds": 15.0,
+            "log_add_timeout_seconds": None,
+            "bookie_loss_seconds": 5.0,
+            "log_segment_bytes": 100_000,
+            "log_segment_seconds": 60.0,
+        }
+        plan.knobs.pop("octavo.client.stream.term_writer:RENEWAL_OFFSET", None)  # a renewal would wait for the metadata
     elif siege in STORIES:
         # Enough adds for several stories, and time-outs that are longer than a story.
         plan.safety_seconds, plan.adds, plan.ledgers, plan.deletes = 5.0, 300, min(plan.ledgers, 2), False

@@ -26,7 +26,7 @@ DRAWN = ("takeover", "replacement", "exchange", "succession", "disks", "pile-up"
 NEEDS_EVERY_MEMBER = frozenset({"exchange", "collapse"})
 """Kinds that find most where every member of a write set must confirm (Qw = Qa)."""
 
-STORIES = ("blackout", "absence", "race", "collapse", "amnesia")
+STORIES = ("blackout", "absence", "race", "collapse", "amnesia", "rivals")
 """Kinds that consist of one move, a scripted sequence (``siege_stories.py``)."""
 
 SIEGES: dict[str, tuple[Move, ...]] = {

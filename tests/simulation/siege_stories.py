@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from octavo.metadata.model import LedgerState
 from simulation.history import LedgerHistory
+from simulation.late_rival import fence_late, take_over
 from simulation.metadata import ADDRESS
 from simulation.world import JOURNAL, ClientHost, Machine
 
@@ -34,6 +35,7 @@ class Stories:
             "race": self._race,
             "collapse": self._collapse,
             "amnesia": self._amnesia,
+            "rivals": self._rivals,
         }
 
     # --- stories ----------------------------------------------------------------------------------------------------
@@ -172,6 +174,39 @@ class Stories:
             self._later(2.5, lambda: self._when(lambda: forgetful.ready, 3.0, process.resume))
 
         self._when(lambda: target.ledger.end is not None, 2.0, forget)
+
+    def _rivals(self, target: "Target") -> None:
+        """The leader of a stream hangs while a rival takes its term over without one of the bookies. Another one loses
+        its journal, and with it the rival's fence; then the fence of an earlier takeover arrives there late. When the
+        leader resumes, cut off from the metadata, it reaches only these two, which together are an ack quorum.
+        """
+        ledger, writer, world = target.ledger, self._writer(target.ledger), self._world
+        forgetful = next((one for one in target.members if one in world.unlucky and not one.spent), None)
+        earlier = world.log_histories.last_recovered(ledger.ledger_id)
+        process = writer.process
+        if forgetful is None or earlier is None or not process.alive or process.paused:
+            return
+        apart, *fenced = [one for one in target.members if one is not forgetful]
+        process.pause()
+        self._nemesis.heal_after(7.0, 7.5, process.resume)
+        self._block(ADDRESS, writer.name, 8.0, 8.5)
+        for machine in fenced:
+            self._block(writer.name, machine.name, 8.0, 8.5)
+        rival = world.host(f"rival-{len(world.hosts)}")
+        for host in world.hosts:
+            if host is not writer:
+                self._block(host.name, apart.name, 8.0, 8.5)
+
+        def forget() -> None:
+            self._nemesis.wipe(forgetful, JOURNAL)
+            self._when(lambda: forgetful.ready, 3.0, come_late)
+
+        def come_late() -> None:
+            fence_late(rival, forgetful, ledger.ledger_id, earlier)
+            self._later(0.2, process.resume)
+
+        take_over(rival, world.log_histories.stream_of(ledger.ledger_id))
+        self._when(lambda: ledger.end is not None, 3.0, forget)
 
     def _lose(self, machine: Machine) -> None:
         """Kill a bookie and let it stay away for a moment."""

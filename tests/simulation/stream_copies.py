@@ -20,6 +20,9 @@ from simulation.world import Machine, World
 ATTEMPTS_MAX = 20
 """Attempts to ask a bookie, half a second apart."""
 
+_RESTART_LOOKS = 600
+"""Looks, a tenth of a second apart, for a bookie that is restarted."""
+
 _COPY_BYTES_MAX = 100_000
 _COPIES_MAX = 1000
 
@@ -120,20 +123,62 @@ class StreamCopies:
     # --- what truncation frees --------------------------------------------------------------------------------------
 
     async def check_trimmed(self) -> None:
-        """Check that after a round of garbage collection no bookie gives anything below the start, and that none denies
-        what it had (rule U5)."""
+        """Check that after a round of garbage collection no bookie gives anything below the start, also not after a
+        restart, which makes none deny what it did not deny before (rule U5)."""
         truncated = list(self._history.roots.truncated_places())
         if not truncated:
             return
+        denied: dict[Machine, set[int]] = {}
         for machine in self._world.machines:
-            bookie = machine.bookie
-            if machine.serving and bookie is not None and await self._collect(machine):
-                for places in truncated:
-                    answer = await self._ask(bookie.bookie_id, self._read(places[0], places[-1]))
-                    if answer.entries:
-                        raise Violation("U5", f"log {self._history.name}: {machine.name} still has "
-                                        f"{[header_of(sealed).entry_id for sealed in answer.entries]}")  # fmt: skip
+            if machine.serving and await self._collect(machine):
+                denied[machine] = await self._denied(machine, truncated)
                 self._world.trace.count("log: looked for truncated entries")
+        await self._check_trimmed_durably(
+            {machine: places for machine, places in denied.items() if machine not in self._world.unlucky}, truncated
+        )
+
+    async def _check_trimmed_durably(self, denied: dict[Machine, set[int]], truncated: list[range]) -> None:
+        rng = self._world.rng_for("restart after trims")
+        serving = [machine for machine in denied if machine.serving]
+        if not serving:
+            return
+        machine = rng.choice(serving)
+        await self._restart(machine, loses_power=rng.random() < 0.5)
+        denied_now = await self._denied(machine, truncated) - denied[machine]
+        if denied_now:
+            raise Violation("U5", f"log {self._history.name}: after a restart {machine.name} denies "
+                            f"{sorted(denied_now)}, which it had trimmed")  # fmt: skip
+        self._world.trace.count("log: looked for truncated entries after a restart")
+
+    async def _denied(self, machine: Machine, truncated: list[range]) -> set[int]:
+        """The truncated places that the bookie says it has never had; it may give none."""
+        denied: set[int] = set()
+        for places in truncated:
+            at, last = places[0], places[-1]
+            while at <= last:
+                bookie_id = BookieId(next(reversed(machine.ids)))
+                answer = await self._ask(bookie_id, self._read(at, last))
+                if answer.entries:
+                    raise Violation("U5", f"log {self._history.name}: {machine.name} still has "
+                                    f"{[header_of(sealed).entry_id for sealed in answer.entries]}")  # fmt: skip
+                denied.update(range(at, answer.last_covered + 1))
+                for first, unknown_last in answer.unknown:
+                    denied.difference_update(range(first, unknown_last + 1))
+                at = answer.last_covered + 1
+        return denied
+
+    async def _restart(self, machine: Machine, *, loses_power: bool) -> None:
+        starts = machine.starts
+        if loses_power:
+            machine.cut_power()
+            machine.start()
+        else:
+            machine.stop()  # its supervisor starts it again
+        for _ in range(_RESTART_LOOKS):
+            if machine.starts > starts and machine.serving:
+                return
+            await asyncio.sleep(0.1)
+        raise Violation("I8", f"{machine.name} does not come up again")
 
     async def _collect(self, machine: Machine) -> bool:
         """One round, by the bookie itself; whether it succeeded. It fails where the metadata do not answer."""

@@ -53,6 +53,8 @@ class StreamRoots:
         """All fragments of the latest version, also those of pages."""
         self.stops: dict[int, int] = {}
         """Term that is over, or at rest -> the position after its last one."""
+        self.recovered: set[int] = set()
+        """Terms of which a takeover has begun: clients may have fenced them, and may do so at any later time."""
         self.leaders: dict[int, int] = {}
         """Term -> the first term of its leader."""
         self._store = store
@@ -114,6 +116,8 @@ class StreamRoots:
         if self._owners.setdefault(after.term, after.owner) != after.owner:
             raise Violation("N2", f"{where}: term {after.term} was opened by two clients")
         self.current, self.extents, self._first_kept = after, extents, after.start
+        if after.state is StreamState.IN_RECOVERY:
+            self.recovered.add(after.term)
         self._check_places(where, held_stop)
         return named
 

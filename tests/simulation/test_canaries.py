@@ -72,6 +72,7 @@ STREAMS = {
     "stream-pages-go-early": ("quick", 5),
     "stream-truncates-last-fragment": ("small", 33),
     "stream-nothing-is-trimmed": ("small", 2),
+    "stream-trim-not-durable": ("small", 5),
     "stream-trims-what-is-kept": ("small", 2),
     "stream-outcome-too-early": ("quick", 79),
     "stream-truncates-early": ("quick", 62),
@@ -84,6 +85,7 @@ STREAMS = {
 """Canary in streams -> a size, and the first seed to try, of universes with a log that is a stream."""
 
 BESIEGED_STREAMS = {
+    "stream-fence-ends-doubt": ("rivals", 6),
     "stream-term-not-compared": ("race", 6),
 }
 """Canary in streams -> a siege that finds it, and the first seed to try, of small universes with a log that is a
